@@ -1,0 +1,42 @@
+//! The language that every crate of yolofs speaks: what a block, a file, a version and a boot
+//! are, and the traits at the seams between those who hold data and those who serve it.
+//!
+//! No I/O happens here. The crates above meet only through these types:
+//!
+//! - [`Tree`] is the metadata of a source, all of it, immutable: one scan makes it, the boot
+//!   image keeps it. [`Namespace`] is what the file system asks it.
+//! - [`BlockSource`] is authoritative and never misses; [`BlockCache`] may miss, and losing it
+//!   loses nothing. [`CachedSource`] makes one source of both, so tiers nest.
+//! - [`Event`] is one thing a boot did, told to an [`Observer`]; many of them, merged, are a
+//!   [`ReplayPlan`]: what the next boot will need, in order.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod block;
+mod cached;
+mod compare;
+mod error;
+mod id;
+mod namespace;
+mod plan;
+mod range_set;
+mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod tree;
+
+pub use access::{Access, Caller, Event, Observer, Touch, Warmth};
+pub use block::{BLOCK_SHIFT, BLOCK_SIZE, BlockIndex, BlockRange};
+pub use cached::{CacheCounts, CachedSource};
+pub use compare::{Aspect, Difference, Likeness, compare};
+pub use error::{SourceError, SourceErrorKind};
+pub use id::{ContentId, FileId, FileKey, SourceId, Timestamp, Version};
+pub use namespace::{EntryRef, Lifetime, Namespace};
+pub use plan::{Extent, ReplayPlan};
+pub use range_set::RangeSet;
+pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};
+pub use tree::{
+    Attr, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree, TreeError,
+    TreeParts, Xattr,
+};

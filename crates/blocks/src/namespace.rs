@@ -1,0 +1,90 @@
+//! The seam between the file system and the names and attributes of a source.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use crate::{Attr, FileId, NodeKind, SourceError};
+
+/// How long an answer about names and attributes holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// The source does not change while it is mounted.
+    Forever,
+    /// Ask again after this long.
+    For(Duration),
+}
+
+/// One name in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRef<'a> {
+    /// The name: any bytes but NUL and `/`.
+    pub name: &'a [u8],
+    /// What it names.
+    pub file: FileId,
+    /// Its kind.
+    pub kind: NodeKind,
+    /// The cursor from which a listing goes on behind this entry.
+    pub next: u64,
+}
+
+/// Names, attributes, links and extended attributes of a source.
+///
+/// More verbs than other seams have, because a file system asks no fewer; none of them is for
+/// one implementation only. [`Tree`](crate::Tree) answers from memory and never fails; a source
+/// that may change while it is mounted asks the disk.
+pub trait Namespace: Send + Sync {
+    /// Returns how long answers hold, "there is no such name" included.
+    fn lifetime(&self) -> Lifetime;
+
+    /// Returns what `name` is in the directory `dir`, or `None` if there is no such name.
+    ///
+    /// # Errors
+    /// If the source cannot be asked, or `dir` is gone.
+    fn lookup(&self, dir: FileId, name: &[u8]) -> Result<Option<FileId>, SourceError>;
+
+    /// Returns the attributes of a file; they carry its current version.
+    ///
+    /// # Errors
+    /// If the source cannot be asked, or the file is gone.
+    fn attr(&self, file: FileId) -> Result<Attr, SourceError>;
+
+    /// Returns the directory that holds `dir`; the root holds itself.
+    ///
+    /// # Errors
+    /// If `dir` is gone or not a directory.
+    fn parent(&self, dir: FileId) -> Result<FileId, SourceError>;
+
+    /// Shows the entries of `dir` from `cursor` on (0 for the first) until `visit` breaks.
+    /// Neither `.` nor `..` is among them.
+    ///
+    /// # Errors
+    /// If the source cannot be asked, or `dir` is gone or not a directory.
+    fn list(
+        &self,
+        dir: FileId,
+        cursor: u64,
+        visit: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<(), SourceError>;
+
+    /// Returns where a symbolic link points.
+    ///
+    /// # Errors
+    /// If the source cannot be asked, or `link` is gone or not a link.
+    fn target(&self, link: FileId) -> Result<Vec<u8>, SourceError>;
+
+    /// Returns the value of an extended attribute, or `None` if the file has no such one.
+    ///
+    /// # Errors
+    /// If the source cannot be asked, or the file is gone.
+    fn xattr(&self, file: FileId, name: &[u8]) -> Result<Option<Vec<u8>>, SourceError>;
+
+    /// Returns the names of a file's extended attributes, each followed by a NUL.
+    ///
+    /// # Errors
+    /// If the source cannot be asked, or the file is gone.
+    fn xattr_names(&self, file: FileId) -> Result<Vec<u8>, SourceError>;
+
+    /// Returns whether any file may have an extended attribute. If not, the kernel need never
+    /// ask again: it does not cache the answers.
+    fn has_xattrs(&self) -> bool;
+}

@@ -1,0 +1,115 @@
+//! The seam between the file system and everything that can hold data.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::{BlockRange, FileKey, SourceError};
+
+/// Who has every byte of a source: the local disk, a tiered store, a remote store with a local
+/// fallback. Authoritative: it never misses, it can only fail.
+///
+/// Calls are synchronous and positional, so that many threads share one source without a lock.
+pub trait BlockSource: Send + Sync {
+    /// Reads bytes of `file` from `offset` into `buf` and returns how many: all of `buf`, or up
+    /// to the end of the file.
+    ///
+    /// # Errors
+    /// [`Stale`](crate::SourceErrorKind::Stale) if the file is not in the version that the key
+    /// names; nothing that is in `buf` then may be used.
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError>;
+
+    /// Says that `ranges` of `file` will be read soon. Never blocks, never fails.
+    fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
+        let _ = (file, ranges);
+    }
+}
+
+/// What a cache says to "have you got these blocks?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The first `blocks` blocks (at least one) are in the buffer, verified.
+    Hit {
+        /// How many, counted from the start of the range.
+        blocks: u64,
+    },
+    /// The first `blocks` blocks (at least one) are not here; what follows may be.
+    Miss {
+        /// How many, counted from the start of the range.
+        blocks: u64,
+    },
+    /// It may have them but will not say now: too busy.
+    Throttled,
+}
+
+/// Who may have some blocks: a boot image, the cache on the SmartNIC. It may miss or decline,
+/// it never fails a read, and losing it loses nothing but speed.
+pub trait BlockCache: Send + Sync {
+    /// Copies the blocks of `range` that it has into `out`, from the start of the range up to
+    /// the first that it has not.
+    ///
+    /// `out` is `range.byte_len()` bytes long. A block that reaches past the end of the file is
+    /// filled up with zeros. Only bytes that were verified are ever given out.
+    fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup;
+
+    /// Offers blocks just read from the source; the cache may decline, as it does by default.
+    fn put(&self, file: &FileKey, range: BlockRange, data: &[u8]) {
+        let _ = (file, range, data);
+    }
+}
+
+/// A source that can say what it holds in memory: the capability behind
+/// [`Warmth`](crate::Warmth).
+pub trait Residency: Send + Sync {
+    /// Returns whether all of `len` bytes from `offset` would be read without the disk, or
+    /// `None` if it cannot tell.
+    fn is_resident(&self, file: &FileKey, offset: u64, len: u64) -> Option<bool>;
+}
+
+/// A source whose files are files of this machine: the capability behind FUSE passthrough.
+pub trait BackingFile: Send + Sync {
+    /// Opens the file for reading.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is not in the version that the key names.
+    fn open_backing(&self, file: &FileKey) -> io::Result<OwnedFd>;
+}
+
+/// What a seek looks for in a sparse file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that may be other than zero.
+    Data,
+    /// The next byte in a hole; the end of every file counts as one.
+    Hole,
+}
+
+/// A source that knows the holes of its files: the capability behind `lseek(2)` with
+/// `SEEK_DATA` and `SEEK_HOLE`.
+pub trait Sparse: Send + Sync {
+    /// Returns the first offset from `offset` on that is `what`, or `None` if there is none
+    /// before the end of the file.
+    ///
+    /// # Errors
+    /// If the file cannot be asked, or is not in the version that the key names.
+    fn seek(&self, file: &FileKey, offset: u64, what: Seek) -> Result<Option<u64>, SourceError>;
+}
+
+impl<S: BlockSource + ?Sized> BlockSource for std::sync::Arc<S> {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        (**self).read_at(file, offset, buf)
+    }
+
+    fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
+        (**self).advise(file, ranges);
+    }
+}
+
+impl<C: BlockCache + ?Sized> BlockCache for std::sync::Arc<C> {
+    fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        (**self).get(file, range, out)
+    }
+
+    fn put(&self, file: &FileKey, range: BlockRange, data: &[u8]) {
+        (**self).put(file, range, data);
+    }
+}
