@@ -1,0 +1,12 @@
+//! Kernel calls that `nix` lacks: the only crate of yolofs with unsafe code.
+//!
+//! One module for each idea; each opts in to `unsafe` by itself and argues every use. Everything
+//! public here is safe to call.
+
+pub mod cached;
+pub mod dents;
+pub mod lock;
+pub mod mount;
+pub mod read;
+pub mod stat;
+pub mod xattr;

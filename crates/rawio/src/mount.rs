@@ -1,0 +1,265 @@
+//! The mount calls that work on descriptors (Linux 5.2): `fsopen(2)` and its family.
+//!
+//! A mount is made in three steps. A [`MountContext`] collects the parameters; [`MountContext::mount`]
+//! gives a [`DetachedMount`], which no path leads to; [`attach`](DetachedMount::attach) puts it
+//! somewhere. A detached mount is gone as soon as its descriptor is closed, so an error between
+//! the steps leaves nothing behind.
+
+#![expect(unsafe_code, reason = "neither std nor nix has these calls")]
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// The parameters of a file system that is about to be mounted.
+#[derive(Debug)]
+pub struct MountContext(OwnedFd);
+
+impl MountContext {
+    /// Opens a context for a type of file system, such as `fuse`.
+    ///
+    /// # Errors
+    /// If the kernel does not know the type, or the process may not mount.
+    pub fn open(fs_type: &CStr) -> io::Result<Self> {
+        // SAFETY: the name is NUL-terminated and outlives the call.
+        let fd = unsafe { libc::syscall(libc::SYS_fsopen, fs_type.as_ptr(), libc::FSOPEN_CLOEXEC) };
+        // SAFETY: fsopen gives a new descriptor, which nobody else owns.
+        unsafe { owned(fd) }.map(Self)
+    }
+
+    /// Sets a parameter that has a value.
+    ///
+    /// # Errors
+    /// If the value has a NUL in it, or the file system refuses it; the message is the kernel's.
+    pub fn set(&self, key: &CStr, value: &[u8]) -> io::Result<()> {
+        let value = CString::new(value)?;
+        self.configure(libc::FSCONFIG_SET_STRING, Some(key), Some(&value))
+    }
+
+    /// Sets a parameter that has no value.
+    ///
+    /// # Errors
+    /// If the file system refuses it; the message is the kernel's.
+    pub fn set_flag(&self, key: &CStr) -> io::Result<()> {
+        self.configure(libc::FSCONFIG_SET_FLAG, Some(key), None)
+    }
+
+    /// Creates the file system, and a mount of it that no path leads to yet.
+    ///
+    /// # Errors
+    /// If the file system refuses the parameters; the message is the kernel's.
+    pub fn mount(self) -> io::Result<DetachedMount> {
+        self.configure(libc::FSCONFIG_CMD_CREATE, None, None)?;
+        // SAFETY: the call takes no pointers.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_fsmount,
+                self.0.as_raw_fd(),
+                libc::FSMOUNT_CLOEXEC,
+                libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOATIME,
+            )
+        };
+        // SAFETY: fsmount gives a new descriptor, which nobody else owns.
+        unsafe { owned(fd) }
+            .map(DetachedMount)
+            .map_err(|error| self.explain(error))
+    }
+
+    fn configure(
+        &self,
+        command: libc::fsconfig_command,
+        key: Option<&CStr>,
+        value: Option<&CStr>,
+    ) -> io::Result<()> {
+        let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: key and value are NULL or NUL-terminated, outlive the call, and are only read.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                self.0.as_raw_fd(),
+                command,
+                pointer(key),
+                pointer(value),
+                0,
+            )
+        };
+        if result < 0 {
+            return Err(self.explain(io::Error::last_os_error()));
+        }
+        Ok(())
+    }
+
+    /// Adds to `error` what the kernel has to say: a context can be read for its messages, each
+    /// of which starts with a letter for its severity and a space.
+    fn explain(&self, error: io::Error) -> io::Error {
+        let mut message = [0; 256]; // longer messages are cut by the kernel too
+        let read = self
+            .0
+            .try_clone()
+            .and_then(|fd| File::from(fd).read(&mut message));
+        match read {
+            Ok(len) if len > 2 => {
+                let text = String::from_utf8_lossy(&message[2..len]);
+                io::Error::new(error.kind(), format!("{error}: {}", text.trim_end()))
+            }
+            _ => error,
+        }
+    }
+}
+
+/// A mount that no path leads to. Dropping it unmounts it.
+#[derive(Debug)]
+pub struct DetachedMount(OwnedFd);
+
+impl DetachedMount {
+    /// Returns a new detached mount of what is mounted at the root of `mount`.
+    ///
+    /// The copy takes no part in the propagation of mounts: what is mounted below the original
+    /// later does not show up in it.
+    ///
+    /// # Errors
+    /// If `mount` is in another mount namespace, or is itself detached (Linux before 6.15).
+    pub fn copy_of(mount: BorrowedFd<'_>) -> io::Result<Self> {
+        let flags =
+            libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH.cast_unsigned();
+        // SAFETY: the path is NUL-terminated and outlives the call.
+        let fd =
+            unsafe { libc::syscall(libc::SYS_open_tree, mount.as_raw_fd(), c"".as_ptr(), flags) };
+        // SAFETY: open_tree gives a new descriptor, which nobody else owns.
+        let copy = Self(unsafe { owned(fd) }?);
+        copy.make_private()?;
+        Ok(copy)
+    }
+
+    /// Puts the mount over what `target` is open on, and returns the descriptor of its root.
+    ///
+    /// From then on closing the descriptor unmounts nothing; while it is open, an ordinary
+    /// unmount finds the mount busy.
+    ///
+    /// # Errors
+    /// If the target is not a directory of this mount namespace, or the process may not mount.
+    pub fn attach(self, target: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+        // SAFETY: both paths are NUL-terminated and outlive the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_mount,
+                self.0.as_raw_fd(),
+                c"".as_ptr(),
+                target.as_raw_fd(),
+                c"".as_ptr(),
+                flags,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(self.0)
+    }
+
+    fn make_private(&self) -> io::Result<()> {
+        let attr = libc::mount_attr {
+            attr_set: 0,
+            attr_clr: 0,
+            propagation: libc::MS_PRIVATE,
+            userns_fd: 0,
+        };
+        // SAFETY: the path is NUL-terminated; `attr` is a whole structure of the size given, and
+        // the call only reads it.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mount_setattr,
+                self.0.as_raw_fd(),
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                &raw const attr,
+                size_of_val(&attr),
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl From<DetachedMount> for OwnedFd {
+    fn from(mount: DetachedMount) -> Self {
+        mount.0
+    }
+}
+
+impl AsFd for DetachedMount {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Returns the id of the mount that `file` was opened through: the first number of its line in
+/// `/proc/self/mountinfo`.
+///
+/// # Errors
+/// If the kernel does not tell (Linux before 5.8).
+pub fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut status = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is NUL-terminated, and the call writes at most one `statx` to the pointer.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC,
+            libc::STATX_MNT_ID,
+            status.as_mut_ptr(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a `statx` is plain numbers, for which zeros are valid, and the kernel filled it.
+    let status = unsafe { status.assume_init() };
+    if status.stx_mask & libc::STATX_MNT_ID == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(status.stx_mnt_id)
+}
+
+/// Takes over the descriptor that a system call returned, or its error.
+///
+/// # Safety
+/// `result` must be what a system call that makes a new descriptor just returned.
+unsafe fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let fd = RawFd::try_from(result).map_err(io::Error::other)?;
+    // SAFETY: the caller says that the descriptor is new, so that nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_has_a_mount_that_mountinfo_lists() {
+        let root = File::open("/").unwrap();
+        let id = mount_id(root.as_fd()).unwrap();
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let listed = table
+            .lines()
+            .any(|line| line.split(' ').next() == Some(&id.to_string()));
+        assert!(listed, "mount {id} is not in mountinfo");
+    }
+
+    #[test]
+    fn an_unknown_file_system_is_refused() {
+        let error = MountContext::open(c"nosuchfs").unwrap_err();
+        // ENODEV with the right to mount, EPERM without.
+        assert!(matches!(
+            error.raw_os_error(),
+            Some(libc::ENODEV | libc::EPERM)
+        ));
+    }
+}
