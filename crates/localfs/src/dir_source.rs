@@ -1,0 +1,226 @@
+//! The contents of a source, each read proven to be of the version asked for.
+//!
+//! A read asks for a [`FileKey`]: a file in a version. The file is found by its path, opened
+//! beneath the root, and its version is taken before and after the bytes are read. Only when both
+//! are the one that was asked for do the bytes count; otherwise the answer is
+//! [`Stale`](SourceErrorKind::Stale) with the version that is there now.
+//!
+//! What this cannot see:
+//!
+//! - A write in progress. The kernel moves the timestamps before it copies the bytes, so a read
+//!   in between may find old bytes, or some of either, under the version that the write leaves.
+//! - A write through a shared mapping to a page that is dirty already: it moves no timestamp.
+//! - Before Linux 6.13, the second of two writes within one tick of the kernel's clock (up to
+//!   10 ms): it leaves the timestamps that the first one did.
+
+mod adviser;
+mod open_files;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use blocks::{
+    BackingFile, BlockRange, BlockSource, FileKey, NodeKind, Residency, Seek, SourceError,
+    SourceErrorKind, Sparse, Version,
+};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, ResolveFlag, fcntl};
+use nix::sys::uio::pread;
+use nix::unistd::{Whence, lseek};
+use rawio::read::{NowaitRead, pread_nowait};
+use rawio::stat::stat_at;
+
+use self::adviser::Adviser;
+use self::open_files::OpenFiles;
+use crate::attr::attr_of;
+use crate::open::{gone, open_to_read};
+use crate::{Paths, SourceRoot};
+
+/// Files held open between reads. A boot reads some hundred files; a quarter of the 1024
+/// descriptors that a process has by default leaves the rest to others.
+const OPEN_FILES: usize = 256;
+
+/// Bytes of a residency question that are copied at a time.
+const PROBE: usize = 65536;
+
+/// The files of a source.
+#[derive(Debug)]
+pub struct DirSource {
+    files: Arc<Files>,
+    /// Started by the first advice, so that whoever never gives any has no thread.
+    adviser: OnceLock<Option<Adviser>>,
+}
+
+/// What the source and its adviser share.
+struct Files {
+    root: Arc<SourceRoot>,
+    paths: Arc<dyn Paths>,
+    open: OpenFiles,
+}
+
+impl DirSource {
+    /// Returns the contents of the files of `root`, found by `paths`.
+    pub fn new(root: Arc<SourceRoot>, paths: Arc<dyn Paths>) -> Self {
+        Self {
+            files: Arc::new(Files {
+                root,
+                paths,
+                open: OpenFiles::new(OPEN_FILES),
+            }),
+            adviser: OnceLock::new(),
+        }
+    }
+
+    /// Returns how many files it holds open.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        self.files.open.len()
+    }
+}
+
+impl Files {
+    /// Returns the open file in the version of the key.
+    fn file(&self, key: &FileKey, doing: &'static str) -> Result<Arc<OwnedFd>, SourceError> {
+        let failed = |error| SourceError::from_io(doing, error).about(key.file);
+        if let Some(fd) = self.open.get(key.file) {
+            if version(&fd).map_err(failed)? == key.version {
+                return Ok(fd);
+            }
+            // Changed in place, or replaced under its name: the name decides.
+            self.open.remove(key.file);
+        }
+        let fd = Arc::new(self.open_by_path(key, doing)?);
+        self.open.insert(key.file, Arc::clone(&fd));
+        Ok(fd)
+    }
+
+    fn open_by_path(&self, key: &FileKey, doing: &'static str) -> Result<OwnedFd, SourceError> {
+        let failed = |error| SourceError::from_io(doing, error).about(key.file);
+        let Some(path) = self.paths.path(key.file) else {
+            return Err(SourceError::new(SourceErrorKind::NotFound, doing).about(key.file));
+        };
+        // Should a pipe have taken the file's place, opening it must not wait for a writer.
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let fd = open_to_read(&*self.root, &path, flags, ResolveFlag::empty()).map_err(gone);
+        let fd = fd.map_err(failed)?;
+        check(&fd, key, doing)?;
+        Ok(fd)
+    }
+}
+
+/// The version of an open file; that of anything but a regular file is none that was recorded.
+fn version(fd: impl AsFd) -> io::Result<Version> {
+    let attr = attr_of(&stat_at(fd, "")?);
+    let attr = attr.filter(|attr| attr.kind == NodeKind::File);
+    attr.map(|attr| attr.version())
+        .ok_or_else(|| Errno::ENOENT.into())
+}
+
+/// Fails unless the open file is in the version of the key.
+fn check(fd: impl AsFd, key: &FileKey, doing: &'static str) -> Result<(), SourceError> {
+    let now = version(fd).map_err(|error| SourceError::from_io(doing, error).about(key.file))?;
+    if now == key.version {
+        Ok(())
+    } else {
+        Err(SourceError::new(SourceErrorKind::Stale { now }, doing).about(key.file))
+    }
+}
+
+/// Reads until `buf` is full or the file ends.
+fn read_full(fd: impl AsFd, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        let at = offset.saturating_add(done as u64);
+        // No file reaches there: the end is before it.
+        let Ok(at) = i64::try_from(at) else { break };
+        match pread(fd.as_fd(), &mut buf[done..], at) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(Errno::EINTR) => (),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(done)
+}
+
+impl BlockSource for DirSource {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let doing = "reading";
+        let fd = self.files.file(file, doing)?;
+        let read = read_full(&fd, offset, buf)
+            .map_err(|error| SourceError::from_io(doing, error).about(file.file))?;
+        check(&fd, file, doing)?;
+        Ok(read)
+    }
+
+    fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
+        let start = || Adviser::start(Arc::clone(&self.files)).ok();
+        if let Some(adviser) = self.adviser.get_or_init(start) {
+            adviser.advise(*file, ranges);
+        }
+    }
+}
+
+impl Residency for DirSource {
+    fn is_resident(&self, file: &FileKey, offset: u64, len: u64) -> Option<bool> {
+        let fd = self.files.file(file, "looking for").ok()?;
+        let end = offset.saturating_add(len).min(file.version.size);
+        let mut at = offset;
+        let mut buf = vec![0; PROBE];
+        while at < end {
+            let wanted = usize::try_from(end - at).unwrap_or(PROBE).min(PROBE);
+            match pread_nowait(&fd, &mut buf[..wanted], at).ok()? {
+                NowaitRead::Read(0) => return None,
+                NowaitRead::Read(read) => at += read as u64,
+                NowaitRead::WouldBlock => return Some(false),
+                NowaitRead::Unsupported => return None,
+            }
+        }
+        Some(true)
+    }
+}
+
+impl BackingFile for DirSource {
+    fn open_backing(&self, file: &FileKey) -> io::Result<OwnedFd> {
+        let fd = self
+            .files
+            .open_by_path(file, "opening")
+            .map_err(io::Error::other)?;
+        // The kernel reads through this one: it may wait for the disk.
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::empty()))?;
+        Ok(fd)
+    }
+}
+
+impl Sparse for DirSource {
+    fn seek(&self, file: &FileKey, offset: u64, what: Seek) -> Result<Option<u64>, SourceError> {
+        let doing = "seeking";
+        let failed = |error| SourceError::from_io(doing, error).about(file.file);
+        // Seeking moves the position of the open file, which nothing here ever uses.
+        let fd = self.files.file(file, doing)?;
+        let Ok(from) = i64::try_from(offset) else {
+            return Ok(None);
+        };
+        let whence = match what {
+            Seek::Data => Whence::SeekData,
+            Seek::Hole => Whence::SeekHole,
+        };
+        let found = match lseek(&*fd, from, whence) {
+            Ok(found) => u64::try_from(found).ok(),
+            Err(Errno::ENXIO) => None,
+            Err(errno) => return Err(failed(errno.into())),
+        };
+        check(&fd, file, doing)?;
+        Ok(found)
+    }
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files")
+            .field("root", &self.root)
+            .field("open", &self.open.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a source cannot be used.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::qcow2::Qcow2Error;
+
+/// What keeps a source from being opened or scanned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LocalError {
+    /// The path cannot be opened.
+    #[error("cannot open the source {}", path.display())]
+    Open {
+        /// The path as it was given.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The path is a device, a pipe or a socket.
+    #[error("{} is neither a directory nor a disk image in a regular file", path.display())]
+    NotASource {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// A file of a chain of disk images cannot be opened.
+    #[error("cannot open the disk image {name:?}, which {wanted_by:?} is based on")]
+    Backing {
+        /// The file that is missing.
+        name: String,
+        /// The image that names it.
+        wanted_by: String,
+        /// Why it cannot be opened.
+        source: io::Error,
+    },
+    /// The header of a qcow2 image makes no sense, or names files that cannot be served with it.
+    #[error("the qcow2 image {name:?} cannot be served")]
+    Qcow2 {
+        /// The image.
+        name: String,
+        /// What is wrong with it.
+        source: Qcow2Error,
+    },
+    /// The source as a whole cannot be read.
+    #[error("cannot scan the source {}", path.display())]
+    Scan {
+        /// The source's path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The source has more names, or more bytes in names, than a tree can hold.
+    #[error("the source is too large: its names and attributes take more than 4 GiB")]
+    TooLarge,
+    /// The tables of the scan do not make a tree, which only a bug can cause.
+    #[error("the scan does not make a tree")]
+    Tree(#[from] blocks::TreeError),
+}

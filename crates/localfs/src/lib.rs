@@ -1,0 +1,30 @@
+//! A local directory or disk image as a source of a mount.
+//!
+//! - [`SourceRoot`] is the opened source. It holds a directory descriptor, because the mount may
+//!   later cover the very path it was opened by.
+//! - [`scan`] reads all metadata into a [`blocks::Tree`].
+//! - [`DirSource`] reads contents and proves for each read that they are of the version asked for.
+//! - [`LiveTree`] answers for a source that may change while it is mounted.
+//!
+//! Nothing here ever follows a symbolic link below the root: every name is opened by
+//! `openat2(2)` beneath the root's descriptor (Linux 5.6), so a source cannot lead out of itself.
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod dir_source;
+mod error;
+mod live;
+mod open;
+mod paths;
+mod qcow2;
+mod root;
+mod scan;
+
+pub use dir_source::DirSource;
+pub use error::LocalError;
+pub use live::LiveTree;
+pub use paths::Paths;
+pub use qcow2::Qcow2Error;
+pub use root::{DiskFormat, SourceKind, SourceRoot};
+pub use scan::{Note, Progress, Reason, Scan, ScanReport, scan};

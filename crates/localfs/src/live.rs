@@ -1,0 +1,126 @@
+//! Names and attributes of a source that may change while it is mounted.
+//!
+//! Every question goes to the disk; what is remembered is only which [`FileId`] stands for which
+//! inode, and by which names it was met. A file keeps its id as long as it is the same inode,
+//! whatever it is called: a renamed file is found again when its new name is looked up, which is
+//! what the kernel does first. A new or replaced file gets a new id, and no id is ever reused.
+//! So does a regular file of which only the time of change is another: a kernel would keep its
+//! old pages under the old id. Whoever has it open by that id may still see them.
+//!
+//! Until a renamed file or directory was met under its new name, questions about its id say that
+//! it is gone. The file system's answers live for a limited time, so that passes by itself.
+//!
+//! Memory is bounded by what is alive: when many new ids were given out, those of files that are
+//! gone are forgotten, and those that a file had long before its present one, so that twice as
+//! many as are of use is the most that is remembered (and some 65 000 that cost nothing to
+//! mention). Files of the scan are never forgotten.
+
+mod find;
+mod ids;
+mod namespace;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blocks::{FileId, Tree};
+use parking_lot::Mutex;
+use rawio::stat::stat_at;
+
+use self::ids::{DiskInode, Ids};
+use crate::{LocalError, Paths, SourceRoot};
+
+/// Files that the scan did not know and that are remembered before it is worth to look which of
+/// them are gone: some 10 MB.
+const PATIENCE: usize = 65536;
+
+/// The names and attributes of a source as they are right now.
+#[derive(Debug)]
+pub struct LiveTree {
+    root: Arc<SourceRoot>,
+    ttl: Duration,
+    /// The mount that the root lies on; what is mounted below is not shown.
+    mount: Option<u64>,
+    ids: Mutex<Ids>,
+}
+
+impl LiveTree {
+    /// Returns the names of `root`. Files that are in `tree`, a scan of the same source, have the
+    /// ids they have there. Answers hold for `ttl`.
+    ///
+    /// # Errors
+    /// If the root cannot be asked.
+    pub fn new(root: Arc<SourceRoot>, tree: Arc<Tree>, ttl: Duration) -> Result<Self, LocalError> {
+        Self::with_patience(root, tree, ttl, PATIENCE)
+    }
+
+    fn with_patience(
+        root: Arc<SourceRoot>,
+        tree: Arc<Tree>,
+        ttl: Duration,
+        patience: usize,
+    ) -> Result<Self, LocalError> {
+        let stat = stat_at(&*root, "").map_err(|error| root.scan_failed(error))?;
+        Ok(Self {
+            mount: stat.mount,
+            ids: Mutex::new(Ids::new(tree, DiskInode::of(&stat), patience)),
+            root,
+            ttl,
+        })
+    }
+
+    /// Returns how many files it remembers.
+    #[must_use]
+    pub fn known_files(&self) -> usize {
+        self.ids.lock().len()
+    }
+}
+
+impl Paths for LiveTree {
+    fn path(&self, file: FileId) -> Option<Vec<u8>> {
+        self.ids.lock().path(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blocks::Namespace as _;
+    use std::fs::{self, File};
+
+    #[test]
+    fn files_that_are_gone_are_forgotten_and_the_others_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("old"), b"").unwrap();
+        let root = Arc::new(SourceRoot::open(dir.path()).unwrap());
+        let tree = Arc::new(crate::scan(&root, |_| ()).unwrap().tree);
+        let live = LiveTree::with_patience(root, tree, Duration::ZERO, 20).unwrap();
+        let lookup = |name: &str| live.lookup(FileId::ROOT, name.as_bytes()).unwrap();
+        let old = lookup("old").unwrap();
+        let mut kept = Vec::new();
+        let mut last = old;
+        for i in 0..1000 {
+            let brief = dir.path().join("brief");
+            File::create_new(&brief).unwrap();
+            let file = lookup("brief").unwrap();
+            assert!(file > last, "ids are never used again");
+            last = file;
+            if i % 50 == 0 {
+                let name = format!("kept{i}");
+                fs::rename(&brief, dir.path().join(&name)).unwrap();
+                // A rename moves the time of change, as a write with its time put back would.
+                let renamed = lookup(&name).unwrap();
+                assert!(renamed > file);
+                last = renamed;
+                kept.push((name, renamed));
+            } else {
+                fs::remove_file(brief).unwrap();
+            }
+            assert!(live.known_files() <= 2 * (2 + kept.len()) + 22);
+        }
+        for (name, file) in kept {
+            assert_eq!(lookup(&name), Some(file));
+        }
+        assert_eq!(lookup("old"), Some(old));
+        assert!(live.attr(last).is_err());
+    }
+}

@@ -1,0 +1,194 @@
+//! Finding files by the names they were met by, and making sure that they are what was met.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use blocks::{Attr, FileId, NodeKind, SourceError, SourceErrorKind};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, ResolveFlag};
+use rawio::stat::{Stat, stat_at};
+
+use super::LiveTree;
+use super::ids::DiskInode;
+use crate::attr::attr_of;
+use crate::open::{gone, open_beneath, open_to_read};
+use crate::scan;
+
+/// How often a file is asked again that was replaced between two halves of one question.
+const ATTEMPTS: usize = 4;
+
+/// A file at one of its names.
+pub(super) struct Found {
+    /// The directory that holds it; for the root, the root itself.
+    pub(super) dir: OwnedFd,
+    /// Its name there; empty for the root.
+    pub(super) name: Vec<u8>,
+    stat: Stat,
+    pub(super) attr: Attr,
+}
+
+impl LiveTree {
+    /// Finds a file by one of the names it was met by.
+    pub(super) fn find(&self, file: FileId, doing: &'static str) -> Result<Found, SourceError> {
+        let gone = || SourceError::new(SourceErrorKind::NotFound, doing).about(file);
+        let failed = |error| SourceError::from_io(doing, error).about(file);
+        if file == FileId::ROOT {
+            return self.find_root().map_err(failed);
+        }
+        let places = self.ids.lock().places(file);
+        for (dir, name) in places {
+            let Some(path) = self.ids.lock().path(dir) else {
+                continue;
+            };
+            match self.find_at(&path, &name) {
+                Ok(Some(found)) if self.ids.lock().is(file, &found.stat, dir, &name) => {
+                    return Ok(found);
+                }
+                Ok(_) => (),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(gone())
+    }
+
+    fn find_root(&self) -> io::Result<Found> {
+        let dir = open_beneath(&*self.root, b"", OFlag::O_PATH, ResolveFlag::empty())?;
+        let stat = stat_at(&dir, "")?;
+        let attr = match self.root.disk_files() {
+            Some(files) => scan::disk_root(&dir, files)?,
+            None => attr_of(&stat).ok_or(Errno::ENOTDIR)?,
+        };
+        Ok(Found {
+            dir,
+            name: Vec::new(),
+            stat,
+            attr,
+        })
+    }
+
+    /// Finds what `name` is in the directory at `path`; nothing if there is no such thing, or
+    /// none that is shown.
+    fn find_at(&self, path: &[u8], name: &[u8]) -> io::Result<Option<Found>> {
+        let way = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let dir = match open_beneath(&*self.root, path, way, ResolveFlag::RESOLVE_NO_XDEV) {
+            Ok(dir) => dir,
+            Err(error) => return absent(error),
+        };
+        let Some((stat, attr)) = self.stat_shown(&dir, name)? else {
+            return Ok(None);
+        };
+        Ok(Some(Found {
+            dir,
+            name: name.to_vec(),
+            stat,
+            attr,
+        }))
+    }
+
+    /// Returns the attributes of `name` in `dir`, if it is there and shown: directories on which
+    /// something is mounted are (and look empty), files that are mounted are not.
+    pub(super) fn stat_shown(
+        &self,
+        dir: impl AsFd,
+        name: &[u8],
+    ) -> io::Result<Option<(Stat, Attr)>> {
+        let stat = match stat_at(dir, name) {
+            Ok(stat) => stat,
+            Err(error) => return absent(error),
+        };
+        let attr =
+            attr_of(&stat).filter(|attr| stat.mount == self.mount || attr.kind == NodeKind::Dir);
+        Ok(attr.map(|attr| (stat, attr)))
+    }
+
+    /// Asks `question` about a file, again if it was replaced under its name meanwhile.
+    pub(super) fn ask<T>(
+        &self,
+        file: FileId,
+        doing: &'static str,
+        question: impl Fn(&Found) -> io::Result<T>,
+    ) -> Result<T, SourceError> {
+        for _ in 0..ATTEMPTS {
+            let found = self.find(file, doing)?;
+            let answer = question(&found);
+            let now = stat_at(&found.dir, found.name.as_slice());
+            if now.is_ok_and(|now| DiskInode::of(&now) == DiskInode::of(&found.stat)) {
+                return answer.map_err(|error| SourceError::from_io(doing, error).about(file));
+            }
+        }
+        Err(SourceError::new(SourceErrorKind::NotFound, doing).about(file))
+    }
+
+    /// Opens a directory; `None` if another file system is mounted there, which is not entered.
+    pub(super) fn open_dir(
+        &self,
+        dir: FileId,
+        flags: OFlag,
+        doing: &'static str,
+    ) -> Result<Option<OwnedFd>, SourceError> {
+        let found = self.find(dir, doing)?;
+        if found.stat.mount != self.mount {
+            return Ok(None);
+        }
+        // To be asked about names, or to be listed: the latter must not leave a trace.
+        let open = if flags.contains(OFlag::O_PATH) {
+            open_beneath
+        } else {
+            open_to_read
+        };
+        let opened = open(
+            &found.dir,
+            &found.name,
+            flags | OFlag::O_DIRECTORY,
+            ResolveFlag::RESOLVE_NO_XDEV,
+        );
+        let opened = opened.and_then(|fd| Ok((stat_at(&fd, "")?, fd)));
+        let (stat, fd) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Err(SourceError::from_io(doing, gone(error)).about(dir)),
+        };
+        if DiskInode::of(&stat) == DiskInode::of(&found.stat) {
+            Ok(Some(fd))
+        } else {
+            Err(SourceError::new(SourceErrorKind::NotFound, doing).about(dir))
+        }
+    }
+
+    /// Returns the id of what was found, a new one if it was never met.
+    pub(super) fn meet(
+        &self,
+        stat: &Stat,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<FileId, SourceError> {
+        let (id, forgettable) = {
+            let mut ids = self.ids.lock();
+            (ids.meet(stat, dir, name), ids.take_forgettable())
+        };
+        self.forget_gone(&forgettable);
+        id.ok_or_else(|| SourceError::new(SourceErrorKind::Io, "giving out one more id"))
+    }
+
+    /// Forgets those files that are at none of the names they were met by.
+    fn forget_gone(&self, files: &[FileId]) {
+        if files.is_empty() {
+            return;
+        }
+        let is_gone = |file: &FileId| {
+            let found = self.find(*file, "looking again");
+            found.is_err_and(|error| error.kind() == SourceErrorKind::NotFound)
+        };
+        let gone: Vec<FileId> = files.iter().copied().filter(is_gone).collect();
+        self.ids.lock().forget(&gone);
+    }
+}
+
+/// What is not there is no failure.
+fn absent<T>(error: io::Error) -> io::Result<Option<T>> {
+    let error = gone(error);
+    if error.kind() == io::ErrorKind::NotFound {
+        Ok(None)
+    } else {
+        Err(error)
+    }
+}

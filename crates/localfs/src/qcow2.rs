@@ -1,0 +1,239 @@
+//! The header of a qcow2 image, as far as it names other files.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use nix::fcntl::{OFlag, ResolveFlag};
+
+use crate::open::open_to_read;
+use crate::{DiskFormat, LocalError};
+
+/// First bytes of every qcow2 image.
+const MAGIC: [u8; 4] = *b"QFI\xfb";
+
+/// Longest name of a backing file, in bytes (QEMU's specification).
+const BACKING_MAX: u32 = 1023;
+
+/// Longest chain that is followed; QEMU gets slow and unsafe on its stack long before.
+const CHAIN_MAX: usize = 64;
+
+/// How much of an image is read: header, its extensions and the backing file's name all lie in
+/// the first cluster, whose size is 64 KiB by default and at most 2 MiB; names lie at its start.
+const HEAD: usize = 65536;
+
+/// "The data lie in another file": incompatible feature bit 2.
+const EXTERNAL_DATA: u64 = 1 << 2;
+
+/// Type of the header extension that gives the format of the backing file.
+const BACKING_FORMAT: u32 = 0xe279_2aca;
+
+/// Type of the header extension that names the external data file.
+const DATA_FILE: u32 = 0x4441_5441;
+
+/// What is wrong with a qcow2 image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Qcow2Error {
+    /// The header ends early or contradicts itself.
+    #[error("its header is damaged")]
+    Damaged,
+    /// The version is neither 2 nor 3.
+    #[error("its version is {0}; 2 and 3 are known")]
+    Version(u32),
+    /// The file it needs lies in another directory.
+    #[error(
+        "it needs {0:?}, which is not in its own directory: move that file beside it and run \
+         `qemu-img rebase -u`, or flatten the image with `qemu-img convert`"
+    )]
+    Outside(String),
+    /// The chain comes back to a file that is in it already, or never ends.
+    #[error("its chain of backing files is a loop or longer than 64 files")]
+    Chain,
+}
+
+/// A disk image with all that it is based on.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) format: DiskFormat,
+    /// Names in the image's directory, sorted.
+    pub(crate) files: Vec<Vec<u8>>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Another file that an image needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Header {
+    backing: Option<Vec<u8>>,
+    /// Whether the image says that its backing file is raw; guessing would let a guest that
+    /// writes a header of its own into a raw disk name files.
+    backing_is_raw: bool,
+    data_file: Option<Vec<u8>>,
+}
+
+/// Follows the chain of the image `name` in `dir`.
+pub(crate) fn chain(dir: impl AsFd, name: &[u8]) -> Result<Chain, LocalError> {
+    let mut files = BTreeSet::new();
+    let mut warnings = Vec::new();
+    let mut format = None;
+    let mut wanted_by = name.to_vec();
+    let mut next = Some((name.to_vec(), false));
+    while let Some((name, raw)) = next.take() {
+        let head = read_head(dir.as_fd(), &name, &wanted_by)?;
+        let failed = |source| LocalError::Qcow2 {
+            name: text(&name),
+            source,
+        };
+        if files.len() >= CHAIN_MAX || !files.insert(name.clone()) {
+            return Err(failed(Qcow2Error::Chain));
+        }
+        let qcow2 = !raw && head.starts_with(&MAGIC);
+        let found = if qcow2 {
+            DiskFormat::Qcow2
+        } else {
+            DiskFormat::Raw
+        };
+        format.get_or_insert(found);
+        if !qcow2 {
+            continue;
+        }
+        let header = parse(&head).map_err(failed)?;
+        let mut served = |other: Option<Vec<u8>>| match other {
+            Some(other) => beside(&other, &mut warnings).map_err(failed),
+            None => Ok(None),
+        };
+        if let Some(data) = served(header.data_file)? {
+            read_head(dir.as_fd(), &data, &name)?;
+            files.insert(data);
+        }
+        let backing = served(header.backing)?;
+        next = backing.map(|backing| (backing, header.backing_is_raw));
+        wanted_by = name;
+    }
+    Ok(Chain {
+        format: format.unwrap_or(DiskFormat::Raw),
+        files: files.into_iter().collect(),
+        warnings,
+    })
+}
+
+/// Returns the name if it is one of the same directory, and `None` with a warning if QEMU will
+/// read the file past the mount.
+fn beside(name: &[u8], warnings: &mut Vec<String>) -> Result<Option<Vec<u8>>, Qcow2Error> {
+    if name.starts_with(b"/") {
+        let name = text(name);
+        warnings.push(format!(
+            "{name:?} is named by its absolute path: it is read past the mount and neither \
+             recorded nor made faster; `qemu-img rebase -u` can name it relative to the image"
+        ));
+        return Ok(None);
+    }
+    let plain = name.strip_prefix(b"./").unwrap_or(name);
+    // A colon means a protocol to QEMU: `nbd:...`, `json:...`.
+    if plain.is_empty() || plain == b".." || plain.iter().any(|byte| matches!(byte, b'/' | b':')) {
+        return Err(Qcow2Error::Outside(text(name)));
+    }
+    Ok(Some(plain.to_vec()))
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+fn read_head(dir: impl AsFd, name: &[u8], wanted_by: &[u8]) -> Result<Vec<u8>, LocalError> {
+    let read = || -> io::Result<Vec<u8>> {
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let file = File::from(open_to_read(
+            dir.as_fd(),
+            name,
+            flags,
+            ResolveFlag::empty(),
+        )?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let mut head = vec![0; HEAD];
+        let mut done = 0;
+        while done < HEAD {
+            match file.read_at(&mut head[done..], done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        head.truncate(done);
+        Ok(head)
+    };
+    read().map_err(|source| LocalError::Backing {
+        name: text(name),
+        wanted_by: text(wanted_by),
+        source,
+    })
+}
+
+/// Numbers are big-endian in this format, which is not ours to choose.
+#[expect(clippy::big_endian_bytes, reason = "qcow2 is a big-endian format")]
+fn number<const N: usize>(head: &[u8], at: usize) -> Result<u64, Qcow2Error> {
+    let bytes = at.checked_add(N).and_then(|end| head.get(at..end));
+    let mut wide = [0; 8];
+    wide[8 - N..].copy_from_slice(bytes.ok_or(Qcow2Error::Damaged)?);
+    Ok(u64::from_be_bytes(wide))
+}
+
+fn u32_at(head: &[u8], at: usize) -> Result<u32, Qcow2Error> {
+    u32::try_from(number::<4>(head, at)?).map_err(|_| Qcow2Error::Damaged)
+}
+
+fn bytes_at(head: &[u8], at: u64, len: u32) -> Result<&[u8], Qcow2Error> {
+    let at = usize::try_from(at).map_err(|_| Qcow2Error::Damaged)?;
+    let end = at.checked_add(len as usize).ok_or(Qcow2Error::Damaged)?;
+    head.get(at..end).ok_or(Qcow2Error::Damaged)
+}
+
+fn parse(head: &[u8]) -> Result<Header, Qcow2Error> {
+    let version = u32_at(head, 4)?;
+    let (features, header_len) = match version {
+        2 => (0, 72),
+        3 => (number::<8>(head, 72)?, u32_at(head, 100)?),
+        other => return Err(Qcow2Error::Version(other)),
+    };
+    let mut header = extensions(head, header_len)?;
+    if features & EXTERNAL_DATA == 0 {
+        header.data_file = None;
+    } else if header.data_file.is_none() {
+        return Err(Qcow2Error::Damaged);
+    }
+    let (offset, len) = (number::<8>(head, 8)?, u32_at(head, 16)?);
+    if offset != 0 {
+        if len == 0 || len > BACKING_MAX {
+            return Err(Qcow2Error::Damaged);
+        }
+        header.backing = Some(bytes_at(head, offset, len)?.to_vec());
+    }
+    Ok(header)
+}
+
+/// Reads the extensions behind the header: type, length, data padded to 8 bytes, until type 0.
+fn extensions(head: &[u8], header_len: u32) -> Result<Header, Qcow2Error> {
+    let mut header = Header::default();
+    let mut at = u64::from(header_len);
+    loop {
+        let here = usize::try_from(at).map_err(|_| Qcow2Error::Damaged)?;
+        // An image shorter than a header with an end mark is one without extensions.
+        if here.saturating_add(8) > head.len() {
+            return Ok(header);
+        }
+        let (kind, len) = (u32_at(head, here)?, u32_at(head, here + 4)?);
+        let data = bytes_at(head, at + 8, len);
+        match kind {
+            0 => return Ok(header),
+            BACKING_FORMAT => header.backing_is_raw = data? == b"raw",
+            DATA_FILE => header.data_file = Some(data?.to_vec()),
+            _ => (),
+        }
+        at += 8 + u64::from(len).next_multiple_of(8);
+    }
+}

@@ -1,0 +1,168 @@
+//! The opened source.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use blocks::SourceId;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::sys::statvfs::{Statvfs, fstatvfs};
+
+use crate::LocalError;
+use crate::qcow2;
+
+/// How the bytes of a disk image are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DiskFormat {
+    /// Sector by sector.
+    Raw,
+    /// QEMU's format, possibly based on another image.
+    Qcow2,
+}
+
+/// What a source is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SourceKind {
+    /// A directory with all that is in it.
+    Tree,
+    /// A disk image, with the images that it is based on.
+    Disk {
+        /// Its name in the directory that is served.
+        name: OsString,
+        /// Its format, by its first bytes.
+        format: DiskFormat,
+    },
+}
+
+/// An opened source: a directory tree, or a disk image.
+#[derive(Debug)]
+pub struct SourceRoot {
+    dir: OwnedFd,
+    path: PathBuf,
+    kind: SourceKind,
+    /// The files of a disk image's chain, sorted.
+    files: Vec<Vec<u8>>,
+    warnings: Vec<String>,
+}
+
+impl SourceRoot {
+    /// Opens a directory, or a disk image in a regular file.
+    ///
+    /// A qcow2 image may be based on others. Those in the same directory are served with it;
+    /// one with an absolute path is not, and is a warning: QEMU reads it past the mount. Any
+    /// other place is an error, for QEMU would not find it from the mount.
+    ///
+    /// # Errors
+    /// If it cannot be opened, is something else, or is a chain of images that cannot be served.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, LocalError> {
+        let given = path.as_ref();
+        let failed = |source| LocalError::Open {
+            path: given.to_path_buf(),
+            source,
+        };
+        let path = fs::canonicalize(given).map_err(failed)?;
+        let kind = fs::symlink_metadata(&path).map_err(failed)?.file_type();
+        if kind.is_dir() {
+            return Ok(Self {
+                dir: open_dir(&path).map_err(failed)?,
+                path,
+                kind: SourceKind::Tree,
+                files: Vec::new(),
+                warnings: Vec::new(),
+            });
+        }
+        let (Some(parent), Some(name), true) = (path.parent(), path.file_name(), kind.is_file())
+        else {
+            let path = given.to_path_buf();
+            return Err(LocalError::NotASource { path });
+        };
+        let dir = open_dir(parent).map_err(failed)?;
+        let chain = qcow2::chain(&dir, name.as_bytes())?;
+        let kind = SourceKind::Disk {
+            name: name.to_os_string(),
+            format: chain.format,
+        };
+        Ok(Self {
+            dir,
+            kind,
+            files: chain.files,
+            warnings: chain.warnings,
+            path,
+        })
+    }
+
+    /// Returns the canonical path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what it is.
+    #[must_use]
+    pub const fn kind(&self) -> &SourceKind {
+        &self.kind
+    }
+
+    /// Returns what a person should know before serving it; mostly nothing.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns its name for people and boot images: `dir:/srv/root` or `disk:/images/base.raw`.
+    #[must_use]
+    pub fn label(&self) -> OsString {
+        let prefix = match self.kind {
+            SourceKind::Tree => "dir:",
+            SourceKind::Disk { .. } => "disk:",
+        };
+        let mut label = OsString::from(prefix);
+        label.push(&self.path);
+        label
+    }
+
+    /// Returns the id that boot images know it by: the hash of its label.
+    #[must_use]
+    pub fn id(&self) -> SourceId {
+        SourceId::of_label(&self.label().into_vec())
+    }
+
+    /// Returns how large and how full the file system it lies on is.
+    ///
+    /// # Errors
+    /// If the file system cannot say.
+    pub fn statfs(&self) -> io::Result<Statvfs> {
+        Ok(fstatvfs(&self.dir)?)
+    }
+
+    /// Returns the names of a disk image's files, sorted, or `None` for a tree.
+    pub(crate) fn disk_files(&self) -> Option<&[Vec<u8>]> {
+        match self.kind {
+            SourceKind::Tree => None,
+            SourceKind::Disk { .. } => Some(&self.files),
+        }
+    }
+
+    pub(crate) fn scan_failed(&self, source: io::Error) -> LocalError {
+        LocalError::Scan {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+impl AsFd for SourceRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+/// A descriptor that only stands for the directory: it reads nothing and outlives every mount.
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(open(path, flags, Mode::empty())?)
+}
