@@ -1,0 +1,322 @@
+//! Serving an image to the source as it is now.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use blocks::{
+    BLOCK_SIZE, BlockCache, BlockRange, Extent, FileKey, Lookup, ReplayPlan, Touch, Tree, Version,
+};
+
+use crate::extents::Content;
+use crate::index::{ExtentIndex, Find};
+use crate::layout::{hash, len_usize};
+use crate::{DroppedFile, Image};
+
+mod matching;
+
+use matching::Matching;
+
+/// What was found when an image was attached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttachReport {
+    /// Files of the image that are served.
+    pub files_kept: u64,
+    /// Files of the image that are not, and why.
+    pub dropped: Vec<DroppedFile>,
+    /// Blocks that are served.
+    pub blocks_kept: u64,
+    /// Blocks that are not.
+    pub blocks_dropped: u64,
+    /// Names that the source has and the image does not know.
+    pub names_added: u64,
+    /// Names that the image knows and the source no longer has.
+    pub names_removed: u64,
+}
+
+impl AttachReport {
+    /// Returns whether the source is as it was recorded, as far as the image can tell.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.dropped.is_empty() && self.names_added == 0 && self.names_removed == 0
+    }
+}
+
+/// What an attached image did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachedCounts {
+    /// Blocks given out.
+    pub blocks: u64,
+    /// Those of them that are zero and were read from nowhere.
+    pub zero_blocks: u64,
+    /// Bytes read from the image and hashed.
+    pub verified_bytes: u64,
+    /// Reads whose hash was wrong: the source was asked instead.
+    pub damaged_reads: u64,
+    /// Reads that failed: the source was asked instead.
+    pub failed_reads: u64,
+}
+
+/// An image, attached to a tree: a cache under that tree's file ids.
+#[derive(Debug)]
+pub struct Attached {
+    image: Arc<Image>,
+    matching: Matching,
+    index: ExtentIndex,
+    /// By number of the file in the index: the version that the image has of it.
+    versions: Vec<Version>,
+    plan: ReplayPlan,
+    report: AttachReport,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    blocks: AtomicU64,
+    zero_blocks: AtomicU64,
+    verified_bytes: AtomicU64,
+    damaged_reads: AtomicU64,
+    failed_reads: AtomicU64,
+}
+
+impl Image {
+    /// Matches the image with a tree: files by path and version, hard links by any of their
+    /// paths. What does not match is dropped and reported, the rest gets the tree's file ids.
+    #[must_use]
+    pub fn attach(self: Arc<Self>, current: &Tree) -> Attached {
+        Attached::new(self, current)
+    }
+}
+
+impl Attached {
+    fn new(image: Arc<Image>, current: &Tree) -> Self {
+        let matching = Matching::of(image.tree(), current);
+        let ids = image
+            .plan()
+            .extents
+            .iter()
+            .map(|extent| (matching.file(extent.file), extent.range));
+        // Dropped extents keep their numbers: those are the rows of the image.
+        let nowhere = blocks::FileId(u32::MAX);
+        let index = ExtentIndex::new(
+            current.len(),
+            ids.map(|(file, range)| (file.unwrap_or(nowhere), range)),
+        );
+        let versions = index
+            .files()
+            .filter_map(|file| current.key(file).map(|key| key.version))
+            .collect();
+        let plan = translate(image.plan(), &matching);
+        let report = report(&image, &matching);
+        Self {
+            image,
+            matching,
+            index,
+            versions,
+            plan,
+            report,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Returns the image.
+    #[must_use]
+    pub const fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+
+    /// Returns what boots touched, without what was dropped, in the file ids of the tree.
+    #[must_use]
+    pub const fn plan(&self) -> &ReplayPlan {
+        &self.plan
+    }
+
+    /// Returns what was matched and what was not.
+    #[must_use]
+    pub const fn report(&self) -> &AttachReport {
+        &self.report
+    }
+
+    /// Returns what it did so far.
+    #[must_use]
+    pub fn counts(&self) -> AttachedCounts {
+        AttachedCounts {
+            blocks: self.counters.blocks.load(Relaxed),
+            zero_blocks: self.counters.zero_blocks.load(Relaxed),
+            verified_bytes: self.counters.verified_bytes.load(Relaxed),
+            damaged_reads: self.counters.damaged_reads.load(Relaxed),
+            failed_reads: self.counters.failed_reads.load(Relaxed),
+        }
+    }
+
+    /// Returns what is served, in the file ids of the tree, with what the image has of it.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, Content)> {
+        let rows = self.image.rows.iter();
+        rows.filter_map(|row| {
+            let file = self.matching.file(row.extent.file)?;
+            Some((Extent { file, ..row.extent }, row.content))
+        })
+    }
+
+    /// Fills `out` with `wanted`, a part of the extent that has that number and range. Returns
+    /// whether it could.
+    fn fill(&self, number: u32, range: BlockRange, wanted: BlockRange, out: &mut [u8]) -> bool {
+        match self.image.rows[number as usize].content {
+            Content::Zero => {
+                out.fill(0);
+                self.counters.zero_blocks.fetch_add(wanted.len(), Relaxed);
+                true
+            }
+            Content::Data { place, hash } if range == wanted => self.read(place, &hash, out),
+            Content::Data { place, hash } => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(len_usize(range.byte_len()), 0);
+                if !self.read(place, &hash, scratch) {
+                    return false;
+                }
+                let skip = len_usize(wanted.start().0 - range.start().0) * BLOCK_SIZE;
+                out.copy_from_slice(&scratch[skip..skip + out.len()]);
+                true
+            }),
+        }
+    }
+
+    /// Reads a whole extent and verifies it.
+    fn read(&self, place: u64, want: &[u8; 32], out: &mut [u8]) -> bool {
+        if let Err(error) = self.image.data.read(place, out) {
+            if self.counters.failed_reads.fetch_add(1, Relaxed) == 0 {
+                log::warn!(
+                    "boot image {}: cannot read: {error}",
+                    self.image.info().id.short()
+                );
+            }
+            return false;
+        }
+        let bytes = out.len() as u64;
+        self.counters.verified_bytes.fetch_add(bytes, Relaxed);
+        if hash(out) == *want {
+            return true;
+        }
+        if self.counters.damaged_reads.fetch_add(1, Relaxed) == 0 {
+            let id = self.image.info().id.short();
+            log::warn!("boot image {id}: damaged; the source is asked instead");
+        }
+        false
+    }
+}
+
+thread_local! {
+    /// Room for one extent: reads that want a part of one have to verify all of it.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl BlockCache for Attached {
+    fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        let (range, _) = range.split_first((out.len() / BLOCK_SIZE) as u64);
+        let all = Lookup::Miss {
+            blocks: range.len(),
+        };
+        let Some(extents) = self.index.file(file.file) else {
+            return all;
+        };
+        if self.versions.get(extents.number) != Some(&file.version) {
+            return all;
+        }
+        let mut rest = range;
+        let mut out = out;
+        while !rest.is_empty() {
+            let done = range.len() - rest.len();
+            let missing = match extents.find(rest.start()) {
+                Find::Gap { blocks } => blocks.min(rest.len()),
+                Find::Extent {
+                    number,
+                    range: extent,
+                } => {
+                    let (wanted, after) = rest.split_at(extent.end());
+                    let (here, behind) = out.split_at_mut(len_usize(wanted.byte_len()));
+                    if self.fill(number, extent, wanted, here) {
+                        (rest, out) = (after, behind);
+                        continue;
+                    }
+                    wanted.len()
+                }
+            };
+            if done == 0 {
+                return Lookup::Miss { blocks: missing };
+            }
+            break;
+        }
+        let blocks = range.len() - rest.len();
+        self.counters.blocks.fetch_add(blocks, Relaxed);
+        if blocks == 0 {
+            all
+        } else {
+            Lookup::Hit { blocks }
+        }
+    }
+}
+
+fn translate(plan: &ReplayPlan, matching: &Matching) -> ReplayPlan {
+    let extents = plan.extents.iter();
+    let touches = plan.touches.iter();
+    ReplayPlan {
+        runs: plan.runs,
+        bin_ms: plan.bin_ms,
+        extents: extents
+            .filter_map(|extent| {
+                let file = matching.file(extent.file)?;
+                Some(Extent { file, ..*extent })
+            })
+            .collect(),
+        // A name that is found or missing now and was not then is only looked up again.
+        touches: touches
+            .filter_map(|touch| {
+                Some(match touch {
+                    Touch::Lookup { dir, name } => Touch::Lookup {
+                        dir: matching.file(*dir)?,
+                        name: name.clone(),
+                    },
+                    Touch::List { dir } => Touch::List {
+                        dir: matching.file(*dir)?,
+                    },
+                    Touch::ReadLink { link } => Touch::ReadLink {
+                        link: matching.file(*link)?,
+                    },
+                })
+            })
+            .collect(),
+    }
+}
+
+fn report(image: &Image, matching: &Matching) -> AttachReport {
+    let mut report = AttachReport {
+        names_added: matching.names_added,
+        names_removed: matching.names_removed,
+        ..AttachReport::default()
+    };
+    let mut files: Vec<(blocks::FileId, u64)> = image
+        .plan()
+        .extents
+        .iter()
+        .map(|extent| (extent.file, extent.range.len()))
+        .collect();
+    files.sort_unstable();
+    for of_file in files.chunk_by(|a, b| a.0 == b.0) {
+        let blocks = of_file.iter().map(|(_, blocks)| blocks).sum();
+        let file = of_file[0].0;
+        match matching.verdict(file) {
+            Ok(_) => {
+                report.files_kept += 1;
+                report.blocks_kept += blocks;
+            }
+            Err(reason) => {
+                report.blocks_dropped += blocks;
+                report.dropped.push(DroppedFile {
+                    path: image.tree().path(file).unwrap_or_default(),
+                    reason,
+                    blocks,
+                });
+            }
+        }
+    }
+    report
+}

@@ -1,0 +1,231 @@
+//! What can go wrong with boot images, one enum for each family of operations.
+
+use std::io;
+use std::path::PathBuf;
+
+use blocks::TreeError;
+
+/// What is wrong with the bytes of a boot image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// Not even a header and a footer fit.
+    #[error("too short for a boot image: {len} bytes")]
+    TooShort {
+        /// Length of the file.
+        len: u64,
+    },
+    /// It is another kind of file.
+    #[error("not a boot image")]
+    Magic,
+    /// It was written by another release.
+    #[error("format version {found} is not known; use the yolofs that wrote it, or record again")]
+    Version {
+        /// The version in the header.
+        found: u32,
+    },
+    /// It needs features that this release lacks.
+    #[error("needs features that this release lacks (bits {bits:#x}); use a newer yolofs")]
+    Incompatible {
+        /// The unknown bits.
+        bits: u64,
+    },
+    /// It was cut off, or something was appended.
+    #[error("the header says {header} bytes, the file has {file}")]
+    Length {
+        /// Length in the header.
+        header: u64,
+        /// Length of the file.
+        file: u64,
+    },
+    /// A hash does not match.
+    #[error("the {what} is damaged: its hash differs")]
+    Hash {
+        /// Which part.
+        what: &'static str,
+    },
+    /// A part breaks a rule of the format.
+    #[error("the {what} breaks a rule: {rule}")]
+    Rule {
+        /// Which part.
+        what: &'static str,
+        /// Which rule.
+        rule: &'static str,
+    },
+    /// A part is larger than the format allows.
+    #[error("the {what} is too large: {bytes} bytes, at most {limit} are allowed")]
+    TooLarge {
+        /// Which part.
+        what: &'static str,
+        /// How large it would be.
+        bytes: u64,
+        /// How large it may be.
+        limit: u64,
+    },
+    /// The tables of the tree are no tree.
+    #[error("the tree is not well formed")]
+    Tree(#[source] TreeError),
+}
+
+/// Why a boot image could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file could not be read.
+    #[error("cannot read the boot image {path}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is damaged, or not a boot image.
+    #[error("{path} cannot be used")]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// It is a thin image, which only its store can open.
+    #[error("{path} is part of a store; open it through the store, or export it")]
+    Thin {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+/// Why a boot image could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// There was no room. Nothing is left behind.
+    #[error("no space left for {path}; free some, or choose another place")]
+    DiskFull {
+        /// The file that was to be written.
+        path: PathBuf,
+    },
+    /// The file could not be written. Nothing is left behind.
+    #[error("cannot write {path}: failed {doing}")]
+    Io {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// Which step, a verb in its -ing form.
+        doing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// What was to be written breaks a rule or a limit of the format.
+    #[error("cannot be kept in a boot image")]
+    Format(#[from] FormatError),
+    /// The plan does not fit the tree.
+    #[error("extent {extent} of the plan cannot be: {problem}")]
+    Plan {
+        /// Index of the extent.
+        extent: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The image that was to be copied is damaged.
+    #[error("the image to copy is damaged at block {place} of its data")]
+    Damaged {
+        /// Block of the data space.
+        place: u64,
+    },
+    /// The images to merge are of different sources.
+    #[error("the images were recorded from different sources")]
+    OtherSource,
+    /// There is no image to merge.
+    #[error("no images were given")]
+    Nothing,
+    /// Whoever watched the progress said stop. Nothing is left behind.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl WriteError {
+    /// Returns the error for `source`, which came up while `doing` something to `path`.
+    pub(crate) fn io(path: impl Into<PathBuf>, doing: &'static str, source: io::Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path },
+            _ => Self::Io {
+                path,
+                doing,
+                source,
+            },
+        }
+    }
+}
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A file or directory of the store could not be used.
+    #[error("the store failed {doing} {path}")]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// Which step, a verb in its -ing form.
+        doing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process kept the store locked.
+    #[error("the store {path} is being changed by another process; try again when it is done")]
+    Locked {
+        /// The store.
+        path: PathBuf,
+    },
+    /// No image has this name, id or source.
+    #[error("no boot image is called {what}; see what `bootimg ls` lists")]
+    NotFound {
+        /// What was asked for.
+        what: String,
+    },
+    /// More than one image's id starts like this.
+    #[error("{count} boot images' ids start with {what}; give more digits")]
+    Ambiguous {
+        /// What was asked for.
+        what: String,
+        /// How many.
+        count: usize,
+    },
+    /// A name that cannot be a file's.
+    #[error("{name:?} cannot be a name: 1 to 200 letters, digits, or one of . _ - : @ +")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// An image could not be opened.
+    #[error("an image cannot be opened")]
+    Open(#[from] OpenError),
+    /// An image could not be written.
+    #[error("an image cannot be written")]
+    Write(#[from] WriteError),
+    /// The image to take in is damaged.
+    #[error("{path} is damaged: {damaged} of its extents do not match their hashes")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How many extents.
+        damaged: usize,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn io(path: impl Into<PathBuf>, doing: &'static str, source: io::Error) -> Self {
+        if matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        ) {
+            return Self::Write(WriteError::DiskFull { path: path.into() });
+        }
+        Self::Io {
+            path: path.into(),
+            doing,
+            source,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Boot images: the file format, reading and writing, and the store that keeps them.
+//!
+//! A boot image holds what the boots of one source touched: its whole metadata
+//! ([`blocks::Tree`]), the touched blocks in the order in which boots need them, and the
+//! [`blocks::ReplayPlan`] that says which block belongs where. `docs/bootimg-format.md` is the
+//! format; the modules follow it.
+//!
+//! - [`write_image`] makes one from a plan and a source.
+//! - [`Image`] is an open one. [`Image::attach`] matches it with the source as it is now, and
+//!   gives an [`Attached`], a [`blocks::BlockCache`] in the file ids of the new tree: what changed
+//!   is left out, and every byte is verified each time it leaves the file.
+//! - [`Image::load`] brings all of one into memory in one sequential pass.
+//! - [`Store`] keeps many of them, shares equal blocks between them, and forgets the least
+//!   valuable when it grows too large.
+
+#![forbid(unsafe_code)]
+
+mod against;
+mod attach;
+mod backing;
+mod codec;
+mod copy;
+mod data;
+mod dump;
+mod durable;
+mod error;
+mod extents;
+mod header;
+mod id;
+mod index;
+mod layout;
+mod load;
+mod merge;
+mod meta;
+mod progress;
+mod reader;
+mod scan;
+mod squeeze;
+mod store;
+mod touches;
+mod tree_section;
+mod writer;
+
+// The sample of the integration tests calls us by our name.
+#[cfg(test)]
+extern crate self as bootimg;
+#[cfg(test)]
+#[path = "../tests/sample/mod.rs"]
+mod sample;
+
+pub use against::{AgainstReport, FileDifference};
+pub use attach::{AttachReport, Attached, AttachedCounts};
+pub use dump::DumpRow;
+pub use error::{FormatError, OpenError, StoreError, WriteError};
+pub use header::Variant;
+pub use id::ImageId;
+pub use index::{ExtentIndex, FileExtents, Find};
+pub use load::{Cancelled, DamagedExtent, LoadReport, VerifyReport};
+pub use merge::{Merged, merge};
+pub use meta::{ImageInfo, SourceInfo};
+pub use progress::{Progress, Watch, unwatched};
+pub use reader::Image;
+pub use store::{
+    AddReport, GcMode, GcReport, Store, StoreConfig, StoreVerifyReport, StoredImage,
+    StoredVerifyReport,
+};
+pub use writer::{DropReason, DroppedFile, WriteReport, WriteRequest, write_image};

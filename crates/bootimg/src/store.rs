@@ -1,0 +1,266 @@
+//! Many boot images in a directory, which share the blocks they have in common:
+//! docs/bootimg-format.md, section 9.
+//!
+//! There is no index beside the files. Whoever changes the store holds its lock; readers take
+//! none, and an open image stays readable after its removal, by its open descriptors.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use blocks::SourceId;
+
+use crate::durable::Steps;
+use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
+
+mod add;
+mod catalog;
+mod gc;
+mod lock;
+mod names;
+mod places;
+mod repack;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use catalog::Catalog;
+pub use gc::{GcMode, GcReport};
+use lock::Lock;
+use places::Places;
+pub use transfer::{StoreVerifyReport, StoredVerifyReport};
+
+/// How a store behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Bytes that the store may take; above it the least valuable images that are not pinned go.
+    pub max_bytes: u64,
+    /// How long to wait for another process to finish its changes.
+    pub lock_timeout: Duration,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            max_bytes: 8 << 30, // some 200 boot images of 40 MB that share nothing
+            lock_timeout: Duration::from_secs(30), // adding an image takes a second or two
+        }
+    }
+}
+
+/// A directory of boot images.
+#[derive(Debug)]
+pub struct Store {
+    places: Places,
+    config: StoreConfig,
+    steps: Steps,
+}
+
+/// An image of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredImage {
+    /// What it is.
+    pub info: ImageInfo,
+    /// What it is called, sorted.
+    pub names: Vec<String>,
+    /// Whether it stays when the store is too large.
+    pub pinned: bool,
+    /// Bytes that its removal would free.
+    pub own_bytes: u64,
+    /// Bytes that it shares with other images.
+    pub shared_bytes: u64,
+    /// When it was added or opened last.
+    pub last_used: SystemTime,
+    /// What it is worth: the bytes it is expected to save at the next boot, in thousandths of
+    /// the bytes it takes, halved for every week it was not used.
+    pub value: u64,
+}
+
+/// What adding an image did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddReport {
+    /// The image.
+    pub id: ImageId,
+    /// What it is called.
+    pub name: String,
+    /// Bytes of content that had to be stored.
+    pub new_bytes: u64,
+    /// Bytes of content that the store had already.
+    pub shared_bytes: u64,
+    /// The image that had the name before and is gone now.
+    pub replaced: Option<ImageId>,
+    /// Images that had to go because the store had become too large.
+    pub evicted: Vec<ImageId>,
+}
+
+impl Store {
+    /// Opens the store in `dir`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If its directories cannot be made or used.
+    pub fn open(dir: impl Into<PathBuf>, config: StoreConfig) -> Result<Self, StoreError> {
+        Ok(Self {
+            places: Places::make(dir.into())?,
+            config,
+            steps: Steps::default(),
+        })
+    }
+
+    /// Returns the directory of the store.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.places.dir()
+    }
+
+    /// Adds an image, under a name that it takes over if another image has it; without a name,
+    /// one is made of the source's label. Adding what is there changes nothing but the name.
+    ///
+    /// # Errors
+    /// If the image is damaged, there is no room, the name cannot be one, or the store is locked
+    /// for too long.
+    pub fn add(
+        &self,
+        image: &Image,
+        name: Option<&str>,
+        watch: Watch<'_>,
+    ) -> Result<AddReport, StoreError> {
+        let _lock = self.lock()?;
+        self.add_locked(image, name, watch)
+    }
+
+    /// Returns all images, the most valuable first. Damaged ones are left out and logged;
+    /// [`verify`](Self::verify) reports them.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn list(&self) -> Result<Vec<StoredImage>, StoreError> {
+        Ok(Catalog::read(&self.places)?.list())
+    }
+
+    /// Returns the id of the image that has this name, this id, or the only id that starts like
+    /// this. Reads directories only: what boots from a cold disk needs no more than that.
+    ///
+    /// # Errors
+    /// If there is none, or more than one.
+    pub fn resolve(&self, what: &str) -> Result<ImageId, StoreError> {
+        names::resolve(self.places.names()?, self.places.images()?, what)
+    }
+
+    /// Returns what is called `what`, with all that [`list`](Self::list) tells of it.
+    ///
+    /// # Errors
+    /// If there is none, more than one, or it is damaged.
+    pub fn find(&self, what: &str) -> Result<StoredImage, StoreError> {
+        let id = self.resolve(what)?;
+        let found = self.list()?.into_iter().find(|image| image.info.id == id);
+        match found {
+            Some(image) => Ok(image),
+            // It is there, and the list left it out: opening it says why.
+            None => Err(match self.open_image(&id) {
+                Err(error) => error,
+                Ok(_) => StoreError::NotFound {
+                    what: what.to_owned(),
+                },
+            }),
+        }
+    }
+
+    /// Returns the newest recording of a source, if there is one. Reads of every image only who it
+    /// is of.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn find_source(&self, source: SourceId) -> Result<Option<ImageId>, StoreError> {
+        catalog::newest_of(&self.places, source)
+    }
+
+    /// Returns what an image is called, sorted.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn names_of(&self, id: &ImageId) -> Result<Vec<String>, StoreError> {
+        let names = self.places.names()?.into_iter();
+        let mut names: Vec<_> = names
+            .filter(|(_, named)| named == &Some(*id))
+            .map(|(name, _)| name)
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Opens an image, and notes that it was used.
+    ///
+    /// # Errors
+    /// If it is not there, or damaged.
+    pub fn open_image(&self, id: &ImageId) -> Result<Image, StoreError> {
+        let image = catalog::open_image(&self.places, id)?;
+        self.places.touch(id);
+        Ok(image)
+    }
+
+    /// Removes an image and its names. Its blocks go with the next [`gc`](Self::gc).
+    ///
+    /// # Errors
+    /// If it is not there, or cannot be removed.
+    pub fn remove(&self, id: &ImageId) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        self.remove_locked(id)
+    }
+
+    /// Keeps an image when the store is too large.
+    ///
+    /// # Errors
+    /// If it is not there, or the store cannot be changed.
+    pub fn pin(&self, id: &ImageId) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        self.places.must_have(id)?;
+        self.places.pin(id, &self.steps)
+    }
+
+    /// Undoes [`pin`](Self::pin).
+    ///
+    /// # Errors
+    /// If it is not there, or the store cannot be changed.
+    pub fn unpin(&self, id: &ImageId) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        self.places.must_have(id)?;
+        self.places.unpin(id, &self.steps)
+    }
+
+    /// Collects garbage: what writers that died left behind, names and pins without images,
+    /// images without names, segments without images; where the store is too large, the least
+    /// valuable images that are not pinned; and the dead part of segments that are mostly dead.
+    ///
+    /// # Errors
+    /// If the store cannot be read or changed.
+    pub fn gc(&self, mode: GcMode) -> Result<GcReport, StoreError> {
+        let _lock = self.lock()?;
+        self.gc_locked(mode, None)
+    }
+
+    fn lock(&self) -> Result<Lock, StoreError> {
+        Lock::take(&self.places.lock(), self.config.lock_timeout)
+    }
+
+    fn remove_locked(&self, id: &ImageId) -> Result<(), StoreError> {
+        self.places.must_have(id)?;
+        for (name, named) in self.places.names()? {
+            if named == Some(*id) {
+                self.places.remove_name(&name, &self.steps)?;
+            }
+        }
+        self.places.unpin(id, &self.steps)?;
+        self.places.remove_image(id, &self.steps)
+    }
+}
+
+/// Turns the error of a part of the store that is read into one that says which part.
+fn reading(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
+    move |error| StoreError::io(path, "reading", error)
+}
+
+impl From<crate::Cancelled> for StoreError {
+    fn from(_: crate::Cancelled) -> Self {
+        Self::Write(WriteError::Cancelled)
+    }
+}

@@ -1,0 +1,305 @@
+//! What is in a store, read from its files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use blocks::{ContentId, SourceId};
+
+use crate::backing::Backing;
+use crate::data::Run;
+use crate::header::Variant;
+use crate::layout::PAGE_BYTES;
+use crate::reader::{ReadError, Sealed};
+use crate::store::places::Places;
+use crate::store::reading;
+use crate::store::segment::Segment;
+use crate::{FormatError, Image, ImageId, ImageInfo, OpenError, StoreError, StoredImage};
+
+/// How often an image is opened anew when a segment of it is gone: that happens when a segment
+/// is repacked between reading the image and opening its segments.
+const OPEN_TRIES: u32 = 3;
+
+/// An image, without what it holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) info: ImageInfo,
+    pub(super) segments: Vec<ContentId>,
+    pub(super) runs: Vec<Run>,
+    pub(super) last_used: SystemTime,
+    /// Blocks that the next boot is expected to need: each as likely as it was before.
+    expected_blocks: u64,
+}
+
+/// Everything in a store, at one moment.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    pub(super) images: Vec<Held>,
+    /// Images that will never open.
+    pub(super) broken: Vec<(ImageId, OpenError)>,
+    /// All segments with the number of their blocks; `None` if that cannot be told.
+    pub(super) segments: BTreeMap<ContentId, Option<u64>>,
+    pub(super) names: Vec<(String, Option<ImageId>)>,
+    pub(super) pins: BTreeSet<ImageId>,
+}
+
+impl Catalog {
+    pub(super) fn read(places: &Places) -> Result<Self, StoreError> {
+        let mut images = Vec::new();
+        let mut broken = Vec::new();
+        for id in places.images()? {
+            match Held::read(places, &id) {
+                Ok(held) => images.push(held),
+                Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                // What cannot be read now may be readable later: that is no garbage.
+                Err(OpenError::Io { path, source }) => {
+                    return Err(StoreError::io(path, "reading", source));
+                }
+                Err(error) => {
+                    log::warn!("{error}");
+                    broken.push((id, error));
+                }
+            }
+        }
+        let mut segments = BTreeMap::new();
+        for id in places.segments()? {
+            let segment = Segment::open(&places.segment(&id));
+            segments.insert(id, segment.ok().map(|segment| segment.blocks()));
+        }
+        Ok(Self {
+            images,
+            broken,
+            segments,
+            names: places.names()?,
+            pins: places.pins()?.into_iter().collect(),
+        })
+    }
+
+    /// Returns the images, the most valuable first.
+    pub(super) fn list(self) -> Vec<StoredImage> {
+        let users = self.users(|_| true);
+        let now = SystemTime::now();
+        let mut list: Vec<_> = self
+            .images
+            .iter()
+            .map(|held| self.stored(held, &users, now))
+            .collect();
+        list.sort_by_key(|image| (std::cmp::Reverse(image.value), image.info.id));
+        list
+    }
+
+    fn stored(&self, held: &Held, users: &Users, now: SystemTime) -> StoredImage {
+        let (own, shared) = users.of(held);
+        let own_bytes = held.info.file_bytes + own * PAGE_BYTES;
+        let names = self.names.iter();
+        StoredImage {
+            names: names
+                .filter(|(_, id)| *id == Some(held.info.id))
+                .map(|(name, _)| name.clone())
+                .collect(),
+            pinned: self.pins.contains(&held.info.id),
+            own_bytes,
+            shared_bytes: shared * PAGE_BYTES,
+            last_used: held.last_used,
+            value: held.value(own_bytes, now),
+            info: held.info.clone(),
+        }
+    }
+
+    /// Counts how many of the images that are `kept` use each block of each segment.
+    pub(super) fn users(&self, kept: impl Fn(&ImageId) -> bool) -> Users {
+        let mut users = Users::default();
+        for (segment, blocks) in &self.segments {
+            if let Some(len) = blocks.and_then(|blocks| usize::try_from(blocks).ok()) {
+                users.counts.insert(*segment, vec![0; len]);
+            }
+        }
+        for held in self.images.iter().filter(|held| kept(&held.info.id)) {
+            for run in &held.runs {
+                for count in users.run_mut(held, run) {
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+        users
+    }
+}
+
+impl Held {
+    fn read(places: &Places, id: &ImageId) -> Result<Self, OpenError> {
+        let path = places.image(id);
+        let sealed = read_sealed(&path, id)?;
+        let in_file = |error| located(&path, error);
+        let segments = sealed.segments().map_err(in_file)?;
+        let runs = sealed.runs().map_err(in_file)?;
+        let image = Image::decode(sealed, Vec::new()).map_err(in_file)?;
+        let plan = image.plan();
+        let runs_seen = u64::from(plan.runs.max(1));
+        let expected = plan
+            .extents
+            .iter()
+            .map(|extent| extent.range.len() * u64::from(extent.seen));
+        Ok(Self {
+            segments,
+            runs,
+            last_used: places.last_used(id).unwrap_or(SystemTime::UNIX_EPOCH),
+            expected_blocks: expected.sum::<u64>() / runs_seen,
+            info: image.info().clone(),
+        })
+    }
+
+    /// Returns what the image is worth: see [`StoredImage::value`].
+    pub(super) fn value(&self, own_bytes: u64, now: SystemTime) -> u64 {
+        const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+        let unused = now.duration_since(self.last_used).unwrap_or_default();
+        let weeks = unused.as_secs() / WEEK.as_secs();
+        let saved = self.expected_blocks.saturating_mul(PAGE_BYTES);
+        // Within a week the value falls from whole to half in a straight line, so that of two
+        // images used this week the one used later is worth more.
+        let into_week = unused.as_secs() % WEEK.as_secs();
+        let fading = 2 * WEEK.as_secs() - into_week;
+        let full = saved.saturating_mul(1000) / own_bytes.max(1);
+        let now = u128::from(full) * u128::from(fading) / u128::from(2 * WEEK.as_secs());
+        u64::try_from(now).unwrap_or(u64::MAX) >> weeks.min(63)
+    }
+}
+
+/// How many images use each block of each segment.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    pub(super) counts: BTreeMap<ContentId, Vec<u16>>,
+}
+
+impl Users {
+    /// Returns how many blocks of an image only it uses, and how many others use too.
+    pub(super) fn of(&self, held: &Held) -> (u64, u64) {
+        let mut own = 0;
+        let mut shared = 0;
+        for run in &held.runs {
+            for count in self.run(held, run) {
+                if *count > 1 {
+                    shared += 1;
+                } else {
+                    own += 1;
+                }
+            }
+        }
+        (own, shared)
+    }
+
+    fn run(&self, held: &Held, run: &Run) -> &[u16] {
+        let segment = held.segments.get(run.segment);
+        let counts = segment.and_then(|id| self.counts.get(id));
+        // A run past the end of its segment is damage, which is not for us to find.
+        counts
+            .and_then(|counts| counts.get(span(run)))
+            .unwrap_or_default()
+    }
+
+    fn run_mut(&mut self, held: &Held, run: &Run) -> &mut [u16] {
+        let segment = held.segments.get(run.segment);
+        let counts = segment.and_then(|id| self.counts.get_mut(id));
+        counts
+            .and_then(|counts| counts.get_mut(span(run)))
+            .unwrap_or_default()
+    }
+}
+
+fn span(run: &Run) -> std::ops::Range<usize> {
+    let len = crate::layout::len_usize;
+    len(run.at)..len(run.at + run.blocks)
+}
+
+/// Opens an image and its segments.
+pub(super) fn open_image(places: &Places, id: &ImageId) -> Result<Image, StoreError> {
+    places.must_have(id)?;
+    let mut tries = 1;
+    loop {
+        match try_open(places, id) {
+            Err(OpenError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && tries < OPEN_TRIES =>
+            {
+                tries += 1;
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+fn try_open(places: &Places, id: &ImageId) -> Result<Image, OpenError> {
+    let path = places.image(id);
+    let sealed = read_sealed(&path, id)?;
+    let mut segments = Vec::new();
+    let mut lengths = Vec::new();
+    for id in sealed.segments().map_err(|error| located(&path, error))? {
+        let path = places.segment(&id);
+        let segment = Segment::open(&path).map_err(|error| located(&path, error))?;
+        lengths.push(segment.blocks());
+        segments.push(segment.into_backing());
+    }
+    for run in sealed.runs().map_err(|error| located(&path, error))? {
+        if lengths
+            .get(run.segment)
+            .is_none_or(|len| run.at + run.blocks > *len)
+        {
+            let rule = "a run lies outside of its segment";
+            let source = FormatError::Rule {
+                what: "table of runs",
+                rule,
+            };
+            return Err(OpenError::Format { path, source });
+        }
+    }
+    Image::decode(sealed, segments).map_err(|error| located(&path, error))
+}
+
+/// Returns the newest image of a source. Images that cannot be read are passed over, and logged.
+pub(super) fn newest_of(places: &Places, source: SourceId) -> Result<Option<ImageId>, StoreError> {
+    let mut newest = None;
+    for id in places.images()? {
+        let path = places.image(&id);
+        let described = read_sealed(&path, &id)
+            .and_then(|sealed| sealed.meta().map_err(|error| located(&path, error)));
+        match described {
+            Ok(meta) if meta.source.id == source => {
+                newest = newest.max(Some((meta.source.recorded_at, id)));
+            }
+            Ok(_) => {}
+            Err(error) => log::warn!("{error}"),
+        }
+    }
+    Ok(newest.map(|(_, id)| id))
+}
+
+fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
+    let file = File::open(path).map_err(|error| located(path, error.into()))?;
+    let file = Backing::File(Arc::new(file));
+    let sealed = Sealed::read(file).map_err(|error| located(path, error))?;
+    if sealed.header.variant != Variant::Thin || sealed.id() != *id {
+        let source = FormatError::Rule {
+            what: "header",
+            rule: "it is not the image that its name says",
+        };
+        return Err(OpenError::Format {
+            path: path.to_owned(),
+            source,
+        });
+    }
+    Ok(sealed)
+}
+
+fn located(path: &Path, error: ReadError) -> OpenError {
+    let path = path.to_owned();
+    match error {
+        ReadError::Io(source) => OpenError::Io { path, source },
+        ReadError::Format(source) => OpenError::Format { path, source },
+    }
+}
+
+/// Returns the length of a file.
+pub(super) fn file_bytes(path: &PathBuf) -> Result<u64, StoreError> {
+    Ok(fs::symlink_metadata(path).map_err(reading(path))?.len())
+}

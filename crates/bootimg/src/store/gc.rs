@@ -1,0 +1,217 @@
+//! Collecting garbage: first a plan, from facts alone, then the removals.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use blocks::ContentId;
+
+use crate::layout::{HASH, PAGE_BYTES, len64};
+use crate::store::catalog::{Catalog, Users, file_bytes};
+use crate::{ImageId, Store, StoreError};
+
+/// Whether to do what was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcMode {
+    /// Only say what would be done.
+    DryRun,
+    /// Do it.
+    Apply,
+}
+
+/// What garbage there was, or is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GcReport {
+    /// Images that are damaged beyond use, or have no name and no pin.
+    pub lost: Vec<ImageId>,
+    /// Images that had to go because the store was too large.
+    pub evicted: Vec<ImageId>,
+    /// Segments that no image uses.
+    pub segments: Vec<ContentId>,
+    /// Segments that are mostly dead: what lives of them moves into a new one.
+    pub repacked: Vec<ContentId>,
+    /// Names without an image.
+    pub names: Vec<String>,
+    /// Files that writers left behind when they died.
+    pub leftovers: usize,
+    /// Bytes that the store took.
+    pub bytes_before: u64,
+    /// Bytes that it takes afterwards.
+    pub bytes_after: u64,
+}
+
+/// What would be left, and what would go.
+struct Plan<'a> {
+    catalog: &'a Catalog,
+    gone: BTreeSet<ImageId>,
+    report: GcReport,
+}
+
+impl Store {
+    /// Collects garbage; `keep` is not evicted, nor lost if it has no name yet.
+    pub(super) fn gc_locked(
+        &self,
+        mode: GcMode,
+        keep: Option<ImageId>,
+    ) -> Result<GcReport, StoreError> {
+        let catalog = Catalog::read(&self.places)?;
+        let mut plan = Plan {
+            catalog: &catalog,
+            gone: BTreeSet::new(),
+            report: GcReport::default(),
+        };
+        let leftovers = self.places.leftovers()?;
+        plan.report.leftovers = leftovers.len();
+        let images = self.places.images()?;
+        let images = images.iter().map(|id| self.places.image(id));
+        let segments = catalog.segments.keys().map(|id| self.places.segment(id));
+        // What is on the disk, dead parts and all: the plan's size is without them.
+        for path in images.chain(segments).chain(leftovers.iter().cloned()) {
+            plan.report.bytes_before += file_bytes(&path)?;
+        }
+        plan.find_lost(keep);
+        plan.evict(self.config.max_bytes, keep);
+        plan.find_dead();
+        plan.report.bytes_after = plan.size();
+        let Plan { gone, report, .. } = plan;
+        if mode == GcMode::Apply {
+            for path in &leftovers {
+                self.places.remove(path, &self.steps)?;
+            }
+            self.apply(&catalog, &gone, &report)?;
+        }
+        Ok(report)
+    }
+
+    fn apply(
+        &self,
+        catalog: &Catalog,
+        gone: &BTreeSet<ImageId>,
+        report: &GcReport,
+    ) -> Result<(), StoreError> {
+        for name in &report.names {
+            self.places.remove_name(name, &self.steps)?;
+        }
+        for id in gone {
+            self.remove_locked(id)?;
+        }
+        for id in catalog
+            .pins
+            .iter()
+            .filter(|id| self.places.must_have(id).is_err())
+        {
+            self.places.unpin(id, &self.steps)?;
+        }
+        for id in &report.segments {
+            self.places.remove_segment(id, &self.steps)?;
+        }
+        if !report.repacked.is_empty() {
+            self.repack(catalog, gone, &report.repacked)?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan<'_> {
+    fn is_kept(&self, id: &ImageId) -> bool {
+        !self.gone.contains(id)
+    }
+
+    fn users(&self) -> Users {
+        self.catalog.users(|id| self.is_kept(id))
+    }
+
+    /// Images that nobody can find any more, and names that lead nowhere.
+    fn find_lost(&mut self, keep: Option<ImageId>) {
+        let catalog = self.catalog;
+        let broken = catalog.broken.iter().map(|(id, _)| *id);
+        let nameless = catalog.images.iter().map(|held| held.info.id).filter(|id| {
+            let named = catalog.names.iter().any(|(_, named)| *named == Some(*id));
+            !named && !catalog.pins.contains(id) && keep != Some(*id)
+        });
+        self.report.lost = broken.chain(nameless).collect();
+        self.gone.extend(&self.report.lost);
+        let there = |id: &ImageId| catalog.images.iter().any(|held| held.info.id == *id);
+        let broken = |id: &ImageId| catalog.broken.iter().any(|(broken, _)| broken == id);
+        self.report.names = catalog
+            .names
+            .iter()
+            .filter(|(_, id)| !id.is_some_and(|id| there(&id) || broken(&id)))
+            .map(|(name, _)| name.clone())
+            .collect();
+    }
+
+    /// Gives up images, the least valuable first, until the rest fits.
+    fn evict(&mut self, max_bytes: u64, keep: Option<ImageId>) {
+        let now = SystemTime::now();
+        while self.size() > max_bytes {
+            let users = self.users();
+            let candidates = self.catalog.images.iter().filter(|held| {
+                let id = held.info.id;
+                self.is_kept(&id) && !self.catalog.pins.contains(&id) && keep != Some(id)
+            });
+            let worst = candidates.min_by_key(|held| {
+                let own = held.info.file_bytes + users.of(held).0 * PAGE_BYTES;
+                (held.value(own, now), held.info.id)
+            });
+            let Some(worst) = worst else {
+                return; // all that is left is pinned, or was asked for just now
+            };
+            self.report.evicted.push(worst.info.id);
+            self.gone.insert(worst.info.id);
+        }
+    }
+
+    fn find_dead(&mut self) {
+        let users = self.users();
+        for (id, blocks) in &self.catalog.segments {
+            match life(&users, id, *blocks) {
+                Life::Dead => self.report.segments.push(*id),
+                Life::Mostly { .. } => self.report.repacked.push(*id),
+                Life::Alive { .. } => {}
+            }
+        }
+    }
+
+    /// Returns the bytes that the store takes once what is gone is gone.
+    fn size(&self) -> u64 {
+        let images = self.catalog.images.iter();
+        let images = images
+            .filter(|held| self.is_kept(&held.info.id))
+            .map(|held| held.info.file_bytes);
+        let users = self.users();
+        let segments = self.catalog.segments.iter();
+        let segments = segments.map(|(id, blocks)| match life(&users, id, *blocks) {
+            Life::Dead => 0,
+            Life::Mostly { live: blocks } | Life::Alive { blocks } => segment_bytes(blocks),
+        });
+        images.sum::<u64>() + segments.sum::<u64>()
+    }
+}
+
+/// How much of a segment is in use.
+enum Life {
+    Dead,
+    /// Less than half: it is worth copying the rest.
+    Mostly {
+        live: u64,
+    },
+    Alive {
+        blocks: u64,
+    },
+}
+
+fn life(users: &Users, id: &ContentId, blocks: Option<u64>) -> Life {
+    let (Some(counts), Some(blocks)) = (users.counts.get(id), blocks) else {
+        return Life::Dead; // its header is damaged: no image that needs it can be opened
+    };
+    let live = len64(counts.iter().filter(|count| **count > 0).count());
+    match live {
+        0 => Life::Dead,
+        live if live < blocks - live => Life::Mostly { live },
+        _ => Life::Alive { blocks },
+    }
+}
+
+const fn segment_bytes(blocks: u64) -> u64 {
+    PAGE_BYTES + blocks * (PAGE_BYTES + HASH as u64)
+}

@@ -1,0 +1,217 @@
+//! Where things lie in a store, and the smallest changes to them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use blocks::ContentId;
+
+use crate::durable::{Steps, TempFile};
+use crate::store::reading;
+use crate::{ImageId, StoreError};
+
+/// The paths of a store.
+#[derive(Debug)]
+pub(super) struct Places {
+    dir: PathBuf,
+}
+
+const IMAGES: &str = "images";
+const SEGMENTS: &str = "segments";
+const NAMES: &str = "names";
+const PINS: &str = "pins";
+const TMP: &str = "tmp";
+
+impl Places {
+    pub(super) fn make(dir: PathBuf) -> Result<Self, StoreError> {
+        for part in [IMAGES, SEGMENTS, NAMES, PINS, TMP] {
+            let path = dir.join(part);
+            fs::create_dir_all(&path).map_err(|error| StoreError::io(path, "creating", error))?;
+        }
+        Ok(Self { dir })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn lock(&self) -> PathBuf {
+        self.dir.join("lock")
+    }
+
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.dir.join(TMP)
+    }
+
+    pub(super) fn image(&self, id: &ImageId) -> PathBuf {
+        self.dir.join(IMAGES).join(format!("{id}.bimg"))
+    }
+
+    pub(super) fn segment(&self, id: &ContentId) -> PathBuf {
+        self.dir.join(SEGMENTS).join(format!("{id}.seg"))
+    }
+
+    fn name(&self, name: &str) -> PathBuf {
+        self.dir.join(NAMES).join(name)
+    }
+
+    fn pin_path(&self, id: &ImageId) -> PathBuf {
+        self.dir.join(PINS).join(id.to_string())
+    }
+
+    /// Fails unless there is such an image.
+    pub(super) fn must_have(&self, id: &ImageId) -> Result<(), StoreError> {
+        let path = self.image(id);
+        if path.try_exists().map_err(reading(&path))? {
+            return Ok(());
+        }
+        Err(StoreError::NotFound {
+            what: id.to_string(),
+        })
+    }
+
+    /// Returns the ids of all images, sorted.
+    pub(super) fn images(&self) -> Result<Vec<ImageId>, StoreError> {
+        let ids = self.ids(IMAGES, ".bimg")?;
+        Ok(ids.into_iter().map(ImageId).collect())
+    }
+
+    /// Returns the ids of all segments, sorted.
+    pub(super) fn segments(&self) -> Result<Vec<ContentId>, StoreError> {
+        self.ids(SEGMENTS, ".seg")
+    }
+
+    /// Returns the ids of what is pinned, sorted.
+    pub(super) fn pins(&self) -> Result<Vec<ImageId>, StoreError> {
+        let ids = self.ids(PINS, "")?;
+        Ok(ids.into_iter().map(ImageId).collect())
+    }
+
+    /// Returns all names, sorted, with the id that each is for, if it can be one.
+    pub(super) fn names(&self) -> Result<Vec<(String, Option<ImageId>)>, StoreError> {
+        let dir = self.dir.join(NAMES);
+        let mut names = Vec::new();
+        for name in list(&dir)? {
+            let Ok(name) = name.into_string() else {
+                continue; // nothing that we put there
+            };
+            let target = fs::read_link(dir.join(&name)).ok();
+            let file = target.as_deref().and_then(Path::file_name);
+            let id = file.and_then(|file| id_of(file, ".bimg"));
+            names.push((name, id.map(ImageId)));
+        }
+        Ok(names)
+    }
+
+    /// Returns what writers that died left behind. Only for those who hold the lock.
+    pub(super) fn leftovers(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let dir = self.tmp();
+        let names = list(&dir)?;
+        Ok(names.into_iter().map(|name| dir.join(name)).collect())
+    }
+
+    /// Gives a name to an image, and takes it from the one that has it.
+    pub(super) fn set_name(
+        &self,
+        name: &str,
+        id: &ImageId,
+        steps: &Steps,
+    ) -> Result<(), StoreError> {
+        let path = self.name(name);
+        let temp = self.tmp().join(format!("{name}.name"));
+        let target = Path::new("..").join(IMAGES).join(format!("{id}.bimg"));
+        let naming = |error| StoreError::io(&path, "naming", error);
+        // Left over from a writer that died: we hold the lock.
+        match fs::remove_file(&temp) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(error)),
+            _ => {}
+        }
+        steps.symlink(&target, &temp).map_err(naming)?;
+        steps.rename(&temp, &path).map_err(naming)?;
+        steps.sync_dir(&self.dir.join(NAMES)).map_err(naming)
+    }
+
+    pub(super) fn remove_name(&self, name: &str, steps: &Steps) -> Result<(), StoreError> {
+        self.remove(&self.name(name), steps)
+    }
+
+    pub(super) fn pin(&self, id: &ImageId, steps: &Steps) -> Result<(), StoreError> {
+        let path = self.pin_path(id);
+        TempFile::create(&path, Some(&self.tmp()), steps)
+            .and_then(|file| file.keep(&path))
+            .map_err(|error| StoreError::io(&path, "pinning", error))
+    }
+
+    pub(super) fn unpin(&self, id: &ImageId, steps: &Steps) -> Result<(), StoreError> {
+        let path = self.pin_path(id);
+        if path.try_exists().map_err(reading(&path))? {
+            self.remove(&path, steps)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_image(&self, id: &ImageId, steps: &Steps) -> Result<(), StoreError> {
+        self.remove(&self.image(id), steps)
+    }
+
+    pub(super) fn remove_segment(&self, id: &ContentId, steps: &Steps) -> Result<(), StoreError> {
+        self.remove(&self.segment(id), steps)
+    }
+
+    pub(super) fn remove(&self, path: &Path, steps: &Steps) -> Result<(), StoreError> {
+        steps
+            .remove(path)
+            .map_err(|error| StoreError::io(path, "removing", error))
+    }
+
+    /// Returns when an image was used last.
+    pub(super) fn last_used(&self, id: &ImageId) -> Option<SystemTime> {
+        fs::metadata(self.image(id)).ok()?.modified().ok()
+    }
+
+    /// Notes that an image is used now.
+    pub(super) fn touch(&self, id: &ImageId) {
+        self.set_last_used(id, SystemTime::now());
+    }
+
+    /// Notes when an image was used last. Who may only read the store changes nothing.
+    pub(super) fn set_last_used(&self, id: &ImageId, when: SystemTime) {
+        let path = self.image(id);
+        let times = FileTimes::new().set_modified(when);
+        let done = File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_times(times));
+        if let Err(error) = done {
+            log::debug!("cannot note the use of {}: {error}", path.display());
+        }
+    }
+
+    fn ids(&self, part: &str, suffix: &str) -> Result<Vec<ContentId>, StoreError> {
+        let names = list(&self.dir.join(part))?;
+        Ok(names
+            .iter()
+            .filter_map(|name| id_of(name, suffix))
+            .collect())
+    }
+}
+
+/// Returns the id in the name of a file, if there is one.
+fn id_of(name: &OsStr, suffix: &str) -> Option<ContentId> {
+    let digits = name.as_bytes().strip_suffix(suffix.as_bytes())?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Returns the names in a directory, sorted.
+fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>, StoreError> {
+    let entries = fs::read_dir(dir).map_err(reading(dir))?;
+    let mut names = entries
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(reading(dir))?;
+    names.sort_unstable();
+    Ok(names)
+}

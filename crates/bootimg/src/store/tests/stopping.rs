@@ -1,0 +1,109 @@
+//! The store, stopped at every step: by a kill with a power cut after it, and by a full disk.
+
+use super::*;
+use crate::WriteError;
+use crate::durable::End;
+
+/// What a store did when it was stopped at some step.
+type Change = fn(&Store) -> Result<(), StoreError>;
+
+/// Stops `change` after every number of steps, in a copy of `base`, and hands each copy, opened
+/// anew as the next process would, to `check`.
+fn stop_everywhere(base: &Path, end: End, change: Change, check: impl Fn(&Store, bool)) {
+    for count in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        copy_dir(base, dir.path());
+        let mut store = store_in(dir.path());
+        store.steps = Steps::ending(end, count);
+        let result = change(&store);
+        let ended = store.steps.ended() && result.is_err();
+        if end == End::DiskFull && ended {
+            let full = matches!(result, Err(StoreError::Write(WriteError::DiskFull { .. })));
+            assert!(full, "step {count}: {result:?}");
+            let left = files_in(&dir.path().join("tmp"));
+            assert!(
+                left.keys().all(|name| name.ends_with(".name")),
+                "step {count}: {left:?}"
+            );
+        }
+        store.steps.cut_power();
+        drop(store);
+        check(&store_in(dir.path()), result.is_ok());
+        if result.is_ok() {
+            assert!(count > 3, "there are steps to stop at");
+            return;
+        }
+    }
+}
+
+fn base() -> TempDir {
+    let (dir, store) = fresh();
+    add(&store, &Sample::other(0), "first");
+    add(&store, &Sample::other(1), "name");
+    dir
+}
+
+fn replace(store: &Store) -> Result<(), StoreError> {
+    store
+        .add(&Sample::other(2).image(), Some("name"), &mut unwatched)
+        .map(|_| ())
+}
+
+fn check_replaced(store: &Store, done: bool) {
+    let first = store.find("first").unwrap().info.id;
+    assert_right(store, &first, &Sample::other(0));
+    // The name is always for one whole image: the old one or the new one.
+    let named = store.find("name").unwrap();
+    let label = named.info.source.label.as_str();
+    let number = if label == "dir:/srv/other-1" { 1 } else { 2 };
+    assert!(number == 2 || !done);
+    assert_right(store, &named.info.id, &Sample::other(number));
+    assert!(store.verify(&mut unwatched).unwrap().is_sound());
+    store.gc(GcMode::Apply).unwrap();
+    assert_eq!(store.list().unwrap().len(), 2);
+    assert_right(store, &named.info.id, &Sample::other(number));
+    replace(store).unwrap();
+    let named = store.find("name").unwrap().info.id;
+    assert_right(store, &named, &Sample::other(2));
+}
+
+#[test]
+fn killed_at_any_step_of_replacing_an_image_the_store_is_whole() {
+    stop_everywhere(base().path(), End::Killed, replace, check_replaced);
+}
+
+#[test]
+fn a_disk_full_at_any_step_of_replacing_an_image_is_said_and_leaves_the_store_whole() {
+    stop_everywhere(base().path(), End::DiskFull, replace, check_replaced);
+}
+
+#[test]
+fn killed_at_any_step_of_gc_the_store_is_whole() {
+    let (dir, store) = fresh();
+    let first = add(&store, &Sample::other(0), "first").id;
+    let mut part = Sample::other(3);
+    part.plan.extents.retain(|extent| extent.range.len() == 36);
+    add(&store, &part, "part");
+    add(&store, &Sample::other(4), "unused");
+    store.remove(&first).unwrap();
+    let unused = store.find("unused").unwrap().info.id;
+    store.remove(&unused).unwrap();
+    fs::write(dir.path().join("tmp/left"), b"over").unwrap();
+    let plan = store.gc(GcMode::DryRun).unwrap();
+    assert_eq!(
+        (plan.repacked.len(), plan.segments.len(), plan.leftovers),
+        (1, 1, 1)
+    );
+    let gc: Change = |store| store.gc(GcMode::Apply).map(|_| ());
+    stop_everywhere(dir.path(), End::Killed, gc, |store, _| {
+        let image = store
+            .open_image(&store.find("part").unwrap().info.id)
+            .unwrap();
+        let blocks = image.info().blocks;
+        assert_eq!(part.read_all(Arc::new(image)), blocks);
+        store.gc(GcMode::Apply).unwrap();
+        let report = store.gc(GcMode::DryRun).unwrap();
+        assert_eq!(report.bytes_before, report.bytes_after);
+        assert!(store.verify(&mut unwatched).unwrap().is_sound());
+    });
+}
