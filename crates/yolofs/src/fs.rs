@@ -1,0 +1,284 @@
+//! The file system as a plain object.
+//!
+//! It answers the verbs of FUSE with plain values and knows neither the kernel nor its protocol.
+//! Every verb goes through [`FileSystem::serve`], which counts it, and turns a panic into an
+//! error: one bad request must not take the mount away from everybody else.
+
+mod counters;
+mod data;
+mod demand;
+mod diversion;
+mod error;
+mod injected;
+mod names;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use blocks::{
+    Attr, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Lifetime, Namespace, NodeKind,
+    Observer, Residency, Sparse,
+};
+
+pub use counters::{Counters, ReadOutcome, Request};
+pub use data::{CachePath, OpenDecision};
+pub use error::FsError;
+pub use names::{DirItem, Entry, Node, XattrReply};
+
+use counters::Tally;
+use demand::Demand;
+use diversion::Diversions;
+use injected::Injected;
+
+/// Returns the number by which the kernel knows a file, and which `stat` shows: the index in the
+/// tree and one, because FUSE gives the root number 1.
+#[must_use]
+pub const fn node_id(file: FileId) -> u64 {
+    file.0 as u64 + 1
+}
+
+/// How a mount serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// For trees of many files, below an overlay: opening a file costs no request.
+    #[default]
+    Lower,
+    /// For few large files, such as disk images: files without boot data are passed through to
+    /// the source.
+    Disk,
+}
+
+/// What a [`FileSystem`] is told beyond what it serves.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// How it serves.
+    pub mode: Mode,
+    /// The files of which boot data exist: never passed through.
+    pub boot_files: HashSet<FileId>,
+}
+
+/// How full the source is, as `statfs(2)` tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in a block of this structure.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks that are free.
+    pub blocks_free: u64,
+    /// Blocks that are free for users without privilege.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub inodes_free: u64,
+}
+
+type SpaceSource = dyn Fn() -> io::Result<Space> + Send + Sync;
+
+/// A read-only file system over a namespace and a source of blocks.
+///
+/// All verbs take `&self` and may be called from many threads. No state hangs on open files.
+pub struct FileSystem {
+    names: Arc<dyn Namespace>,
+    source: Arc<dyn BlockSource>,
+    sparse: Option<Arc<dyn Sparse>>,
+    backing: Option<Arc<dyn BackingFile>>,
+    residency: Option<Arc<dyn Residency>>,
+    observer: Option<Arc<dyn Observer>>,
+    space: Option<Arc<SpaceSource>>,
+    config: Config,
+    tally: Tally,
+    diversions: Diversions,
+    injected: Injected,
+    demand: Demand,
+}
+
+impl FileSystem {
+    /// Returns the file system with the names of `names` and the bytes of `source`, which must
+    /// speak of the same files.
+    #[must_use]
+    pub fn new(names: Arc<dyn Namespace>, source: Arc<dyn BlockSource>, config: Config) -> Self {
+        Self {
+            names,
+            source,
+            sparse: None,
+            backing: None,
+            residency: None,
+            observer: None,
+            space: None,
+            config,
+            tally: Tally::default(),
+            diversions: Diversions::default(),
+            injected: Injected::default(),
+            demand: Demand::default(),
+        }
+    }
+
+    /// Adds who knows the holes of files; without it, every file is all data.
+    #[must_use]
+    pub fn with_sparse(mut self, sparse: Arc<dyn Sparse>) -> Self {
+        self.sparse = Some(sparse);
+        self
+    }
+
+    /// Adds who can open the files of the source; without it, nothing is passed through.
+    #[must_use]
+    pub fn with_backing(mut self, backing: Arc<dyn BackingFile>) -> Self {
+        self.backing = Some(backing);
+        self
+    }
+
+    /// Adds who knows what the source has in memory, for the observer's sake.
+    #[must_use]
+    pub fn with_residency(mut self, residency: Arc<dyn Residency>) -> Self {
+        self.residency = Some(residency);
+        self
+    }
+
+    /// Adds who is told every request: a mount of this file system records. Nothing is passed
+    /// through then, and the kernel reads nothing ahead.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Adds who knows how full the source is; without it, `statfs` shows zeros.
+    #[must_use]
+    pub fn with_space(
+        mut self,
+        space: impl Fn() -> io::Result<Space> + Send + Sync + 'static,
+    ) -> Self {
+        self.space = Some(Arc::new(space));
+        self
+    }
+
+    /// Returns how the file system serves.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.config.mode
+    }
+
+    /// Returns whether an observer is told every request.
+    #[must_use]
+    pub const fn is_recording(&self) -> bool {
+        self.observer.is_some()
+    }
+
+    /// Returns whether any file may have an extended attribute.
+    #[must_use]
+    pub fn has_xattrs(&self) -> bool {
+        self.names.has_xattrs()
+    }
+
+    /// Returns how long answers about names and attributes hold.
+    #[must_use]
+    pub fn lifetime(&self) -> Lifetime {
+        self.names.lifetime()
+    }
+
+    /// Returns what was asked and answered so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.tally.snapshot();
+        counters.diverted_files = self.diversions.count();
+        let pages = self.injected.counts();
+        counters.injected_pages = pages.injected;
+        counters.evicted_pages = pages.evicted;
+        counters
+    }
+
+    /// Returns the files whose source changed since they were scanned or recorded, and which are
+    /// served from the source as it is now.
+    #[must_use]
+    pub fn diverted_files(&self) -> Vec<FileId> {
+        self.diversions.files()
+    }
+
+    /// Returns a file with the version to read it in.
+    ///
+    /// # Errors
+    /// If the namespace cannot say.
+    pub fn key(&self, file: FileId) -> Result<FileKey, FsError> {
+        let version = self.current_attr(file)?.version();
+        Ok(FileKey { file, version })
+    }
+
+    /// Returns a regular file with the version to read it in; nothing else has content.
+    pub(crate) fn content_key(&self, file: FileId) -> Option<FileKey> {
+        let attr = self.current_attr(file).ok()?;
+        let version = attr.version();
+        (attr.kind == NodeKind::File).then_some(FileKey { file, version })
+    }
+
+    /// Counts a request that has no answer of its own here.
+    pub(crate) fn count(&self, request: Request) {
+        self.tally.request(request);
+    }
+
+    pub(crate) const fn names(&self) -> &Arc<dyn Namespace> {
+        &self.names
+    }
+
+    pub(crate) const fn diversions(&self) -> &Diversions {
+        &self.diversions
+    }
+
+    pub(crate) const fn injected(&self) -> &Injected {
+        &self.injected
+    }
+
+    pub(crate) const fn demand(&self) -> &Demand {
+        &self.demand
+    }
+
+    /// The attributes of a file, corrected for what was found out since.
+    fn current_attr(&self, file: FileId) -> Result<Attr, FsError> {
+        let attr = self.names.attr(file)?;
+        Ok(self.diversions.correct(file, attr))
+    }
+
+    /// Answers one request: counts it, counts its failure, and survives its panic.
+    fn serve<T>(
+        &self,
+        request: Request,
+        answer: impl FnOnce() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let _busy = self.demand.enter();
+        self.tally.request(request);
+        // Unwind safety: the locks are parking_lot's, which do not poison, and none of what they
+        // guard is left half changed by code that can panic.
+        let result = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+            log::error!(
+                "a {} request panicked; it is answered with an I/O error",
+                request.name()
+            );
+            Err(FsError::Panicked)
+        });
+        if result.as_ref().is_err_and(FsError::is_failure) {
+            self.tally.error();
+        }
+        result
+    }
+
+    fn observe(&self, caller: Caller, since: Instant, event: impl FnOnce() -> Event) {
+        if let Some(observer) = &self.observer {
+            observer.note(caller, event(), since.elapsed());
+        }
+    }
+}
+
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSystem")
+            .field("config", &self.config)
+            .field("recording", &self.is_recording())
+            .field("counters", &self.counters())
+            .finish_non_exhaustive()
+    }
+}

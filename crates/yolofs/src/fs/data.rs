@@ -1,0 +1,173 @@
+//! Content: opening, reading, seeking.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use blocks::{
+    Access, BlockRange, Caller, Event, FileId, FileKey, Seek, SourceError, SourceErrorKind, Warmth,
+};
+
+use super::{FileSystem, FsError, Mode, ReadOutcome, Request};
+
+/// How often one request follows a file that keeps changing before it gives up: a file that is
+/// being written right now may change between any two looks.
+const CHASES: u32 = 8;
+
+/// Which way a read takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachePath {
+    /// The kernel fills its page cache.
+    Through,
+    /// The kernel hands the bytes to the reader and keeps nothing (`O_DIRECT`).
+    Around,
+}
+
+/// How a file is to be opened.
+#[derive(Debug)]
+pub enum OpenDecision {
+    /// Through the kernel's page cache, which keeps what it has.
+    Cached,
+    /// Straight to this file of the source: the kernel does not ask us for its content.
+    Passthrough(OwnedFd),
+}
+
+impl FileSystem {
+    /// Decides how a file is to be opened for reading.
+    ///
+    /// # Errors
+    /// If the namespace cannot answer.
+    pub fn open(&self, file: FileId) -> Result<OpenDecision, FsError> {
+        self.serve(Request::Open, || {
+            let key = self.key(file)?;
+            let passes = self.config.mode == Mode::Disk
+                && !self.is_recording()
+                && !self.config.boot_files.contains(&file);
+            let backing = self.backing.as_ref().filter(|_| passes);
+            Ok(match backing.map(|backing| backing.open_backing(&key)) {
+                Some(Ok(fd)) => OpenDecision::Passthrough(fd),
+                // A file that cannot be opened now may well be read later: reading says so.
+                Some(Err(error)) => {
+                    log::debug!("file {} is not passed through: {error}", file.0);
+                    OpenDecision::Cached
+                }
+                None => OpenDecision::Cached,
+            })
+        })
+    }
+
+    /// Reads content from `offset` into `buf` and returns how many bytes: all of `buf`, or up to
+    /// the end of the file.
+    ///
+    /// # Errors
+    /// If the source cannot answer, or the file does not stop changing.
+    pub fn read(
+        &self,
+        caller: Caller,
+        file: FileId,
+        offset: u64,
+        buf: &mut [u8],
+        path: CachePath,
+    ) -> Result<usize, FsError> {
+        let start = Instant::now();
+        let len = buf.len() as u64;
+        let result = self.serve(Request::Read, || {
+            if path == CachePath::Through {
+                self.injected.asked(file, BlockRange::covering(offset, len));
+            }
+            let warmth = self.warmth(file, offset, len);
+            let read = self.follow(file, |key| self.source.read_at(key, offset, buf))?;
+            let access = Access {
+                file,
+                offset,
+                len,
+                warmth,
+            };
+            self.observe(caller, start, || Event::Read(access));
+            Ok(read)
+        });
+        match &result {
+            Ok((read, outcome)) => self.tally.read(*outcome, *read),
+            Err(_) => self.tally.read(ReadOutcome::Failed, 0),
+        }
+        result.map(|(read, _)| read)
+    }
+
+    /// Returns the first offset from `offset` on that is data, or a hole.
+    ///
+    /// # Errors
+    /// If there is none before the end of the file, or the source cannot answer.
+    pub fn lseek(&self, file: FileId, offset: u64, what: Seek) -> Result<u64, FsError> {
+        self.serve(Request::Lseek, || {
+            let (found, _) = self.follow(file, |key| match &self.sparse {
+                Some(sparse) => sparse.seek(key, offset, what),
+                None => Ok(seek_in_data(key.version.size, offset, what)),
+            })?;
+            found.ok_or(FsError::BeyondEnd)
+        })
+    }
+
+    /// Says whether a file may be written: it may not.
+    ///
+    /// # Errors
+    /// If `mask` asks for writing ([`libc`'s `W_OK`](https://man7.org/linux/man-pages/man2/access.2.html), 2),
+    /// or the namespace cannot answer.
+    pub fn access(&self, file: FileId, mask: i32) -> Result<(), FsError> {
+        const WRITE: i32 = 2;
+        self.serve(Request::Access, || {
+            self.current_attr(file)?;
+            if mask & WRITE != 0 {
+                return Err(FsError::ReadOnly);
+            }
+            Ok(())
+        })
+    }
+
+    /// Asks something of a file in its current version; if it turns out to have another one by
+    /// now, diverts it and asks again.
+    fn follow<T>(
+        &self,
+        file: FileId,
+        mut ask: impl FnMut(&FileKey) -> Result<T, SourceError>,
+    ) -> Result<(T, ReadOutcome), FsError> {
+        let mut outcome = ReadOutcome::Served;
+        let mut chases = 0;
+        loop {
+            let key = self.key(file)?;
+            match ask(&key) {
+                Ok(answer) => return Ok((answer, outcome)),
+                Err(error) => match error.kind() {
+                    SourceErrorKind::Stale { now } if chases < CHASES => {
+                        self.diversions.divert(file, key.version, now);
+                        outcome = ReadOutcome::Diverted;
+                        chases += 1;
+                    }
+                    _ => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    fn warmth(&self, file: FileId, offset: u64, len: u64) -> Warmth {
+        let Some(residency) = self.residency.as_ref().filter(|_| self.is_recording()) else {
+            return Warmth::Unknown;
+        };
+        let resident = self
+            .key(file)
+            .ok()
+            .and_then(|key| residency.is_resident(&key, offset, len));
+        match resident {
+            Some(true) => Warmth::Warm,
+            Some(false) => Warmth::Cold,
+            None => Warmth::Unknown,
+        }
+    }
+}
+
+/// Seeks in a file without holes: all of it is data, and its end is the only hole.
+fn seek_in_data(size: u64, offset: u64, what: Seek) -> Option<u64> {
+    let found = match what {
+        Seek::Data => offset,
+        Seek::Hole => size,
+    };
+    (offset < size).then_some(found)
+}

@@ -1,0 +1,61 @@
+//! Why a request was not answered.
+
+use blocks::SourceError;
+
+/// Why the file system did not answer a request.
+///
+/// That a name does not exist is not among them: it is an answer, with a lifetime.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// The names or the bytes could not be had.
+    #[error("the source did not answer")]
+    Source(#[from] SourceError),
+    /// The number of a file is not one that was ever given out.
+    #[error("no file has the number {0}")]
+    UnknownNode(u64),
+    /// A name is longer than 255 bytes.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// The file has no such extended attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The caller's buffer is smaller than the answer.
+    #[error("the answer does not fit into the buffer")]
+    TooSmall,
+    /// There is neither data nor a hole behind the offset.
+    #[error("nothing to seek behind the end of the file")]
+    BeyondEnd,
+    /// The request would change the file system.
+    #[error("the file system is read-only")]
+    ReadOnly,
+    /// Only directories have entries.
+    #[error("not a directory")]
+    NotADirectory,
+    /// A request of a kind that is not served, or that makes no sense.
+    #[error("not a request that can be served")]
+    Invalid,
+    /// The space on the source could not be asked for.
+    #[error("the source does not tell how full it is")]
+    Space(#[source] std::io::Error),
+    /// The code that serves it panicked.
+    #[error("serving the request panicked")]
+    Panicked,
+}
+
+impl FsError {
+    /// Whether something went wrong here or below, rather than in what was asked.
+    pub(super) const fn is_failure(&self) -> bool {
+        match self {
+            Self::Source(_) | Self::Space(_) | Self::Panicked => true,
+            Self::UnknownNode(_)
+            | Self::NameTooLong
+            | Self::NoAttribute
+            | Self::TooSmall
+            | Self::BeyondEnd
+            | Self::ReadOnly
+            | Self::NotADirectory
+            | Self::Invalid => false,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Which pages were pushed into the kernel's page cache, and which of them it dropped.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use blocks::{BlockRange, FileId, RangeSet};
+use parking_lot::RwLock;
+
+/// What was pushed, and what came back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PageCounts {
+    pub(super) injected: u64,
+    pub(super) evicted: u64,
+}
+
+/// The pages that were pushed into the kernel and not asked for since.
+///
+/// A page that the kernel has is never asked for. So a read of a page that was pushed says that
+/// the kernel dropped it; the answer to the read puts it back, and it is no longer ours to count.
+#[derive(Debug, Default)]
+pub(crate) struct Injected {
+    files: RwLock<HashMap<FileId, RangeSet>>,
+    /// Whether anything was ever pushed: reads of a mount without a boot image take no lock.
+    any: AtomicBool,
+    injected: AtomicU64,
+    evicted: AtomicU64,
+}
+
+impl Injected {
+    /// Notes that pages were pushed.
+    pub(crate) fn pushed(&self, file: FileId, range: BlockRange) {
+        self.any.store(true, Relaxed);
+        self.injected.fetch_add(range.len(), Relaxed);
+        self.files.write().entry(file).or_default().insert(range);
+    }
+
+    /// Notes that the kernel asked for pages.
+    pub(super) fn asked(&self, file: FileId, range: BlockRange) {
+        if !self.any() {
+            return;
+        }
+        let mine = |set: &RangeSet| set.within(range).next().is_some();
+        if !self.files.read().get(&file).is_some_and(mine) {
+            return;
+        }
+        let mut files = self.files.write();
+        if let Some(set) = files.get_mut(&file) {
+            let dropped: u64 = set.within(range).map(BlockRange::len).sum();
+            set.remove(range);
+            self.evicted.fetch_add(dropped, Relaxed);
+        }
+    }
+
+    /// Notes that the kernel was told to forget a file.
+    pub(crate) fn forget(&self, file: FileId) {
+        self.files.write().remove(&file);
+    }
+
+    /// Returns whether anything was ever pushed.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
+    pub(super) fn counts(&self) -> PageCounts {
+        PageCounts {
+            injected: self.injected.load(Relaxed),
+            evicted: self.evicted.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blocks::BlockIndex;
+
+    fn run(start: u64, len: u64) -> BlockRange {
+        BlockRange::with_len(BlockIndex(start), len)
+    }
+
+    #[test]
+    fn a_page_is_evicted_once() {
+        let injected = Injected::default();
+        injected.asked(FileId(1), run(0, 100));
+        injected.pushed(FileId(1), run(10, 10));
+        injected.asked(FileId(2), run(10, 10));
+        injected.asked(FileId(1), run(0, 10));
+        assert_eq!(injected.counts().evicted, 0);
+        injected.asked(FileId(1), run(5, 10));
+        injected.asked(FileId(1), run(5, 10));
+        assert_eq!(injected.counts().evicted, 5);
+        assert_eq!(injected.files.read()[&FileId(1)].runs(), [run(15, 5)]);
+        assert_eq!(injected.counts().injected, 10);
+    }
+}

@@ -1,0 +1,248 @@
+//! What the file system decides, apart from the answers that the model knows.
+
+#![expect(clippy::unwrap_used, reason = "all of this is tests")]
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use blocks::testing::{Fault, Faulty, MemObserver, MemSource, Node, tree};
+use blocks::{
+    Access, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Observer, Residency, Seek,
+    SourceError, SourceErrorKind, Sparse, Timestamp, Touch, Tree, Version, Warmth,
+};
+use yolofs::{CachePath, Config, FileSystem, FsError, Mode, OpenDecision, Request};
+
+const ME: Caller = Caller { pid: 42 };
+const FILE: FileId = FileId(1);
+
+fn names() -> Arc<Tree> {
+    Arc::new(
+        tree(&[
+            Node::dir(&[("file", 1), ("link", 2)]),
+            Node::file(10_000),
+            Node::symlink("file"),
+        ])
+        .unwrap(),
+    )
+}
+
+fn source(tree: &Tree) -> MemSource {
+    let mut source = MemSource::default();
+    source.insert(tree.key(FILE).unwrap(), vec![7; 10_000]);
+    source
+}
+
+fn read(fs: &FileSystem, offset: u64, len: usize) -> Result<Vec<u8>, FsError> {
+    let mut buf = vec![0; len];
+    let read = fs.read(ME, FILE, offset, &mut buf, CachePath::Through)?;
+    buf.truncate(read);
+    Ok(buf)
+}
+
+/// A source whose reads panic.
+struct Panicking;
+
+impl BlockSource for Panicking {
+    fn read_at(&self, _: &FileKey, _: u64, _: &mut [u8]) -> Result<usize, SourceError> {
+        panic!("on purpose")
+    }
+}
+
+#[test]
+fn a_panic_is_an_error_of_one_request() {
+    let fs = FileSystem::new(names(), Arc::new(Panicking), Config::default());
+    assert!(matches!(read(&fs, 0, 10), Err(FsError::Panicked)));
+    assert!(fs.getattr(FILE).is_ok());
+    assert!(matches!(read(&fs, 0, 10), Err(FsError::Panicked)));
+    let counters = fs.counters();
+    assert_eq!((counters.reads_failed, counters.errors), (2, 2));
+    assert_eq!(counters.requests(Request::Read), 2);
+}
+
+#[test]
+fn a_source_that_fails_and_recovers_never_gives_wrong_bytes() {
+    let tree = names();
+    let faulty = Faulty::new(source(&tree), Fault::Fail, 1);
+    let fs = FileSystem::new(tree, Arc::new(faulty), Config::default());
+    assert_eq!(read(&fs, 9_000, 5_000).unwrap(), [7; 1_000]);
+    let error = read(&fs, 0, 10).unwrap_err();
+    assert!(matches!(&error, FsError::Source(error) if error.kind() == SourceErrorKind::Io));
+    assert_eq!(fs.counters().bytes_read, 1_000);
+}
+
+/// A source whose file is another one at every look.
+#[derive(Default)]
+struct Restless(AtomicU64);
+
+impl BlockSource for Restless {
+    fn read_at(&self, file: &FileKey, _: u64, _: &mut [u8]) -> Result<usize, SourceError> {
+        let now = Version {
+            size: self.0.fetch_add(1, Relaxed),
+            ..file.version
+        };
+        Err(SourceError::new(
+            SourceErrorKind::Stale { now },
+            "reading a restless file",
+        ))
+    }
+}
+
+#[test]
+fn a_file_that_never_stops_changing_is_given_up() {
+    let source = Arc::new(Restless::default());
+    let fs = FileSystem::new(names(), Arc::clone(&source) as _, Config::default());
+    let error = read(&fs, 0, 10).unwrap_err();
+    let stale = |error: &SourceError| matches!(error.kind(), SourceErrorKind::Stale { .. });
+    assert!(matches!(&error, FsError::Source(error) if stale(error)));
+    assert!(source.0.load(Relaxed) < 100);
+    assert_eq!(fs.counters().diverted_files, 1);
+    assert_eq!(fs.diverted_files(), [FILE]);
+}
+
+#[test]
+fn attributes_follow_a_change_that_a_read_found() {
+    let tree = names();
+    let key = tree.key(FILE).unwrap();
+    let now = Version {
+        size: 5,
+        ctime: Timestamp { secs: 1, nanos: 2 },
+        ..key.version
+    };
+    let mut source = source(&tree);
+    source.insert(
+        FileKey {
+            version: now,
+            ..key
+        },
+        b"fresh".to_vec(),
+    );
+    let fs = FileSystem::new(tree, Arc::new(source), Config::default());
+    assert_eq!(fs.getattr(FILE).unwrap().size, 10_000);
+    assert_eq!(read(&fs, 0, 100).unwrap(), b"fresh");
+    let attr = fs.getattr(FILE).unwrap();
+    assert_eq!((attr.size, attr.ctime.nanos), (5, 2));
+    let entry = fs.lookup(ME, FileId::ROOT, b"file").unwrap();
+    assert_eq!(entry.node.unwrap().attr, attr);
+    assert_eq!(fs.counters().reads_diverted, 1);
+}
+
+/// A source that knows one hole and what it has in memory.
+struct Knowing;
+
+impl Sparse for Knowing {
+    fn seek(&self, _: &FileKey, offset: u64, what: Seek) -> Result<Option<u64>, SourceError> {
+        Ok((what == Seek::Data && offset < 4096).then_some(4096))
+    }
+}
+
+impl Residency for Knowing {
+    fn is_resident(&self, _: &FileKey, offset: u64, len: u64) -> Option<bool> {
+        (len > 1).then_some(offset < 4096)
+    }
+}
+
+impl BackingFile for Knowing {
+    fn open_backing(&self, _: &FileKey) -> io::Result<OwnedFd> {
+        Ok(File::open("/")?.into())
+    }
+}
+
+#[test]
+fn holes_are_those_that_the_source_knows() {
+    let tree = names();
+    let source = Arc::new(source(&tree));
+    let fs = FileSystem::new(tree, source, Config::default()).with_sparse(Arc::new(Knowing));
+    assert_eq!(fs.lseek(FILE, 5, Seek::Data).unwrap(), 4096);
+    assert!(matches!(
+        fs.lseek(FILE, 4096, Seek::Data),
+        Err(FsError::BeyondEnd)
+    ));
+}
+
+#[test]
+fn an_observer_is_told_what_was_asked_by_whom() {
+    let tree = names();
+    let recorder = Arc::new(MemObserver::default());
+    let fs = FileSystem::new(
+        Arc::clone(&tree) as _,
+        Arc::new(source(&tree)),
+        Config::default(),
+    )
+    .with_observer(Arc::clone(&recorder) as Arc<dyn Observer>)
+    .with_residency(Arc::new(Knowing));
+    assert!(fs.is_recording());
+    fs.lookup(ME, FileId::ROOT, b"file").unwrap();
+    fs.lookup(ME, FileId::ROOT, b"nothing").unwrap();
+    fs.readlink(ME, FileId(2)).unwrap();
+    for offset in [0, 2] {
+        fs.readdir(ME, FileId::ROOT, offset, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
+    }
+    read(&fs, 0, 8192).unwrap();
+    read(&fs, 8192, 8192).unwrap();
+    read(&fs, 0, 1).unwrap();
+    fs.getattr(FILE).unwrap();
+    let lookup = |name: &[u8]| {
+        Event::Touch(Touch::Lookup {
+            dir: FileId::ROOT,
+            name: name.to_vec(),
+        })
+    };
+    let access = |offset, len, warmth| {
+        Event::Read(Access {
+            file: FILE,
+            offset,
+            len,
+            warmth,
+        })
+    };
+    let expected = [
+        lookup(b"file"),
+        lookup(b"nothing"),
+        Event::Touch(Touch::ReadLink { link: FileId(2) }),
+        Event::Touch(Touch::List { dir: FileId::ROOT }),
+        access(0, 8192, Warmth::Warm),
+        access(8192, 8192, Warmth::Cold),
+        access(0, 1, Warmth::Unknown),
+    ];
+    assert_eq!(recorder.take(), expected.map(|event| (ME, event)));
+}
+
+#[test]
+fn only_files_of_disks_without_boot_data_are_passed_through() {
+    let tree = names();
+    let decide = |mode, boot: &[FileId], recording: bool| {
+        let config = Config {
+            mode,
+            boot_files: boot.iter().copied().collect::<HashSet<_>>(),
+        };
+        let source = Arc::new(source(&tree));
+        let mut fs =
+            FileSystem::new(Arc::clone(&tree) as _, source, config).with_backing(Arc::new(Knowing));
+        if recording {
+            fs = fs.with_observer(Arc::new(MemObserver::default()));
+        }
+        matches!(fs.open(FILE).unwrap(), OpenDecision::Passthrough(_))
+    };
+    assert!(decide(Mode::Disk, &[], false));
+    assert!(decide(Mode::Disk, &[FileId(2)], false));
+    assert!(!decide(Mode::Disk, &[FILE], false));
+    assert!(!decide(Mode::Disk, &[], true));
+    assert!(!decide(Mode::Lower, &[], false));
+}
+
+#[test]
+fn a_source_that_does_not_tell_its_space_fails_only_that() {
+    let tree = names();
+    let source = Arc::new(source(&tree));
+    let fs = FileSystem::new(tree, source, Config::default())
+        .with_space(|| Err(io::ErrorKind::PermissionDenied.into()));
+    assert!(matches!(fs.statfs(), Err(FsError::Space(_))));
+    assert!(fs.getattr(FILE).is_ok());
+    assert_eq!(fs.counters().errors, 1);
+}

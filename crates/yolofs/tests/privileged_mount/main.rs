@@ -1,0 +1,14 @@
+//! What a mount promises, tried on the kernel of this machine.
+//!
+//! Needs root and /dev/fuse: `cargo test -p yolofs --features privileged`.
+
+#![expect(clippy::unwrap_used, reason = "all of this is tests")]
+
+mod contents;
+mod disk;
+mod lifecycle;
+mod live;
+mod overlay;
+mod prewarm;
+mod read_only;
+mod rig;
