@@ -1,0 +1,5 @@
+//! `bootimg`: see [`cli::bootimg`].
+
+fn main() -> std::process::ExitCode {
+    cli::bootimg::main()
+}

@@ -1,0 +1,5 @@
+//! `yolofs`: see [`cli::yolofs`].
+
+fn main() -> std::process::ExitCode {
+    cli::yolofs::main()
+}

@@ -1,0 +1,87 @@
+//! The program `bootimg`: records boots, keeps boot images, brings them into memory.
+
+mod from_trace;
+mod images;
+mod inspect;
+mod keep;
+mod prewarm;
+mod record;
+mod scratch;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::completions::CompletionsArgs;
+use crate::exit::{EXIT_CODES, Outcome, report};
+use crate::interrupt::Interrupt;
+use crate::run_dir::RunDirArg;
+use crate::sandbox::Stage;
+use crate::store::StoreArgs;
+
+/// Record what a boot reads, keep it as a boot image, and have it in memory before the next boot.
+#[derive(Debug, Parser)]
+#[command(name = "bootimg", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Bootimg {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    run_dir: RunDirArg,
+    #[command(subcommand)]
+    command: BootimgCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BootimgCommand {
+    Record(record::RecordArgs),
+    FromTrace(from_trace::FromTraceArgs),
+    Prewarm(prewarm::PrewarmArgs),
+    Ls(images::LsArgs),
+    Inspect(inspect::InspectArgs),
+    Verify(verify::VerifyArgs),
+    Merge(images::MergeArgs),
+    Gc(images::GcArgs),
+    Export(images::ExportArgs),
+    Import(images::ImportArgs),
+    Rm(images::RmArgs),
+    /// Keep boot images when gc has to make room
+    Pin(images::PinArgs),
+    /// Let gc remove boot images again
+    Unpin(images::PinArgs),
+    Completions(CompletionsArgs),
+}
+
+/// Parses the command line, does what it says, and returns the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    crate::logging::init(log::LevelFilter::Warn);
+    // The stages of the sandbox must have no thread and no blocked signal: they come first.
+    match Stage::of_this_process() {
+        Some(stage) => stage
+            .run()
+            .unwrap_or_else(|error| report("bootimg", &Err(error))),
+        None => report("bootimg", &run(&Bootimg::parse())),
+    }
+}
+
+fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install()?;
+    let (store, run_dir) = (&args.store, &args.run_dir);
+    match &args.command {
+        BootimgCommand::Record(command) => record::run(command, store, run_dir, &interrupt),
+        BootimgCommand::FromTrace(command) => from_trace::run(command, store, &interrupt),
+        BootimgCommand::Prewarm(command) => prewarm::run(command, store, run_dir, &interrupt),
+        BootimgCommand::Ls(command) => images::ls(command, store),
+        BootimgCommand::Inspect(command) => inspect::run(command, store),
+        BootimgCommand::Verify(command) => verify::run(command, store, &interrupt),
+        BootimgCommand::Merge(command) => images::merge(command, store, &interrupt),
+        BootimgCommand::Gc(command) => images::gc(command, store),
+        BootimgCommand::Export(command) => images::export(command, store, &interrupt),
+        BootimgCommand::Import(command) => images::import(command, store, &interrupt),
+        BootimgCommand::Rm(command) => images::rm(command, store),
+        BootimgCommand::Pin(command) => images::pin(command, store, images::Keep::Pinned),
+        BootimgCommand::Unpin(command) => images::pin(command, store, images::Keep::Unpinned),
+        BootimgCommand::Completions(command) => command.print::<Bootimg>(),
+    }
+}

@@ -1,0 +1,425 @@
+//! The verbs of the store: `ls`, `rm`, `pin`, `unpin`, `gc`, `merge`, `export`, `import`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, ensure};
+use bootimg::{AddReport, GcMode, GcReport, StoredImage, Variant, WriteRequest};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, count, print, table};
+use crate::size::Size;
+use crate::store::{StoreArgs, add_written, name_of, watch};
+
+/// List the boot images of the store
+///
+/// The most valuable come first: those that save the most reads for the space they take.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct LsArgs {
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// Remove boot images from the store
+///
+/// The blocks that no other boot image uses go with the next gc. If one of the names is unknown,
+/// nothing is removed.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct RmArgs {
+    /// Names or ids of boot images
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<String>,
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// Which boot images to `pin` or `unpin`.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PinArgs {
+    /// Names or ids of boot images
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<String>,
+}
+
+/// Whether gc may remove an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// It may not.
+    Pinned,
+    /// It may.
+    Unpinned,
+}
+
+/// Remove what nobody needs from the store
+///
+/// That is what interrupted commands left behind, blocks that no boot image uses, and, when the
+/// store is larger than --store-max, the least valuable boot images that are not pinned.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct GcArgs {
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// Make one boot image of several of one source
+///
+/// Each block keeps how many of the recorded runs needed it.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct MergeArgs {
+    /// Names or ids of boot images
+    #[arg(required = true, num_args = 2.., value_name = "IMAGE")]
+    images: Vec<String>,
+    /// Name of the merged boot image
+    #[arg(long)]
+    name: String,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// Write a boot image to a file
+///
+/// The file is all that another node needs: see `bootimg import`.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ExportArgs {
+    /// Name or id of a boot image
+    image: String,
+    /// The file to write; one that is there is replaced
+    file: PathBuf,
+    /// How to lay it out: compressed, or as it is served
+    #[arg(long, value_enum, default_value_t = VariantArg::Packed)]
+    variant: VariantArg,
+}
+
+/// `--variant`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum VariantArg {
+    /// Compressed: what travels.
+    Packed,
+    /// As it is served: larger, and needs no unpacking.
+    Mapped,
+}
+
+/// Take a boot image from a file into the store
+///
+/// All of it is verified first.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ImportArgs {
+    /// A file that `bootimg export` or `--out` wrote
+    file: PathBuf,
+    /// Name in the store [default: made of the source's path]
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// A boot image, as `ls --json` shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct Listed {
+    name: String,
+    names: Vec<String>,
+    id: String,
+    source: String,
+    blocks: u64,
+    bytes: u64,
+    runs: u16,
+    /// Bytes that only this boot image takes in the store.
+    own_bytes: u64,
+    /// Bytes that it shares with others.
+    shared_bytes: u64,
+    pinned: bool,
+    /// Seconds since 1970.
+    recorded_at: i64,
+    /// Seconds since it was used.
+    unused_secs: u64,
+}
+
+impl From<&StoredImage> for Listed {
+    fn from(image: &StoredImage) -> Self {
+        let unused = SystemTime::now()
+            .duration_since(image.last_used)
+            .unwrap_or_default();
+        Self {
+            name: name_of(image),
+            names: image.names.clone(),
+            id: image.info.id.to_string(),
+            source: image.info.source.label.clone(),
+            blocks: image.info.blocks,
+            bytes: image.info.blocks * 4096,
+            runs: image.info.runs,
+            own_bytes: image.own_bytes,
+            shared_bytes: image.shared_bytes,
+            pinned: image.pinned,
+            recorded_at: image.info.source.recorded_at,
+            unused_secs: unused.as_secs(),
+        }
+    }
+}
+
+pub(super) fn ls(args: &LsArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let images = match store.open_existing()? {
+        Some(store) => store.list().context("listing the store")?,
+        None => Vec::new(),
+    };
+    let listed: Vec<Listed> = images.iter().map(Listed::from).collect();
+    print(args.format.format(), &listed, |listed| list_text(listed))?;
+    Ok(Outcome::Done)
+}
+
+fn list_text(listed: &[Listed]) -> String {
+    let head = ["NAME", "ID", "BOOT", "OWN", "SHARED", "RUNS", "SOURCE"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(listed.iter().map(|image| {
+        let pin = if image.pinned { " (pinned)" } else { "" };
+        vec![
+            // Several names can have one content.
+            format!("{}{pin}", names(image)),
+            image.id.chars().take(12).collect(),
+            Size(image.bytes).to_string(),
+            Size(image.own_bytes).to_string(),
+            Size(image.shared_bytes).to_string(),
+            image.runs.to_string(),
+            image.source.clone(),
+        ]
+    }));
+    table(&rows)
+}
+
+/// Returns all that an image is called, or the start of its id.
+fn names(image: &Listed) -> String {
+    if image.names.is_empty() {
+        image.name.clone()
+    } else {
+        image.names.join(", ")
+    }
+}
+
+pub(super) fn rm(args: &RmArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let store = store.open_present()?;
+    // All are looked up before one is removed: a typo removes nothing.
+    let images = args.images.iter().map(|wanted| store.find(wanted));
+    let images = images.collect::<Result<Vec<_>, _>>()?;
+    if !args.dry_run {
+        for image in &images {
+            store
+                .remove(&image.info.id)
+                .with_context(|| format!("removing {}", name_of(image)))?;
+        }
+    }
+    let listed: Vec<Listed> = images.iter().map(Listed::from).collect();
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    print(args.format.format(), &listed, |listed| {
+        let lines = listed
+            .iter()
+            .map(|image| format!("{verb} {} ({})\n", names(image), &image.id[..12]));
+        lines.collect()
+    })?;
+    Ok(Outcome::Done)
+}
+
+pub(super) fn pin(args: &PinArgs, store: &StoreArgs, keep: Keep) -> anyhow::Result<Outcome> {
+    let store = store.open_present()?;
+    for wanted in &args.images {
+        let id = store.resolve(wanted)?;
+        match keep {
+            Keep::Pinned => store.pin(&id),
+            Keep::Unpinned => store.unpin(&id),
+        }
+        .with_context(|| format!("changing the pin of {wanted}"))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// What `gc --json` prints.
+#[derive(Debug, Serialize)]
+struct Collected {
+    dry_run: bool,
+    /// Ids of boot images removed to make room.
+    evicted: Vec<String>,
+    /// Ids of boot images removed because they are damaged or have no name.
+    lost: Vec<String>,
+    segments_removed: usize,
+    segments_repacked: usize,
+    leftovers: usize,
+    bytes_before: u64,
+    bytes_after: u64,
+}
+
+pub(super) fn gc(args: &GcArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let mode = if args.dry_run {
+        GcMode::DryRun
+    } else {
+        GcMode::Apply
+    };
+    let report = store.open()?.gc(mode).context("collecting garbage")?;
+    print(
+        args.format.format(),
+        &collected(&report, args.dry_run),
+        |collected| {
+            let would = if collected.dry_run {
+                "would go"
+            } else {
+                "went"
+            };
+            let images = collected.evicted.len() + collected.lost.len();
+            let segments = collected.segments_removed + collected.segments_repacked;
+            format!(
+                "{} to {}: {}, {} and {} {would}",
+                Size(collected.bytes_before),
+                Size(collected.bytes_after),
+                count(images as u64, "boot image"),
+                count(segments as u64, "segment"),
+                count(collected.leftovers as u64, "leftover")
+            )
+        },
+    )?;
+    Ok(Outcome::Done)
+}
+
+fn collected(report: &GcReport, dry_run: bool) -> Collected {
+    let ids = |images: &[bootimg::ImageId]| images.iter().map(ToString::to_string).collect();
+    Collected {
+        dry_run,
+        evicted: ids(&report.evicted),
+        lost: ids(&report.lost),
+        segments_removed: report.segments.len(),
+        segments_repacked: report.repacked.len(),
+        leftovers: report.leftovers,
+        bytes_before: report.bytes_before,
+        bytes_after: report.bytes_after,
+    }
+}
+
+/// What was added to the store.
+#[derive(Debug, Serialize)]
+struct Added {
+    name: String,
+    id: String,
+    /// Bytes of blocks that the store had not.
+    new_bytes: u64,
+    /// Bytes of blocks that it had already.
+    shared_bytes: u64,
+}
+
+impl From<AddReport> for Added {
+    fn from(report: AddReport) -> Self {
+        Self {
+            name: report.name,
+            id: report.id.to_string(),
+            new_bytes: report.new_bytes,
+            shared_bytes: report.shared_bytes,
+        }
+    }
+}
+
+fn added_text(added: &Added) -> String {
+    format!(
+        "boot image {} ({}): {} new, {} shared with others",
+        added.name,
+        &added.id[..12],
+        Size(added.new_bytes),
+        Size(added.shared_bytes)
+    )
+}
+
+pub(super) fn merge(
+    args: &MergeArgs,
+    store: &StoreArgs,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    let store = store.open_present()?;
+    let open = |wanted: &String| {
+        let id = store.resolve(wanted)?;
+        store.open_image(&id).map(Arc::new)
+    };
+    let images = args
+        .images
+        .iter()
+        .map(open)
+        .collect::<Result<Vec<_>, _>>()?;
+    let merged = bootimg::merge(&images).context("merging")?;
+    let left_out: usize = merged.reports().map(|report| report.dropped.len()).sum();
+    if left_out > 0 {
+        log::warn!("{left_out} files changed between the recordings: the newest counts");
+    }
+    let bar = byte_bar("merging", merged.plan().block_count().saturating_mul(4096));
+    let request = WriteRequest {
+        tree: merged.tree(),
+        info: merged.info(),
+        plan: merged.plan(),
+        blocks: &merged,
+        variant: Variant::Mapped,
+    };
+    let added = add_written(
+        &store,
+        Some(&args.name),
+        &request,
+        &mut watch(&bar, interrupt),
+    );
+    bar.finish_and_clear();
+    interrupt.check()?;
+    let (added, _) = added.context("keeping the merged boot image")?;
+    print(args.format.format(), &Added::from(added), added_text)?;
+    Ok(Outcome::Done)
+}
+
+pub(super) fn export(
+    args: &ExportArgs,
+    store: &StoreArgs,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    ensure!(
+        !args.file.is_dir(),
+        "{} is a directory: name the file to write",
+        args.file.display()
+    );
+    let store = store.open_present()?;
+    let image = store.find(&args.image)?;
+    let variant = match args.variant {
+        VariantArg::Packed => Variant::Packed,
+        VariantArg::Mapped => Variant::Mapped,
+    };
+    let bar = byte_bar("exporting", image.info.data_blocks * 4096);
+    let done = store.export(
+        &image.info.id,
+        &args.file,
+        variant,
+        &mut watch(&bar, interrupt),
+    );
+    bar.finish_and_clear();
+    interrupt.check()?;
+    done.with_context(|| format!("exporting {} to {}", args.image, args.file.display()))?;
+    Ok(Outcome::Done)
+}
+
+pub(super) fn import(
+    args: &ImportArgs,
+    store: &StoreArgs,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    let bar = byte_bar("importing", 0);
+    let store = store.open()?;
+    let added = store.import(
+        &args.file,
+        args.name.as_deref(),
+        &mut watch(&bar, interrupt),
+    );
+    bar.finish_and_clear();
+    interrupt.check()?;
+    let added = added.with_context(|| format!("importing {}", args.file.display()))?;
+    print(args.format.format(), &Added::from(added), added_text)?;
+    Ok(Outcome::Done)
+}

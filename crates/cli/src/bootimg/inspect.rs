@@ -1,0 +1,223 @@
+//! `bootimg inspect`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use blocks::FileId;
+use bootimg::Image;
+use serde::Serialize;
+use tracer::plot::Plot;
+
+use crate::exit::Outcome;
+use crate::output::{FormatArg, count, duration, percent, print, table};
+use crate::size::Size;
+use crate::store::StoreArgs;
+
+/// How many files the text shows: the largest. All are in the JSON.
+const FILES_SHOWN: usize = 20;
+
+/// Show what is in a boot image
+///
+/// Where it comes from, how it was recorded, and which files it has how much of.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct InspectArgs {
+    /// Name or id in the store, or a file (with a `/`)
+    image: String,
+    /// Draw the boot: time against file and offset
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What `inspect --json` prints.
+#[derive(Debug, Serialize)]
+struct Inspected {
+    id: String,
+    source: String,
+    source_id: String,
+    command: Vec<String>,
+    tool: String,
+    /// Seconds since 1970.
+    recorded_at: i64,
+    runs: u16,
+    bin_ms: u32,
+    ready_ms: Vec<u64>,
+    inodes: u64,
+    extents: u64,
+    touches: u64,
+    blocks: u64,
+    zero_blocks: u64,
+    data_blocks: u64,
+    source_bytes: u64,
+    file_bytes: u64,
+    files: Vec<InspectedFile>,
+}
+
+#[derive(Debug, Serialize)]
+struct InspectedFile {
+    path: String,
+    size: u64,
+    blocks: u64,
+    /// Milliseconds from the start to the first use.
+    first_ms: u64,
+    /// Of its blocks, those that all runs needed.
+    core_blocks: u64,
+}
+
+/// Opens a boot image: a file if there is a `/` in what it is called, or one of the store.
+pub(super) fn open(store: &StoreArgs, wanted: &str) -> anyhow::Result<Arc<Image>> {
+    if wanted.contains('/') {
+        return Ok(Arc::new(Image::open(Path::new(wanted))?));
+    }
+    let store = store.open_present()?;
+    let id = store.resolve(wanted)?;
+    let image = store
+        .open_image(&id)
+        .with_context(|| format!("opening {wanted}"))?;
+    Ok(Arc::new(image))
+}
+
+pub(super) fn run(args: &InspectArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let image = open(store, &args.image)?;
+    if let Some(path) = &args.plot {
+        let title = format!("{}: {}", args.image, image.info().source.label);
+        let svg = Plot::of_plan(title, image.plan(), |file| path_of(&image, file)).svg();
+        std::fs::write(path, svg).with_context(|| format!("drawing to {}", path.display()))?;
+    }
+    print(args.format.format(), &inspect(&image), text)?;
+    Ok(Outcome::Done)
+}
+
+fn path_of(image: &Image, file: FileId) -> String {
+    let path = image.tree().path(file).unwrap_or_default();
+    String::from_utf8_lossy(&path).into_owned()
+}
+
+fn inspect(image: &Image) -> Inspected {
+    let info = image.info();
+    Inspected {
+        id: info.id.to_string(),
+        source: info.source.label.clone(),
+        source_id: info.source.id.0.to_string(),
+        command: info.source.command.clone(),
+        tool: info.source.tool.clone(),
+        recorded_at: info.source.recorded_at,
+        runs: info.runs,
+        bin_ms: info.bin_ms,
+        ready_ms: info.source.ready_ms.clone(),
+        inodes: info.inodes,
+        extents: info.extents,
+        touches: info.touches,
+        blocks: info.blocks,
+        zero_blocks: info.zero_blocks,
+        data_blocks: info.data_blocks,
+        source_bytes: info.source.source_bytes,
+        file_bytes: info.file_bytes,
+        files: files(image),
+    }
+}
+
+/// Returns the files of an image, those with the most blocks first.
+fn files(image: &Image) -> Vec<InspectedFile> {
+    let plan = image.plan();
+    let mut files: BTreeMap<FileId, InspectedFile> = BTreeMap::new();
+    for extent in &plan.extents {
+        let first_ms = u64::from(extent.bin) * u64::from(plan.bin_ms);
+        let file = files.entry(extent.file).or_insert_with(|| InspectedFile {
+            path: path_of(image, extent.file),
+            size: image
+                .tree()
+                .inode(extent.file)
+                .map_or(0, |inode| inode.attr.size),
+            blocks: 0,
+            first_ms,
+            core_blocks: 0,
+        });
+        file.blocks += extent.range.len();
+        file.first_ms = file.first_ms.min(first_ms);
+        if extent.seen == plan.runs {
+            file.core_blocks += extent.range.len();
+        }
+    }
+    let mut files: Vec<_> = files.into_values().collect();
+    files.sort_by_key(|file| std::cmp::Reverse(file.blocks));
+    files
+}
+
+/// Returns who recorded an image, in how many runs, and how long each took: imported traces know
+/// nothing of that.
+fn recorded_by(shown: &Inspected) -> String {
+    let ready = shown.ready_ms.iter().copied().map(Duration::from_millis);
+    let ready: Vec<_> = ready.map(duration).collect();
+    let runs = count(shown.runs.into(), "run");
+    let ready = match ready.as_slice() {
+        [] => String::new(),
+        times => format!(", ready after {}", times.join(", ")),
+    };
+    format!("{}, {runs}{ready}", shown.tool)
+}
+
+fn text(shown: &Inspected) -> String {
+    let bytes = shown.blocks * 4096;
+    let content = format!(
+        "{} in {}, {} of the source",
+        Size(bytes),
+        count(shown.files.len() as u64, "file"),
+        percent(bytes, shown.source_bytes)
+    );
+    let stored = format!(
+        "{}, {}, {}",
+        count(shown.data_blocks, "different block"),
+        count(shown.zero_blocks, "zero block"),
+        count(shown.extents, "extent")
+    );
+    let metadata = format!(
+        "{}, {} to repeat",
+        count(shown.inodes, "inode"),
+        count(shown.touches, "use")
+    );
+    let mut rows = vec![
+        ("id", shown.id.clone()),
+        ("source", shown.source.clone()),
+        ("command", shown.command.join(" ")),
+        ("recorded by", recorded_by(shown)),
+        ("content", content),
+        ("stored", stored),
+        ("metadata", metadata),
+    ];
+    rows.retain(|(_, value)| !value.is_empty());
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .collect();
+    let mut files = vec![
+        ["BLOCKS", "OF", "FIRST", "FILE"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    files.extend(shown.files.iter().take(FILES_SHOWN).map(|file| {
+        let of = file.size.div_ceil(4096);
+        let path = if file.path.is_empty() {
+            "/"
+        } else {
+            &file.path
+        };
+        vec![
+            file.blocks.to_string(),
+            of.to_string(),
+            format!("{} ms", file.first_ms),
+            path.to_owned(),
+        ]
+    }));
+    let more = shown.files.len().saturating_sub(FILES_SHOWN);
+    let more = if more > 0 {
+        format!("and {more} files more (--json shows all)\n")
+    } else {
+        String::new()
+    };
+    format!("{}\n{}{more}", table(&rows), table(&files))
+}

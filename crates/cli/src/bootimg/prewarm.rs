@@ -1,0 +1,203 @@
+//! `bootimg prewarm`: boot images into memory, before anybody boots.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bootimg::{Image, ImageId, Store};
+use serde::Serialize;
+
+use crate::control::{Answer, PrewarmSummary, Request, call};
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, duration, print};
+use crate::run_dir::{MountRecord, RunDir, RunDirArg};
+use crate::size::Size;
+use crate::store::{StoreArgs, name_of, watch};
+
+/// How long a mount may take to push a boot image into its page cache: minutes on a machine that
+/// is busy with everything else.
+const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Bring boot images into memory, and into the page cache of what is mounted
+///
+/// Each is loaded in one sequential pass and verified, the most valuable first, as long as it fits
+/// the budget; then every mount that uses it pushes it into its page cache.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PrewarmArgs {
+    /// Names or ids of boot images
+    #[arg(required_unless_present = "all", value_name = "IMAGE")]
+    images: Vec<String>,
+    /// All boot images of the store
+    #[arg(long, conflicts_with = "images")]
+    all: bool,
+    /// Load at most so much; what does not fit is left out
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Size>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What happened to one boot image.
+#[derive(Debug, Serialize)]
+struct Warmed {
+    name: String,
+    /// Bytes of its data.
+    bytes: u64,
+    /// Bytes that were loaded and are what was recorded.
+    loaded_bytes: u64,
+    /// Extents whose hash is wrong: reads of them go to the source.
+    damaged: u64,
+    /// Milliseconds it took to load.
+    took_ms: u64,
+    /// Whether it did not fit the budget.
+    over_budget: bool,
+    mounts: Vec<WarmedMount>,
+}
+
+#[derive(Debug, Serialize)]
+struct WarmedMount {
+    mountpoint: PathBuf,
+    #[serde(flatten)]
+    summary: PrewarmSummary,
+}
+
+pub(super) fn run(
+    args: &PrewarmArgs,
+    store: &StoreArgs,
+    run_dir: &RunDirArg,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    let store = store.open()?;
+    let wanted = wanted(args, &store)?;
+    let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let mut left = args.budget.map_or(u64::MAX, |size| size.0);
+    let mut warmed = Vec::new();
+    for (id, name) in wanted {
+        interrupt.check()?;
+        let image = store
+            .open_image(&id)
+            .with_context(|| format!("opening {name}"))?;
+        let mut one = Warmed::nothing_yet(name, &image);
+        if one.bytes > left {
+            one.over_budget = true;
+        } else {
+            left -= one.bytes;
+            // Demand first: mounts answer from the boot image meanwhile, with or without us.
+            load(&image, &mut one, interrupt)?;
+            one.mounts = warm_mounts(&run_dir, &id)?;
+        }
+        warmed.push(one);
+    }
+    let damaged = warmed.iter().any(|one| one.damaged > 0);
+    print(args.format.format(), &warmed, |warmed| text(warmed))?;
+    Ok(if damaged {
+        Outcome::Different
+    } else {
+        Outcome::Done
+    })
+}
+
+/// Returns the images to load, with what to call them: those that were named, in that order, or
+/// all, the most valuable first: those that save most for the space they take.
+fn wanted(args: &PrewarmArgs, store: &Store) -> anyhow::Result<Vec<(ImageId, String)>> {
+    if args.all {
+        let images = store.list().context("listing the store")?;
+        return Ok(images
+            .iter()
+            .map(|image| (image.info.id, name_of(image)))
+            .collect());
+    }
+    let mut wanted: Vec<(ImageId, String)> = Vec::new();
+    for name in &args.images {
+        let id = store.resolve(name)?;
+        if wanted.iter().all(|(known, _)| *known != id) {
+            wanted.push((id, name.clone()));
+        }
+    }
+    Ok(wanted)
+}
+
+impl Warmed {
+    fn nothing_yet(name: String, image: &Image) -> Self {
+        Self {
+            name,
+            bytes: image.info().data_blocks * 4096,
+            loaded_bytes: 0,
+            damaged: 0,
+            took_ms: 0,
+            over_budget: false,
+            mounts: Vec::new(),
+        }
+    }
+}
+
+fn load(image: &Image, one: &mut Warmed, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let doing = format!("loading {}", one.name);
+    let bar = byte_bar(&doing, one.bytes);
+    let started = Instant::now();
+    let loaded = image.load(&mut watch(&bar, interrupt));
+    bar.finish_and_clear();
+    interrupt.check()?;
+    let report = loaded.context(doing)?;
+    one.loaded_bytes = report.bytes;
+    one.damaged = report.damaged.len() as u64;
+    one.took_ms = millis(started.elapsed());
+    Ok(())
+}
+
+/// Has every living mount that uses the image push it into its page cache.
+fn warm_mounts(run_dir: &RunDir, id: &ImageId) -> anyhow::Result<Vec<WarmedMount>> {
+    let mut warmed = Vec::new();
+    let id = id.to_string();
+    for record in run_dir.list()?.into_iter().filter(MountRecord::is_alive) {
+        if record.boot_image.as_ref() != Some(&id) {
+            continue;
+        }
+        let request = Request::Prewarm { budget: None };
+        match call(&run_dir.socket(&record.id), &request, MOUNT_DEADLINE) {
+            Ok(Answer::Prewarmed(summary)) => {
+                warmed.push(WarmedMount {
+                    mountpoint: record.mountpoint,
+                    summary,
+                });
+            }
+            Ok(Answer::Failed { why }) => log::warn!("{}: {why}", record.mountpoint.display()),
+            Ok(other) => log::warn!("{}: unexpected {other:?}", record.mountpoint.display()),
+            Err(error) => log::warn!("{}: {error:#}", record.mountpoint.display()),
+        }
+    }
+    Ok(warmed)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn text(warmed: &[Warmed]) -> String {
+    let mut text = String::new();
+    for one in warmed {
+        let (name, loaded) = (&one.name, Size(one.loaded_bytes));
+        let time = duration(Duration::from_millis(one.took_ms));
+        text.push_str(&if one.over_budget {
+            format!("{name}: {} do not fit the budget\n", Size(one.bytes))
+        } else {
+            format!("{name}: {loaded} in memory and verified after {time}\n")
+        });
+        if one.damaged > 0 {
+            let damaged = one.damaged;
+            text.push_str(&format!(
+                "{name}: {damaged} extents are damaged: record it again\n"
+            ));
+        }
+        for mount in &one.mounts {
+            let time = duration(Duration::from_millis(mount.summary.took_ms));
+            let (at, bytes) = (
+                mount.mountpoint.display(),
+                Size(mount.summary.injected_bytes),
+            );
+            text.push_str(&format!("  {at}: {bytes} in its page cache after {time}\n"));
+        }
+    }
+    text
+}

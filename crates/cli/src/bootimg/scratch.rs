@@ -1,0 +1,132 @@
+//! Where a recording mounts its source: `<run-dir>/record-<pid>-<start>/`, with the directories
+//! `mnt` for the recorded mount and `scratch` for the sandbox.
+//!
+//! A recorder that is killed leaves its mount behind, which answers nobody. The name says whose it
+//! is, so that the next recorder knows the dead from its neighbours, and clears them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::mount_table::{clear, kind_at};
+use crate::run_dir::{MOUNT_KIND, RunDir, process_start};
+
+const PREFIX: &str = "record-";
+
+/// The directories of one run; removed when it is over.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    dir: PathBuf,
+    /// Where the recorded mount goes.
+    pub(super) mountpoint: PathBuf,
+    /// An empty directory.
+    pub(super) scratch: PathBuf,
+}
+
+impl Scratch {
+    /// Makes the directories of this process.
+    ///
+    /// # Errors
+    /// If they cannot be made.
+    pub(super) fn new(run_dir: &RunDir) -> anyhow::Result<Self> {
+        let pid = std::process::id();
+        let name = format!("{PREFIX}{pid}-{}", process_start(pid)?);
+        let place = Self::at(run_dir.path().join(name));
+        for path in [&place.mountpoint, &place.scratch] {
+            std::fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
+        }
+        Ok(place)
+    }
+
+    fn at(dir: PathBuf) -> Self {
+        Self {
+            mountpoint: dir.join("mnt"),
+            scratch: dir.join("scratch"),
+            dir,
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Empty directories only: should the mount still be there, nothing of it is touched.
+        for path in [&self.mountpoint, &self.scratch, &self.dir] {
+            match std::fs::remove_dir(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    log::warn!("cannot remove {}: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Unmounts and removes what recorders left behind that are not alive any more. What does not go
+/// is in nobody's way: the log says so, and the next recorder tries again.
+///
+/// # Errors
+/// If the run directory cannot be read.
+pub(super) fn clear_dead(run_dir: &RunDir) -> anyhow::Result<()> {
+    let doing = || format!("reading {}", run_dir.path().display());
+    for entry in std::fs::read_dir(run_dir.path()).with_context(doing)? {
+        let path = entry.with_context(doing)?.path();
+        if is_dead(&path) {
+            let left = Scratch::at(path);
+            if let Err(error) = clear_mount(&left.mountpoint) {
+                log::warn!("{}: {error:#}", left.mountpoint.display());
+            }
+            drop(left); // removes the directories
+        }
+    }
+    Ok(())
+}
+
+fn clear_mount(mountpoint: &Path) -> anyhow::Result<()> {
+    if kind_at(mountpoint)?.as_deref() == Some(MOUNT_KIND) {
+        clear(mountpoint)?;
+    }
+    Ok(())
+}
+
+/// Returns whether `path` is named like the directory of a recorder, and that recorder is gone.
+fn is_dead(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let owner = name.and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
+    let owner = owner.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
+    owner.is_some_and(|(pid, start): (u32, u64)| {
+        process_start(pid).map_or(true, |started| started != start)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_dead_are_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::open(dir.path()).unwrap();
+        let alive = Scratch::new(&run_dir).unwrap();
+        let (pid, start) = (
+            std::process::id(),
+            process_start(std::process::id()).unwrap(),
+        );
+        let dead = Scratch::at(dir.path().join(format!("record-{pid}-{}", start + 1)));
+        let gone = Scratch::at(dir.path().join(format!("record-{}-7", u32::MAX)));
+        let others = ["record-", "record-x-y", "record-7", "0123.json", "7-7"]
+            .map(|name| dir.path().join(name));
+        for path in [&dead.mountpoint, &dead.scratch, &gone.mountpoint]
+            .into_iter()
+            .chain(&others)
+        {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        clear_dead(&run_dir).unwrap();
+        assert!(!dead.dir.exists() && !gone.dir.exists());
+        assert!(alive.mountpoint.exists() && alive.scratch.exists());
+        assert!(others.iter().all(|path| path.exists()));
+        let place = alive.dir.clone();
+        drop(alive);
+        assert!(!place.exists());
+    }
+}

@@ -1,0 +1,277 @@
+//! How the commands talk to the daemon of a mount: one JSON request and one JSON answer, a line
+//! each, over the unix socket in the run directory.
+//!
+//! Only root, who owns the directory, gets at the socket. A request is short and an answer
+//! bounded; a daemon that does not answer within the caller's deadline counts as stuck.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use parking_lot::{Condvar, Mutex};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::status::MountStatus;
+
+/// The longest request or answer, in bytes: a status takes some 2 KiB.
+const MESSAGE_MAX: u64 = 1 << 20;
+/// How many commands may talk to one daemon at a time; more wait in the socket's queue.
+const CALLERS_MAX: usize = 8;
+/// How long a daemon waits for a command to finish its line.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What a command may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub(crate) enum Request {
+    /// How are things?
+    Status,
+    /// Bring the boot image into the mount's page cache, and answer when that is done.
+    Prewarm {
+        /// At most so many bytes.
+        budget: Option<u64>,
+    },
+    /// Unmount and end.
+    Unmount {
+        /// Detach even if someone uses the mount; it is gone when the last user is.
+        lazy: bool,
+    },
+}
+
+/// What a daemon answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer")]
+pub(crate) enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<MountStatus>),
+    /// To [`Request::Prewarm`].
+    Prewarmed(PrewarmSummary),
+    /// To [`Request::Unmount`]: it is unmounted, and the daemon ends.
+    Unmounted,
+    /// It could not be done.
+    Failed {
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// What a prewarm of a mount did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PrewarmSummary {
+    /// Look-ups, listings and links repeated.
+    pub(crate) touches: u64,
+    /// Bytes pushed into the page cache.
+    pub(crate) injected_bytes: u64,
+    /// Bytes of the boot image that could not be pushed: no longer valid, damaged, or the file
+    /// was not there.
+    pub(crate) skipped_bytes: u64,
+    /// Milliseconds it took.
+    pub(crate) took_ms: u64,
+}
+
+/// Asks the daemon that listens on `socket`.
+///
+/// # Errors
+/// If nobody listens there, or there is no answer within `deadline`.
+pub(crate) fn call(socket: &Path, request: &Request, deadline: Duration) -> anyhow::Result<Answer> {
+    let stream = UnixStream::connect(socket)
+        .with_context(|| format!("calling the daemon at {}", socket.display()))?;
+    stream
+        .set_read_timeout(Some(deadline))
+        .context("setting a deadline")?;
+    stream
+        .set_write_timeout(Some(deadline))
+        .context("setting a deadline")?;
+    send(&stream, request)?;
+    receive(&stream).with_context(|| {
+        format!(
+            "waiting {} s for the daemon at {}",
+            deadline.as_secs(),
+            socket.display()
+        )
+    })
+}
+
+fn send<T: Serialize>(mut stream: &UnixStream, message: &T) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(message).context("writing JSON")?;
+    line.push(b'\n');
+    stream.write_all(&line).context("sending")
+}
+
+fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
+    let mut line = Vec::new();
+    BufReader::new(stream.take(MESSAGE_MAX))
+        .read_until(b'\n', &mut line)
+        .context("receiving")?;
+    if !line.ends_with(b"\n") {
+        bail!("the other side ended in the middle of a message");
+    }
+    serde_json::from_slice(&line).context("understanding the message")
+}
+
+/// Listens on `socket`; what an earlier daemon left there is replaced.
+///
+/// # Errors
+/// If the socket cannot be made.
+pub(crate) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("replacing {}", socket.display()));
+        }
+        _ => {}
+    }
+    UnixListener::bind(socket).with_context(|| format!("listening on {}", socket.display()))
+}
+
+/// The commands that are being answered.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Callers {
+    /// Takes one more in, unless there are too many.
+    fn admit(&self) -> bool {
+        let mut count = self.count.lock();
+        let room = *count < CALLERS_MAX;
+        *count += usize::from(room);
+        room
+    }
+
+    fn leave(&self) {
+        *self.count.lock() -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until everyone who asked has the answer: a process that ends before would leave a
+    /// command without one. Returns anyway when it takes longer than an answer may.
+    pub(crate) fn wait_until_answered(&self) {
+        let deadline = Instant::now() + REQUEST_DEADLINE;
+        let mut count = self.count.lock();
+        while *count > 0 && !self.changed.wait_until(&mut count, deadline).timed_out() {}
+    }
+}
+
+/// Answers every request with `handle`, each on a thread of its own, until the process ends.
+///
+/// # Errors
+/// If the thread that accepts cannot be started.
+pub(crate) fn serve<H>(listener: UnixListener, handle: H) -> anyhow::Result<Arc<Callers>>
+where
+    H: Fn(Request) -> Answer + Send + Sync + 'static,
+{
+    let handle = Arc::new(handle);
+    let callers = Arc::new(Callers::default());
+    let served = Arc::clone(&callers);
+    let accept = move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { continue };
+            if !callers.admit() {
+                let busy = Answer::Failed {
+                    why: "too many commands at a time".to_owned(),
+                };
+                // It learns of it by the end of the stream if it cannot be told.
+                let _told = send(&stream, &busy);
+                continue;
+            }
+            let (handle, callers_now) = (Arc::clone(&handle), Arc::clone(&callers));
+            let spawned = std::thread::Builder::new()
+                .name("control".to_owned())
+                .spawn(move || {
+                    if let Err(error) = answer(&stream, &*handle) {
+                        log::debug!("a command went away: {error:#}");
+                    }
+                    drop(stream);
+                    callers_now.leave();
+                });
+            if spawned.is_err() {
+                callers.leave();
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(accept)
+        .context("starting the thread that takes commands")?;
+    Ok(served)
+}
+
+fn answer(stream: &UnixStream, handle: &dyn Fn(Request) -> Answer) -> anyhow::Result<()> {
+    stream
+        .set_read_timeout(Some(REQUEST_DEADLINE))
+        .context("setting a deadline")?;
+    stream
+        .set_write_timeout(Some(REQUEST_DEADLINE))
+        .context("setting a deadline")?;
+    let reply = match receive(stream) {
+        Ok(request) => handle(request),
+        Err(error) => Answer::Failed {
+            why: format!("{error:#}"),
+        },
+    };
+    send(stream, &reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("d.sock");
+        std::fs::write(&socket, "left behind").unwrap();
+        let listener = listen(&socket).unwrap();
+        serve(listener, |request| match request {
+            Request::Unmount { .. } => Answer::Unmounted,
+            other => Answer::Failed {
+                why: format!("{other:?}"),
+            },
+        })
+        .unwrap();
+        (dir, socket)
+    }
+
+    #[test]
+    fn answers_come_back() {
+        let (_dir, socket) = daemon();
+        let deadline = Duration::from_secs(10);
+        for _ in 0..3 * CALLERS_MAX {
+            let answer = call(&socket, &Request::Unmount { lazy: true }, deadline).unwrap();
+            assert!(matches!(answer, Answer::Unmounted));
+        }
+        let answer = call(&socket, &Request::Prewarm { budget: Some(7) }, deadline).unwrap();
+        assert!(matches!(answer, Answer::Failed { why } if why.contains('7')));
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_bounded() {
+        let (_dir, socket) = daemon();
+        for nonsense in [
+            &b"{}\n"[..],
+            b"\n",
+            b"{\"do\":\"dance\"}\n",
+            &[b'x'; 1000][..],
+        ] {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.write_all(nonsense).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let answer: Answer = receive(&stream).unwrap();
+            assert!(matches!(answer, Answer::Failed { .. }));
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_said_so() {
+        let error = call(
+            Path::new("/nonexistent/x.sock"),
+            &Request::Status,
+            REQUEST_DEADLINE,
+        );
+        assert!(format!("{:#}", error.unwrap_err()).contains("/nonexistent/x.sock"));
+    }
+}

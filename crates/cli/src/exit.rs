@@ -1,0 +1,62 @@
+//! Exit codes, the same for both programs. `--help` and the manual pages list them.
+
+use std::process::ExitCode;
+
+/// How a command ended, beyond "it failed".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All was done.
+    Done,
+    /// It ran, and what it looked at is damaged, stale or different.
+    Different,
+}
+
+/// The text of `--help` that explains the codes.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failed; the message says what, why and what to try
+  2    the command line is wrong
+  3    the workload was not ready in time, or failed
+  4    verification found damage or differences
+  130  interrupted
+
+Sizes are bytes, or take a unit of 1024: 4096, 64K, 512M, 1.5G.";
+
+/// An error that has a code of its own.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The recorded workload did not become ready.
+    #[error("{0}")]
+    NotReady(String),
+    /// The user, or the system, asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Prints the error, if there is one, and returns the code.
+#[must_use]
+pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCode {
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Different) => ExitCode::from(4),
+        Err(error) if is_broken_pipe(error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{program}: {error:#}");
+            match error.downcast_ref::<Failure>() {
+                Some(Failure::NotReady(_)) => ExitCode::from(3),
+                Some(Failure::Interrupted) => ExitCode::from(130),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Whoever read our output has seen enough (`bootimg ls | head`): not an error.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.into_iter()
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}

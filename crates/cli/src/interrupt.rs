@@ -1,0 +1,124 @@
+//! Clean Ctrl-C: signals become a flag that long work looks at.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::exit::Failure;
+
+/// Signals that ask the program to end.
+const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// Signals closer together than this are one request: programs send them back to back, and nobody
+/// presses Ctrl-C twice that fast and means it.
+const ONE_REQUEST: Duration = Duration::from_millis(300);
+
+/// Whether the program was asked to end. Cheap to clone, cheap to ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt {
+    asked: Arc<AtomicBool>,
+    wake: Arc<EventFd>,
+}
+
+impl Interrupt {
+    /// Takes over SIGINT, SIGTERM and SIGHUP for the whole process. To be called before any
+    /// thread is started, so that all of them leave these signals to the one that waits here.
+    ///
+    /// A second signal ends the process at once, with code 130: whoever is in a hurry, or stuck
+    /// behind a bug of ours, has the last word. One that comes within [`ONE_REQUEST`] of the first
+    /// is the same request: `timeout`(1) signals its child, and then the group that it is in.
+    ///
+    /// # Errors
+    /// If the system gives no thread or descriptor.
+    pub(crate) fn install() -> anyhow::Result<Self> {
+        let signals: SigSet = ENDING.into_iter().collect();
+        signals.thread_block().context("blocking signals")?;
+        let interrupt = Self::unarmed()?;
+        let told = interrupt.clone();
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                let mut first: Option<Instant> = None;
+                while signals.wait().is_ok() {
+                    match first {
+                        None => first = Some(Instant::now()),
+                        Some(first) if first.elapsed() > ONE_REQUEST => std::process::exit(130),
+                        Some(_) => {}
+                    }
+                    told.ask();
+                }
+            })
+            .context("starting the thread that waits for signals")?;
+        Ok(interrupt)
+    }
+
+    /// Returns one that only [`ask`](Self::ask) sets off.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor.
+    pub(crate) fn unarmed() -> anyhow::Result<Self> {
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .context("making an eventfd")?;
+        Ok(Self {
+            asked: Arc::new(AtomicBool::new(false)),
+            wake: Arc::new(wake),
+        })
+    }
+
+    /// Asks the program to end.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, SeqCst);
+        // The counter can only be full after 2^64 - 2 signals.
+        let _written = self.wake.write(1);
+    }
+
+    /// Returns whether the program was asked to end.
+    #[must_use]
+    pub(crate) fn asked(&self) -> bool {
+        self.asked.load(SeqCst)
+    }
+
+    /// Waits until the program is asked to end.
+    pub(crate) fn wait(&self) {
+        while !self.asked() {
+            let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
+            if poll(&mut fds, PollTimeout::NONE).is_err_and(|error| error != Errno::EINTR) {
+                return;
+            }
+        }
+    }
+
+    /// Fails with [`Failure::Interrupted`] if the program was asked to end.
+    ///
+    /// # Errors
+    /// That one.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        if self.asked() {
+            Err(Failure::Interrupted.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns a descriptor that is readable from the moment the program was asked to end.
+    #[must_use]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+/// Lets this process, and what it executes, have the signals again that [`Interrupt::install`]
+/// blocked: a child inherits the blocked set.
+///
+/// # Errors
+/// If the system refuses.
+pub(crate) fn unblock_signals() -> anyhow::Result<()> {
+    SigSet::all().thread_unblock().context("unblocking signals")
+}

@@ -1,0 +1,37 @@
+//! The programs `bootimg` and `yolofs`: they parse, assemble the libraries, and own every decision
+//! about processes, directories and messages. Nothing below this crate prints, exits or reads the
+//! environment.
+
+#![forbid(unsafe_code)]
+
+pub mod bootimg;
+mod completions;
+mod control;
+mod exit;
+mod interrupt;
+mod logging;
+mod mount_table;
+mod output;
+mod run_dir;
+mod sandbox;
+mod size;
+mod source;
+mod status;
+mod store;
+mod until;
+mod workload;
+pub mod yolofs;
+
+use clap::CommandFactory as _;
+
+/// Returns the command line of `bootimg`, for manual pages and completions.
+#[must_use]
+pub fn bootimg_command() -> clap::Command {
+    bootimg::Bootimg::command()
+}
+
+/// Returns the command line of `yolofs`, for manual pages and completions.
+#[must_use]
+pub fn yolofs_command() -> clap::Command {
+    yolofs::Yolofs::command()
+}

@@ -1,0 +1,117 @@
+//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use nix::unistd::geteuid;
+
+/// Returns what to add to "mounting on ..." for those who may not: the system says only that
+/// `/dev/fuse` cannot be opened.
+pub(crate) fn needs_root() -> &'static str {
+    if geteuid().is_root() {
+        ""
+    } else {
+        " (which needs root)"
+    }
+}
+
+/// Returns the type of the topmost mount at `mountpoint`, if there is one.
+///
+/// # Errors
+/// If the table cannot be read.
+pub(crate) fn kind_at(mountpoint: &Path) -> anyhow::Result<Option<String>> {
+    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
+    Ok(topmost(&table, mountpoint))
+}
+
+/// Unmounts a mount without a daemon. Whoever still has a file open there gets ENOTCONN already,
+/// so there is nobody to protect by refusing.
+///
+/// # Errors
+/// If the system refuses.
+pub(crate) fn clear(mountpoint: &Path) -> anyhow::Result<()> {
+    match umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW) {
+        Err(Errno::EBUSY) => umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
+        other => other,
+    }
+    .context("clearing what its daemon left behind")
+}
+
+fn topmost(table: &[u8], mountpoint: &Path) -> Option<String> {
+    let lines = table.split(|byte| *byte == b'\n').rev();
+    lines
+        .filter_map(parse)
+        .find(|(at, _)| at == mountpoint)
+        .map(|(_, kind)| kind)
+}
+
+/// Returns mount point and type of a line: fields 5 and, behind the separator, 1.
+fn parse(line: &[u8]) -> Option<(PathBuf, String)> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mountpoint = unescape(fields.nth(4)?);
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some((
+        PathBuf::from(OsString::from_vec(mountpoint)),
+        String::from_utf8_lossy(kind).into_owned(),
+    ))
+}
+
+/// Space, tab, newline and backslash are written as three octal digits behind a backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (first, code) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"\
+21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+40 21 0:30 / /mnt/a\\040b ro - fuse.yolofs /srv ro,user_id=0\n\
+41 40 0:31 / /mnt/a\\040b rw master:3 propagate_from:2 - tmpfs tmpfs rw\n";
+
+    #[test]
+    fn the_last_line_of_a_place_is_on_top() {
+        assert_eq!(
+            topmost(TABLE, Path::new("/mnt/a b")).as_deref(),
+            Some("tmpfs")
+        );
+        assert_eq!(topmost(TABLE, Path::new("/")).as_deref(), Some("ext4"));
+        assert_eq!(topmost(TABLE, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn escapes_are_octal() {
+        assert_eq!(unescape(b"a\\134\\012\\"), b"a\\\n\\");
+    }
+
+    #[test]
+    fn finds_proc() {
+        assert_eq!(
+            kind_at(Path::new("/proc")).unwrap().as_deref(),
+            Some("proc")
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! What commands print: for people, or as JSON for programs.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+/// How to print a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Text for people; its wording may change.
+    Text,
+    /// One JSON document; its fields only grow.
+    Json,
+}
+
+/// The `--json` flag.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct FormatArg {
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl FormatArg {
+    /// Returns the format it asks for.
+    #[must_use]
+    pub(crate) const fn format(self) -> Format {
+        if self.json {
+            Format::Json
+        } else {
+            Format::Text
+        }
+    }
+}
+
+/// Prints `value` as JSON, or what `text` makes of it.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub(crate) fn print<T: Serialize>(
+    format: Format,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    let text = match format {
+        Format::Json => serde_json::to_string_pretty(value).context("writing JSON")?,
+        Format::Text => text(value),
+    };
+    let text = text.trim_end();
+    if text.is_empty() {
+        return Ok(());
+    }
+    write_out(format!("{text}\n").as_bytes())
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+/// If it cannot be written. [`report`](crate::exit::report) finds a closed pipe in the error.
+pub(crate) fn write_out(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .context("writing to standard output")?;
+    Ok(())
+}
+
+/// Lays rows out in columns; the first row is the heading.
+#[must_use]
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns a bar over `total` bytes, drawn on standard error if that is a terminal.
+#[must_use]
+pub(crate) fn byte_bar(what: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), target());
+    let template = "{msg:20} [{bar:30}] {bytes:>10} of {total_bytes:>10}  {bytes_per_sec}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what.to_owned());
+    bar
+}
+
+/// Returns a line that counts, for work whose end nobody knows.
+#[must_use]
+pub(crate) fn counter(what: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg:20} {human_pos}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_owned());
+    bar
+}
+
+fn target() -> ProgressDrawTarget {
+    // Ten times a second is as fast as a person reads; more costs time on slow consoles.
+    if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr_with_hz(10)
+    } else {
+        ProgressDrawTarget::hidden()
+    }
+}
+
+/// Writes a number of things: `1 file`, `2 files`.
+#[must_use]
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
+/// Writes a duration as people read it: `48 ms`, `3.7 s`.
+#[must_use]
+pub(crate) fn duration(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        format!("{} ms", time.as_millis())
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
+    }
+}
+
+/// Writes a part of a whole as a percentage.
+#[must_use]
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let thousandths = u128::from(part) * 1000 / u128::from(whole);
+    format!("{}.{} %", thousandths / 10, thousandths % 10)
+}

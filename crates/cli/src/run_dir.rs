@@ -1,0 +1,294 @@
+//! The run directory: what is mounted, by which process, and where that process listens.
+//!
+//! `<run-dir>/<id>.json` describes a mount, `<run-dir>/<id>.sock` is its daemon's control socket and
+//! `<run-dir>/<id>.log` its log; the id is derived from the mount point. A description without a living daemon is what
+//! a crash leaves behind, and what `yolofs umount` clears.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use blocks::ContentId;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::mount_table::kind_at;
+
+/// The file system type of our mounts in the list of mounts.
+pub(crate) const MOUNT_KIND: &str = "fuse.yolofs";
+
+/// Where mounts are described, unless told otherwise.
+pub(crate) const DEFAULT_RUN_DIR: &str = "/run/yolofs";
+
+/// The `--run-dir` flag.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Mounts")]
+pub(crate) struct RunDirArg {
+    /// Directory that describes the running mounts
+    #[arg(long, value_name = "DIR", env = "YOLOFS_RUN_DIR", default_value = DEFAULT_RUN_DIR, global = true)]
+    pub(crate) run_dir: PathBuf,
+}
+
+/// One mount, as its daemon describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MountRecord {
+    /// Name of its files in the run directory.
+    pub(crate) id: String,
+    /// The daemon.
+    pub(crate) pid: u32,
+    /// Start time of the daemon in clock ticks since boot: tells it from a later process with
+    /// the same pid.
+    pub(crate) pid_started: u64,
+    /// What is mounted.
+    pub(crate) source: PathBuf,
+    /// Where.
+    pub(crate) mountpoint: PathBuf,
+    /// The id of the boot image in use, if any.
+    pub(crate) boot_image: Option<String>,
+}
+
+/// The directory itself.
+#[derive(Clone, Debug)]
+pub(crate) struct RunDir(PathBuf);
+
+/// The right to change what the run directory says of who serves where, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
+
+impl RunDir {
+    /// Opens the directory, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(crate) fn open(dir: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(dir).with_context(|| {
+            format!(
+                "making the run directory {} (choose one with --run-dir)",
+                dir.display()
+            )
+        })?;
+        let dir = dir
+            .canonicalize()
+            .with_context(|| format!("opening {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+
+    /// Waits until no other process is about to mount or to leave, and keeps it so until the
+    /// result is dropped: two daemons that find a place free must not both take it.
+    ///
+    /// # Errors
+    /// If the system refuses the lock.
+    pub(crate) fn take_turn(&self) -> anyhow::Result<Turn> {
+        let doing = || format!("locking the run directory {}", self.0.display());
+        let dir = fs::File::open(&self.0).with_context(doing)?;
+        Flock::lock(dir, FlockArg::LockExclusive)
+            .map(Turn)
+            .map_err(|(_dir, errno)| errno)
+            .with_context(doing)
+    }
+
+    /// Returns the id of the mount at `mountpoint`, which must be absolute.
+    #[must_use]
+    pub(crate) fn id_of(mountpoint: &Path) -> String {
+        ContentId::of(mountpoint.as_os_str().as_bytes()).short()
+    }
+
+    /// Returns the directory's path.
+    #[must_use]
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Returns where the daemon of a mount listens.
+    #[must_use]
+    pub(crate) fn socket(&self, id: &str) -> PathBuf {
+        self.0.join(format!("{id}.sock"))
+    }
+
+    /// Returns where the daemon of a mount writes what it has to say.
+    #[must_use]
+    pub(crate) fn log(&self, id: &str) -> PathBuf {
+        self.0.join(format!("{id}.log"))
+    }
+
+    fn description(&self, id: &str) -> PathBuf {
+        self.0.join(format!("{id}.json"))
+    }
+
+    /// Writes the description of a mount, whole or not at all.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub(crate) fn write(&self, record: &MountRecord) -> anyhow::Result<()> {
+        let path = self.description(&record.id);
+        let aside = self
+            .0
+            .join(format!(".{}.{}", record.id, std::process::id()));
+        let written = fs::File::create(&aside)
+            .and_then(|mut file| file.write_all(&serde_json::to_vec_pretty(record)?))
+            .and_then(|()| fs::rename(&aside, &path));
+        written.with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Removes what describes a mount, unless it is gone already or another daemon has taken its
+    /// place since. The turn keeps a successor from writing its own between our look and our
+    /// removal.
+    pub(crate) fn remove(&self, record: &MountRecord, _turn: &Turn) {
+        let current = fs::read(self.description(&record.id)).ok();
+        let current: Option<MountRecord> =
+            current.and_then(|text| serde_json::from_slice(&text).ok());
+        if current.as_ref() != Some(record) {
+            return;
+        }
+        let id = &record.id;
+        for path in [self.description(id), self.socket(id), self.log(id)] {
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                log::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+
+    /// Returns every described mount, by mount point. Files that are not descriptions are
+    /// skipped with a warning.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub(crate) fn list(&self) -> anyhow::Result<Vec<MountRecord>> {
+        let mut records = Vec::new();
+        let dir = fs::read_dir(&self.0).with_context(|| format!("reading {}", self.0.display()))?;
+        for entry in dir {
+            let path = entry.context("reading the run directory")?.path();
+            let hidden = path
+                .file_name()
+                .is_some_and(|name| name.as_bytes().starts_with(b"."));
+            if hidden || path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let text = match fs::read(&path) {
+                // Its daemon took it away since we read the directory.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                text => text,
+            };
+            let record = text
+                .map_err(anyhow::Error::from)
+                .and_then(|text| Ok(serde_json::from_slice::<MountRecord>(&text)?));
+            match record {
+                Ok(record) => records.push(record),
+                Err(error) => log::warn!("{} does not describe a mount: {error:#}", path.display()),
+            }
+        }
+        records.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+        Ok(records)
+    }
+
+    /// Returns the mount at `mountpoint`, if one is described.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub(crate) fn find(&self, mountpoint: &Path) -> anyhow::Result<Option<MountRecord>> {
+        Ok(self
+            .list()?
+            .into_iter()
+            .find(|record| record.mountpoint == mountpoint))
+    }
+}
+
+impl MountRecord {
+    /// Returns whether the mount is there and its daemon serves it.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read.
+    pub(crate) fn is_mounted(&self) -> anyhow::Result<bool> {
+        let ours = kind_at(&self.mountpoint)?.as_deref() == Some(MOUNT_KIND);
+        Ok(ours && self.is_alive())
+    }
+
+    /// Returns whether the daemon that wrote this is still there.
+    #[must_use]
+    pub(crate) fn is_alive(&self) -> bool {
+        process_start(self.pid).is_ok_and(|started| started == self.pid_started)
+    }
+}
+
+/// Returns when a living process started, in clock ticks since boot: field 22 of
+/// `/proc/PID/stat`.
+///
+/// # Errors
+/// If there is no such process, or nothing is left of it but its exit code.
+pub(crate) fn process_start(pid: u32) -> anyhow::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("looking for process {pid}"))?;
+    // The second field is the command in parentheses, and may hold spaces and parentheses.
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace()
+        .collect();
+    match (
+        fields.first(),
+        fields.get(19).and_then(|field| field.parse().ok()),
+    ) {
+        // Z and X (proc_pid_stat(5)): ended, and nobody has asked for the exit code yet.
+        (Some(&("Z" | "X")), _) => bail!("process {pid} has ended"),
+        (Some(_), Some(started)) => Ok(started),
+        _ => bail!("/proc/{pid}/stat is not what it should be"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(mountpoint: &str) -> MountRecord {
+        MountRecord {
+            id: RunDir::id_of(Path::new(mountpoint)),
+            pid: std::process::id(),
+            pid_started: process_start(std::process::id()).unwrap(),
+            source: "/srv".into(),
+            mountpoint: mountpoint.into(),
+            boot_image: None,
+        }
+    }
+
+    #[test]
+    fn finds_what_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::open(&dir.path().join("new")).unwrap();
+        let (a, b) = (record("/mnt/a"), record("/mnt/b"));
+        run.write(&b).unwrap();
+        run.write(&a).unwrap();
+        fs::write(run.path().join("broken.json"), "{").unwrap();
+        assert_eq!(run.list().unwrap(), [a.clone(), b.clone()]);
+        assert_eq!(run.find(Path::new("/mnt/b")).unwrap(), Some(b.clone()));
+        let mut successor = b.clone();
+        successor.pid += 1;
+        run.write(&successor).unwrap();
+        let turn = run.take_turn().unwrap();
+        run.remove(&b, &turn);
+        assert_eq!(
+            run.find(Path::new("/mnt/b")).unwrap(),
+            Some(successor.clone())
+        );
+        // A socket with no description is a successor's that has only begun.
+        let socket = run.socket(&successor.id);
+        run.remove(&successor, &turn);
+        fs::write(&socket, "").unwrap();
+        run.remove(&successor, &turn);
+        assert!(socket.exists());
+        assert_eq!(run.list().unwrap(), [a]);
+    }
+
+    #[test]
+    fn knows_the_living_from_the_dead() {
+        let mut record = record("/mnt");
+        assert!(record.is_alive());
+        record.pid_started += 1;
+        assert!(!record.is_alive());
+        record.pid = u32::MAX;
+        assert!(!record.is_alive());
+    }
+}

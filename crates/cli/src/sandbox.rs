@@ -1,0 +1,248 @@
+//! Fresh mount and PID namespaces around a recorded command.
+//!
+//! Everything here happens in processes made for it, because entering a PID namespace takes a
+//! child, and because a process with threads cannot enter one. `bootimg` starts itself twice:
+//!
+//! 1. [`enter`] leaves the host's mount and PID namespaces, stacks an overlay on the recorded
+//!    mount, and starts the second stage, which is process 1 of the new namespace;
+//! 2. [`become_init`] mounts `/proc`, makes the overlay its root, and executes the command.
+//!
+//! When either dies the kernel kills every process inside, and the mounts go with the namespace.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{chdir, execvp, pivot_root};
+
+use crate::interrupt::unblock_signals;
+
+/// What `bootimg record` starts this program as: commands of their own, so that neither help nor
+/// completions know them.
+#[derive(Clone, Debug, Parser)]
+pub(crate) enum Stage {
+    /// The first stage
+    #[command(name = "__enter")]
+    Enter(EnterArgs),
+    /// The second stage
+    #[command(name = "__init")]
+    Init(InitArgs),
+    /// Only execute the command
+    #[command(name = "__exec")]
+    Exec(ExecArgs),
+}
+
+impl Stage {
+    /// Returns which stage this process is, if it is one.
+    #[must_use]
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let first = std::env::args_os().nth(1)?;
+        first.as_bytes().starts_with(b"__").then(Self::parse)
+    }
+
+    /// Does what the stage is for. Returns only from the first, or if it fails.
+    ///
+    /// # Errors
+    /// If a namespace, a mount, or the command cannot be had.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Enter(stage) => enter(stage),
+            Self::Init(stage) => become_init(stage).map(|never| match never {}),
+            Self::Exec(stage) => become_command(stage).map(|never| match never {}),
+        }
+    }
+}
+
+/// The first stage, as the hidden command that `bootimg record` starts.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EnterArgs {
+    /// Directory tree that becomes the lower layer of the command's root
+    #[arg(long)]
+    lower: PathBuf,
+    /// Empty directory to mount the scratch file system and the root in
+    #[arg(long)]
+    scratch: PathBuf,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// The second stage.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct InitArgs {
+    /// Directory that becomes the root
+    #[arg(long)]
+    root: PathBuf,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// A stage that only executes the command, so that it dies with `bootimg` and gets back the
+/// signals that `bootimg` blocked.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ExecArgs {
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the first stage and returns the command's own exit code, or 128 and the signal.
+///
+/// # Errors
+/// If a namespace or a mount cannot be had.
+fn enter(args: &EnterArgs) -> anyhow::Result<ExitCode> {
+    set_pdeathsig(Signal::SIGKILL).context("tying the sandbox to its parent")?;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID)
+        .context("making a mount and a PID namespace (are you root?)")?;
+    let root = build_root(&args.lower, &args.scratch)?;
+    let status = Command::new("/proc/self/exe")
+        .arg("__init")
+        .arg("--root")
+        .arg(&root)
+        .arg("--")
+        .args(&args.command)
+        .status()
+        .context("starting the sandbox's first process")?;
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    Ok(code
+        .and_then(|code| u8::try_from(code).ok())
+        .map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Mounts the scratch tmpfs and the overlay, and returns the root.
+fn build_root(lower: &Path, scratch: &Path) -> anyhow::Result<PathBuf> {
+    // What is mounted from here on stays in this namespace.
+    mount_plain(
+        None,
+        Path::new("/"),
+        None,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        "",
+    )?;
+    mount_plain(
+        Some("tmpfs"),
+        scratch,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        "mode=0755",
+    )?;
+    let (upper, work, root) = (
+        scratch.join("upper"),
+        scratch.join("work"),
+        scratch.join("root"),
+    );
+    for dir in [&upper, &work, &root] {
+        std::fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
+    }
+    let options = overlay_options(lower, &upper, &work)?;
+    mount_plain(
+        Some("overlay"),
+        &root,
+        Some("overlay"),
+        MsFlags::empty(),
+        &options,
+    )?;
+    for (host, flags) in [("/dev", MsFlags::MS_REC), ("/sys", MsFlags::MS_REC)] {
+        let inside = root.join(&host[1..]);
+        make_dir(&inside)?;
+        mount_plain(Some(host), &inside, None, MsFlags::MS_BIND | flags, "")?;
+    }
+    make_dir(&root.join("proc"))?;
+    Ok(root)
+}
+
+/// Joins overlayfs options; its separators have no escape in `mount(2)`'s syntax for lowerdir
+/// that all kernels share, so directories with them are refused.
+fn overlay_options(lower: &Path, upper: &Path, work: &Path) -> anyhow::Result<String> {
+    let dir = |path: &Path| match path.to_str() {
+        Some(text) if !text.contains([',', ':', '\\']) => Ok(text.to_owned()),
+        _ => bail!(
+            "overlayfs cannot take the directory {}: use a run directory without , : \\ in its name",
+            path.display()
+        ),
+    };
+    Ok(format!(
+        "lowerdir={},upperdir={},workdir={}",
+        dir(lower)?,
+        dir(upper)?,
+        dir(work)?
+    ))
+}
+
+fn make_dir(path: &Path) -> anyhow::Result<()> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("making {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn mount_plain(
+    what: Option<&str>,
+    target: &Path,
+    kind: Option<&str>,
+    flags: MsFlags,
+    options: &str,
+) -> anyhow::Result<()> {
+    mount(what, target, kind, flags, Some(options)).with_context(|| {
+        format!(
+            "mounting {} on {}",
+            what.unwrap_or("nothing"),
+            target.display()
+        )
+    })
+}
+
+/// Runs the second stage; returns only if it fails.
+///
+/// # Errors
+/// If the root cannot be entered, or there is no such command in it.
+fn become_init(args: &InitArgs) -> anyhow::Result<Infallible> {
+    set_pdeathsig(Signal::SIGKILL).context("tying the sandbox's first process to its parent")?;
+    let proc = args.root.join("proc");
+    mount_plain(Some("proc"), &proc, Some("proc"), MsFlags::empty(), "")?;
+    // pivot_root(2), "pivot_root(".", ".")": the old root ends up under the new one.
+    chdir(&args.root).context("entering the root")?;
+    pivot_root(".", ".").context("changing the root")?;
+    umount2(".", MntFlags::MNT_DETACH).context("leaving the old root behind")?;
+    chdir("/").context("entering the new root")?;
+    execute(&args.command)
+}
+
+/// Executes a command in place of this process; returns only if it fails.
+///
+/// # Errors
+/// If there is no such command.
+fn become_command(args: &ExecArgs) -> anyhow::Result<Infallible> {
+    set_pdeathsig(Signal::SIGKILL).context("tying the command to its parent")?;
+    execute(&args.command)
+}
+
+fn execute(command: &[OsString]) -> anyhow::Result<Infallible> {
+    unblock_signals()?;
+    let argv: Result<Vec<CString>, _> = command
+        .iter()
+        .map(|arg| CString::new(arg.clone().into_vec()))
+        .collect();
+    let argv = argv.context("an argument has a NUL in it")?;
+    let program = argv.first().context("there is no command")?;
+    execvp(program, &argv).with_context(|| {
+        format!(
+            "executing {}",
+            std::ffi::OsStr::from_bytes(program.as_bytes()).display()
+        )
+    })
+}

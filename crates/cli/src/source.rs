@@ -1,0 +1,156 @@
+//! A source, opened: what `record`, `from-trace`, `verify` and `mount` start from.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use blocks::{FileId, Timestamp, Tree};
+use localfs::{DirSource, Reason, SourceKind, SourceRoot};
+use tracer::{Trace, TraceInfo};
+use yolofs::Space;
+
+use crate::output::counter;
+
+/// A source with all of its metadata.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// The opened directory.
+    pub(crate) root: Arc<SourceRoot>,
+    /// Its metadata.
+    pub(crate) tree: Arc<Tree>,
+}
+
+impl Source {
+    /// Opens a directory tree or a disk image, and scans it.
+    ///
+    /// # Errors
+    /// If it cannot be opened or scanned.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let root = Arc::new(SourceRoot::open(path)?);
+        Self::scan(root)
+    }
+
+    /// Scans an opened source. What could not be read of it is said on the log.
+    ///
+    /// # Errors
+    /// If it cannot be scanned.
+    pub(crate) fn scan(root: Arc<SourceRoot>) -> anyhow::Result<Self> {
+        let bar = counter("scanning the source");
+        let scan = localfs::scan(&root, |progress| bar.set_position(progress.files))?;
+        bar.finish_and_clear();
+        for note in scan.report.notes() {
+            let path = OsStr::from_bytes(&note.path).display();
+            let what = match note.reason {
+                Reason::OtherMount => "another file system is mounted there: left out".to_owned(),
+                Reason::Changed => "changed while it was scanned".to_owned(),
+                Reason::Unreadable { errno } => {
+                    format!(
+                        "cannot be read: {}",
+                        std::io::Error::from_raw_os_error(errno)
+                    )
+                }
+                Reason::NotServable => "cannot be served: left out".to_owned(),
+            };
+            log::warn!("{path}: {what}");
+        }
+        if scan.report.more() > 0 {
+            log::warn!("{} more like these", scan.report.more());
+        }
+        Ok(Self {
+            root,
+            tree: Arc::new(scan.tree),
+        })
+    }
+
+    /// Returns what reads the source's files.
+    #[must_use]
+    pub(crate) fn reader(&self) -> Arc<DirSource> {
+        Arc::new(DirSource::new(
+            Arc::clone(&self.root),
+            Arc::clone(&self.tree) as Arc<_>,
+        ))
+    }
+
+    /// Returns the disk image of a disk source: its name, and its file in the tree.
+    ///
+    /// # Errors
+    /// If the source is a directory tree.
+    pub(crate) fn disk(&self) -> anyhow::Result<(&OsStr, FileId)> {
+        let name = match self.root.kind() {
+            SourceKind::Disk { name, .. } => Some(name.as_os_str()),
+            SourceKind::Tree => None,
+        };
+        let name = name.context("the source is a directory tree, not a disk image")?;
+        let file = self
+            .tree
+            .resolve(name.as_bytes())
+            .context("the disk image is gone")?;
+        Ok((name, file))
+    }
+
+    /// Returns the bytes of all regular files: what shares are shares of.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> u64 {
+        let files = self.tree.files().map(|(_, inode)| inode.attr);
+        files
+            .filter(|attr| attr.kind == blocks::NodeKind::File)
+            .map(|attr| attr.size)
+            .sum()
+    }
+}
+
+/// Returns what tells how full a source's file system is.
+pub(crate) fn space(
+    root: &Arc<SourceRoot>,
+) -> impl Fn() -> std::io::Result<Space> + Send + Sync + 'static {
+    let root = Arc::clone(root);
+    move || {
+        let all = root.statfs()?;
+        Ok(Space {
+            block_size: u32::try_from(all.fragment_size()).unwrap_or(4096),
+            blocks: all.blocks(),
+            blocks_free: all.blocks_free(),
+            blocks_available: all.blocks_available(),
+            inodes: all.files(),
+            inodes_free: all.files_free(),
+        })
+    }
+}
+
+/// Returns what a trace of this source says of itself.
+#[must_use]
+pub(crate) fn trace_info(root: &SourceRoot, started: SystemTime) -> TraceInfo {
+    TraceInfo {
+        label: root.label().into_vec(),
+        source: root.id(),
+        started: timestamp(started),
+    }
+}
+
+/// Returns a moment as file systems write it.
+#[must_use]
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+    // A clock before 1970 is not set yet: 0 says as much.
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let secs = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp {
+        secs,
+        nanos: since.subsec_nanos(),
+    }
+}
+
+/// Writes a trace to a file, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn write_trace(trace: &Trace, path: &Path) -> anyhow::Result<()> {
+    let bytes = trace.write().context("encoding the trace")?;
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".part");
+    std::fs::write(&aside, bytes)
+        .and_then(|()| std::fs::rename(&aside, path))
+        .with_context(|| format!("writing the trace to {}", path.display()))
+}

@@ -1,0 +1,152 @@
+//! What `yolofs status` shows of a mount.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::output::{percent, table};
+use crate::size::Size;
+
+/// One mount at one moment. Byte counts and request counts are since it was mounted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MountStatus {
+    /// Name in the run directory.
+    pub(crate) id: String,
+    /// Where it is mounted.
+    pub(crate) mountpoint: PathBuf,
+    /// What is mounted.
+    pub(crate) source: PathBuf,
+    /// `lower` or `disk`.
+    pub(crate) mode: String,
+    /// `serving`, or `dead` if its daemon is gone.
+    pub(crate) state: String,
+    /// The daemon.
+    pub(crate) pid: u32,
+    /// What there is to say of the boot image, if one is in use.
+    pub(crate) boot: Option<BootStatus>,
+    /// What the daemon was asked and what it answered; absent if it is dead.
+    pub(crate) served: Option<ServedStatus>,
+}
+
+/// The boot image of a mount.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BootStatus {
+    /// Its name.
+    pub(crate) image: String,
+    /// Its content id.
+    pub(crate) content: String,
+    /// Blocks of 4 KiB that are still valid.
+    pub(crate) blocks: u64,
+    /// Blocks dropped because their file changed since the recording.
+    pub(crate) stale_blocks: u64,
+    /// Files dropped for that reason.
+    pub(crate) stale_files: u64,
+    /// Reads that met damaged data and went to the source instead.
+    pub(crate) damaged: u64,
+    /// Pages brought into the page cache.
+    pub(crate) injected_pages: u64,
+    /// Of these, pages that were asked for again because the kernel had dropped them.
+    pub(crate) evicted_pages: u64,
+    /// Where the prewarm stands: `off`, `running`, `done`, `cancelled` or `failed`.
+    pub(crate) prewarm: String,
+}
+
+/// What a daemon did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ServedStatus {
+    /// Runs of blocks answered from the boot image.
+    pub(crate) hits: u64,
+    /// Runs of blocks that were not in it.
+    pub(crate) misses: u64,
+    /// Bytes answered from the boot image.
+    pub(crate) hit_bytes: u64,
+    /// Bytes read from the source.
+    pub(crate) fallthrough_bytes: u64,
+    /// How far this boot went beyond the recording: fallthrough bytes in thousandths of the boot
+    /// image's bytes. 0 is a boot like the recorded one; above 200 it is worth recording anew.
+    pub(crate) divergence_permille: u64,
+    /// Files that changed while they were mounted.
+    pub(crate) diverted_files: u64,
+    /// Requests of the kernel, by kind.
+    pub(crate) requests: BTreeMap<String, u64>,
+}
+
+/// Writes the status of all mounts for people.
+#[must_use]
+pub(crate) fn text(mounts: &[MountStatus]) -> String {
+    if mounts.is_empty() {
+        return "nothing is mounted".to_owned();
+    }
+    mounts.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn one(mount: &MountStatus) -> String {
+    let head = format!(
+        "{} on {} ({}, {}, pid {})\n",
+        mount.source.display(),
+        mount.mountpoint.display(),
+        mount.mode,
+        mount.state,
+        mount.pid
+    );
+    let mut rows = Vec::new();
+    let mut row = |name: &str, value: String| rows.push(vec![format!("  {name}"), value]);
+    if let Some(boot) = &mount.boot {
+        let id: String = boot.content.chars().take(12).collect();
+        row(
+            "boot image",
+            format!("{} ({id}), {}", boot.image, Size(boot.blocks * 4096)),
+        );
+        if boot.stale_files > 0 {
+            let stale = Size(boot.stale_blocks * 4096);
+            row(
+                "stale",
+                format!("{} files, {stale}: record again", boot.stale_files),
+            );
+        }
+        if boot.damaged > 0 {
+            row(
+                "damaged",
+                format!("{} reads: see bootimg verify", boot.damaged),
+            );
+        }
+        let pages = format!(
+            "{} pages, {} evicted",
+            boot.injected_pages, boot.evicted_pages
+        );
+        row("injected", format!("{pages} (prewarm {})", boot.prewarm));
+    } else {
+        row("boot image", "none".to_owned());
+    }
+    if let Some(served) = &mount.served {
+        let all = served.hit_bytes + served.fallthrough_bytes;
+        row(
+            "from boot image",
+            format!("{} in {} hits", Size(served.hit_bytes), served.hits),
+        );
+        let fell = Size(served.fallthrough_bytes);
+        let share = percent(served.fallthrough_bytes, all);
+        row(
+            "from source",
+            format!("{fell} in {} misses ({share})", served.misses),
+        );
+        let permille = served.divergence_permille;
+        row(
+            "divergence",
+            format!("{}.{} %", permille / 10, permille % 10),
+        );
+        if served.diverted_files > 0 {
+            row(
+                "changed files",
+                format!("{} while mounted", served.diverted_files),
+            );
+        }
+        let counts = served.requests.iter().filter(|(_, count)| **count > 0);
+        let counts: Vec<_> = counts
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        row("requests", counts.join(", "));
+    }
+    head + &table(&rows)
+}

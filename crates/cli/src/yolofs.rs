@@ -1,0 +1,54 @@
+//! The program `yolofs`: mounts sources, serves them, and tells how they do.
+
+mod assemble;
+mod daemon;
+mod mount;
+mod prewarmer;
+mod status;
+mod umount;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::completions::CompletionsArgs;
+use crate::exit::{EXIT_CODES, Outcome, report};
+use crate::run_dir::RunDirArg;
+use crate::store::StoreArgs;
+
+/// Serve a directory tree or a disk image from its boot image, whatever the disk is doing.
+#[derive(Debug, Parser)]
+#[command(name = "yolofs", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Yolofs {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    run_dir: RunDirArg,
+    #[command(subcommand)]
+    command: YolofsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum YolofsCommand {
+    Mount(mount::MountArgs),
+    Umount(umount::UmountArgs),
+    Status(status::StatusArgs),
+    Completions(CompletionsArgs),
+}
+
+/// Parses the command line, does what it says, and returns the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    crate::logging::init(log::LevelFilter::Warn);
+    let args = Yolofs::parse();
+    report("yolofs", &run(&args))
+}
+
+fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
+    match &args.command {
+        YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
+        YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
+        YolofsCommand::Status(command) => status::run(command, &args.run_dir),
+        YolofsCommand::Completions(command) => command.print::<Yolofs>(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Putting together what a mount serves: a source, its names, and a boot image if there is one.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow, bail};
+use blocks::{BlockSource, CachedSource, Namespace, Tree};
+use bootimg::{Attached, Image};
+use localfs::{DirSource, LiveTree, Paths, SourceKind, SourceRoot};
+use tracer::Recorder;
+use yolofs::{Config, FileSystem, Mode, Readahead};
+
+use super::mount::{BootChoice, ModeArg, MountArgs};
+use crate::source::Source;
+use crate::store::StoreArgs;
+
+/// The source of a mount with a boot image: what the image has not, the disk has.
+pub(super) type Cached = CachedSource<Arc<Attached>, Arc<DirSource>>;
+
+/// What is served, before it is mounted.
+pub(super) struct Assembly {
+    pub(super) fs: FileSystem,
+    pub(super) tree: Arc<Tree>,
+    pub(super) boot: Option<(String, Arc<Attached>, Arc<Cached>)>,
+    pub(super) recorder: Option<Arc<Recorder>>,
+    pub(super) mode: Mode,
+}
+
+pub(super) fn assemble(
+    args: &MountArgs,
+    store: &StoreArgs,
+    root: &Arc<SourceRoot>,
+) -> anyhow::Result<Assembly> {
+    let image = choose_image(args, store, root)?;
+    let tree = match &image {
+        Some((_, image)) if args.trust => Arc::clone(image.tree()),
+        None if args.trust => bail!(
+            "--trust takes names and attributes from a boot image, and there is none of {}: \
+             record one, or mount without --trust",
+            root.path().display()
+        ),
+        _ => Source::scan(Arc::clone(root))?.tree,
+    };
+    let (names, paths): (Arc<dyn Namespace>, Arc<dyn Paths>) = match args.revalidate {
+        None => (Arc::clone(&tree) as _, Arc::clone(&tree) as _),
+        Some(ttl) => {
+            let live = LiveTree::new(Arc::clone(root), Arc::clone(&tree), ttl)
+                .context("preparing to ask the source again and again")?;
+            let live = Arc::new(live);
+            (Arc::clone(&live) as _, live as _)
+        }
+    };
+    let reader = Arc::new(DirSource::new(Arc::clone(root), paths));
+    let boot = image.map(|(name, image)| {
+        let image = Arc::new(image.attach(&tree));
+        warn_stale(&name, &image);
+        let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&reader)));
+        (name, image, cached)
+    });
+    let source: Arc<dyn BlockSource> = match &boot {
+        Some((_, _, cached)) => Arc::clone(cached) as _,
+        None => Arc::clone(&reader) as _,
+    };
+    let mode = mode(args.mode, root);
+    let boot_files = boot.iter().flat_map(|(_, image, _)| &image.plan().extents);
+    let boot_files: HashSet<_> = boot_files.map(|extent| extent.file).collect();
+    let mut fs = FileSystem::new(names, source, Config { mode, boot_files })
+        .with_sparse(Arc::clone(&reader) as _)
+        .with_backing(Arc::clone(&reader) as _)
+        .with_space(crate::source::space(root));
+    let recorder = args
+        .record
+        .as_ref()
+        .map(|_| Arc::new(Recorder::new(tracer::Limits::default())));
+    if let Some(recorder) = &recorder {
+        fs = fs
+            .with_observer(Arc::clone(recorder) as _)
+            .with_residency(reader);
+    }
+    Ok(Assembly {
+        fs,
+        tree,
+        boot,
+        recorder,
+        mode,
+    })
+}
+
+fn mode(asked: Option<ModeArg>, root: &SourceRoot) -> Mode {
+    match (asked, root.kind()) {
+        (Some(ModeArg::Lower), _) | (None, SourceKind::Tree) => Mode::Lower,
+        (Some(ModeArg::Disk), _) | (None, SourceKind::Disk { .. }) => Mode::Disk,
+    }
+}
+
+pub(super) fn readahead(args: &MountArgs, has_boot_image: bool) -> Readahead {
+    match args.readahead {
+        Some(size) => Readahead::Kib(u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)),
+        None if has_boot_image && args.no_inject => Readahead::Kib(0),
+        None => Readahead::Kernel,
+    }
+}
+
+fn choose_image(
+    args: &MountArgs,
+    store: &StoreArgs,
+    root: &SourceRoot,
+) -> anyhow::Result<Option<(String, Arc<Image>)>> {
+    let (store, id) = match &args.boot {
+        BootChoice::None => return Ok(None),
+        BootChoice::File(path) => {
+            let image = Image::open(path).context("opening the boot image")?;
+            return Ok(Some((path.display().to_string(), Arc::new(image))));
+        }
+        BootChoice::Auto => {
+            let Some(store) = store.open_existing()? else {
+                return Ok(None);
+            };
+            let Some(id) = store.find_source(root.id())? else {
+                return Ok(None);
+            };
+            (store, id)
+        }
+        BootChoice::Image(wanted) => {
+            let store = store.open()?;
+            let id = store.resolve(wanted)?;
+            (store, id)
+        }
+    };
+    let name = store
+        .names_of(&id)?
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| id.short());
+    match store.open_image(&id) {
+        Ok(image) => Ok(Some((name, Arc::new(image)))),
+        // An image that somebody asked for by name must be there; one that we found ourselves
+        // is only an offer.
+        Err(error) if args.boot == BootChoice::Auto && !args.trust => {
+            log::warn!("boot image {name} cannot be used: {:#}", anyhow!(error));
+            Ok(None)
+        }
+        Err(error) => Err(error).with_context(|| format!("opening the boot image {name}")),
+    }
+}
+
+/// Says once that a boot image is partly stale; `status` says it again whenever asked.
+fn warn_stale(name: &str, image: &Attached) {
+    let report = image.report();
+    if let Some(first) = report.dropped.first() {
+        log::warn!(
+            "boot image {name}: {} files changed since it was recorded and are read from the \
+             source, {} among them; record again to make them fast",
+            report.dropped.len(),
+            String::from_utf8_lossy(&first.path)
+        );
+    }
+}

@@ -1,0 +1,408 @@
+//! The process behind a mount: assembles the file system, serves it, answers commands, and ends
+//! when the mount does.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use blocks::Tree;
+use bootimg::Attached;
+use localfs::SourceRoot;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use parking_lot::Mutex;
+use tracer::Recorder;
+use yolofs::{Busy, Counters, End, Lock, Mode, Mount, MountOptions};
+
+use super::assemble::{Cached, assemble, readahead};
+use super::mount::MountArgs;
+use super::prewarmer::Prewarmer;
+use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
+use crate::interrupt::Interrupt;
+use crate::mount_table::{clear, kind_at, needs_root};
+use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
+use crate::status::{BootStatus, MountStatus, ServedStatus};
+use crate::store::StoreArgs;
+
+/// How long users of a mount may take to let go before `umount` gives up and says "busy".
+const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the wait for the last user of an unmounted mount takes between two looks; each look
+/// is a wait on a condition, so this bounds nothing that anyone sees.
+const USERS_CHECK: Duration = Duration::from_secs(3600);
+
+/// Everything a running mount consists of.
+#[derive(Debug)]
+struct Daemon {
+    run_dir: RunDir,
+    record: MountRecord,
+    mode: Mode,
+    mount: Arc<Mount>,
+    boot: Option<Boot>,
+    recorder: Option<Arc<Recorder>>,
+    started: SystemTime,
+}
+
+/// The boot image in use.
+#[derive(Debug)]
+struct Boot {
+    name: String,
+    image: Arc<Attached>,
+    source: Arc<Cached>,
+    prewarmer: Arc<Prewarmer>,
+}
+
+/// Mounts and serves until the mount is over; calls `serving` once, when it is served.
+pub(super) fn serve(
+    args: &MountArgs,
+    store: &StoreArgs,
+    run_dir: &RunDir,
+    mountpoint: &Path,
+    serving: &dyn Fn() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
+    allow_many_files();
+    // Opened before the mount covers it: a mount may lie over its own source.
+    let root = Arc::new(SourceRoot::open(&args.source)?);
+    clear_dead(run_dir, mountpoint, &run_dir.take_turn()?)?;
+    let assembly = assemble(args, store, &root)?;
+    let id = RunDir::id_of(mountpoint);
+    // Looked at again: while we scanned, another daemon may have taken the place.
+    let turn = run_dir.take_turn()?;
+    clear_dead(run_dir, mountpoint, &turn)?;
+    let listener = listen(&run_dir.socket(&id))?;
+    let mut options = MountOptions::new(mountpoint, root.path().to_string_lossy());
+    options.threads =
+        std::num::NonZeroUsize::new(usize::from(args.threads)).context("a mount needs a thread")?;
+    options.readahead = readahead(args, assembly.boot.is_some());
+    let mount = Mount::start(Arc::new(assembly.fs), &options)
+        .with_context(|| format!("mounting on {}{}", mountpoint.display(), needs_root()))?;
+    let mount = Arc::new(mount);
+    let record = MountRecord {
+        pid: std::process::id(),
+        pid_started: process_start(std::process::id())?,
+        source: root.path().to_path_buf(),
+        mountpoint: mountpoint.to_path_buf(),
+        boot_image: assembly
+            .boot
+            .as_ref()
+            .map(|(_, image, _)| image.image().info().id.to_string()),
+        id: id.clone(),
+    };
+    run_dir.write(&record)?;
+    drop(turn);
+    let boot = assembly.boot.map(|(name, image, source)| {
+        let lock = if args.lock { Lock::Yes } else { Lock::No };
+        let prewarmer = Prewarmer::new(Arc::clone(&mount), Arc::clone(&image), lock);
+        Boot {
+            name,
+            image,
+            source,
+            prewarmer,
+        }
+    });
+    let daemon = Arc::new(Daemon {
+        run_dir: run_dir.clone(),
+        record,
+        mode: assembly.mode,
+        mount,
+        boot,
+        recorder: assembly.recorder,
+        started: SystemTime::now(),
+    });
+    let trace = args
+        .record
+        .as_deref()
+        .map(std::path::absolute)
+        .transpose()?;
+    // The directory it was started in must not stay busy because of us.
+    std::env::set_current_dir("/").context("leaving the current directory")?;
+    let served = daemon.run(args, listener, &interrupt, serving);
+    daemon.leave();
+    served?;
+    trace.map_or(Ok(()), |path| {
+        daemon.keep_trace(&path, &root, &assembly.tree)
+    })
+}
+
+/// A prewarm holds a descriptor on every file of the boot set; the usual 1024 are not enough for
+/// a Debian. What the system will not give costs speed only.
+fn allow_many_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        log::debug!("the limit of open files stays as it is: {error}");
+    }
+}
+
+/// Clears what an earlier daemon left at this place when it crashed.
+fn clear_dead(run_dir: &RunDir, mountpoint: &Path, turn: &Turn) -> anyhow::Result<()> {
+    let Some(record) = run_dir.find(mountpoint)? else {
+        return Ok(());
+    };
+    if record.is_mounted()? {
+        bail!(
+            "{} is served already, by process {}",
+            mountpoint.display(),
+            record.pid
+        );
+    }
+    // A daemon that is still alive serves the last users of a mount that is gone from here.
+    if !record.is_alive() && kind_at(mountpoint)?.as_deref() == Some(MOUNT_KIND) {
+        clear(mountpoint)?;
+    }
+    run_dir.remove(&record, turn);
+    Ok(())
+}
+
+/// What wakes the daemon's main thread.
+enum Happening {
+    /// A signal asked the process to end.
+    Interrupted,
+    /// A command asked to unmount, and waits for the answer.
+    Unmount(Busy, Sender<Answer>),
+    /// The mount is over.
+    Over(End),
+}
+
+impl Daemon {
+    /// Serves until the mount is over.
+    fn run(
+        self: &Arc<Self>,
+        args: &MountArgs,
+        listener: UnixListener,
+        interrupt: &Interrupt,
+        serving: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (tell, happenings) = channel();
+        self.watch_mount(tell.clone())?;
+        self.watch_signals(interrupt, tell.clone())?;
+        let callers = self.take_commands(listener, tell)?;
+        self.first_prewarm(args)?;
+        serving()?;
+        // Ends with the mount: the threads above hold the other ends for as long as they live.
+        while let Ok(happening) = happenings.recv() {
+            match happening {
+                // Users of the mount are served until they let go; a second signal ends us.
+                Happening::Interrupted => self.unmount(Busy::Lazy)?,
+                Happening::Unmount(busy, answer) => {
+                    let done = match self.unmount(busy) {
+                        // The place is free for another daemon from now on.
+                        Ok(()) => {
+                            self.leave();
+                            Answer::Unmounted
+                        }
+                        Err(error) => Answer::Failed {
+                            why: format!("{error:#}"),
+                        },
+                    };
+                    // A command that went away does not care.
+                    let _told = answer.send(done);
+                }
+                Happening::Over(End::Unmounted) => {
+                    self.stop_prewarm();
+                    self.leave();
+                }
+                Happening::Over(End::SessionOver) => break,
+                Happening::Over(End::Failed(why)) => {
+                    bail!("serving {}: {why}", self.record.mountpoint.display())
+                }
+            }
+        }
+        callers.wait_until_answered();
+        Ok(())
+    }
+
+    /// Tells when the visible mount is gone, and when the last user of it is.
+    fn watch_mount(&self, tell: Sender<Happening>) -> anyhow::Result<()> {
+        let mount = Arc::clone(&self.mount);
+        let watch = move || {
+            let end = mount.wait();
+            // Nobody listens any more when the daemon is ending by itself.
+            let users_left = end == End::Unmounted;
+            if tell.send(Happening::Over(end)).is_err() || !users_left {
+                return;
+            }
+            while !mount.wait_for_users(USERS_CHECK) {}
+            let _told = tell.send(Happening::Over(End::SessionOver));
+        };
+        std::thread::Builder::new()
+            .name("watch-mount".to_owned())
+            .spawn(watch)
+            .context("starting the thread that watches the mount")?;
+        Ok(())
+    }
+
+    /// Tells of the first signal, and ends a prewarm that somebody waits for.
+    fn watch_signals(
+        self: &Arc<Self>,
+        interrupt: &Interrupt,
+        tell: Sender<Happening>,
+    ) -> anyhow::Result<()> {
+        let (daemon, interrupt) = (Arc::clone(self), interrupt.clone());
+        let watch = move || {
+            interrupt.wait();
+            daemon.stop_prewarm();
+            // Nobody listens any more when the daemon is ending by itself.
+            let _told = tell.send(Happening::Interrupted);
+        };
+        std::thread::Builder::new()
+            .name("watch-signals".to_owned())
+            .spawn(watch)
+            .context("starting the thread that waits for signals")?;
+        Ok(())
+    }
+
+    fn take_commands(
+        self: &Arc<Self>,
+        listener: UnixListener,
+        tell: Sender<Happening>,
+    ) -> anyhow::Result<Arc<Callers>> {
+        let daemon = Arc::clone(self);
+        let tell = Mutex::new(tell);
+        serve_commands(listener, move |request| match request {
+            Request::Status => Answer::Status(Box::new(daemon.status())),
+            Request::Prewarm { budget } => daemon.prewarm(budget),
+            Request::Unmount { lazy } => {
+                let busy = if lazy { Busy::Lazy } else { Busy::Wait };
+                let (answer, answers) = channel();
+                let asked = tell.lock().send(Happening::Unmount(busy, answer)).is_ok();
+                // No answer means that the daemon is ending already.
+                asked
+                    .then(|| answers.recv().ok())
+                    .flatten()
+                    .unwrap_or(Answer::Unmounted)
+            }
+        })
+    }
+
+    /// Starts to bring the boot image into the page cache, if that is wanted, and waits for it,
+    /// if that is wanted.
+    fn first_prewarm(&self, args: &MountArgs) -> anyhow::Result<()> {
+        let Some(boot) = self.boot.as_ref().filter(|_| !args.no_inject) else {
+            return Ok(());
+        };
+        if self.recorder.is_some() {
+            return Ok(()); // a recording must not learn from a prewarm
+        }
+        let prewarm = boot.prewarmer.start(args.budget.map(|size| size.0))?;
+        if args.wait_prewarm {
+            // A panic of the prewarm is on the log, and costs speed only.
+            let _ended = prewarm.join();
+        }
+        Ok(())
+    }
+
+    fn prewarm(&self, budget: Option<u64>) -> Answer {
+        let Some(boot) = &self.boot else {
+            return Answer::Failed {
+                why: "the mount has no boot image".to_owned(),
+            };
+        };
+        match boot.prewarmer.run(budget) {
+            Ok(summary) => Answer::Prewarmed(summary),
+            Err(error) => Answer::Failed {
+                why: format!("{error:#}"),
+            },
+        }
+    }
+
+    /// Takes the mount out of the run directory.
+    fn leave(&self) {
+        match self.run_dir.take_turn() {
+            Ok(turn) => self.run_dir.remove(&self.record, &turn),
+            // What stays there reads as a dead daemon's: the next mount or umount clears it.
+            Err(error) => log::warn!("the description of the mount stays: {error:#}"),
+        }
+    }
+
+    fn stop_prewarm(&self) {
+        if let Some(boot) = &self.boot {
+            boot.prewarmer.cancel();
+        }
+    }
+
+    fn unmount(&self, busy: Busy) -> anyhow::Result<()> {
+        self.stop_prewarm();
+        self.mount.unmount(busy, UMOUNT_PATIENCE)?;
+        Ok(())
+    }
+
+    fn status(&self) -> MountStatus {
+        let counters = self.mount.counters();
+        let cached = self
+            .boot
+            .as_ref()
+            .map(|boot| boot.source.counts())
+            .unwrap_or_default();
+        let boot_bytes = self.boot.as_ref().map_or(0, |boot| {
+            boot.image.plan().block_count().saturating_mul(4096)
+        });
+        // Without a boot image every byte read comes from the source.
+        let fallthrough_bytes = match &self.boot {
+            Some(_) => cached.fallthrough_bytes,
+            None => counters.bytes_read,
+        };
+        let requests: BTreeMap<String, u64> = counters
+            .by_kind()
+            .map(|(kind, count)| (kind.name().to_owned(), count))
+            .collect();
+        MountStatus {
+            id: self.record.id.clone(),
+            mountpoint: self.record.mountpoint.clone(),
+            source: self.record.source.clone(),
+            mode: match self.mode {
+                Mode::Lower => "lower".to_owned(),
+                Mode::Disk => "disk".to_owned(),
+            },
+            state: if self.mount.visible() {
+                "serving"
+            } else {
+                "detached"
+            }
+            .to_owned(),
+            pid: self.record.pid,
+            boot: self.boot.as_ref().map(|boot| boot.status(&counters)),
+            served: Some(ServedStatus {
+                hits: cached.hits,
+                misses: cached.misses,
+                hit_bytes: cached.hit_bytes,
+                fallthrough_bytes,
+                divergence_permille: (fallthrough_bytes * 1000)
+                    .checked_div(boot_bytes)
+                    .unwrap_or(0),
+                diverted_files: counters.diverted_files,
+                requests,
+            }),
+        }
+    }
+
+    /// Writes what was recorded.
+    fn keep_trace(&self, path: &Path, root: &SourceRoot, tree: &Tree) -> anyhow::Result<()> {
+        let Some(recorder) = &self.recorder else {
+            return Ok(());
+        };
+        let trace = recorder.finish(crate::source::trace_info(root, self.started), tree);
+        crate::source::write_trace(&trace, path)
+    }
+}
+
+impl Boot {
+    fn status(&self, counters: &Counters) -> BootStatus {
+        let (report, counts) = (self.image.report(), self.image.counts());
+        BootStatus {
+            image: self.name.clone(),
+            content: self.image.image().info().id.to_string(),
+            blocks: self.image.plan().block_count(),
+            stale_blocks: report.blocks_dropped,
+            stale_files: report.dropped.len() as u64,
+            damaged: counts.damaged_reads + counts.failed_reads,
+            injected_pages: counters.injected_pages,
+            evicted_pages: counters.evicted_pages,
+            prewarm: self.prewarmer.state().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `yolofs mount`: starts the daemon and waits until it serves.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::ValueEnum;
+use nix::unistd::setsid;
+use serde::{Deserialize, Serialize};
+
+use super::daemon;
+use crate::exit::Outcome;
+use crate::run_dir::{RunDir, RunDirArg};
+use crate::size::Size;
+use crate::store::StoreArgs;
+use crate::until::seconds;
+
+/// Set for the daemon by the command that starts it: a flag could not be appended to a command
+/// line that has a `--`.
+const NOTIFY_PARENT: &str = "YOLOFS_NOTIFY_PARENT";
+
+/// Mount a directory tree or a disk image, read-only
+///
+/// Returns when it is served. A second mount of the same source at the same place changes nothing.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct MountArgs {
+    /// A directory tree, or a disk image (raw or qcow2)
+    pub(super) source: PathBuf,
+    /// An existing directory; it may be the source itself
+    pub(super) mountpoint: PathBuf,
+    /// Boot image to serve from: a name or an id of the store, a file (with a `/`), `auto` (the
+    /// newest of this source) or `none`
+    #[arg(long, value_name = "IMAGE", default_value = "auto")]
+    pub(super) boot: BootChoice,
+    /// How to serve: `lower` for container trees, `disk` for disk images [default: by the source]
+    #[arg(long)]
+    pub(super) mode: Option<ModeArg>,
+    /// Write a trace of what is read to this file when it is unmounted
+    #[arg(long, value_name = "FILE")]
+    pub(super) record: Option<PathBuf>,
+    /// Serve in this process instead of a daemon of its own
+    #[arg(long)]
+    pub(super) foreground: bool,
+    /// The source never changes: take names and attributes from the boot image, read nothing
+    #[arg(long, help_heading = "Validity", conflicts_with = "revalidate")]
+    pub(super) trust: bool,
+    /// The source may change while it is mounted: ask it again after so many seconds
+    #[arg(long, value_name = "SECS", help_heading = "Validity", value_parser = seconds)]
+    pub(super) revalidate: Option<Duration>,
+    /// Answer reads from the boot image one by one instead of pushing it into the page cache
+    #[arg(long, help_heading = "Prewarm")]
+    pub(super) no_inject: bool,
+    /// Return when the boot image is in the page cache, not before
+    #[arg(long, help_heading = "Prewarm", conflicts_with = "no_inject")]
+    pub(super) wait_prewarm: bool,
+    /// Push at most so much into the page cache
+    #[arg(long, value_name = "SIZE", help_heading = "Prewarm")]
+    pub(super) budget: Option<Size>,
+    /// Lock what was pushed in memory, until it is unmounted
+    #[arg(long, help_heading = "Prewarm", conflicts_with = "no_inject")]
+    pub(super) lock: bool,
+    /// How far the kernel reads ahead [default: the kernel's own, 128 KiB; 0 with --no-inject,
+    /// because what lies beside recorded blocks is on the disk]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) readahead: Option<Size>,
+    /// Threads that answer requests
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(super) threads: u8,
+    /// Tell the parent on standard output when it is served
+    #[arg(long, hide = true, env = NOTIFY_PARENT)]
+    pub(super) notify_parent: bool,
+}
+
+/// Which boot image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BootChoice {
+    /// The newest of the source, or none if there is none.
+    Auto,
+    /// None.
+    None,
+    /// This one of the store.
+    Image(String),
+    /// This file: whatever has a `/` in it.
+    File(PathBuf),
+}
+
+impl FromStr for BootChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "auto" => Self::Auto,
+            "none" => Self::None,
+            path if path.contains('/') => Self::File(path.into()),
+            name => Self::Image(name.to_owned()),
+        })
+    }
+}
+
+/// `--mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ModeArg {
+    /// For container trees: opens cost no request.
+    Lower,
+    /// For disk images: whole files pass through to the source.
+    Disk,
+}
+
+/// What the daemon tells the command that started it, once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub(super) enum Started {
+    /// The mount serves.
+    Serving,
+    /// There is no mount.
+    Failed {
+        /// Why, for people.
+        why: String,
+    },
+}
+
+pub(super) fn run(
+    args: &MountArgs,
+    store: &StoreArgs,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<Outcome> {
+    let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let mountpoint = args.mountpoint.canonicalize().with_context(|| {
+        format!(
+            "opening the mount point {} (does it exist?)",
+            args.mountpoint.display()
+        )
+    })?;
+    if args.notify_parent || args.foreground {
+        return serve(args, store, &run_dir, &mountpoint);
+    }
+    if let Some(existing) = run_dir
+        .find(&mountpoint)?
+        .filter(|record| record.is_alive())
+    {
+        let source = args.source.canonicalize().context("opening the source")?;
+        if existing.source == source {
+            return Ok(Outcome::Done);
+        }
+        bail!(
+            "{} is mounted on {} already: unmount it first (yolofs umount)",
+            existing.source.display(),
+            mountpoint.display()
+        );
+    }
+    start_daemon(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
+    Ok(Outcome::Done)
+}
+
+/// Serves in this process, and tells the parent, if one waits, how the start went.
+fn serve(
+    args: &MountArgs,
+    store: &StoreArgs,
+    run_dir: &RunDir,
+    mountpoint: &Path,
+) -> anyhow::Result<Outcome> {
+    if args.notify_parent {
+        // A session of its own: neither Ctrl-C nor the end of the terminal is meant for a daemon.
+        setsid().context("leaving the terminal's session")?;
+    }
+    let told = std::cell::Cell::new(false);
+    let serving = || {
+        told.set(true);
+        if args.notify_parent {
+            tell(&Started::Serving)
+        } else {
+            Ok(())
+        }
+    };
+    let result = daemon::serve(args, store, run_dir, mountpoint, &serving);
+    if let (Err(error), true, false) = (&result, args.notify_parent, told.get()) {
+        return tell(&Started::Failed {
+            why: format!("{error:#}"),
+        })
+        .map(|()| Outcome::Done);
+    }
+    result.map(|()| Outcome::Done)
+}
+
+fn tell(started: &Started) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, started).context("telling the command that it is served")?;
+    writeln!(out)
+        .and_then(|()| out.flush())
+        .context("telling the command that it is served")
+}
+
+/// Starts this program again as a daemon with the same arguments, and waits for its first word.
+fn start_daemon(log: &Path) -> anyhow::Result<()> {
+    let log_file = File::create(log).with_context(|| format!("making {}", log.display()))?;
+    let mut daemon = Command::new("/proc/self/exe")
+        .args(std::env::args_os().skip(1))
+        .env(NOTIFY_PARENT, "true")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log_file)
+        .spawn()
+        .context("starting the daemon")?;
+    let stdout = daemon.stdout.take().context("starting the daemon")?;
+    let mut line = String::new();
+    // Ends when the daemon speaks or dies: it holds the only other end.
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .context("waiting for the daemon")?;
+    match serde_json::from_str(&line) {
+        Ok(Started::Serving) => Ok(()),
+        Ok(Started::Failed { why }) => Err(anyhow!(why)),
+        Err(_) => {
+            let status = daemon.wait().context("waiting for the daemon")?;
+            bail!(
+                "the daemon died before it served ({status}); see {}",
+                log.display()
+            )
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A place of its own for each test: store, run directory, scratch space, and the two programs.
+
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of the lab")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+pub(crate) mod twin;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The lab; what is still mounted when it is dropped is unmounted.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    dir: TempDir,
+}
+
+impl Lab {
+    /// Returns a fresh lab. Panics without root: a privileged test that cannot run has failed.
+    pub(crate) fn new() -> Self {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "this test mounts file systems: run it as root"
+        );
+        Self {
+            dir: tempfile::Builder::new()
+                .prefix("yolofs-lab")
+                .tempdir()
+                .unwrap(),
+        }
+    }
+
+    /// Returns a path in the lab.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Makes a directory in the lab.
+    pub(crate) fn make_dir(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path("store")
+    }
+
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    /// Returns `bootimg` with this lab's store and run directory.
+    pub(crate) fn bootimg(&self) -> Command {
+        self.program(env!("CARGO_BIN_EXE_bootimg"))
+    }
+
+    /// Returns `yolofs` with this lab's store and run directory.
+    pub(crate) fn yolofs(&self) -> Command {
+        self.program(env!("CARGO_BIN_EXE_yolofs"))
+    }
+
+    fn program(&self, path: &str) -> Command {
+        let mut command = Command::new(path);
+        command
+            .env("YOLOFS_STORE", self.store())
+            .env("YOLOFS_RUN_DIR", self.run_dir());
+        command.env_remove("YOLOFS_LOG");
+        command
+    }
+
+    /// Mounts `source` on a new directory and returns it.
+    pub(crate) fn mount(&self, source: &Path, name: &str, flags: &[&str]) -> PathBuf {
+        let mountpoint = self.make_dir(name);
+        ok(self
+            .yolofs()
+            .arg("mount")
+            .args([source, &mountpoint])
+            .args(flags));
+        mountpoint
+    }
+
+    /// Unmounts; panics if that fails.
+    pub(crate) fn umount(&self, mountpoint: &Path) {
+        ok(self.yolofs().arg("umount").arg(mountpoint));
+    }
+
+    /// Returns what `yolofs status --json` says of a mount.
+    pub(crate) fn status(&self, mountpoint: &Path) -> Value {
+        let mounts = json(self.yolofs().args(["status", "--json"]).arg(mountpoint));
+        mounts[0].clone()
+    }
+
+    /// Returns how many requests of `kind` the daemon of a mount has seen.
+    pub(crate) fn requests(&self, mountpoint: &Path, kind: &str) -> u64 {
+        self.status(mountpoint)["served"]["requests"][kind]
+            .as_u64()
+            .unwrap_or(0)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mine = self
+            .dir
+            .path()
+            .to_str()
+            .unwrap_or("/nonexistent")
+            .to_owned();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        for point in points
+            .filter(|point| point.starts_with(&mine))
+            .collect::<Vec<_>>()
+            .iter()
+            .rev()
+        {
+            let umount = Command::new(env!("CARGO_BIN_EXE_yolofs"))
+                .env("YOLOFS_RUN_DIR", self.run_dir())
+                .args(["umount", "--lazy", point])
+                .output();
+            if !umount.is_ok_and(|output| output.status.success()) {
+                let _last_resort = Command::new("umount").args(["-l", point]).output();
+            }
+        }
+    }
+}
+
+/// Runs a command and returns its output, whatever its code.
+pub(crate) fn output(command: &mut Command) -> Output {
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Runs a command that must succeed, and returns its standard output.
+pub(crate) fn ok(command: &mut Command) -> String {
+    let output = output(command);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{out}{err}",
+        output.status
+    );
+    out
+}
+
+/// Runs a command that must fail with `code`, and returns its standard error.
+pub(crate) fn fails(code: i32, command: &mut Command) -> String {
+    let output = output(command);
+    let err = text(&output.stderr);
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{command:?}\n{}{err}",
+        text(&output.stdout)
+    );
+    err
+}
+
+/// Runs a command that must succeed, and returns its standard output as JSON.
+pub(crate) fn json(command: &mut Command) -> Value {
+    let out = ok(command);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{command:?}: {error}\n{out}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Makes a small root that can run a shell: busybox, its usual names, and some data.
+pub(crate) fn busybox_root(root: &Path) {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+    let busybox = busybox.expect("busybox-static is not installed: scripts/test.sh installs it");
+    for dir in ["bin", "etc", "usr/lib", "tmp", "proc", "dev", "sys"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    fs::set_permissions(root.join("bin/busybox"), fs::Permissions::from_mode(0o755)).unwrap();
+    for name in [
+        "sh", "cat", "ls", "sleep", "true", "md5sum", "find", "nc", "httpd", "dd", "stat",
+    ] {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    fs::write(root.join("etc/config"), "answer = 42\n").unwrap();
+    for index in 0..20_u32 {
+        fs::write(
+            root.join(format!("usr/lib/part{index:02}")),
+            noise(index, 30_000),
+        )
+        .unwrap();
+    }
+}
+
+/// Returns bytes that do not compress and that differ for each seed.
+pub(crate) fn noise(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = u64::from(seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        // xorshift64: any generator will do, as long as it is the same every time.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Returns where `scripts/images/` puts what it makes.
+pub(crate) fn images() -> PathBuf {
+    std::env::var_os("YOLOFS_IMAGES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/images"),
+        PathBuf::from,
+    )
+}
+
+/// Returns the Debian root that `scripts/images/root.sh` makes.
+pub(crate) fn debian_root() -> PathBuf {
+    let root = images().join("root");
+    let missing = format!("{} is missing: run scripts/images/root.sh", root.display());
+    assert!(root.join("etc/debian_version").exists(), "{missing}");
+    root
+}
+
+/// Waits until `condition` holds; panics if it takes so long that it never will.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    // Long enough for a busy machine; reached only by a failure.
+    let patience = std::time::Duration::from_secs(60);
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < patience, "waited in vain: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
