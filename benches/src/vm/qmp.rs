@@ -1,0 +1,103 @@
+//! As much of QEMU's control protocol as asks for the disk's counters: a JSON object a line.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+/// QEMU answers at once, or not at all.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// The longest line taken; the answers we ask for have 3 KB.
+const LINE_MAX: u64 = 1 << 20;
+/// How many events may come before an answer.
+const EVENTS_MAX: usize = 100;
+
+/// A connection to QEMU's monitor.
+pub(super) struct Qmp {
+    stream: BufReader<UnixStream>,
+}
+
+impl Qmp {
+    /// Greets QEMU.
+    pub(super) fn new(stream: UnixStream) -> anyhow::Result<Self> {
+        stream
+            .set_read_timeout(Some(DEADLINE))
+            .context("setting a timeout")?;
+        let mut qmp = Self {
+            stream: BufReader::new(stream),
+        };
+        qmp.line()?; // QEMU's greeting
+        qmp.execute("qmp_capabilities")?;
+        Ok(qmp)
+    }
+
+    /// Returns the requests and the bytes that the guest's disks have read.
+    pub(super) fn disk_reads(&mut self) -> anyhow::Result<(u64, u64)> {
+        let answer = self.execute("query-blockstats")?;
+        let disks = answer.as_array().context("QEMU lists no disks")?;
+        let sum = |key: &str| {
+            disks
+                .iter()
+                .filter_map(|disk| disk["stats"][key].as_u64())
+                .sum()
+        };
+        Ok((sum("rd_operations"), sum("rd_bytes")))
+    }
+
+    fn execute(&mut self, command: &str) -> anyhow::Result<Value> {
+        let request = json!({ "execute": command });
+        writeln!(self.stream.get_mut(), "{request}").context("asking QEMU")?;
+        for _ in 0..EVENTS_MAX {
+            let mut answer = self.line()?;
+            if let Some(error) = answer.get("error") {
+                bail!("QEMU refuses {command}: {error}");
+            }
+            if let Some(result) = answer.get_mut("return") {
+                return Ok(result.take());
+            }
+        }
+        bail!("QEMU does not answer {command}")
+    }
+
+    fn line(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        self.stream
+            .by_ref()
+            .take(LINE_MAX)
+            .read_line(&mut line)
+            .context("hearing from QEMU")?;
+        serde_json::from_str(&line).context("QEMU speaks no JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A QEMU that says these lines whatever it is asked.
+    fn qemu_says(lines: &'static str) -> (UnixStream, UnixStream) {
+        let (mut qemu, rig) = UnixStream::pair().unwrap();
+        qemu.write_all(lines.as_bytes()).unwrap();
+        (qemu, rig)
+    }
+
+    #[test]
+    fn adds_up_the_disks_and_passes_over_events() {
+        let (_qemu, rig) = qemu_says(
+            "{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"RESUME\"}\n\
+             {\"return\": [{\"stats\": {\"rd_operations\": 3, \"rd_bytes\": 4096}}, \
+             {\"stats\": {\"rd_operations\": 4, \"rd_bytes\": 512}}]}\n",
+        );
+        assert_eq!(Qmp::new(rig).unwrap().disk_reads().unwrap(), (7, 4608));
+    }
+
+    #[test]
+    fn a_refusal_is_an_error() {
+        let (_qemu, rig) = qemu_says("{\"QMP\": {}}\n{\"error\": {\"desc\": \"no\"}}\n");
+        assert!(Qmp::new(rig).is_err());
+        let (_qemu, rig) = qemu_says("garbage\n");
+        assert!(Qmp::new(rig).is_err());
+    }
+}
