@@ -1,0 +1,53 @@
+//! The project's own chores, run as `cargo xtask <chore>`.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+mod ladder;
+mod pages;
+mod quick;
+mod size;
+mod workspace;
+
+/// The project's own chores
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Fail where a crate imports what it must not, or escapes the workspace's lints
+    Layers,
+    /// Run the quick loop: format, layers, lints, and the tests that need no root
+    Ci,
+    /// Report the files over 500 lines of code and the functions over 80
+    Size,
+    /// Write the man pages of the programs
+    Man {
+        /// Directory to write them to; made if it is not there
+        #[arg(long, value_name = "DIR", default_value = "target/man")]
+        out: PathBuf,
+    },
+    /// Write the shell completions of the programs
+    Completions {
+        /// Directory to write them to; made if it is not there
+        #[arg(long, value_name = "DIR", default_value = "target/completions")]
+        out: PathBuf,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().chore {
+        Chore::Layers => ladder::check(&workspace::load()?),
+        Chore::Ci => quick::run(),
+        Chore::Size => size::report(&workspace::root()?),
+        Chore::Man { out } => pages::man(&out),
+        Chore::Completions { out } => pages::completions(&out),
+    }
+}

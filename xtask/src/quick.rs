@@ -1,0 +1,39 @@
+//! The quick loop: what to run before every commit. scripts/test.sh runs the rest.
+
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use crate::{ladder, workspace};
+
+/// Ordered by how soon they fail.
+const STEPS: &[&[&str]] = &[
+    &["fmt", "--check"],
+    &[
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ],
+    &["test", "--quiet", "--workspace"],
+];
+
+/// Runs the steps, and stops at the first that fails.
+pub(crate) fn run() -> anyhow::Result<()> {
+    ladder::check(&workspace::load()?)?;
+    let root = workspace::root()?;
+    for step in STEPS {
+        let shown = step.join(" ");
+        println!("ci: cargo {shown}");
+        let status = Command::new(env!("CARGO"))
+            .args(*step)
+            .current_dir(&root)
+            .status();
+        let status = status.with_context(|| format!("running cargo {shown}"))?;
+        ensure!(status.success(), "cargo {shown} failed");
+    }
+    Ok(())
+}
