@@ -1,0 +1,42 @@
+# Sourced by the other scripts: how they speak, what they need, what they keep.
+# shellcheck shell=bash
+set -euo pipefail
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+IMAGES=${YOLOFS_IMAGES:-$REPO/.cache/images}
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root: it mounts. Run it as root, or with sudo -E."; }
+
+# need COMMAND=PACKAGE...: installs the Debian packages whose commands are missing.
+need() {
+    local pair missing=()
+    for pair; do command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}"); done
+    [ ${#missing[@]} = 0 ] && return
+    command -v apt-get >/dev/null || die "missing, and there is no apt-get to install them: ${missing[*]}"
+    need_root "Installing ${missing[*]}"
+    say "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q >/dev/null || die "apt-get update failed: is the network there?"
+    apt-get install -q -y --no-install-recommends "${missing[@]}" >/dev/null ||
+        die "apt-get could not install: ${missing[*]}"
+}
+
+# Cargo, as new as rust-toolchain.toml asks; rustup fetches that version by itself.
+need_cargo() {
+    [ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH
+    need cc=build-essential # for the linker, and zstd's C
+    command -v cargo >/dev/null && return
+    apt-cache show rustup >/dev/null 2>&1 || die "cargo is missing, and this distribution has no rustup package.
+Install Rust from https://rustup.rs, then run this again; rust-toolchain.toml picks the version."
+    need rustup=rustup
+    (cd "$REPO" && rustup toolchain install) || die "rustup could not install the pinned toolchain"
+}
+
+# kept OUT RECIPE...: true if OUT was made by these very recipe files.
+kept() { [ -e "$1" ] && [ "$(cat "$1.recipe" 2>/dev/null)" = "$(recipe "${@:2}")" ]; }
+# keep ASIDE OUT RECIPE...: puts a finished file in its place, whole or not at all.
+keep() { mv -T "$1" "$2" && recipe "${@:3}" >"$2.recipe" && say "made $2"; }
+recipe() { cat -- "$@" | sha256sum; }

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs everything: format, lints, layers, docs, and the tests,
+# those that mount included. Needs root. `cargo xtask ci` is the quick loop without root.
+source "$(dirname "$0")/need.sh"
+cd "$REPO"
+# A hung test must not hang the machine that runs it; the whole takes some 10 minutes cold.
+STEP_LIMIT=${STEP_LIMIT:-25m}
+step() { say "$*"; timeout --kill-after=10 "$STEP_LIMIT" "$@" || die "this failed (or took over $STEP_LIMIT): $*"; }
+
+need_root "The test suite"
+[ -e /dev/fuse ] || die "/dev/fuse is missing: load the kernel module with 'modprobe fuse'"
+need_cargo
+need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs losetup=mount fio=fio \
+    qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils cpio=cpio busybox=busybox-static
+scripts/images/root.sh
+scripts/images/disk.sh
+
+export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
+step cargo fmt --check
+step cargo xtask layers
+step cargo check --quiet -p yolofs # with nothing above it in the build
+step cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
+step packaging/check.sh
+
+# The tests come last: whoever reads the output finds cargo's own summary lines at its end.
+step cargo test --workspace
+for crate in $(grep -l '^privileged = ' */Cargo.toml crates/*/Cargo.toml); do
+    step cargo test -p "$(basename "$(dirname "$crate")")" --features privileged
+done
