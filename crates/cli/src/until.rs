@@ -135,12 +135,9 @@ fn http_status(url: &HttpUrl) -> Option<u16> {
     let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;
     stream.set_write_timeout(Some(PROBE_TIMEOUT)).ok()?;
-    write!(
-        stream,
-        "GET {} HTTP/1.0\r\nHost: {}\r\n\r\n",
-        url.path, url.host
-    )
-    .ok()?;
+    // In one piece: a server that answers the first line and closes would reset us over the rest.
+    let request = format!("GET {} HTTP/1.0\r\nHost: {}\r\n\r\n", url.path, url.host);
+    stream.write_all(request.as_bytes()).ok()?;
     let mut head = Vec::new();
     let mut chunk = [0; STATUS_LINE_MAX];
     while !head.contains(&b'\n') && head.len() < STATUS_LINE_MAX {
@@ -198,14 +195,20 @@ mod tests {
         assert!("http://h/a b".parse::<HttpUrl>().is_err());
     }
 
-    /// Answers one connection with `answer`, after reading the request's first line.
+    /// Answers one connection with `answer`, after reading the whole request: closing with some
+    /// of it unread would reset the connection.
     fn serve_once(answer: &'static str) -> HttpUrl {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 64];
-            assert!(stream.read(&mut request).unwrap() > 0);
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut chunk = [0; 64];
+                let read = stream.read(&mut chunk).unwrap();
+                assert!(read > 0);
+                request.extend_from_slice(&chunk[..read]);
+            }
             stream.write_all(answer.as_bytes()).unwrap();
         });
         format!("http://127.0.0.1:{port}/health").parse().unwrap()
