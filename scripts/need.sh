@@ -27,7 +27,7 @@ need() {
 # Cargo, as new as rust-toolchain.toml asks; rustup fetches that version by itself.
 need_cargo() {
     [ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH
-    need cc=build-essential # for the linker, and zstd's C
+    need cc=build-essential protoc=protobuf-compiler # for the linker, zstd's C and containerd's API
     command -v cargo >/dev/null && return
     apt-cache show rustup >/dev/null 2>&1 || die "cargo is missing, and this distribution has no rustup package.
 Install Rust from https://rustup.rs, then run this again; rust-toolchain.toml picks the version."

@@ -30,17 +30,32 @@ const LADDER: &[Rung] = &[
     rung("localfs", &["blocks", "rawio"]),
     rung("bootimg", &["blocks", "rawio"]),
     rung("tracer", &["blocks", "rawio"]),
+    rung("oci", &["blocks"]),
+    rung("engine", &["blocks"]),
+    rung("snapshotter", &["blocks", "rawio"]),
+    rung("report", &["blocks"]),
     // L2: the file system knows the seams, not who implements them.
     rung("yolofs", &["blocks", "rawio"]),
     // L3: assembles everything.
     rung(
         "cli",
-        &["blocks", "rawio", "localfs", "bootimg", "tracer", "yolofs"],
+        &[
+            "blocks",
+            "rawio",
+            "localfs",
+            "bootimg",
+            "tracer",
+            "oci",
+            "engine",
+            "snapshotter",
+            "report",
+            "yolofs",
+        ],
     ),
     rung(
         "benches",
         &[
-            "blocks", "rawio", "localfs", "bootimg", "tracer", "yolofs", "cli",
+            "blocks", "rawio", "localfs", "bootimg", "tracer", "oci", "engine", "yolofs", "cli",
         ],
     ),
     rung("xtask", &["cli"]),

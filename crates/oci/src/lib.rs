@@ -1,0 +1,3 @@
+//! Container images outside an engine: references, layouts, archives, layers and registries.
+
+#![forbid(unsafe_code)]
