@@ -13,9 +13,11 @@ use crate::index::{ExtentIndex, Find};
 use crate::layout::{hash, len_usize};
 use crate::{DroppedFile, Image};
 
+mod hint;
 mod matching;
 
-use matching::Matching;
+pub use hint::Hint;
+use matching::{Matching, Sameness};
 
 /// What was found when an image was attached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,7 +92,7 @@ impl Image {
 
 impl Attached {
     fn new(image: Arc<Image>, current: &Tree) -> Self {
-        let matching = Matching::of(image.tree(), current);
+        let matching = Matching::of(image.tree(), current, Sameness::Version);
         let ids = image
             .plan()
             .extents

@@ -204,6 +204,14 @@ pub enum StoreError {
     /// An image could not be written.
     #[error("an image cannot be written")]
     Write(#[from] WriteError),
+    /// What describes a container image cannot be used.
+    #[error("{path} cannot be used")]
+    Stack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: crate::StackError,
+    },
     /// The image to take in is damaged.
     #[error("{path} is damaged: {damaged} of its extents do not match their hashes")]
     Damaged {

@@ -11,7 +11,8 @@
 //!   is left out, and every byte is verified each time it leaves the file.
 //! - [`Image::load`] brings all of one into memory in one sequential pass.
 //! - [`Store`] keeps many of them, shares equal blocks between them, and forgets the least
-//!   valuable when it grows too large.
+//!   valuable when it grows too large. A [`Stack`] in it says which layers a container image
+//!   stacks, whose boot images it has one by one.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod progress;
 mod reader;
 mod scan;
 mod squeeze;
+mod stack;
 mod store;
 mod touches;
 mod tree_section;
@@ -49,17 +51,18 @@ extern crate self as bootimg;
 mod sample;
 
 pub use against::{AgainstReport, FileDifference};
-pub use attach::{AttachReport, Attached, AttachedCounts};
+pub use attach::{AttachReport, Attached, AttachedCounts, Hint};
 pub use dump::DumpRow;
 pub use error::{FormatError, OpenError, StoreError, WriteError};
 pub use header::Variant;
 pub use id::ImageId;
 pub use index::{ExtentIndex, FileExtents, Find};
 pub use load::{Cancelled, DamagedExtent, LoadReport, VerifyReport};
-pub use merge::{Merged, merge};
+pub use merge::{Merged, merge, unite};
 pub use meta::{ImageInfo, SourceInfo};
 pub use progress::{Progress, Watch, unwatched};
 pub use reader::Image;
+pub use stack::{Stack, StackError, layer_name, place_name};
 pub use store::{
     AddReport, GcMode, GcReport, Store, StoreConfig, StoreVerifyReport, StoredImage,
     StoredVerifyReport,

@@ -51,7 +51,7 @@ pub fn merge(images: &[Arc<Image>]) -> Result<Merged, WriteError> {
         .into_iter()
         .map(|image| image.attach(&tree))
         .collect();
-    let plan = merge_plans(attached.iter().map(Attached::plan));
+    let plan = merge_plans(attached.iter().map(Attached::plan), Combine::Runs);
     Ok(Merged {
         tree,
         info,
@@ -108,6 +108,36 @@ impl BlockCache for AnyOf {
     }
 }
 
+/// Unites what different workloads need of one source, such as two programs that share a layer:
+/// all of both. A block is as stable as it was in the workload that needs it most, and the
+/// earliest first use counts. The plans are in the file ids of one tree.
+#[must_use]
+pub fn unite<'a>(plans: impl IntoIterator<Item = &'a ReplayPlan>) -> ReplayPlan {
+    merge_plans(plans.into_iter(), Combine::Workloads)
+}
+
+/// What plans are plans of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Combine {
+    /// Runs of one workload: how many needed a block adds up.
+    Runs,
+    /// Different workloads: that one does not need a block says nothing about the other.
+    Workloads,
+}
+
+impl Combine {
+    fn runs(self, a: u16, b: u16) -> u16 {
+        match self {
+            Self::Runs => a.saturating_add(b),
+            Self::Workloads => a.max(b),
+        }
+    }
+
+    fn seen(self, a: u16, b: u16) -> u16 {
+        self.runs(a, b)
+    }
+}
+
 /// Where the content is that no image has.
 #[derive(Debug)]
 struct Nowhere;
@@ -128,26 +158,29 @@ struct Use {
     seen: u16,
 }
 
-fn merge_plans<'a>(plans: impl Iterator<Item = &'a ReplayPlan>) -> ReplayPlan {
-    let mut merged = ReplayPlan::default();
+fn merge_plans<'a>(plans: impl Iterator<Item = &'a ReplayPlan>, combine: Combine) -> ReplayPlan {
+    let plans: Vec<_> = plans.collect();
+    let bin_ms = plans.first().map_or(0, |newest| newest.bin_ms);
+    let runs = plans.iter().map(|plan| plan.runs);
+    let runs = runs.reduce(|a, b| combine.runs(a, b)).unwrap_or_default();
     let mut uses: BTreeMap<(FileId, u64), Use> = BTreeMap::new();
     let mut touched: HashSet<&Touch> = HashSet::new();
-    for (plan_index, plan) in plans.enumerate() {
-        if merged.bin_ms == 0 {
-            merged.bin_ms = plan.bin_ms; // the newest's
-        }
-        merged.runs = merged.runs.saturating_add(plan.runs);
+    let mut touches = Vec::new();
+    for (plan_index, plan) in plans.iter().enumerate() {
         for (index, extent) in plan.extents.iter().enumerate() {
             let here = Use {
-                bin: rescaled(extent.bin, plan.bin_ms, merged.bin_ms),
+                bin: rescaled(extent.bin, plan.bin_ms, bin_ms),
                 plan: plan_index,
                 extent: index,
-                seen: extent.seen,
+                seen: match combine {
+                    Combine::Runs => extent.seen,
+                    Combine::Workloads => of_runs(extent.seen, plan.runs, runs),
+                },
             };
             for block in extent.range.iter() {
                 uses.entry((extent.file, block.0))
                     .and_modify(|known| {
-                        let seen = known.seen.saturating_add(here.seen);
+                        let seen = combine.seen(known.seen, here.seen);
                         *known = Use {
                             seen,
                             ..if here.bin < known.bin { here } else { *known }
@@ -157,10 +190,21 @@ fn merge_plans<'a>(plans: impl Iterator<Item = &'a ReplayPlan>) -> ReplayPlan {
             }
         }
         let new = plan.touches.iter().filter(|touch| touched.insert(touch));
-        merged.touches.extend(new.cloned());
+        touches.extend(new.cloned());
     }
-    merged.extents = join_blocks(&uses);
-    merged
+    ReplayPlan {
+        runs,
+        bin_ms,
+        extents: join_blocks(&uses),
+        touches,
+    }
+}
+
+/// Returns what `seen` of `from` runs are of `to` runs, rounded up: never none, and never more
+/// than all.
+fn of_runs(seen: u16, from: u16, to: u16) -> u16 {
+    let scaled = (u32::from(seen) * u32::from(to)).div_ceil(u32::from(from.max(1)));
+    u16::try_from(scaled).unwrap_or(to).clamp(1, to.max(1))
 }
 
 /// Joins neighbouring blocks that have everything in common, and puts the runs in order.
@@ -230,7 +274,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_block_is_there_once_with_the_sum_and_the_minimum(plans in plans()) {
-            let merged = merge_plans(plans.iter());
+            let merged = merge_plans(plans.iter(), Combine::Runs);
             prop_assert_eq!(usize::from(merged.runs), 2 * plans.len());
             let mut got = BTreeMap::new();
             for extent in &merged.extents {
@@ -250,6 +294,57 @@ mod tests {
             let in_order = merged.extents.windows(2).all(|pair| pair[0].bin <= pair[1].bin);
             prop_assert!(in_order);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn united_workloads_need_all_that_any_needs_as_stably(mut plans in plans(), runs in 1u16..5) {
+            plans[0].runs = runs.max(2); // of another number of runs than the rest
+            let united = unite(&plans);
+            let most = plans.iter().map(|plan| plan.runs).max();
+            prop_assert_eq!(Some(united.runs), most);
+            let mut want: BTreeMap<(FileId, u64), u32> = BTreeMap::new();
+            for plan in &plans {
+                for extent in &plan.extents {
+                    for block in extent.range.iter() {
+                        let ppm = u32::from(extent.seen) * 1_000_000 / u32::from(plan.runs);
+                        let entry = want.entry((extent.file, block.0)).or_default();
+                        *entry = ppm.max(*entry);
+                    }
+                }
+            }
+            let mut got = BTreeMap::new();
+            for extent in &united.extents {
+                prop_assert!((1..=united.runs).contains(&extent.seen));
+                for block in extent.range.iter() {
+                    let ppm = u32::from(extent.seen) * 1_000_000 / u32::from(united.runs);
+                    prop_assert_eq!(got.insert((extent.file, block.0), ppm), None);
+                }
+            }
+            prop_assert_eq!(got.len(), want.len());
+            for (block, want) in want {
+                // Rounded up to a whole run, never down.
+                prop_assert!(got.get(&block).is_some_and(|got| *got + 1 >= want));
+            }
+        }
+    }
+
+    #[test]
+    fn a_workload_recorded_alone_keeps_its_stability_beside_another() {
+        let plan = |runs, seen, block| ReplayPlan {
+            runs,
+            bin_ms: 100,
+            extents: vec![Extent {
+                file: FileId(1),
+                range: BlockRange::with_len(BlockIndex(block), 1),
+                bin: 0,
+                seen,
+            }],
+            touches: Vec::new(),
+        };
+        let united = unite([&plan(3, 2, 0), &plan(1, 1, 9)]);
+        let seen: Vec<_> = united.extents.iter().map(|extent| extent.seen).collect();
+        assert_eq!((united.runs, seen), (3, vec![2, 3]));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod names;
 mod places;
 mod repack;
 mod segment;
+mod stacks;
 #[cfg(test)]
 mod tests;
 mod transfer;

@@ -47,6 +47,50 @@ fn an_unchanged_source_keeps_everything_whatever_was_read_meanwhile() {
     assert_eq!(Sample::new().read_through(&attached), PLANNED);
 }
 
+/// A copy of the source on another node: other inodes, other times of change.
+fn copy(change: impl FnOnce(&mut Vec<Node>)) -> Tree {
+    let mut nodes = nodes();
+    for (node, inode) in nodes.iter_mut().zip(77_000..) {
+        node.attr.source_inode = inode;
+        node.attr.ctime.secs += 1_000;
+    }
+    change(&mut nodes);
+    blocks::testing::tree(&nodes).unwrap()
+}
+
+#[test]
+fn a_copy_of_the_source_gets_the_whole_plan_as_a_hint_and_no_content() {
+    let copy = copy(|_| {});
+    let image = Arc::new(Sample::new().image());
+    let hint = image.hint_for(&copy);
+    assert_eq!(&hint.plan, image.plan());
+    assert_eq!(hint.dropped, []);
+    // As content it would be stale: nobody knows that the copy is one.
+    let attached = image.attach(&copy);
+    assert_eq!(attached.report().blocks_kept, 0);
+}
+
+#[test]
+fn a_hint_leaves_out_files_that_have_another_length_or_are_something_else() {
+    let copy = copy(|nodes| {
+        nodes[APP.index()].attr.size -= 1;
+        nodes[CONF.index()].attr.kind = NodeKind::Fifo;
+        nodes[CONF.index()].attr.size = 0;
+        // The library gets another id, and its own goes to another file.
+        let other = std::mem::replace(&mut nodes[LIB.index()], Node::file(9));
+        nodes[0].names.insert(0, (b"a".to_vec(), LIB.0));
+        nodes[6].names[0].1 = u32::try_from(nodes.len()).unwrap();
+        nodes.push(other);
+    });
+    let hint = Sample::new().image().hint_for(&copy);
+    let dropped: Vec<_> = hint.dropped.iter().map(|file| file.reason).collect();
+    assert_eq!(dropped, [DropReason::Changed, DropReason::OtherKind]);
+    let lib = copy.resolve(b"lib/lib.so").unwrap();
+    assert_ne!(lib, LIB);
+    assert!(!hint.plan.extents.is_empty());
+    assert!(hint.plan.extents.iter().all(|extent| extent.file == lib));
+}
+
 #[test]
 fn changed_gone_and_replaced_files_are_dropped_and_the_rest_is_served() {
     let (attached, _) = attach(|nodes| {

@@ -13,17 +13,26 @@ pub(super) struct Matching {
     pub(super) names_removed: u64,
 }
 
+/// What makes a file of another tree the same file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sameness {
+    /// Its version: nobody wrote to it since. For serving content.
+    Version,
+    /// Its path, kind and length: the same file in a copy of the source. For hints.
+    Shape,
+}
+
 impl Matching {
-    pub(super) fn of(old: &Tree, new: &Tree) -> Self {
+    pub(super) fn of(old: &Tree, new: &Tree, sameness: Sameness) -> Self {
         let mut matching = Self {
             verdicts: vec![Err(DropReason::Gone); old.len()],
             names_added: 0,
             names_removed: 0,
         };
         if same_names(old, new) {
-            matching.by_id(old, new);
+            matching.by_id(old, new, sameness);
         } else {
-            matching.by_path(old, new);
+            matching.by_path(old, new, sameness);
         }
         matching.settle(new.len());
         matching
@@ -40,14 +49,14 @@ impl Matching {
         self.verdict(file).ok()
     }
 
-    fn by_id(&mut self, old: &Tree, new: &Tree) {
+    fn by_id(&mut self, old: &Tree, new: &Tree, sameness: Sameness) {
         for ((file, was), (_, is)) in old.files().zip(new.files()) {
-            self.verdicts[file.index()] = compare(was, is).map(|()| file);
+            self.verdicts[file.index()] = compare(was, is, sameness).map(|()| file);
         }
     }
 
     /// Walks down both trees at once; their names are sorted.
-    fn by_path(&mut self, old: &Tree, new: &Tree) {
+    fn by_path(&mut self, old: &Tree, new: &Tree, sameness: Sameness) {
         let mut dirs = vec![(FileId::ROOT, FileId::ROOT)];
         self.verdicts[FileId::ROOT.index()] = Ok(FileId::ROOT);
         while let Some((old_dir, new_dir)) = dirs.pop() {
@@ -64,7 +73,8 @@ impl Matching {
                 let is = order.is_ge().then(|| new_names.next()).flatten();
                 match (was, is) {
                     (Some((_, was)), Some((_, is))) => {
-                        if self.pair(old, was, new, is) {
+                        let pair = old.inode(was).zip(new.inode(is));
+                        if pair.is_some_and(|pair| self.pair(was, is, pair, sameness)) {
                             dirs.push((was, is));
                         } else {
                             self.names_removed += names_below(old, was);
@@ -80,12 +90,15 @@ impl Matching {
     }
 
     /// Notes that two files have the same path, and returns whether both are directories.
-    fn pair(&mut self, old: &Tree, was: FileId, new: &Tree, is: FileId) -> bool {
-        let (Some(a), Some(b)) = (old.inode(was), new.inode(is)) else {
-            return false;
-        };
+    fn pair(
+        &mut self,
+        was: FileId,
+        is: FileId,
+        (a, b): (&Inode, &Inode),
+        sameness: Sameness,
+    ) -> bool {
         let verdict = &mut self.verdicts[was.index()];
-        match (compare(a, b), &*verdict) {
+        match (compare(a, b, sameness), &*verdict) {
             // One path of a file with several is enough, and the first that matches stays.
             (_, Ok(_)) => {}
             (Ok(()), Err(_)) => *verdict = Ok(is),
@@ -110,15 +123,21 @@ impl Matching {
 }
 
 /// Returns whether the file that was is the file that is.
-fn compare(was: &Inode, is: &Inode) -> Result<(), DropReason> {
+fn compare(was: &Inode, is: &Inode, sameness: Sameness) -> Result<(), DropReason> {
     if was.attr.kind != is.attr.kind {
         return Err(DropReason::OtherKind);
     }
     // Only the content of regular files is served from the image.
-    if was.attr.kind == NodeKind::File && was.attr.version() != is.attr.version() {
-        return Err(DropReason::Changed);
+    let same = was.attr.kind != NodeKind::File
+        || match sameness {
+            Sameness::Version => was.attr.version() == is.attr.version(),
+            Sameness::Shape => was.attr.size == is.attr.size,
+        };
+    if same {
+        Ok(())
+    } else {
+        Err(DropReason::Changed)
     }
-    Ok(())
 }
 
 /// Returns whether every path means the same file id in both trees, as in scans of a source

@@ -23,11 +23,12 @@ const IMAGES: &str = "images";
 const SEGMENTS: &str = "segments";
 const NAMES: &str = "names";
 const PINS: &str = "pins";
+const STACKS: &str = "stacks";
 const TMP: &str = "tmp";
 
 impl Places {
     pub(super) fn make(dir: PathBuf) -> Result<Self, StoreError> {
-        for part in [IMAGES, SEGMENTS, NAMES, PINS, TMP] {
+        for part in [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP] {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(|error| StoreError::io(path, "creating", error))?;
         }
@@ -60,6 +61,35 @@ impl Places {
 
     fn pin_path(&self, id: &ImageId) -> PathBuf {
         self.dir.join(PINS).join(id.to_string())
+    }
+
+    /// Returns where the container image with this reference is described. References have
+    /// slashes and upper-case twins: the file goes by their hash.
+    pub(super) fn stack(&self, reference: &str) -> PathBuf {
+        let file = format!("{}.json", ContentId::of(reference.as_bytes()));
+        self.dir.join(STACKS).join(file)
+    }
+
+    /// Returns the files that describe container images, sorted.
+    pub(super) fn stacks(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let dir = self.dir.join(STACKS);
+        let names = list(&dir)?.into_iter();
+        Ok(names
+            .filter(|name| id_of(name, ".json").is_some())
+            .map(|name| dir.join(name))
+            .collect())
+    }
+
+    /// Returns the image that has this name, without reading the others.
+    pub(super) fn named(&self, name: &str) -> Result<Option<ImageId>, StoreError> {
+        let path = self.name(name);
+        let target = match fs::read_link(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            target => target.map_err(reading(&path))?,
+        };
+        let id = target.file_name().and_then(|file| id_of(file, ".bimg"));
+        let id = id.map(ImageId);
+        Ok(id.filter(|id| self.image(id).exists()))
     }
 
     /// Fails unless there is such an image.

@@ -14,6 +14,7 @@ use crate::sample::{PLANNED, Sample};
 use crate::{OpenError, Variant, unwatched};
 
 mod model;
+mod stacks;
 mod stopping;
 
 const ENDLESS: StoreConfig = StoreConfig {

@@ -107,3 +107,28 @@ fn killed_at_any_step_of_gc_the_store_is_whole() {
         assert!(store.verify(&mut unwatched).unwrap().is_sound());
     });
 }
+
+fn stack(ready_ms: u64) -> crate::Stack {
+    crate::Stack {
+        reference: "docker.io/library/nginx:1".to_owned(),
+        image: blocks::Digest([1; 32]),
+        manifest: None,
+        layers: vec![blocks::Digest([2; 32])],
+        recorded_at: 0,
+        ready_ms: vec![ready_ms],
+        command: Vec::new(),
+    }
+}
+
+#[test]
+fn stopped_at_any_step_of_describing_an_image_the_old_or_the_new_is_there() {
+    for end in [End::Killed, End::DiskFull] {
+        let dir = base();
+        store_in(dir.path()).put_stack(&stack(1)).unwrap();
+        let change: Change = |store| store.put_stack(&stack(2));
+        stop_everywhere(dir.path(), end, change, |store, done| {
+            let found = store.stacks().unwrap();
+            assert!(found == [stack(2)] || !done && found == [stack(1)]);
+        });
+    }
+}

@@ -1,0 +1,154 @@
+//! Container images in a store: which layers they stack, and the boot images of these.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use blocks::{Digest, SourceId};
+
+use crate::durable::TempFile;
+use crate::stack::{DOCUMENT_MAX, layer_name, place_name};
+use crate::store::{names, reading};
+use crate::{ImageId, Stack, Store, StoreError};
+
+/// Fewest hexadecimal digits of an image's digest that name it: what people see in lists.
+const DIGITS_MIN: usize = 12;
+
+impl Store {
+    /// Keeps what is known of a container image; what was known under its reference is replaced.
+    ///
+    /// # Errors
+    /// If it breaks a limit, or the store cannot be changed.
+    pub fn put_stack(&self, stack: &Stack) -> Result<(), StoreError> {
+        let path = self.places.stack(&stack.reference);
+        let stacking = |source| StoreError::Stack {
+            path: path.clone(),
+            source,
+        };
+        let document = stack.encode().map_err(stacking)?;
+        let _lock = self.lock()?;
+        let keep = || {
+            let mut file = TempFile::create(&path, Some(&self.places.tmp()), &self.steps)?;
+            file.write(&document)?;
+            file.keep(&path)
+        };
+        keep().map_err(|error| StoreError::io(&path, "writing", error))
+    }
+
+    /// Returns all container images, by reference. Damaged descriptions are left out and logged.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn stacks(&self) -> Result<Vec<Stack>, StoreError> {
+        let mut stacks = Vec::new();
+        for path in self.places.stacks()? {
+            match read(&path) {
+                Ok(Some(stack)) => stacks.push(stack),
+                Ok(None) => {}
+                Err(error @ StoreError::Stack { .. }) => log::warn!("{error}"),
+                Err(error) => return Err(error),
+            }
+        }
+        stacks.sort_unstable_by(|a, b| a.reference.cmp(&b.reference));
+        Ok(stacks)
+    }
+
+    /// Returns the container image with this reference, this digest of its configuration, or
+    /// the only one whose digest starts with these 12 or more hexadecimal digits.
+    ///
+    /// # Errors
+    /// If there is none, or more than one.
+    pub fn find_stack(&self, what: &str) -> Result<Stack, StoreError> {
+        let by_reference = self.places.stack(what);
+        if let Some(stack) = read(&by_reference)?.filter(|stack| stack.reference == what) {
+            return Ok(stack);
+        }
+        let digits = what.strip_prefix("sha256:").unwrap_or(what);
+        let mut found = self.stacks()?;
+        found.retain(|stack| digits.len() >= DIGITS_MIN && stack.image.hex().starts_with(digits));
+        let images: BTreeSet<_> = found.iter().map(|stack| stack.image).collect();
+        let what = what.to_owned();
+        match (images.len(), found.pop()) {
+            // One image may go by several references: what it stacks is the same.
+            (1, Some(stack)) => Ok(stack),
+            (0, _) | (_, None) => Err(StoreError::NotFound { what }),
+            (count, _) => Err(StoreError::Ambiguous { what, count }),
+        }
+    }
+
+    /// Forgets a container image, and gives up the boot images of layers that no other stacks.
+    /// Returns these layers. Their blocks go with the next [`gc`](Self::gc).
+    ///
+    /// # Errors
+    /// If there is none with this reference, or the store cannot be changed.
+    pub fn remove_stack(&self, reference: &str) -> Result<Vec<Digest>, StoreError> {
+        let _lock = self.lock()?;
+        let mut stacks = self.stacks()?;
+        let at = stacks.iter().position(|stack| stack.reference == reference);
+        let Some(at) = at else {
+            let what = reference.to_owned();
+            return Err(StoreError::NotFound { what });
+        };
+        let gone = stacks.swap_remove(at);
+        let path = self.places.stack(reference);
+        self.places.remove(&path, &self.steps)?;
+        let used: BTreeSet<_> = stacks.iter().flat_map(|stack| &stack.layers).collect();
+        let layers: BTreeSet<_> = gone.layers.into_iter().collect();
+        let unused = layers.into_iter().filter(|layer| !used.contains(layer));
+        let unused: Vec<_> = unused.collect();
+        for (name, _) in self.places.names()? {
+            let layer = name.split('@').next().and_then(|text| text.parse().ok());
+            if layer.is_some_and(|layer| unused.contains(&layer)) {
+                self.places.remove_name(&name, &self.steps)?;
+            }
+        }
+        Ok(unused)
+    }
+
+    /// Returns the boot image of a layer that was recorded last, wherever that was.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn layer(&self, layer: &Digest) -> Result<Option<ImageId>, StoreError> {
+        self.places.named(&layer_name(layer))
+    }
+
+    /// Returns the boot image of a layer that is bound to this place.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn layer_at(&self, layer: &Digest, place: SourceId) -> Result<Option<ImageId>, StoreError> {
+        self.places.named(&place_name(layer, place))
+    }
+
+    /// Gives an image one more name, and takes that from the image that has it.
+    ///
+    /// # Errors
+    /// If there is no such image, the name cannot be one, or the store cannot be changed.
+    pub fn name(&self, id: &ImageId, name: &str) -> Result<(), StoreError> {
+        names::check(name)?;
+        let _lock = self.lock()?;
+        self.places.must_have(id)?;
+        self.places.set_name(name, id, &self.steps)
+    }
+}
+
+/// Reads a description; `None` if there is none.
+fn read(path: &Path) -> Result<Option<Stack>, StoreError> {
+    let mut document = Vec::new();
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(reading(path))?,
+    };
+    // One byte more than may be, so that decoding sees that it is too much.
+    file.take(DOCUMENT_MAX + 1)
+        .read_to_end(&mut document)
+        .map_err(reading(path))?;
+    Stack::decode(&document)
+        .map(Some)
+        .map_err(|source| StoreError::Stack {
+            path: path.to_owned(),
+            source,
+        })
+}
