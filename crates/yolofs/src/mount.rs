@@ -10,6 +10,7 @@ mod error;
 mod invalidate;
 mod session;
 mod visible;
+mod watch;
 
 use std::fs::OpenOptions;
 use std::io;
@@ -34,7 +35,8 @@ use crate::notify::Notifier;
 use crate::prewarm::Held;
 use invalidate::Invalidator;
 use session::Session;
-use visible::{MountRecord, Watcher};
+use visible::MountRecord;
+use watch::Watch;
 
 /// How long a thread that drops a [`Mount`] waits for its users before it leaves them alone.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
@@ -116,7 +118,7 @@ pub struct Mount {
     record: MountRecord,
     notifier: Arc<Notifier>,
     state: Arc<State>,
-    watcher: Option<Watcher>,
+    watch: Option<Watch>,
     invalidator: Option<Invalidator>,
     session: Option<Session>,
 }
@@ -176,14 +178,16 @@ impl State {
         self.changed.notify_all();
     }
 
+    /// Notes that the visible mount is gone, and tells whoever waits for that.
+    fn mark_gone(&self) {
+        self.inner.lock().visible_gone = true;
+        self.changed.notify_all();
+    }
+
     /// The visible mount is gone: lets go of the private one and of everything held in it.
     fn visible_gone(&self) {
-        let private = {
-            let mut inner = self.inner.lock();
-            inner.visible_gone = true;
-            inner.private.take()
-        };
-        self.changed.notify_all();
+        self.mark_gone();
+        let private = self.inner.lock().private.take();
         // Without that lock: closing the last descriptor ends the session, which takes it. A
         // prewarm that is running notices that the mount is gone, and ends first.
         *self.held.lock() = Held::default();
@@ -230,7 +234,7 @@ impl Mount {
             record,
             notifier,
             state,
-            watcher: None,
+            watch: None,
             invalidator: None,
             session: Some(session),
         };
@@ -239,10 +243,11 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Starts what goes beside a visible mount: the private one, and the threads that watch.
+    /// Starts what goes beside a visible mount: the private one, the watch over the mount table,
+    /// and what makes the kernel forget.
     fn keep_watch(&mut self, visible: BorrowedFd<'_>) -> Result<(), MountError> {
-        self.watcher = Some(Watcher::start(self.record, &self.state)?);
-        self.invalidator = Some(Invalidator::start(&self.fs, &self.notifier)?);
+        self.watch = Some(Watch::start(self.record, &self.state)?);
+        self.invalidator = Some(Invalidator::start(&self.fs, &self.notifier));
         // Linux before 6.15 cannot copy a detached mount, so the private one is a copy of the
         // visible one, not the reverse.
         let private = DetachedMount::copy_of(visible)
@@ -378,7 +383,7 @@ impl Drop for Mount {
         if let Err(error) = self.unmount(Busy::Lazy, DROP_PATIENCE) {
             log::warn!("leaving {}: {error}", self.target.display());
         }
-        drop(self.watcher.take());
+        drop(self.watch.take());
         self.state.visible_gone();
         drop(self.invalidator.take());
         match self.session.take() {

@@ -7,18 +7,20 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::Sender;
 
 use blocks::{Attr, FileId, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+/// Who is told of each file that is diverted; it must not block.
+type Told = Box<dyn Fn(FileId) + Send>;
+
 /// Which files changed, and into what.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Diversions {
     files: RwLock<HashMap<FileId, Diversion>>,
     /// The size of `files`, to be asked without the lock: almost always 0.
     count: AtomicU64,
-    told: Mutex<Option<Sender<FileId>>>,
+    told: Mutex<Option<Told>>,
     /// Held for reading while pages of a file are pushed, see [`Diversions::begin_push`].
     pushing: RwLock<()>,
 }
@@ -52,8 +54,7 @@ impl Diversions {
         }
         drop(files);
         if let Some(told) = &*self.told.lock() {
-            // Nobody listens any more once the mount is going away; then nobody needs to know.
-            let _gone = told.send(file);
+            told(file);
         }
     }
 
@@ -86,9 +87,9 @@ impl Diversions {
         files
     }
 
-    /// Has every file that is diverted from now on sent to `told`, or to nobody.
-    pub(crate) fn tell(&self, told: Option<Sender<FileId>>) {
-        *self.told.lock() = told;
+    /// Has `told` told of every file that is diverted from now on, or nobody.
+    pub(crate) fn tell(&self, told: Option<Told>) {
+        let _before = std::mem::replace(&mut *self.told.lock(), told);
     }
 
     /// Starts to push pages of a file, unless it is diverted.
@@ -155,7 +156,7 @@ mod tests {
     fn every_change_is_told() {
         let diversions = Diversions::default();
         let (sender, receiver) = std::sync::mpsc::channel();
-        diversions.tell(Some(sender));
+        diversions.tell(Some(Box::new(move |file| sender.send(file).unwrap())));
         diversions.divert(FileId(7), version(0), version(1));
         diversions.divert(FileId(7), version(0), version(1));
         diversions.divert(FileId(7), version(1), version(2));

@@ -261,3 +261,27 @@ fn many_mounts_leave_no_descriptor_and_no_thread() {
     eventually("descriptors are closed", || count("fd") < before.0 + 100);
     eventually("threads end", || count("task") < before.1 + 100);
 }
+
+#[test]
+fn many_mounts_share_one_watcher_and_each_is_told_of_its_own_end() {
+    let watchers = || {
+        let names = fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = names.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "yolofs-watch").count()
+    };
+    let mut mounts: Vec<_> = (0..8)
+        .map(|_| Mounted::new(one_file().file_system(Mode::Lower)).into_mount())
+        .collect();
+    // One that ends with the mounts of another test may still be there for a moment.
+    eventually("one watcher watches them all", || watchers() == 1);
+    let (first, _dir) = mounts.remove(0);
+    run("umount", &[first.target().as_os_str()]);
+    assert_over(&first);
+    assert!(mounts.iter().all(|(mount, _)| mount.visible()));
+    for (mount, _dir) in &mounts {
+        run("umount", &[mount.target().as_os_str()]);
+    }
+    for (mount, _dir) in &mounts {
+        assert_over(mount);
+    }
+}

@@ -1,0 +1,229 @@
+//! The thread that watches the mount table, one for all mounts of the process.
+//!
+//! Every mount and unmount on the machine wakes it, and it reads the whole table. With a thread
+//! for each mount, mounting 300 layers would read 300 tables 300 times.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
+
+use super::visible::{Listed, MountRecord};
+use super::{MountError, State};
+
+/// The table is read no more often than this: who mounts many layers makes an event for each.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The watcher of this process, as long as there is a mount to watch.
+static RUNNING: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
+
+/// A place among the watched mounts, until dropped. [`State::visible_gone`] is called when the
+/// mount is no longer in the table.
+#[derive(Debug)]
+pub(super) struct Watch {
+    watcher: Arc<Watcher>,
+    number: u64,
+}
+
+impl Watch {
+    /// Has a mount watched, which must be in the table already or have been.
+    pub(super) fn start(record: MountRecord, state: &Arc<State>) -> Result<Self, MountError> {
+        let watcher = Watcher::running().map_err(MountError::step("watching the mount table"))?;
+        let number = watcher.watched.add(record, state);
+        // It may have gone before anybody watched it, with nothing to come that would tell.
+        watcher.look.write(1).map_err(|errno| {
+            watcher.watched.remove(number);
+            MountError::step("watching the mount table")(errno.into())
+        })?;
+        Ok(Self { watcher, number })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.watcher.watched.remove(self.number);
+    }
+}
+
+/// The mounts that are watched, by a number of their own.
+#[derive(Debug, Default)]
+struct Watched(Mutex<Mounts>);
+
+#[derive(Debug, Default)]
+struct Mounts {
+    next: u64,
+    by_number: HashMap<u64, (MountRecord, Arc<State>)>,
+}
+
+impl Watched {
+    fn add(&self, record: MountRecord, state: &Arc<State>) -> u64 {
+        let mut mounts = self.0.lock();
+        let number = mounts.next;
+        mounts.next += 1;
+        mounts.by_number.insert(number, (record, Arc::clone(state)));
+        number
+    }
+
+    fn remove(&self, number: u64) {
+        let _removed = self.0.lock().by_number.remove(&number);
+    }
+
+    /// Takes out what is no longer listed.
+    fn take_gone(&self, listed: &Listed) -> Vec<Arc<State>> {
+        let mut mounts = self.0.lock();
+        let gone = mounts
+            .by_number
+            .extract_if(|_, (record, _)| !record.is_in(listed));
+        gone.map(|(_, (_, state))| state).collect()
+    }
+}
+
+/// The thread. Dropped with the last [`Watch`], by whoever has that, never by the thread itself.
+#[derive(Debug)]
+struct Watcher {
+    watched: Arc<Watched>,
+    /// Asks for a look at the table.
+    look: Arc<EventFd>,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Returns the one of this process, and starts it if there is none.
+    fn running() -> io::Result<Arc<Self>> {
+        let mut running = RUNNING.lock();
+        if let Some(watcher) = running.upgrade() {
+            return Ok(watcher);
+        }
+        let watcher = Arc::new(Self::start()?);
+        *running = Arc::downgrade(&watcher);
+        Ok(watcher)
+    }
+
+    fn start() -> io::Result<Self> {
+        let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let (look, stop) = (Arc::new(event()?), Arc::new(event()?));
+        let watched = Arc::new(Watched::default());
+        let table = Table::open()?;
+        let worker = (Arc::clone(&watched), Arc::clone(&look), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("yolofs-watch".to_owned())
+            .spawn(move || {
+                if let Err(error) = watch(&worker.0, table, &worker.1, &worker.2) {
+                    log::error!("cannot watch the mount table: {error}");
+                }
+            })?;
+        Ok(Self {
+            watched,
+            look,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop.write(1) {
+            log::error!("cannot stop watching the mount table: {error}");
+            return;
+        }
+        let thread = self.thread.take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("the thread that watches the mount table panicked");
+        }
+    }
+}
+
+/// The mount table, open.
+#[derive(Debug)]
+struct Table {
+    file: File,
+    text: Vec<u8>,
+}
+
+impl Table {
+    fn open() -> io::Result<Self> {
+        Ok(Self {
+            file: File::open("/proc/self/mountinfo")?,
+            text: Vec::new(),
+        })
+    }
+
+    fn read(&mut self) -> io::Result<Listed> {
+        self.text.clear();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut self.text)?;
+        Ok(Listed::of(&String::from_utf8_lossy(&self.text)))
+    }
+}
+
+fn watch(watched: &Watched, mut table: Table, look: &EventFd, stop: &EventFd) -> io::Result<()> {
+    loop {
+        let read_at = Instant::now();
+        let gone = watched.take_gone(&table.read()?);
+        // All are told before any of them lets go, which may wait for a prewarm to notice.
+        for state in &gone {
+            state.mark_gone();
+        }
+        for state in gone {
+            state.visible_gone();
+        }
+        // The kernel remembers what it last reported to this descriptor: a change between the
+        // read above and the poll is not lost.
+        let mut waits = [
+            PollFd::new(stop.as_fd(), PollFlags::POLLIN),
+            PollFd::new(look.as_fd(), PollFlags::POLLIN),
+            PollFd::new(table.file.as_fd(), PollFlags::POLLPRI),
+        ];
+        wait(&mut waits, PollTimeout::NONE)?;
+        // Whether it was asked to look or not: it looks next.
+        let _asked = look.read();
+        if stopped_within(stop, PAUSE.saturating_sub(read_at.elapsed()))? {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits out a pause, unless it is to stop, and returns whether it is.
+fn stopped_within(stop: &EventFd, pause: Duration) -> io::Result<bool> {
+    let mut waits = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
+    let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::ZERO);
+    wait(&mut waits, pause)?;
+    Ok(waits[0].any().unwrap_or(false))
+}
+
+fn wait(waits: &mut [PollFd<'_>], timeout: PollTimeout) -> io::Result<()> {
+    match poll(waits, timeout) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::visible::tests::record;
+    use super::*;
+
+    #[test]
+    fn only_what_is_no_longer_listed_is_taken_out() {
+        let watched = Watched::default();
+        let states = [Arc::new(State::default()), Arc::new(State::default())];
+        watched.add(record(31, 47), &states[0]);
+        watched.add(record(32, 48), &states[1]);
+        // Number 32 is used again, by a mount of another file system.
+        let listed = Listed::of("31 1 0:47 / /a ro\n32 1 0:25 / /b rw\n");
+        let gone = watched.take_gone(&listed);
+        assert_eq!(gone.len(), 1);
+        assert!(Arc::ptr_eq(&gone[0], &states[1]));
+        assert!(watched.take_gone(&listed).is_empty());
+    }
+}
