@@ -1,3 +1,22 @@
 //! Docker and containerd, asked for their images and told to run them.
+//!
+//! - [`ImageName`]: what a user calls an image, and where that says it is;
+//! - [`LocalImage`]: an image as an engine keeps it, with the directory of each layer;
+//! - [`docker`]: Docker, through its own client program;
+//! - [`EngineError`]: why an engine could not answer.
+//!
+//! Nothing here knows of boot images, and nothing here writes to what it finds.
 
 #![forbid(unsafe_code)]
+
+mod call;
+pub mod docker;
+mod error;
+mod image;
+mod name;
+
+pub use call::{Follow, Followed};
+pub use docker::Docker;
+pub use error::EngineError;
+pub use image::{ConfigFile, HealthCheck, ImageConfig, LocalImage, LocalLayer};
+pub use name::{ImageName, ParseImageNameError, check_reference};
