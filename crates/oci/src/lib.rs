@@ -1,3 +1,27 @@
 //! Container images outside an engine: references, layouts, archives, layers and registries.
+//!
+//! - [`Reference`] is what people call an image: `nginx`, `registry:5000/a/b:tag@sha256:…`.
+//! - [`layout`] and [`archive`] open images that lie in a directory or a tar; both give an
+//!   [`Image`]: its configuration and its layers, each with its diff ID.
+//!
+//! Nothing here is trusted: every blob is verified by its digest while it is read, and every
+//! length is bounded before anything is allocated. Nothing here knows what a boot image is.
 
 #![forbid(unsafe_code)]
+
+pub mod archive;
+mod blob;
+mod config;
+mod document;
+mod error;
+mod image;
+pub mod layout;
+mod place;
+mod reference;
+
+pub use blob::{BlobError, Verified, digest_of};
+pub use config::{HealthTest, Healthcheck, History, ImageConfig};
+pub use document::{DOCUMENT_TYPES, Descriptor, Index, Manifest, Platform};
+pub use error::ImageError;
+pub use image::{Image, LayerBlob};
+pub use reference::{ParseReferenceError, Reference};

@@ -1,0 +1,56 @@
+//! An image, wherever it lies.
+
+use std::io::{self, Read};
+
+use blocks::Digest;
+
+use crate::place::Place;
+use crate::{ImageConfig, Verified};
+
+/// An image in a layout or an archive.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// What the layout or archive calls it, as it is written there: often only a tag.
+    pub name: Option<String>,
+    /// The digest of its manifest for this platform; archives of old Dockers have none.
+    pub manifest: Option<Digest>,
+    /// The digest of its configuration: what Docker calls the image's ID.
+    pub id: Digest,
+    /// How its containers start.
+    pub config: ImageConfig,
+    /// Its layers, the lowest first: as many as there are diff IDs, and in the same order.
+    pub layers: Vec<LayerBlob>,
+}
+
+/// The tar of a layer, compressed or not.
+#[derive(Clone, Debug)]
+pub struct LayerBlob {
+    /// The digest of the uncompressed tar.
+    pub diff_id: Digest,
+    /// What its manifest says it is; empty if there is none.
+    pub media_type: String,
+    /// The digest of the bytes as they lie there, if somebody told it.
+    pub(crate) digest: Option<Digest>,
+    pub(crate) place: Place,
+}
+
+impl LayerBlob {
+    /// Returns its length in bytes, compressed as it is.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.place.len
+    }
+
+    /// Opens it. What is read is verified at its end if its digest is known; the diff ID is
+    /// verified by who unpacks it.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        let file = self.place.open()?;
+        Ok(match self.digest {
+            Some(digest) => Box::new(Verified::new(file, digest, Some(self.size()))),
+            None => Box::new(file),
+        })
+    }
+}
