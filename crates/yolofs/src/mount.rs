@@ -178,17 +178,21 @@ impl State {
         self.changed.notify_all();
     }
 
-    /// Notes that the visible mount is gone, and tells whoever waits for that.
-    fn mark_gone(&self) {
-        self.inner.lock().visible_gone = true;
+    /// Notes that the visible mount is gone, and tells whoever waits for that. Returns the private
+    /// one, to be let go.
+    fn mark_gone(&self) -> Option<Arc<OwnedFd>> {
+        let private = {
+            let mut inner = self.inner.lock();
+            inner.visible_gone = true;
+            inner.private.take()
+        };
         self.changed.notify_all();
+        private
     }
 
-    /// The visible mount is gone: lets go of the private one and of everything held in it.
-    fn visible_gone(&self) {
-        self.mark_gone();
-        let private = self.inner.lock().private.take();
-        // Without that lock: closing the last descriptor ends the session, which takes it. A
+    /// Lets go of the private mount and of everything held in it.
+    fn let_go(&self, private: Option<Arc<OwnedFd>>) {
+        // Without the other lock: closing the last descriptor ends the session, which takes it. A
         // prewarm that is running notices that the mount is gone, and ends first.
         *self.held.lock() = Held::default();
         drop(private);
@@ -384,7 +388,7 @@ impl Drop for Mount {
             log::warn!("leaving {}: {error}", self.target.display());
         }
         drop(self.watch.take());
-        self.state.visible_gone();
+        self.state.let_go(self.state.mark_gone());
         drop(self.invalidator.take());
         match self.session.take() {
             Some(session) if self.wait_for_users(DROP_PATIENCE) => session.join(),

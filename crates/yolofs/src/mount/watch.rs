@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The watcher of this process, as long as there is a mount to watch.
 static RUNNING: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
 
-/// A place among the watched mounts, until dropped. [`State::visible_gone`] is called when the
-/// mount is no longer in the table.
+/// A place among the watched mounts, until dropped. The state is told, and lets go, when the mount
+/// is no longer in the table.
 #[derive(Debug)]
 pub(super) struct Watch {
     watcher: Arc<Watcher>,
@@ -171,11 +171,12 @@ fn watch(watched: &Watched, mut table: Table, look: &EventFd, stop: &EventFd) ->
         let read_at = Instant::now();
         let gone = watched.take_gone(&table.read()?);
         // All are told before any of them lets go, which may wait for a prewarm to notice.
-        for state in &gone {
-            state.mark_gone();
-        }
-        for state in gone {
-            state.visible_gone();
+        let gone: Vec<_> = gone
+            .into_iter()
+            .map(|state| (state.mark_gone(), state))
+            .collect();
+        for (private, state) in gone {
+            state.let_go(private);
         }
         // The kernel remembers what it last reported to this descriptor: a change between the
         // read above and the poll is not lost.
