@@ -9,6 +9,7 @@ mod completions;
 mod control;
 mod exit;
 mod interrupt;
+mod layers;
 mod logging;
 mod mount_table;
 mod output;

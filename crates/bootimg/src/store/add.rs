@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Removes the image that had the name, if it has no other and is not pinned.
-    fn replaced(
+    pub(super) fn replaced(
         &self,
         before: &[(String, Option<ImageId>)],
         name: &str,

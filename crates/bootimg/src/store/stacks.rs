@@ -122,7 +122,8 @@ impl Store {
         self.places.named(&place_name(layer, place))
     }
 
-    /// Gives an image one more name, and takes that from the image that has it.
+    /// Gives an image one more name, and takes that from the image that has it, which goes if it
+    /// has no other name and is not pinned.
     ///
     /// # Errors
     /// If there is no such image, the name cannot be one, or the store cannot be changed.
@@ -130,7 +131,10 @@ impl Store {
         names::check(name)?;
         let _lock = self.lock()?;
         self.places.must_have(id)?;
-        self.places.set_name(name, id, &self.steps)
+        let before = self.places.names()?;
+        self.places.set_name(name, id, &self.steps)?;
+        self.replaced(&before, name, id)?;
+        Ok(())
     }
 }
 
