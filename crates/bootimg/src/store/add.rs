@@ -47,7 +47,12 @@ impl Store {
         let before = self.places.names()?;
         self.places.set_name(&name, &id, &self.steps)?;
         let replaced = self.replaced(&before, &name, &id)?;
-        let evicted = self.gc_locked(GcMode::Apply, Some(id))?.evicted;
+        // Looking at every image for each that comes would make many of them slow to add.
+        let evicted = if replaced.is_some() || self.places.bytes()? > self.config.max_bytes {
+            self.gc_locked(GcMode::Apply, Some(id))?.evicted
+        } else {
+            Vec::new()
+        };
         Ok(AddReport {
             id,
             name,

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use blocks::ContentId;
 
 use crate::durable::{Steps, TempFile};
+use crate::store::catalog::file_bytes;
 use crate::store::reading;
 use crate::{ImageId, StoreError};
 
@@ -118,6 +119,18 @@ impl Places {
     pub(super) fn pins(&self) -> Result<Vec<ImageId>, StoreError> {
         let ids = self.ids(PINS, "")?;
         Ok(ids.into_iter().map(ImageId).collect())
+    }
+
+    /// Returns how many bytes images, segments and leftovers take, garbage included.
+    pub(super) fn bytes(&self) -> Result<u64, StoreError> {
+        let mut bytes = 0;
+        for part in [IMAGES, SEGMENTS, TMP] {
+            let dir = self.dir.join(part);
+            for name in list(&dir)? {
+                bytes += file_bytes(&dir.join(name))?;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Returns all names, sorted, with the id that each is for, if it can be one.
