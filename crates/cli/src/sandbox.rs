@@ -25,6 +25,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{chdir, execvp, pivot_root};
 
 use crate::interrupt::unblock_signals;
+use crate::undo::guard;
 
 /// What `bootimg record` starts this program as: commands of their own, so that neither help nor
 /// completions know them.
@@ -39,6 +40,9 @@ pub(crate) enum Stage {
     /// Only execute the command
     #[command(name = "__exec")]
     Exec(ExecArgs),
+    /// Cleans up behind a recorder that is killed
+    #[command(name = "__guard")]
+    Guard,
 }
 
 impl Stage {
@@ -58,6 +62,7 @@ impl Stage {
             Self::Enter(stage) => enter(stage),
             Self::Init(stage) => become_init(stage).map(|never| match never {}),
             Self::Exec(stage) => become_command(stage).map(|never| match never {}),
+            Self::Guard => guard(),
         }
     }
 }

@@ -27,6 +27,17 @@ pub(crate) enum Until {
     Exit,
     /// Nothing was read for so long.
     Quiet(Duration),
+    /// The image's health check succeeds.
+    Healthy(Checks),
+}
+
+/// Who runs the health check, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checks {
+    /// We have it run often: an image's own interval is made for years of service.
+    Often,
+    /// Docker, as the image says.
+    AsDocker,
 }
 
 /// Parses a number of seconds, as in `2` or `0.5`: for options.
@@ -55,6 +66,8 @@ impl FromStr for Until {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         match (kind, rest) {
             ("exit", "") => Ok(Self::Exit),
+            ("healthy", "") => Ok(Self::Healthy(Checks::Often)),
+            ("docker", "healthy") => Ok(Self::Healthy(Checks::AsDocker)),
             ("line", regex) if !regex.is_empty() => Ok(Self::Line(
                 Regex::new(regex).context("the regular expression is wrong")?,
             )),
@@ -69,7 +82,10 @@ impl FromStr for Until {
                     time.context("quiet needs seconds, as in quiet:2")?,
                 ))
             }
-            _ => bail!("use line:REGEX, tcp:PORT, http:URL, exit or quiet:SECS"),
+            _ => bail!(
+                "use line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS or, for images, healthy or \
+                 docker:healthy"
+            ),
         }
     }
 }
@@ -86,6 +102,7 @@ impl fmt::Display for Until {
             ),
             Self::Exit => write!(f, "the command's end"),
             Self::Quiet(time) => write!(f, "{} s without a read", time.as_secs_f64()),
+            Self::Healthy(_) => write!(f, "a health check that succeeds"),
         }
     }
 }
@@ -166,12 +183,17 @@ mod tests {
             "http://x:1/y",
             "http:http://x/",
             "quiet:0.5",
+            "healthy",
+            "docker:healthy",
         ] {
             assert!(text.parse::<Until>().is_ok(), "{text}");
         }
         for text in [
             "",
             "exit:1",
+            "healthy:",
+            "docker:",
+            "docker:well",
             "line:",
             "line:(",
             "tcp:x",

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
+use crate::line_watch::LineWatch;
 use crate::until::{Until, http_answers, port_answers};
 
 /// How often ports, URLs and silence are looked at; the error of the time to ready they give.
@@ -23,8 +24,6 @@ const PROBE_EVERY: Duration = Duration::from_millis(10);
 /// How long a command may take to end when it is asked to, before it is killed: what `docker
 /// stop` gives, halved, because its work is done.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// The longest line that `line:` looks at; what is longer is matched in pieces.
-const LINE_MAX: usize = 64 << 10;
 
 /// Where a command runs.
 #[derive(Debug)]
@@ -52,7 +51,7 @@ pub(crate) struct Workload {
     ended: Receiver<(std::io::Result<ExitStatus>, Instant)>,
     exit: Option<(ExitStatus, Instant)>,
     exit_signal: Interrupt,
-    line: Vec<u8>,
+    lines: LineWatch,
 }
 
 impl Workload {
@@ -94,7 +93,7 @@ impl Workload {
         let group = Pid::from_raw(i32::try_from(child.id()).context("reading the command's pid")?);
         let exit_signal = Interrupt::unarmed()?;
         let ended = watch_exit(child, exit_signal.clone())?;
-        let line = Vec::new();
+        let lines = LineWatch::default();
         Ok(Self {
             has_namespaces: matches!(place, Place::Overlay { .. }),
             group,
@@ -104,7 +103,7 @@ impl Workload {
             ended,
             exit: None,
             exit_signal,
-            line,
+            lines,
         })
     }
 
@@ -130,7 +129,7 @@ impl Workload {
                 Until::Tcp(port) => port_answers(*port),
                 Until::Http(url) => http_answers(url),
                 Until::Quiet(time) => idle() >= *time,
-                Until::Exit => false,
+                Until::Exit | Until::Healthy(_) => false,
             };
             if ready {
                 let quiet = if let Until::Quiet(time) = until {
@@ -238,22 +237,11 @@ impl Workload {
     fn pass_on(&mut self, chunk: &[u8], until: &Until) -> bool {
         // Nobody to show it to is no reason to stop.
         let _shown = std::io::stderr().write_all(chunk);
-        let Until::Line(regex) = until else {
-            return false;
+        let wanted = match until {
+            Until::Line(regex) => Some(regex),
+            _ => None,
         };
-        self.line.extend_from_slice(chunk);
-        // A prompt is ready without a line end: the piece behind the last one counts, too.
-        let matched = self
-            .line
-            .split(|byte| *byte == b'\n')
-            .any(|line| regex.is_match(line));
-        if let Some(end) = self.line.iter().rposition(|byte| *byte == b'\n') {
-            self.line.drain(..=end);
-        }
-        if self.line.len() > LINE_MAX {
-            self.line.clear();
-        }
-        matched
+        self.lines.sees(chunk, wanted)
     }
 }
 
@@ -300,33 +288,4 @@ fn watch_exit(
         })
         .context("starting the thread that waits for the command")?;
     Ok(receiver)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_of_a_line_are_matched_together() {
-        let until: Until = "line:ready to serve".parse().unwrap();
-        let mut workload = idle_workload();
-        assert!(!workload.pass_on(b"noise\nready ", &until));
-        assert!(workload.pass_on(b"to serve", &until));
-        assert!(!idle_workload().pass_on(b"ready\nto serve\n", &until));
-    }
-
-    fn idle_workload() -> Workload {
-        let (_sender, ended) = channel();
-        Workload {
-            has_namespaces: false,
-            group: Pid::from_raw(0),
-            started: Instant::now(),
-            stdout: None,
-            stderr: None,
-            ended,
-            exit: None,
-            exit_signal: Interrupt::unarmed().unwrap(),
-            line: Vec::new(),
-        }
-    }
 }

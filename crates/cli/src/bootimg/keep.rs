@@ -27,6 +27,13 @@ pub(super) struct KeepArgs {
     out: Option<PathBuf>,
 }
 
+impl KeepArgs {
+    /// Returns whether a place was chosen.
+    pub(super) const fn are_given(&self) -> bool {
+        self.name.is_some() || self.out.is_some()
+    }
+}
+
 /// A recording, apart from what its runs did: what goes into the boot image's description.
 #[derive(Clone, Debug)]
 pub(super) struct Recording {

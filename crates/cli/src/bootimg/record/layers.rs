@@ -1,0 +1,189 @@
+//! The layers of an image that is recorded: opened once, mounted anew for each run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail, ensure};
+use blocks::Digest;
+use engine::LocalLayer;
+use serde::Serialize;
+use tracer::{Limits, MergeOptions, Recorder, Trace};
+use yolofs::{Busy, Mount};
+
+use super::tree::{UMOUNT_PATIENCE, mount_recorded};
+use crate::interrupt::Interrupt;
+use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
+use crate::mount_table::kind_at;
+use crate::run_dir::MOUNT_KIND;
+use crate::source::{Source, trace_info};
+use crate::store::StoreArgs;
+use crate::undo::{Guard, Undo};
+
+/// A layer and what its runs did.
+#[derive(Debug)]
+struct Layer {
+    diff_id: Digest,
+    dir: PathBuf,
+    source: Source,
+    traces: Vec<Trace>,
+}
+
+/// All layers of an image, the bottom one first.
+#[derive(Debug)]
+pub(super) struct Layers(Vec<Layer>);
+
+/// What was kept of a layer.
+#[derive(Debug, Serialize)]
+pub(super) struct LayerReport {
+    pub(super) layer: Digest,
+    dir: PathBuf,
+    /// Its boot image, if anything of the layer was needed.
+    pub(super) kept: Option<KeptLayer>,
+}
+
+impl Layers {
+    /// Opens and scans the directories of the layers.
+    ///
+    /// # Errors
+    /// If one cannot be read, or is mounted over.
+    pub(super) fn open(layers: &[LocalLayer], interrupt: &Interrupt) -> anyhow::Result<Self> {
+        let mut opened = Vec::new();
+        for layer in layers {
+            interrupt.check()?; // a scan takes as long as the disk does
+            let (diff_id, dir) = (layer.diff_id, layer.dir.clone());
+            let context = || format!("opening layer {} in {}", diff_id.short(), dir.display());
+            ensure_uncovered(&dir).with_context(context)?;
+            let source = Source::open(&dir).with_context(context)?;
+            opened.push(Layer {
+                diff_id,
+                dir,
+                source,
+                traces: Vec::new(),
+            });
+        }
+        Ok(Self(opened))
+    }
+
+    /// Mounts a fresh recorder over each layer's directory.
+    ///
+    /// # Errors
+    /// If one cannot be mounted; the others are unmounted again.
+    pub(super) fn mount(&self, guard: &mut Guard) -> anyhow::Result<Recorders> {
+        let mut mounted = Recorders {
+            started: SystemTime::now(),
+            layers: Vec::new(),
+        };
+        for layer in &self.0 {
+            ensure_uncovered(&layer.dir)?; // somebody may have attached it since
+            let recorder = Arc::new(Recorder::new(Limits::default()));
+            guard.promise(unmount(layer))?;
+            let mount = mount_recorded(&layer.source, &recorder, &layer.dir)?;
+            mounted.layers.push((recorder, mount));
+        }
+        Ok(mounted)
+    }
+
+    /// Takes what the recorders saw until now: the boot ends here, and what stopping the container
+    /// reads is not part of it.
+    ///
+    /// # Errors
+    /// If there was more than a trace can hold.
+    pub(super) fn take_traces(&mut self, recorders: &Recorders) -> anyhow::Result<Vec<&Trace>> {
+        for (layer, (recorder, _)) in self.0.iter_mut().zip(&recorders.layers) {
+            let info = trace_info(&layer.source.root, recorders.started);
+            let trace = recorder.finish(info, &layer.source.tree);
+            ensure!(
+                trace.lost == 0,
+                "the run made more events than a trace can hold ({} lost): use an earlier --until",
+                trace.lost
+            );
+            layer.traces.push(trace);
+        }
+        Ok(self
+            .0
+            .iter()
+            .filter_map(|layer| layer.traces.last())
+            .collect())
+    }
+
+    /// Unmounts the recorders of a run. Its container is gone by now.
+    ///
+    /// # Errors
+    /// If one cannot be unmounted.
+    pub(super) fn unmount(&self, recorders: Recorders, guard: &mut Guard) -> anyhow::Result<()> {
+        for (layer, (_, mount)) in self.0.iter().zip(recorders.layers) {
+            mount
+                .unmount(Busy::Lazy, UMOUNT_PATIENCE)
+                .with_context(|| format!("unmounting the recorder of {}", layer.dir.display()))?;
+            guard.fulfilled(&unmount(layer))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a boot image of each layer that was needed.
+    ///
+    /// # Errors
+    /// If one cannot be kept.
+    pub(super) fn keep(
+        &self,
+        store: &StoreArgs,
+        about: &About,
+        earlier: Earlier,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Vec<LayerReport>> {
+        let store = store.open()?;
+        let mut reports = Vec::new();
+        for layer in &self.0 {
+            let (source, id) = (&layer.source, &layer.diff_id);
+            let merged = tracer::merge(&layer.traces, &source.tree, &MergeOptions::default())
+                .with_context(|| format!("merging the runs of layer {}", id.short()))?;
+            let kept = keep_layer(&store, source, id, &merged, about, earlier, interrupt)?;
+            reports.push(LayerReport {
+                layer: *id,
+                dir: layer.dir.clone(),
+                kept,
+            });
+        }
+        Ok(reports)
+    }
+}
+
+/// The recorders of one run, one for each layer.
+#[derive(Debug)]
+pub(super) struct Recorders {
+    started: SystemTime,
+    layers: Vec<(Arc<Recorder>, Mount)>,
+}
+
+impl Recorders {
+    /// Returns for how long nothing was asked of any layer.
+    pub(super) fn idle(&self) -> Duration {
+        let last = self
+            .layers
+            .iter()
+            .filter_map(|(recorder, _)| recorder.last_event())
+            .max();
+        last.map_or(Duration::ZERO, |last| last.elapsed())
+    }
+}
+
+fn unmount(layer: &Layer) -> Undo {
+    Undo::Unmount {
+        at: layer.dir.clone(),
+    }
+}
+
+/// A layer that is served by a daemon already would be recorded through its page cache, which asks
+/// for nothing.
+fn ensure_uncovered(dir: &Path) -> anyhow::Result<()> {
+    match kind_at(dir)? {
+        None => Ok(()),
+        Some(kind) if kind == MOUNT_KIND => bail!(
+            "yolofs is mounted over {} already: detach the image first, with yolofs docker detach \
+             (or wait for the recording that is running)",
+            dir.display()
+        ),
+        Some(kind) => bail!("a {kind} is mounted over {}", dir.display()),
+    }
+}

@@ -1,0 +1,46 @@
+//! What the source of a recording is: a path, or a container image.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use engine::{Docker, ImageName, check_reference};
+
+/// How long Docker may take to show that it is there, when nobody said that it is.
+const THERE: Duration = Duration::from_secs(5);
+
+/// What a source turned out to be.
+#[derive(Debug)]
+pub(super) enum Located {
+    /// A directory tree or a disk image.
+    Path,
+    /// A container image.
+    Image(ImageName),
+}
+
+/// Finds out. What says that it is an image is one; a path that is there is that path; any other
+/// name is Docker's to know.
+///
+/// # Errors
+/// If it is neither a path nor the name of an image.
+pub(super) fn locate(source: &Path, docker_host: Option<&str>) -> anyhow::Result<Located> {
+    let Some(text) = source.to_str() else {
+        return Ok(Located::Path);
+    };
+    if let Some(name) = ImageName::parse(text)? {
+        return Ok(Located::Image(name));
+    }
+    let is_path = text.starts_with(['/', '.']) || source.symlink_metadata().is_ok();
+    if is_path || check_reference(text).is_err() {
+        return Ok(Located::Path);
+    }
+    let docker = Docker::new(docker_host.map(str::to_owned));
+    match docker.info_within(THERE) {
+        Ok(_) => Ok(Located::Image(ImageName::Docker {
+            reference: text.to_owned(),
+        })),
+        Err(error) => Err(error).with_context(|| {
+            format!("there is no file {text}, and no Docker to ask for an image of that name")
+        }),
+    }
+}
