@@ -194,9 +194,18 @@ impl Store {
     /// # Errors
     /// If it is not there, or damaged.
     pub fn open_image(&self, id: &ImageId) -> Result<Image, StoreError> {
-        let image = catalog::open_image(&self.places, id)?;
+        let image = self.peek_image(id)?;
         self.places.touch(id);
         Ok(image)
+    }
+
+    /// Opens an image as [`open_image`](Self::open_image) does, and notes nothing: to look at an
+    /// image is no reason to keep it.
+    ///
+    /// # Errors
+    /// If it is not there, or damaged.
+    pub fn peek_image(&self, id: &ImageId) -> Result<Image, StoreError> {
+        catalog::open_image(&self.places, id)
     }
 
     /// Removes an image and its names. Its blocks go with the next [`gc`](Self::gc).

@@ -6,6 +6,7 @@ mod inspect;
 mod keep;
 mod prewarm;
 mod record;
+mod report;
 mod scratch;
 mod verify;
 
@@ -39,6 +40,7 @@ enum BootimgCommand {
     Prewarm(prewarm::PrewarmArgs),
     Ls(images::LsArgs),
     Inspect(inspect::InspectArgs),
+    Report(report::ReportArgs),
     Verify(verify::VerifyArgs),
     Merge(images::MergeArgs),
     Gc(images::GcArgs),
@@ -74,6 +76,7 @@ fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
         BootimgCommand::Prewarm(command) => prewarm::run(command, store, run_dir, &interrupt),
         BootimgCommand::Ls(command) => images::ls(command, store),
         BootimgCommand::Inspect(command) => inspect::run(command, store),
+        BootimgCommand::Report(command) => report::run(command, store, run_dir),
         BootimgCommand::Verify(command) => verify::run(command, store, &interrupt),
         BootimgCommand::Merge(command) => images::merge(command, store, &interrupt),
         BootimgCommand::Gc(command) => images::gc(command, store),

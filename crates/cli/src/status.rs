@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::{Answer, Request, call};
 use crate::output::{percent, table};
+use crate::run_dir::{MountRecord, RunDir};
 use crate::size::Size;
+
+/// A daemon answers from counters; one that takes longer is stuck, and is shown as such.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// One mount at one moment. Byte counts and request counts are since it was mounted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,6 +76,35 @@ pub(crate) struct ServedStatus {
     pub(crate) diverted_files: u64,
     /// Requests of the kernel, by kind.
     pub(crate) requests: BTreeMap<String, u64>,
+}
+
+impl MountStatus {
+    /// Asks the daemon of a mount. One that does not answer is shown as such.
+    #[must_use]
+    pub(crate) fn ask(run_dir: &RunDir, record: &MountRecord) -> Self {
+        let state = if record.is_alive() {
+            match call(&run_dir.socket(&record.id), &Request::Status, DEADLINE) {
+                Ok(Answer::Status(status)) => return *status,
+                Ok(_) => "confused",
+                Err(error) => {
+                    log::warn!("{}: {error:#}", record.mountpoint.display());
+                    "not answering"
+                }
+            }
+        } else {
+            "dead"
+        };
+        Self {
+            id: record.id.clone(),
+            mountpoint: record.mountpoint.clone(),
+            source: record.source.clone(),
+            mode: "unknown".to_owned(),
+            state: state.to_owned(),
+            pid: record.pid,
+            boot: None,
+            served: None,
+        }
+    }
 }
 
 /// Writes the status of all mounts for people.

@@ -42,6 +42,12 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// Returns the most bytes that the store may take.
+    #[must_use]
+    pub(crate) const fn max_bytes(&self) -> u64 {
+        self.max.0
+    }
+
     /// Opens the store, and makes it if it is not there.
     ///
     /// # Errors

@@ -11,10 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use sample::Sample;
 
-/// The longest file that is believed to hold measurements, in bytes: a hundred thousand samples
-/// with all they may say.
-const FILE_MAX: usize = 64 << 20;
-
 /// All measurements of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
@@ -67,10 +63,10 @@ pub struct WayReport {
 #[derive(Debug, thiserror::Error)]
 pub enum MeasuredError {
     /// It is longer than any list of samples.
-    #[error("it has {len} bytes, and measurements have at most {FILE_MAX}")]
+    #[error("it has {len} bytes, and measurements have at most {max}", max = Measured::FILE_MAX)]
     TooLong {
         /// Its length.
-        len: usize,
+        len: u64,
     },
     /// It is not what a bench writes.
     #[error(
@@ -93,13 +89,18 @@ struct Document {
 }
 
 impl Measured {
+    /// The longest file that is believed to hold measurements, in bytes: a hundred thousand samples
+    /// with all they may say.
+    pub const FILE_MAX: u64 = 64 << 20;
+
     /// Reads what a bench wrote.
     ///
     /// # Errors
     /// If it is too long, no JSON, or has a sample without a way or a time.
     pub fn parse(text: &[u8]) -> Result<Self, MeasuredError> {
-        if text.len() > FILE_MAX {
-            return Err(MeasuredError::TooLong { len: text.len() });
+        let len = text.len() as u64;
+        if len > Self::FILE_MAX {
+            return Err(MeasuredError::TooLong { len });
         }
         let document: Document = serde_json::from_slice(text)?;
         let mut groups: BTreeMap<(String, String), BTreeMap<Way, WayReport>> = BTreeMap::new();
@@ -291,7 +292,7 @@ mod tests {
         let text = r#"{"samples": [{"mode": "x", "ready_ms": -1}]}"#;
         let error = Measured::parse(text.as_bytes()).unwrap_err();
         assert_eq!(error.to_string(), "sample 1 says that a boot took -1 ms");
-        let long = vec![b' '; FILE_MAX + 1];
+        let long = vec![b' '; usize::try_from(Measured::FILE_MAX).unwrap() + 1];
         assert!(matches!(
             Measured::parse(&long),
             Err(MeasuredError::TooLong { .. })

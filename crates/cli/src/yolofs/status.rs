@@ -1,18 +1,13 @@
 //! `yolofs status`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::control::{Answer, Request, call};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::run_dir::{MountRecord, RunDir, RunDirArg};
+use crate::run_dir::{RunDir, RunDirArg};
 use crate::status::{MountStatus, text};
-
-/// A daemon answers from counters; one that takes longer is stuck, and is shown as such.
-const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Show how the mounts do
 ///
@@ -47,32 +42,9 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
     let shown = records
         .iter()
         .filter(|r| wanted.is_empty() || wanted.contains(&r.mountpoint));
-    let mounts: Vec<MountStatus> = shown.map(|record| ask(&run_dir, record)).collect();
+    let mounts: Vec<MountStatus> = shown
+        .map(|record| MountStatus::ask(&run_dir, record))
+        .collect();
     print(args.format.format(), &mounts, |mounts| text(mounts))?;
     Ok(Outcome::Done)
-}
-
-fn ask(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
-    let state = if record.is_alive() {
-        match call(&run_dir.socket(&record.id), &Request::Status, DEADLINE) {
-            Ok(Answer::Status(status)) => return *status,
-            Ok(_) => "confused",
-            Err(error) => {
-                log::warn!("{}: {error:#}", record.mountpoint.display());
-                "not answering"
-            }
-        }
-    } else {
-        "dead"
-    };
-    MountStatus {
-        id: record.id.clone(),
-        mountpoint: record.mountpoint.clone(),
-        source: record.source.clone(),
-        mode: "unknown".to_owned(),
-        state: state.to_owned(),
-        pid: record.pid,
-        boot: None,
-        served: None,
-    }
 }

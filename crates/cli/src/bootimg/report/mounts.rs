@@ -1,0 +1,72 @@
+//! What the mounts of this node say of themselves.
+
+use report::MountReport;
+
+use crate::run_dir::{RunDir, RunDirArg};
+use crate::status::{BootStatus, MountStatus, ServedStatus};
+
+/// A mount, and the boot image that it uses.
+#[derive(Clone, Debug)]
+pub(super) struct Mounted {
+    /// The id of its boot image.
+    pub(super) image: Option<String>,
+    pub(super) report: MountReport,
+}
+
+/// Asks every mount that the run directory describes. That there is no such directory means that
+/// nothing is mounted: a report is no reason to make one.
+///
+/// # Errors
+/// If the directory is there and cannot be read.
+pub(super) fn all(run_dir: &RunDirArg) -> anyhow::Result<Vec<Mounted>> {
+    if !run_dir.run_dir.exists() {
+        return Ok(Vec::new());
+    }
+    let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let records = run_dir.list()?;
+    Ok(records
+        .iter()
+        .map(|record| mounted(&MountStatus::ask(&run_dir, record)))
+        .collect())
+}
+
+fn mounted(status: &MountStatus) -> Mounted {
+    let report = MountReport {
+        source: status.source.display().to_string(),
+        mountpoint: status.mountpoint.display().to_string(),
+        state: status.state.clone(),
+        ..MountReport::default()
+    };
+    Mounted {
+        image: status.boot.as_ref().map(|boot| boot.content.clone()),
+        report: counted(report, status.boot.as_ref(), status.served.as_ref()),
+    }
+}
+
+/// Adds what was counted of a boot image, and of what was served.
+fn counted(
+    report: MountReport,
+    boot: Option<&BootStatus>,
+    served: Option<&ServedStatus>,
+) -> MountReport {
+    let mut report = report;
+    if let Some(boot) = boot {
+        report.boot_image = Some(boot.image.clone());
+        report.prewarm.clone_from(&boot.prewarm);
+        report.stale_files = boot.stale_files;
+        report.stale_bytes = boot.stale_blocks.saturating_mul(blocks::BLOCK_SIZE as u64);
+        report.damaged_reads = boot.damaged;
+        report.injected_pages = boot.injected_pages;
+        report.evicted_pages = boot.evicted_pages;
+    }
+    if let Some(served) = served {
+        report.hits = served.hits;
+        report.hit_bytes = served.hit_bytes;
+        report.misses = served.misses;
+        report.fallthrough_bytes = served.fallthrough_bytes;
+        report.divergence_permille = served.divergence_permille;
+        report.diverted_files = served.diverted_files;
+        report.requests.clone_from(&served.requests);
+    }
+    report
+}
