@@ -1,3 +1,33 @@
 //! A proxy snapshotter for containerd on overlayfs; who serves a lower layer is a seam.
+//!
+//! containerd keeps images as chains of snapshots: each layer is unpacked into an *active* one and
+//! *committed*, and a container runs on an active one whose parents are the layers. A snapshotter
+//! keeps these, and says what to mount. This one does what containerd's own overlayfs snapshotter
+//! does, and asks [`Lowers`] where an overlay finds each layer.
+//!
+//! - [`Snapshotter`]: the snapshots of one root, as a plain object that blocks.
+//! - [`service`]: the same on a socket, as gRPC.
+//! - [`Lowers`]: the seam; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
 
 #![forbid(unsafe_code)]
+
+mod catalog;
+mod copy;
+mod directories;
+mod disk_usage;
+mod error;
+mod filter;
+mod lowers;
+mod overlay;
+pub mod service;
+mod snapshot;
+mod snapshotter;
+mod tier;
+
+pub use error::{Result, SnapshotError};
+pub use filter::FilterError;
+pub use lowers::{FaultyLowers, LayerDir, Lowers, PlainLowers};
+pub use overlay::Mount;
+pub use snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
+pub use snapshotter::{Config, Snapshotter};
+pub use tier::{UpperConfig, UpperPlace, WhenFull};

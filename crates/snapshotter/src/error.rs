@@ -1,0 +1,206 @@
+//! What can go wrong, sorted by what a client of containerd can do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::filter::FilterError;
+use crate::snapshot::Kind;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// No snapshot has this key.
+    #[error("snapshot {key:?} does not exist")]
+    NotFound {
+        /// The key that was asked for.
+        key: String,
+    },
+    /// The key or name is taken.
+    #[error("snapshot {key:?} already exists")]
+    AlreadyExists {
+        /// The key that was to be made.
+        key: String,
+    },
+    /// A parent must be committed.
+    #[error("parent {parent:?} is {kind}, not committed")]
+    ParentNotCommitted {
+        /// The parent that was named.
+        parent: String,
+        /// What it is.
+        kind: Kind,
+    },
+    /// The request needs a snapshot of another kind.
+    #[error("snapshot {key:?} is {kind}: {needed}")]
+    WrongKind {
+        /// The snapshot.
+        key: String,
+        /// What it is.
+        kind: Kind,
+        /// What the request needs, as a sentence.
+        needed: &'static str,
+    },
+    /// Others stand on it.
+    #[error("cannot remove snapshot {key:?}: {child:?} has it as its parent")]
+    HasChildren {
+        /// The snapshot.
+        key: String,
+        /// One of its children.
+        child: String,
+    },
+    /// The field is not the client's to change.
+    #[error("field {field:?} of snapshot {key:?} cannot be updated; only labels can")]
+    Immutable {
+        /// The snapshot.
+        key: String,
+        /// The path of the field.
+        field: String,
+    },
+    /// A filter that does not parse.
+    #[error("bad filter")]
+    Filter(#[from] FilterError),
+    /// A request beyond the limits.
+    #[error("{what} is {actual} {unit}, and {limit} are allowed")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        actual: usize,
+        /// How large it may be.
+        limit: usize,
+        /// Of what.
+        unit: &'static str,
+    },
+    /// A request without a name.
+    #[error("the {what} of a snapshot cannot be empty")]
+    Empty {
+        /// What is empty.
+        what: &'static str,
+    },
+    /// A directory that overlayfs cannot be told of.
+    #[error("{path:?} cannot be used: overlayfs takes ',' and ':' for the end of a path")]
+    Unmountable {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The snapshot's directory is gone.
+    #[error(
+        "the directory {dir:?} of snapshot {key:?} is lost; remove the snapshot and prepare it again"
+    )]
+    Lost {
+        /// The snapshot.
+        key: String,
+        /// Where it was.
+        dir: PathBuf,
+    },
+    /// The fast tier has no room.
+    #[error(
+        "the fast tier {dir:?} is full: {used} of {max} bytes are used; remove containers, raise max=, or use --upper-full spill"
+    )]
+    UpperFull {
+        /// The tier.
+        dir: PathBuf,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes it may hold.
+        max: u64,
+    },
+    /// The metadata cannot be read or written.
+    #[error("cannot {doing} in the metadata")]
+    Catalog {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// A record that nobody of this version wrote.
+    #[error("the record of snapshot {key:?} is damaged: {why}")]
+    Damaged {
+        /// The snapshot.
+        key: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The metadata is of another version.
+    #[error("the metadata has format {found}, and this program knows {known}")]
+    Format {
+        /// The format found.
+        found: u64,
+        /// The format known.
+        known: u64,
+    },
+    /// A file or directory failed.
+    #[error("cannot {doing} {path:?}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a request gives.
+pub type Result<T, E = SnapshotError> = std::result::Result<T, E>;
+
+impl SnapshotError {
+    /// Returns a function that wraps an I/O error on `path`.
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            doing,
+            path,
+            source,
+        }
+    }
+
+    /// Says what was being done in the metadata, if it is the metadata that failed.
+    pub(crate) fn while_doing(mut self, what: &'static str) -> Self {
+        if let Self::Catalog { doing, .. } = &mut self {
+            *doing = what;
+        }
+        self
+    }
+
+    /// Returns whether a disk had no room.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        let source = match self {
+            Self::Io { source, .. } => source,
+            Self::Catalog { source, .. } => match &**source {
+                redb::Error::Io(source) => source,
+                _ => return false,
+            },
+            Self::UpperFull { .. } => return true,
+            _ => return false,
+        };
+        matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+}
+
+macro_rules! from_redb {
+    ($($error:ident),*) => {$(
+        impl From<redb::$error> for SnapshotError {
+            fn from(source: redb::$error) -> Self {
+                Self::Catalog {
+                    doing: "read or write",
+                    source: Box::new(source.into()),
+                }
+            }
+        }
+    )*};
+}
+
+from_redb!(
+    CommitError,
+    DatabaseError,
+    StorageError,
+    TableError,
+    TransactionError
+);

@@ -1,0 +1,77 @@
+//! The seam to whoever serves committed layers.
+
+use std::path::PathBuf;
+
+use blocks::Digest;
+
+use crate::snapshot::{Snapshot, SnapshotId};
+
+/// A committed layer, and the directory that holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerDir {
+    /// Its number.
+    pub id: SnapshotId,
+    /// Its name. containerd's is `namespace/number/chain ID`.
+    pub name: String,
+    /// What it holds; changes nothing.
+    pub dir: PathBuf,
+}
+
+impl LayerDir {
+    /// Returns the layer's chain ID: the digest that stands for it and everything below it.
+    ///
+    /// `None` if it was not unpacked from an image: then its name is what its maker likes.
+    #[must_use]
+    pub fn chain_id(&self) -> Option<Digest> {
+        self.name.rsplit('/').next()?.parse().ok()
+    }
+}
+
+/// Who serves committed layers.
+///
+/// Nothing here can fail: whoever serves badly makes containers slower, and the plain directory is
+/// always there. A place that is given out is looked at, and replaced by the plain directory if it
+/// is none.
+pub trait Lowers: Send + Sync + 'static {
+    /// Returns where an overlay for `snapshot` finds each of `layers`, nearest first; `None`, or
+    /// nothing, for the plain directory. Is asked again whenever the snapshot is mounted.
+    fn places(&self, snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>>;
+
+    /// Hears of a layer that is now committed, or was when the snapshotter started. To return at
+    /// once.
+    fn committed(&self, layer: &LayerDir);
+
+    /// Hears of a snapshot of any kind that has no record any more, before its directory is
+    /// deleted.
+    fn removed(&self, id: SnapshotId);
+}
+
+/// Serves nothing: every layer is its plain directory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlainLowers;
+
+impl Lowers for PlainLowers {
+    fn places(&self, _snapshot: &Snapshot, _layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
+        Vec::new()
+    }
+
+    fn committed(&self, _layer: &LayerDir) {}
+
+    fn removed(&self, _id: SnapshotId) {}
+}
+
+/// For tests: gives out places that do not exist.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultyLowers;
+
+impl Lowers for FaultyLowers {
+    fn places(&self, _snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
+        let places = layers.iter().map(|layer| Some(layer.dir.join("nowhere")));
+        // One too many, too.
+        places.chain([Some(PathBuf::from("/nowhere"))]).collect()
+    }
+
+    fn committed(&self, _layer: &LayerDir) {}
+
+    fn removed(&self, _id: SnapshotId) {}
+}

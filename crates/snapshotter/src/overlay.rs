@@ -1,0 +1,160 @@
+//! What containerd is told to mount.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Result, SnapshotError};
+use crate::snapshot::Kind;
+
+/// A mount, as containerd's API has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// `bind` or `overlay`.
+    pub fs_type: &'static str,
+    /// The directory to bind; of an overlay, a word.
+    pub source: String,
+    /// As of fstab(5).
+    pub options: Vec<String>,
+}
+
+/// A snapshot's place in its overlay.
+#[derive(Debug)]
+pub(crate) struct Layout<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) fs: &'a Path,
+    pub(crate) work: &'a Path,
+    /// Nearest first.
+    pub(crate) lowers: &'a [PathBuf],
+}
+
+/// What this kernel's overlayfs needs to be told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OverlayOptions {
+    always: Vec<String>,
+}
+
+impl OverlayOptions {
+    /// Asks the kernel.
+    pub(crate) fn of_this_kernel() -> Self {
+        let mut always = Vec::new();
+        // With an index an upper directory is bound to one set of lower ones, by their file
+        // handles: a container could not be started again over served layers.
+        if Path::new("/sys/module/overlay/parameters/index").exists() {
+            always.push("index=off".to_owned());
+        }
+        if in_user_namespace() {
+            always.push("userxattr".to_owned());
+        }
+        Self { always }
+    }
+
+    /// Returns what shows the snapshot: a bind mount of the only directory there is, or an overlay
+    /// of several.
+    pub(crate) fn mounts(&self, of: &Layout<'_>) -> Result<Vec<Mount>> {
+        let mount = match (of.kind, of.lowers) {
+            (Kind::Active, []) => bind(of.fs, "rw")?,
+            (_, []) => bind(of.fs, "ro")?,
+            (Kind::View | Kind::Committed, [only]) => bind(only, "ro")?,
+            (kind, lowers) => self.overlay(kind, of, lowers)?,
+        };
+        Ok(vec![mount])
+    }
+
+    /// The options may be longer than the page that mount(2) takes: containerd's mounter then
+    /// changes to the directory that the lower ones share and shortens them.
+    fn overlay(&self, kind: Kind, of: &Layout<'_>, lowers: &[PathBuf]) -> Result<Mount> {
+        let mut options = self.always.clone();
+        if kind == Kind::Active {
+            options.push(format!("workdir={}", mountable(of.work)?));
+            options.push(format!("upperdir={}", mountable(of.fs)?));
+        }
+        let lowers: Vec<&str> = lowers.iter().map(|l| mountable(l)).collect::<Result<_>>()?;
+        options.push(format!("lowerdir={}", lowers.join(":")));
+        Ok(Mount {
+            fs_type: "overlay",
+            source: "overlay".to_owned(),
+            options,
+        })
+    }
+}
+
+fn bind(source: &Path, access: &str) -> Result<Mount> {
+    Ok(Mount {
+        fs_type: "bind",
+        source: mountable(source)?.to_owned(),
+        options: vec![access.to_owned(), "rbind".to_owned()],
+    })
+}
+
+/// Refuses a directory whose name overlayfs would take for two.
+pub(crate) fn mountable(path: &Path) -> Result<&str> {
+    path.to_str()
+        .filter(|text| !text.contains([',', ':', '\\']))
+        .ok_or_else(|| SnapshotError::Unmountable {
+            path: path.to_owned(),
+        })
+}
+
+/// Returns whether this process is root only in its own world: there overlayfs keeps its marks in
+/// attributes that begin with `user.`.
+fn in_user_namespace() -> bool {
+    fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().ne(["0", "0", "4294967295"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(kind: Kind, lowers: &[&str]) -> Mount {
+        let options = OverlayOptions {
+            always: vec!["index=off".to_owned()],
+        };
+        let lowers: Vec<PathBuf> = lowers.iter().map(PathBuf::from).collect();
+        let layout = Layout {
+            kind,
+            fs: Path::new("/r/9/fs"),
+            work: Path::new("/r/9/work"),
+            lowers: &lowers,
+        };
+        options.mounts(&layout).unwrap().remove(0)
+    }
+
+    #[test]
+    fn binds_one_directory_and_overlays_several() {
+        let cases = [
+            (Kind::Active, vec![], "bind /r/9/fs rw,rbind"),
+            (Kind::View, vec![], "bind /r/9/fs ro,rbind"),
+            (Kind::View, vec!["/r/1/fs"], "bind /r/1/fs ro,rbind"),
+            (
+                Kind::View,
+                vec!["/r/2/fs", "/r/1/fs"],
+                "overlay overlay index=off,lowerdir=/r/2/fs:/r/1/fs",
+            ),
+            (
+                Kind::Active,
+                vec!["/r/1/fs"],
+                "overlay overlay index=off,workdir=/r/9/work,upperdir=/r/9/fs,lowerdir=/r/1/fs",
+            ),
+        ];
+        for (kind, lowers, expected) in cases {
+            let Mount {
+                fs_type,
+                source,
+                options,
+            } = mount(kind, &lowers);
+            assert_eq!(
+                format!("{fs_type} {source} {}", options.join(",")),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_what_overlayfs_would_split() {
+        for path in ["/a,b", "/a:b", "/a\\b"] {
+            let error = mountable(Path::new(path)).unwrap_err();
+            assert!(matches!(error, SnapshotError::Unmountable { .. }), "{path}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Our words in those of containerd's API.
+
+use std::error::Error as _;
+
+use containerd_snapshots::tonic::{Code, Status};
+use containerd_snapshots::{Info, api};
+
+use crate::error::SnapshotError;
+use crate::overlay::Mount;
+use crate::snapshot::{Kind, Snapshot, Usage};
+
+pub(super) fn info(snapshot: Snapshot) -> Info {
+    Info {
+        kind: match snapshot.kind {
+            Kind::Active => containerd_snapshots::Kind::Active,
+            Kind::View => containerd_snapshots::Kind::View,
+            Kind::Committed => containerd_snapshots::Kind::Committed,
+        },
+        name: snapshot.name,
+        parent: snapshot.parent.unwrap_or_default(),
+        labels: snapshot.labels.into_iter().collect(),
+        created_at: snapshot.created,
+        updated_at: snapshot.updated,
+    }
+}
+
+pub(super) fn usage(usage: Usage) -> containerd_snapshots::Usage {
+    containerd_snapshots::Usage {
+        inodes: i64::try_from(usage.inodes).unwrap_or(i64::MAX),
+        size: i64::try_from(usage.bytes).unwrap_or(i64::MAX),
+    }
+}
+
+pub(super) fn mounts(mounts: Vec<Mount>) -> Vec<api::types::Mount> {
+    let each = mounts.into_iter();
+    each.map(|mount| api::types::Mount {
+        r#type: mount.fs_type.to_owned(),
+        source: mount.source,
+        target: String::new(),
+        options: mount.options,
+    })
+    .collect()
+}
+
+/// containerd decides by the code, and shows people the words: the causes too.
+pub(super) fn status(error: &SnapshotError) -> Status {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(": ");
+        words.push_str(&error.to_string());
+        cause = error.source();
+    }
+    Status::new(code(error), words)
+}
+
+fn code(error: &SnapshotError) -> Code {
+    match error {
+        SnapshotError::NotFound { .. } => Code::NotFound,
+        SnapshotError::AlreadyExists { .. } => Code::AlreadyExists,
+        SnapshotError::WrongKind { .. }
+        | SnapshotError::HasChildren { .. }
+        | SnapshotError::Lost { .. } => Code::FailedPrecondition,
+        SnapshotError::ParentNotCommitted { .. }
+        | SnapshotError::Immutable { .. }
+        | SnapshotError::Filter(_)
+        | SnapshotError::TooLarge { .. }
+        | SnapshotError::Empty { .. } => Code::InvalidArgument,
+        SnapshotError::Damaged { .. } => Code::DataLoss,
+        error if error.is_no_space() => Code::ResourceExhausted,
+        _ => Code::Internal,
+    }
+}

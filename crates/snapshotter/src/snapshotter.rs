@@ -1,0 +1,343 @@
+//! The snapshotter itself: containerd's overlayfs snapshotter, with a seam for the lower layers.
+//!
+//! It blocks, and knows nothing of gRPC; [`service`](crate::service) brings it to a socket.
+
+mod janitor;
+mod place;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+
+use crate::catalog::{Catalog, LabelChange, NewSnapshot};
+use crate::copy::copy_tree;
+use crate::directories::Directories;
+use crate::disk_usage::disk_usage;
+use crate::error::{Result, SnapshotError};
+use crate::filter::Filter;
+use crate::lowers::{LayerDir, Lowers};
+use crate::overlay::{Layout, Mount, OverlayOptions, mountable};
+use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
+use crate::tier::{Tier, UpperConfig};
+use janitor::Janitor;
+use place::Reserved;
+
+/// Where the snapshots are kept, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The directory of everything: `metadata.redb`, `snapshots/`, perhaps `upper/`.
+    pub root: PathBuf,
+    /// A fast tier for upper directories.
+    pub upper: Option<UpperConfig>,
+}
+
+/// A snapshotter on one root. Only one process can have it open.
+#[derive(Debug)]
+pub struct Snapshotter<L: Lowers> {
+    state: Arc<State<L>>,
+    /// Deletes directories in the background; dropped first, so that it ends with us.
+    janitor: Janitor,
+}
+
+#[derive(Debug)]
+struct State<L> {
+    catalog: Catalog,
+    root: Directories,
+    tier: Option<Tier>,
+    lowers: L,
+    options: OverlayOptions,
+    next_id: AtomicU64,
+    /// The numbers whose directories are being filled: a record may follow.
+    reserved: Mutex<HashSet<SnapshotId>>,
+    /// Held while directories are deleted.
+    sweeping: Mutex<()>,
+}
+
+impl<L: Lowers> Snapshotter<L> {
+    /// Opens the root of `config`, or makes it, and recovers it from whatever ended the process
+    /// that had it before: directories without a record are deleted, snapshots whose directories
+    /// are lost are reported, and one bad snapshot hinders no other.
+    ///
+    /// # Errors
+    /// If the root cannot be made or its metadata not be opened: by another version's format, by a
+    /// damaged file, or because another process has it.
+    pub fn open(config: Config, lowers: L) -> Result<Self> {
+        mountable(&config.root)?;
+        let root = Directories::open(&config.root)?;
+        let catalog = Catalog::open(&config.root.join("metadata.redb"))?;
+        let tier = config.upper.map(|upper| Tier::open(upper, &config.root));
+        let state = Arc::new(State {
+            next_id: AtomicU64::new(1),
+            catalog,
+            root,
+            tier: tier.transpose()?,
+            lowers,
+            options: OverlayOptions::of_this_kernel(),
+            reserved: Mutex::default(),
+            sweeping: Mutex::default(),
+        });
+        state.recover()?;
+        Ok(Self {
+            janitor: Janitor::start(&state)?,
+            state,
+        })
+    }
+
+    /// Returns who serves the layers.
+    #[must_use]
+    pub fn lowers(&self) -> &L {
+        &self.state.lowers
+    }
+
+    /// Returns the snapshot `key`.
+    ///
+    /// # Errors
+    /// If there is none, or the metadata cannot be read.
+    pub fn stat(&self, key: &str) -> Result<Snapshot> {
+        self.state.catalog.get(key)
+    }
+
+    /// Returns the snapshots that `filters` match, in the order of their names.
+    ///
+    /// # Errors
+    /// If a filter is bad, or the metadata cannot be read.
+    pub fn walk(&self, filters: &[String]) -> Result<Vec<Snapshot>> {
+        self.state.walk(&Filter::parse(filters)?)
+    }
+
+    /// Changes the labels of the snapshot `key` that `paths` name (`labels`, `labels.x`), or all
+    /// of them.
+    ///
+    /// # Errors
+    /// If there is no such snapshot, or a path is not of labels.
+    pub fn update(&self, key: &str, mut labels: Labels, paths: &[String]) -> Result<Snapshot> {
+        if paths.is_empty() || paths.iter().any(|path| path == "labels") {
+            refuse_others(key, paths)?;
+            return self
+                .state
+                .catalog
+                .update(key, &LabelChange::Replace(labels));
+        }
+        refuse_others(key, paths)?;
+        let named = paths.iter().filter_map(|path| path.strip_prefix("labels."));
+        let named = named.map(|label| (label.to_owned(), labels.remove(label).unwrap_or_default()));
+        self.state
+            .catalog
+            .update(key, &LabelChange::Set(named.collect()))
+    }
+
+    /// Returns what the snapshot `key` takes on the disk, its parents not counted. Of an active
+    /// one that is counted now.
+    ///
+    /// # Errors
+    /// If there is none, or its directory cannot be read.
+    pub fn usage(&self, key: &str) -> Result<Usage> {
+        let snapshot = self.state.catalog.get(key)?;
+        match (snapshot.kind, snapshot.usage) {
+            (Kind::Active, _) => disk_usage(&self.state.fs(&snapshot)),
+            (_, usage) => Ok(usage.unwrap_or_default()),
+        }
+    }
+
+    /// Makes an active snapshot `key` on `parent`, and returns what shows it.
+    ///
+    /// # Errors
+    /// If the key is taken, the parent is not there or not committed, or there is no room.
+    pub fn prepare(&self, key: &str, parent: Option<&str>, labels: Labels) -> Result<Vec<Mount>> {
+        self.state.create(Kind::Active, key, parent, labels)
+    }
+
+    /// Makes a read-only snapshot `key` of `parent`, and returns what shows it.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn view(&self, key: &str, parent: Option<&str>, labels: Labels) -> Result<Vec<Mount>> {
+        self.state.create(Kind::View, key, parent, labels)
+    }
+
+    /// Returns what shows the active snapshot or view `key`.
+    ///
+    /// # Errors
+    /// If there is none, it is committed, or a directory of it is lost.
+    pub fn mounts(&self, key: &str) -> Result<Vec<Mount>> {
+        let stack = self.state.catalog.stack(key)?;
+        if stack.snapshot.kind == Kind::Committed {
+            return Err(SnapshotError::WrongKind {
+                key: key.to_owned(),
+                kind: Kind::Committed,
+                needed: "only an active one or a view can be mounted",
+            });
+        }
+        self.state.present(&stack.snapshot)?;
+        self.state.mounts(&stack)
+    }
+
+    /// Makes the active snapshot `key` the layer `name`, which never changes again.
+    ///
+    /// # Errors
+    /// If there is no such snapshot, it is not active, the name is taken, or its directory is lost
+    /// or cannot be moved to the disk.
+    pub fn commit(&self, name: &str, key: &str, labels: Labels) -> Result<()> {
+        let active = self.state.catalog.check_commit(name, key)?;
+        self.state.present(&active)?;
+        let held = self.state.settle(&active)?;
+        let dir = self.state.root.fs(active.id);
+        let usage = disk_usage(&dir)?;
+        let committed = self.state.catalog.commit(name, key, labels, usage)?;
+        drop(held);
+        if active.tier.is_some() {
+            self.janitor.wake();
+        }
+        self.state.lowers.committed(&LayerDir {
+            id: committed.id,
+            name: committed.name,
+            dir,
+        });
+        Ok(())
+    }
+
+    /// Forgets the snapshot `key`. Its directory is deleted in the background.
+    ///
+    /// # Errors
+    /// If there is none, or another snapshot stands on it.
+    pub fn remove(&self, key: &str) -> Result<()> {
+        let removed = self.state.catalog.remove(key)?;
+        self.state.lowers.removed(removed.id);
+        self.janitor.wake();
+        Ok(())
+    }
+
+    /// Deletes the directories that no snapshot has, now.
+    ///
+    /// # Errors
+    /// If the metadata cannot be read: what it does not say to be garbage is none. A directory
+    /// that cannot be deleted is logged and left for the next time.
+    pub fn cleanup(&self) -> Result<()> {
+        self.state.sweep()
+    }
+}
+
+/// Refuses paths of what is not a label.
+fn refuse_others(key: &str, paths: &[String]) -> Result<()> {
+    let is_label = |path: &&String| *path == "labels" || path.starts_with("labels.");
+    match paths.iter().find(|path| !is_label(path)) {
+        None => Ok(()),
+        Some(field) => Err(SnapshotError::Immutable {
+            key: key.to_owned(),
+            field: field.clone(),
+        }),
+    }
+}
+
+impl<L: Lowers> State<L> {
+    fn create(
+        &self,
+        kind: Kind,
+        key: &str,
+        parent: Option<&str>,
+        labels: Labels,
+    ) -> Result<Vec<Mount>> {
+        let on = self.catalog.check_create(key, parent)?;
+        on.as_ref().map_or(Ok(()), |on| self.present(on))?;
+        let dirs = self.place_for(kind, key, &labels)?;
+        let reserved = Reserved::next(self);
+        let like = on.as_ref().map(|on| self.root.fs(on.id));
+        let made = dirs
+            .create(reserved.id, kind, like.as_deref())
+            .and_then(|()| {
+                self.catalog.create(NewSnapshot {
+                    key: key.to_owned(),
+                    id: reserved.id,
+                    kind,
+                    parent: parent.map(str::to_owned),
+                    labels,
+                    tier: self.tier_of(dirs),
+                })
+            });
+        match made {
+            Ok(stack) => self.mounts(&stack),
+            Err(error) => {
+                // What cannot be deleted now is garbage for the next sweep.
+                drop(dirs.delete(reserved.id));
+                Err(error)
+            }
+        }
+    }
+
+    fn mounts(&self, stack: &Stack) -> Result<Vec<Mount>> {
+        let Stack { snapshot, parents } = stack;
+        let layers: Vec<LayerDir> = parents.iter().map(|parent| self.layer(parent)).collect();
+        let mut places = self.lowers.places(snapshot, &layers).into_iter();
+        let lowers: Vec<PathBuf> = layers
+            .into_iter()
+            .map(|layer| lower(places.next().flatten(), layer))
+            .collect::<Result<_>>()?;
+        let dirs = self.directories(snapshot);
+        self.options.mounts(&Layout {
+            kind: snapshot.kind,
+            fs: &dirs.fs(snapshot.id),
+            work: &dirs.work(snapshot.id),
+            lowers: &lowers,
+        })
+    }
+
+    fn layer(&self, committed: &Snapshot) -> LayerDir {
+        LayerDir {
+            id: committed.id,
+            name: committed.name.clone(),
+            dir: self.root.fs(committed.id),
+        }
+    }
+
+    /// Brings the directories of a snapshot that is to be committed to the disk of the root.
+    /// Until the result is dropped nobody takes them for garbage.
+    fn settle(&self, active: &Snapshot) -> Result<Option<Reserved<'_, L>>> {
+        let Some(tier) = &active.tier else {
+            return Ok(None);
+        };
+        let reserved = Reserved::again(self, active.id);
+        // What a former attempt left.
+        self.root.delete(active.id)?;
+        let to = self.root.of(active.id);
+        std::fs::create_dir(&to).map_err(SnapshotError::io("make", &to))?;
+        copy_tree(&Directories::at(tier).fs(active.id), &to.join("fs"))?;
+        sync(&to)?;
+        Ok(Some(reserved))
+    }
+
+    fn walk(&self, filter: &Filter) -> Result<Vec<Snapshot>> {
+        self.catalog
+            .walk(filter, |error| log::warn!("{error}; passed by"))
+    }
+}
+
+/// Returns where an overlay finds `layer`: at `served`, if that is a directory.
+fn lower(served: Option<PathBuf>, layer: LayerDir) -> Result<PathBuf> {
+    if let Some(served) = served {
+        if served.is_dir() {
+            return Ok(served);
+        }
+        let served = served.display();
+        log::warn!(
+            "{served} serves {:?} no more; the plain directory does",
+            layer.name
+        );
+    }
+    if layer.dir.is_dir() {
+        return Ok(layer.dir);
+    }
+    Err(SnapshotError::Lost {
+        key: layer.name,
+        dir: layer.dir,
+    })
+}
+
+/// Waits until all of the file system that holds `dir` is on the disk: what was on a tmpfs must
+/// not be lost after it was called committed.
+fn sync(dir: &Path) -> Result<()> {
+    let file = std::fs::File::open(dir).map_err(SnapshotError::io("open", dir))?;
+    nix::unistd::syncfs(&file).map_err(|error| SnapshotError::io("flush", dir)(error.into()))
+}

@@ -1,0 +1,144 @@
+//! Recovery, and the deletion of what no snapshot has.
+//!
+//! Deleting a tree on a busy disk takes seconds, and containerd waits for Remove with its lock
+//! held: so that is answered once the record is gone, and the directory follows.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use super::State;
+use crate::directories::{Directories, mount_points};
+use crate::error::{Result, SnapshotError};
+use crate::filter::Filter;
+use crate::lowers::Lowers;
+use crate::snapshot::{Kind, SnapshotId};
+
+/// The thread that deletes.
+#[derive(Debug)]
+pub(super) struct Janitor {
+    /// Holds one wish: who wakes it again while it sweeps wants one more sweep, not many.
+    wake: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Janitor {
+    pub(super) fn start<L: Lowers>(state: &Arc<State<L>>) -> Result<Self> {
+        let (wake, woken) = sync_channel(1);
+        let state = Arc::clone(state);
+        let thread = std::thread::Builder::new()
+            .name("janitor".to_owned())
+            .spawn(move || {
+                while woken.recv().is_ok() {
+                    if let Err(error) = state.sweep() {
+                        log::warn!("removed snapshots keep their directories for now: {error}");
+                    }
+                }
+            })
+            .map_err(|source| SnapshotError::Io {
+                doing: "start the thread that deletes below",
+                path: PathBuf::from("snapshots"),
+                source,
+            })?;
+        Ok(Self {
+            wake: Some(wake),
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(wake) = &self.wake {
+            // Full: it is to sweep anyway.
+            let _sent = wake.try_send(());
+        }
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // It does not panic, and if it did there would be nothing left to do.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl<L: Lowers> State<L> {
+    /// Brings memory, metadata and directories together after a start.
+    pub(super) fn recover(&self) -> Result<()> {
+        let mut highest = 0;
+        for dirs in self.bases(&self.catalog.places()?) {
+            let ids = dirs.list().unwrap_or_default();
+            highest = ids.into_iter().fold(highest, |high, id| high.max(id.0));
+        }
+        let next = self.catalog.next_id()?.max(highest + 1);
+        self.next_id.store(next, Relaxed);
+        self.sweep()?;
+        for snapshot in self.walk(&Filter::default())? {
+            match self.present(&snapshot) {
+                Err(error) => log::warn!("{error}"),
+                Ok(()) if snapshot.kind == Kind::Committed => {
+                    self.lowers.committed(&self.layer(&snapshot));
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the directories without a record. What is not surely garbage is in use.
+    pub(super) fn sweep(&self) -> Result<()> {
+        let _one_at_a_time = self.sweeping.lock();
+        let places = self.catalog.places()?;
+        for dirs in self.bases(&places) {
+            // In this order: whoever made a directory before the list was read is either still
+            // reserved after it, or has written its record by the time the records are read.
+            let Ok(mut ids) = dirs.list() else { continue };
+            ids.retain({
+                let reserved = self.reserved.lock().clone();
+                move |id| !reserved.contains(id)
+            });
+            if ids.is_empty() {
+                continue;
+            }
+            let tier = self.tier_of(&dirs);
+            let places = self.catalog.places()?;
+            ids.retain(|id| places.get(id) != Some(&tier));
+            delete(&dirs, &ids)?;
+        }
+        Ok(())
+    }
+
+    /// Returns all the bases that have directories of ours, as far as we know.
+    fn bases(&self, places: &HashMap<SnapshotId, Option<PathBuf>>) -> Vec<Directories> {
+        let tiers: BTreeSet<_> = places.values().flatten().cloned().collect();
+        let current = self.tier.as_ref().map(|tier| tier.directories());
+        let known = [Some(&self.root), current];
+        let others = tiers
+            .iter()
+            .filter(|tier| known.iter().flatten().all(|dirs| dirs.base() != *tier))
+            .map(|tier| Directories::at(tier));
+        known.into_iter().flatten().cloned().chain(others).collect()
+    }
+}
+
+fn delete(dirs: &Directories, ids: &[SnapshotId]) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let points = mount_points()?;
+    for id in ids {
+        let dir = dirs.of(*id);
+        if points.iter().any(|point| point.starts_with(&dir)) {
+            let dir = dir.display();
+            log::warn!("{dir} has no snapshot, but something is mounted in it; left alone");
+        } else if let Err(error) = dirs.delete(*id) {
+            log::warn!("{error}; it is tried again later");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Which directories a snapshot has.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::State;
+use crate::directories::Directories;
+use crate::error::{Result, SnapshotError};
+use crate::lowers::Lowers;
+use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId};
+
+/// containerd puts this label on a snapshot into which it unpacks a layer: the chain ID under
+/// which it is to be committed.
+const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
+/// What the key of such a snapshot begins with.
+const UNPACK_PREFIX: &str = "extract-";
+
+/// A number whose directories nobody may take for garbage.
+#[derive(Debug)]
+pub(super) struct Reserved<'a, L: Lowers> {
+    pub(super) id: SnapshotId,
+    state: &'a State<L>,
+}
+
+impl<'a, L: Lowers> Reserved<'a, L> {
+    /// Reserves a number that no snapshot ever had.
+    pub(super) fn next(state: &'a State<L>) -> Self {
+        Self::again(state, SnapshotId(state.next_id.fetch_add(1, Relaxed)))
+    }
+
+    /// Reserves the number of a snapshot that moves.
+    pub(super) fn again(state: &'a State<L>, id: SnapshotId) -> Self {
+        state.reserved.lock().insert(id);
+        Self { id, state }
+    }
+}
+
+impl<L: Lowers> Drop for Reserved<'_, L> {
+    fn drop(&mut self) {
+        self.state.reserved.lock().remove(&self.id);
+    }
+}
+
+impl<L: Lowers> State<L> {
+    /// Returns the directories for a new snapshot: the tier's, if it is a container's.
+    pub(super) fn place_for(&self, kind: Kind, key: &str, labels: &Labels) -> Result<&Directories> {
+        let unpacks = labels.contains_key(UNPACKED_AS)
+            || key
+                .rsplit('/')
+                .next()
+                .is_some_and(|k| k.starts_with(UNPACK_PREFIX));
+        match &self.tier {
+            Some(tier) if kind == Kind::Active && !unpacks => {
+                Ok(tier.admit()?.unwrap_or(&self.root))
+            }
+            _ => Ok(&self.root),
+        }
+    }
+
+    /// Returns what the record says of `dirs`.
+    pub(super) fn tier_of(&self, dirs: &Directories) -> Option<PathBuf> {
+        (dirs.base() != self.root.base()).then(|| dirs.base().to_owned())
+    }
+
+    pub(super) fn directories(&self, snapshot: &Snapshot) -> Directories {
+        match &snapshot.tier {
+            None => self.root.clone(),
+            Some(base) => Directories::at(base),
+        }
+    }
+
+    pub(super) fn fs(&self, snapshot: &Snapshot) -> PathBuf {
+        self.directories(snapshot).fs(snapshot.id)
+    }
+
+    /// Fails if the directory of `snapshot` is lost, by a reboot that emptied a tmpfs or by hand:
+    /// an empty one in its place would be a wrong one.
+    pub(super) fn present(&self, snapshot: &Snapshot) -> Result<()> {
+        let dir = self.fs(snapshot);
+        if dir.is_dir() {
+            return Ok(());
+        }
+        Err(SnapshotError::Lost {
+            key: snapshot.name.clone(),
+            dir,
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! A fast place for the upper directories of containers: a tmpfs, or a directory on a fast disk.
+//!
+//! A new container writes before it is ready, and on a busy disk each of these writes waits. Layers
+//! that are being unpacked stay on the disk: they are to stay anyway.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
+
+use crate::directories::Directories;
+use crate::disk_usage::disk_usage;
+use crate::error::{Result, SnapshotError};
+use crate::overlay::mountable;
+
+/// The part of a tier that is kept free: what runs there already may still grow.
+const HEADROOM: u64 = 16;
+/// How long a count of a directory's bytes is believed: it looks at every file.
+const COUNT_FOR: Duration = Duration::from_secs(1);
+
+/// Where upper directories go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpperPlace {
+    /// A tmpfs of our own at `<root>/upper`.
+    Tmpfs,
+    /// A directory of someone who knows it to be fast.
+    Directory(PathBuf),
+}
+
+/// What happens when the tier is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Prepare fails and says so.
+    Refuse,
+    /// The snapshot goes to the root's disk.
+    Spill,
+}
+
+/// A fast tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpperConfig {
+    /// Where.
+    pub place: UpperPlace,
+    /// Most bytes.
+    pub max_bytes: u64,
+    /// What happens then.
+    pub when_full: WhenFull,
+}
+
+/// An open tier.
+#[derive(Debug)]
+pub(crate) struct Tier {
+    dirs: Directories,
+    config: UpperConfig,
+    counted: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Tier {
+    /// Opens the tier of `config`; mounts its tmpfs unless a former process did.
+    pub(crate) fn open(config: UpperConfig, root: &Path) -> Result<Self> {
+        let base = match &config.place {
+            UpperPlace::Tmpfs => root.join("upper"),
+            UpperPlace::Directory(dir) => dir.clone(),
+        };
+        mountable(&base)?;
+        std::fs::create_dir_all(&base).map_err(SnapshotError::io("make", &base))?;
+        if config.place == UpperPlace::Tmpfs {
+            mount_tmpfs(&base, config.max_bytes)?;
+        }
+        Ok(Self {
+            dirs: Directories::open(&base)?,
+            config,
+            counted: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn directories(&self) -> &Directories {
+        &self.dirs
+    }
+
+    /// Returns the directories for one more snapshot; `None` if it is to go to the disk.
+    pub(crate) fn admit(&self) -> Result<Option<&Directories>> {
+        let max = self.config.max_bytes;
+        let used = self.used()?;
+        if used < max - max / HEADROOM {
+            return Ok(Some(&self.dirs));
+        }
+        match self.config.when_full {
+            WhenFull::Spill => Ok(None),
+            WhenFull::Refuse => Err(SnapshotError::UpperFull {
+                dir: self.dirs.base().to_owned(),
+                used,
+                max,
+            }),
+        }
+    }
+
+    fn used(&self) -> Result<u64> {
+        let base = self.dirs.base();
+        if self.config.place == UpperPlace::Tmpfs {
+            let of = statvfs(base).map_err(|e| SnapshotError::io("look at", base)(e.into()))?;
+            return Ok((of.blocks() - of.blocks_free()) * of.fragment_size());
+        }
+        let believed = *self.counted.lock();
+        if let Some((at, bytes)) = believed
+            && at.elapsed() < COUNT_FOR
+        {
+            return Ok(bytes);
+        }
+        let bytes = disk_usage(base)?.bytes;
+        *self.counted.lock() = Some((Instant::now(), bytes));
+        Ok(bytes)
+    }
+}
+
+/// Mounts a tmpfs of `max_bytes` at `dir`, or gives the one that is there this size.
+fn mount_tmpfs(dir: &Path, max_bytes: u64) -> Result<()> {
+    let failed = |error: nix::Error| SnapshotError::io("mount a tmpfs at", dir)(error.into());
+    let there = statfs(dir).map_err(failed)?.filesystem_type() == TMPFS_MAGIC
+        && crate::directories::is_mount_point(dir)?;
+    let flags = if there {
+        MsFlags::MS_REMOUNT
+    } else {
+        MsFlags::empty()
+    };
+    let options = format!("mode=0700,size={max_bytes}");
+    mount(
+        Some("yolofs-upper"),
+        dir,
+        Some("tmpfs"),
+        flags,
+        Some(options.as_str()),
+    )
+    .map_err(failed)
+}
