@@ -1,7 +1,7 @@
 //! Client programs, called with a deadline and a bound on what they say.
 
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -150,6 +150,18 @@ impl Follow {
             Err(RecvTimeoutError::Disconnected) => Followed::Ended,
         }
     }
+
+    /// Returns the exit code of the program, if it has ended; 128 and the signal if it was killed.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn exit_code(&mut self) -> io::Result<Option<i32>> {
+        let status = self.child.try_wait()?;
+        Ok(status.map(|status| {
+            let signal = status.signal().map(|signal| 128 + signal);
+            status.code().or(signal).unwrap_or(i32::MAX)
+        }))
+    }
 }
 
 impl Drop for Follow {
@@ -294,7 +306,8 @@ mod tests {
 
     #[test]
     fn followed_to_the_end() {
-        let mut follow = Follow::start("following", shell("echo out; echo err >&2")).unwrap();
+        let mut follow =
+            Follow::start("following", shell("echo out; echo err >&2; exit 7")).unwrap();
         let mut seen = Vec::new();
         while let Followed::Bytes(bytes) = follow.next(LONG) {
             seen.extend(bytes);
@@ -302,6 +315,10 @@ mod tests {
         let seen = String::from_utf8(seen).unwrap();
         assert!(seen.contains("out\n") && seen.contains("err\n"), "{seen}");
         assert_eq!(follow.next(LONG), Followed::Ended);
+        while follow.exit_code().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(follow.exit_code().unwrap(), Some(7));
     }
 
     #[test]

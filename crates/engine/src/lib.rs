@@ -3,6 +3,7 @@
 //! - [`ImageName`]: what a user calls an image, and where that says it is;
 //! - [`LocalImage`]: an image as an engine keeps it, with the directory of each layer;
 //! - [`docker`]: Docker, through its own client program;
+//! - [`containerd`]: containerd, through its gRPC interface;
 //! - [`EngineError`]: why an engine could not answer.
 //!
 //! Nothing here knows of boot images, and nothing here writes to what it finds.
@@ -10,12 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod call;
+pub mod containerd;
 pub mod docker;
 mod error;
 mod image;
 mod name;
 
 pub use call::{Follow, Followed};
+pub use containerd::Containerd;
 pub use docker::Docker;
 pub use error::EngineError;
 pub use image::{ConfigFile, HealthCheck, ImageConfig, LocalImage, LocalLayer};
