@@ -7,6 +7,7 @@ pub mod cached;
 pub mod dents;
 pub mod lock;
 pub mod mount;
+pub mod net;
 pub mod read;
 pub mod stat;
 pub mod xattr;
