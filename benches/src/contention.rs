@@ -10,8 +10,8 @@ use crate::stage::{Reads, Stage};
 
 /// One request of the contender.
 const BLOCK_BYTES: u64 = 4096;
-/// How many requests it keeps in flight: what a busy neighbour does to a disk.
-const DEPTH: &str = "8";
+/// How many requests it keeps in flight unless told otherwise: what a busy neighbour does to a disk.
+pub const DEPTH: u32 = 8;
 /// How many of its requests must be done before it counts as running: more than are in flight.
 const WARM_UP_REQUESTS: u64 = 16;
 /// fio starts within a second; a device at 50 requests a second answers the first 16 in another.
@@ -29,13 +29,21 @@ impl Contention {
     /// # Errors
     /// If fio is missing or does not get to read.
     pub fn start(stage: &Stage) -> anyhow::Result<Self> {
+        Self::with_depth(stage, DEPTH)
+    }
+
+    /// As [`start`](Self::start), with so many requests in flight.
+    ///
+    /// # Errors
+    /// If fio is missing or does not get to read.
+    pub fn with_depth(stage: &Stage, depth: u32) -> anyhow::Result<Self> {
         let mut command = Command::new("fio");
         command.args([
             "--name=contention",
             "--rw=randread",
             "--bs=4k",
             "--iodepth",
-            DEPTH,
+            &depth.to_string(),
         ]);
         command.args([
             "--direct=1",

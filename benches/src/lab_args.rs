@@ -16,12 +16,21 @@ pub struct LabArgs {
     bin: Option<PathBuf>,
 }
 
+/// Where the rig found it.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Directory of the images.
+    pub images: PathBuf,
+    /// Directory of `bootimg` and `yolofs`.
+    pub bin: PathBuf,
+}
+
 impl LabArgs {
-    /// Sets the process up (its own mounts, Ctrl-C as an error), and opens the lab.
+    /// Sets the process up (its own mounts, Ctrl-C as an error), and says where things are.
     ///
     /// # Errors
-    /// If a right, an image or a program is missing.
-    pub fn open(&self) -> anyhow::Result<Lab> {
+    /// If a right is missing.
+    pub fn set_up(&self) -> anyhow::Result<Places> {
         namespace::enter()?;
         interrupt::watch()?;
         let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,6 +47,15 @@ impl LabArgs {
                 .map(Path::to_owned)
                 .unwrap_or_default(),
         };
+        Ok(Places { images, bin })
+    }
+
+    /// Sets the process up, and opens the lab.
+    ///
+    /// # Errors
+    /// If a right, an image or a program is missing.
+    pub fn open(&self) -> anyhow::Result<Lab> {
+        let Places { images, bin } = self.set_up()?;
         Lab::open(&images, &bin)
     }
 }

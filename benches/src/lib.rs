@@ -19,6 +19,7 @@ pub mod aims;
 pub mod boots;
 pub mod caches;
 pub mod container;
+pub mod containers;
 pub mod contention;
 pub mod ending;
 pub mod interrupt;

@@ -47,6 +47,14 @@ impl Mounted {
         })
     }
 
+    /// Takes over what is mounted on the directory `target`.
+    #[must_use]
+    pub fn adopt(target: &Path) -> Self {
+        Self {
+            target: target.to_owned(),
+        }
+    }
+
     /// Returns where it is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::aims::Aim;
 use crate::boots::{Disk, Mode, Sample, Subject};
-use crate::caches;
 use crate::machine::Machine;
 use crate::rounds::median;
 
@@ -22,17 +21,17 @@ pub struct Report<S> {
     pub caches: &'static str,
     /// What was measured, sample by sample.
     pub samples: S,
-    /// What issue 2 asks for, and what was measured of it.
+    /// What was asked for, and what was measured of it.
     pub aims: Vec<Aim>,
 }
 
 impl<S: Serialize> Report<S> {
     /// Makes a report of what was measured on this machine.
     #[must_use]
-    pub fn new(machine: Machine, samples: S, aims: Vec<Aim>) -> Self {
+    pub fn new(machine: Machine, caches: &'static str, samples: S, aims: Vec<Aim>) -> Self {
         Self {
             machine,
-            caches: caches::PROCEDURE,
+            caches,
             samples,
             aims,
         }
@@ -222,7 +221,7 @@ mod tests {
     fn a_report_is_json_with_all_samples() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let samples = [sample(Mode::Yolofs, 1.0, Some(4))];
-        Report::new(Machine::look(), &samples[..], Vec::new())
+        Report::new(Machine::look(), "dropped", &samples[..], Vec::new())
             .write(file.path())
             .unwrap();
         let text = fs::read_to_string(file.path()).unwrap();

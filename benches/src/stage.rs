@@ -119,17 +119,34 @@ impl Stage {
         parse_stat(&self.sysfs("stat")?)
     }
 
+    /// Returns how many write requests reached the device since it was set up.
+    ///
+    /// # Errors
+    /// If sysfs does not say.
+    pub fn writes(&self) -> anyhow::Result<u64> {
+        let field = field(&self.sysfs("stat")?, WRITES);
+        field.context("a stat line of another kernel")
+    }
+
     fn sysfs(&self, file: &str) -> anyhow::Result<String> {
         let path = format!("/sys/block/{}/{file}", self.device);
         fs::read_to_string(&path).with_context(|| format!("reading {path}"))
     }
 }
 
-/// Reads a line of `/sys/block/*/stat`: read requests, merged ones, sectors of 512 bytes, ...
+/// Fields of a line of `/sys/block/*/stat`: read requests, merged ones, sectors of 512 bytes,
+/// milliseconds; then the same of writes.
+const READS: usize = 0;
+const READ_SECTORS: usize = 2;
+const WRITES: usize = 4;
+
+fn field(line: &str, index: usize) -> Option<u64> {
+    line.split_whitespace().nth(index)?.parse().ok()
+}
+
 fn parse_stat(line: &str) -> anyhow::Result<Reads> {
-    let field = |index: usize| -> Option<u64> { line.split_whitespace().nth(index)?.parse().ok() };
-    let (requests, sectors) = field(0)
-        .zip(field(2))
+    let (requests, sectors) = field(line, READS)
+        .zip(field(line, READ_SECTORS))
         .context("a stat line of another kernel")?;
     Ok(Reads {
         requests,

@@ -27,6 +27,10 @@ pub struct Throttle {
     group: PathBuf,
     /// The group that the rig goes back to.
     home: PathBuf,
+    /// Where the limit is written, and what, and what takes it away.
+    file: PathBuf,
+    rule: String,
+    no_rule: String,
 }
 
 /// A stay in a throttled group.
@@ -44,31 +48,64 @@ impl Throttle {
         let mounts = fs::read_to_string("/proc/self/mounts").context("reading the mounts")?;
         let controller = find_controller(&mounts)?;
         let groups = fs::read_to_string("/proc/self/cgroup").context("reading our own cgroup")?;
-        let (root, file, rule) = match &controller {
+        let (root, file, rule, no_rule) = match &controller {
             Controller::Blkio(root) => (
                 root,
                 "blkio.throttle.read_iops_device",
                 format!("{device_number} {iops}"),
+                format!("{device_number} 0"),
             ),
             Controller::Io(root) => {
                 let control = root.join("cgroup.subtree_control");
                 fs::write(&control, "+io").context("handing out the io controller")?;
-                (root, "io.max", format!("{device_number} riops={iops}"))
+                (
+                    root,
+                    "io.max",
+                    format!("{device_number} riops={iops}"),
+                    format!("{device_number} riops=max"),
+                )
             }
         };
         let home = root.join(own_group(&groups, &controller)?.trim_start_matches('/'));
         remove_leftovers(root);
         let group = root.join(format!("{GROUP_PREFIX}{}", std::process::id()));
         fs::create_dir(&group).with_context(|| format!("making {}", group.display()))?;
-        let throttle = Self { group, home };
-        let file = throttle.group.join(file);
-        fs::write(&file, &rule).with_context(|| format!("writing {rule} to {}", file.display()))?;
-        let kept = fs::read_to_string(&file).context("reading the limit back")?;
+        let throttle = Self {
+            file: group.join(file),
+            group,
+            home,
+            rule,
+            no_rule,
+        };
+        throttle.impose()?;
+        let kept = fs::read_to_string(&throttle.file).context("reading the limit back")?;
         ensure!(
             kept.contains(device_number),
-            "the kernel did not keep the limit ({rule})"
+            "the kernel did not keep the limit ({})",
+            throttle.rule
         );
         Ok(throttle)
+    }
+
+    /// Limits reads again, after [`lift`](Self::lift).
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn impose(&self) -> anyhow::Result<()> {
+        self.write(&self.rule)
+    }
+
+    /// Takes the limit away. Requests that wait for their turn go on at once.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn lift(&self) -> anyhow::Result<()> {
+        self.write(&self.no_rule)
+    }
+
+    fn write(&self, rule: &str) -> anyhow::Result<()> {
+        fs::write(&self.file, rule)
+            .with_context(|| format!("writing {rule} to {}", self.file.display()))
     }
 
     /// Moves the rig into the group until the stay is dropped.

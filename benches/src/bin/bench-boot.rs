@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use benches::aims;
 use benches::boots::{Disk, Sample, Subject};
+use benches::caches;
 use benches::ending::end;
 use benches::lab_args::LabArgs;
 use benches::machine::Machine;
@@ -114,7 +115,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         println!("{aim}");
     }
     args.json.as_ref().map_or(Ok(()), |path| {
-        Report::new(machine, samples, aims).write(path)
+        Report::new(machine, caches::PROCEDURE, samples, aims).write(path)
     })
 }
 

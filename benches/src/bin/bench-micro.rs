@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use benches::aims::Aim;
 use benches::boots::{Lab, Subject};
+use benches::caches;
 use benches::ending::end;
 use benches::lab_args::LabArgs;
 use benches::machine::Machine;
@@ -95,7 +96,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let Results { series, aims } = results;
     args.json.as_ref().map_or(Ok(()), |path| {
-        Report::new(machine, series, aims).write(path)
+        Report::new(machine, caches::PROCEDURE, series, aims).write(path)
     })
 }
 

@@ -1,0 +1,176 @@
+//! Times containers as people run them: native cold, yolofs, native warm.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use benches::boots::Disk;
+use benches::containers::aims;
+use benches::containers::lab::{ContainerLab, Neighbourhood, PROCEDURE, Start};
+use benches::containers::program::Program;
+use benches::containers::sample::{Group, Sample, Way};
+use benches::ending::end;
+use benches::lab_args::LabArgs;
+use benches::machine::Machine;
+use benches::report::Report;
+use benches::rounds::Shuffle;
+use clap::{Parser, ValueEnum};
+
+/// Times `docker run` until the program answers, in turns: native cold, yolofs, native warm
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench-containers",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Prints a table for each image and condition, and what issue 3 asks for. The exit code says only \
+whether it could measure. docs/benchmarking.md says how to read the figures."
+)]
+struct Args {
+    #[command(flatten)]
+    lab: LabArgs,
+    /// Measure these images only
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    image: Vec<Program>,
+    /// How often each way takes its turn
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    samples: u32,
+    /// Measure these only
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Measure these ways only
+    #[arg(long, value_name = "WAY", value_delimiter = ',')]
+    ways: Vec<WayName>,
+    /// Read requests a second of the disk
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
+    iops: u32,
+    /// Requests that the neighbour keeps in flight
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..64))]
+    depth: u32,
+    /// Write every sample to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Each image alone, with the disk to itself
+    Idle,
+    /// Each image alone, contended
+    Images,
+    /// Ten containers of five images at once, contended
+    Crowd,
+}
+
+/// A way by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WayName {
+    Cold,
+    Yolofs,
+    Warm,
+}
+
+fn main() -> ExitCode {
+    end(&run(&Args::parse()))
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let machine = Machine::look();
+    let samples = Bench::open(args)?.run()?;
+    let aims = aims::of_samples(&samples);
+    for group in Group::all(&samples) {
+        println!("{}", group.table());
+    }
+    for aim in &aims {
+        println!("{aim}");
+    }
+    args.json.as_ref().map_or(Ok(()), |path| {
+        Report::new(machine, PROCEDURE, samples, aims).write(path)
+    })
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    lab: ContainerLab,
+    shuffle: Shuffle,
+    samples: Vec<Sample>,
+}
+
+impl<'a> Bench<'a> {
+    fn open(args: &'a Args) -> anyhow::Result<Self> {
+        let around = Neighbourhood {
+            iops: args.iops,
+            depth: args.depth,
+        };
+        let places = args.lab.set_up()?;
+        Ok(Self {
+            args,
+            lab: ContainerLab::open(&places.images, &places.bin, around)?,
+            shuffle: Shuffle::from_clock(),
+            samples: Vec::new(),
+        })
+    }
+
+    fn run(mut self) -> anyhow::Result<Vec<Sample>> {
+        let args = self.args;
+        let wanted =
+            |part| args.only.contains(&part) || (args.only.is_empty() && part != Part::Idle);
+        let images = if args.image.is_empty() {
+            &Program::ALL[..]
+        } else {
+            &args.image
+        };
+        let contended = Disk::Contended(args.iops);
+        for (part, disk) in [(Part::Idle, Disk::Idle), (Part::Images, contended)] {
+            for program in images.iter().filter(|_| wanted(part)) {
+                self.compare(program.image(), &[*program], disk)?;
+            }
+        }
+        if wanted(Part::Crowd) {
+            let five = &images[..images.len().min(5)];
+            let subject = format!(
+                "{} containers of {} images at once",
+                five.len() * 2,
+                five.len()
+            );
+            self.compare(&subject, &five.repeat(2), contended)?;
+        }
+        Ok(self.samples)
+    }
+
+    /// Has the ways take turns, in an order that is shuffled anew each round.
+    fn compare(&mut self, subject: &str, programs: &[Program], disk: Disk) -> anyhow::Result<()> {
+        let ways: Vec<_> = Way::COMPARED
+            .into_iter()
+            .filter(|way| self.is_wanted(*way))
+            .collect();
+        for round in 1..=self.args.samples {
+            for way in self.shuffle.order(&ways) {
+                let sample = self.lab.sample(&Start {
+                    subject,
+                    programs,
+                    disk,
+                    way,
+                    round,
+                })?;
+                eprintln!(
+                    "{subject}, {disk}, round {round}: {way} {:.0} ms",
+                    sample.ready_ms
+                );
+                self.samples.push(sample);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, way: Way) -> bool {
+        let name = match way {
+            Way::NativeCold | Way::Recording => WayName::Cold,
+            Way::Yolofs => WayName::Yolofs,
+            Way::NativeWarm => WayName::Warm,
+        };
+        self.args.ways.is_empty() || self.args.ways.contains(&name)
+    }
+}
