@@ -124,13 +124,12 @@ pub(super) fn time_axis(out: &mut Markup, end_ms: f64, (top, bottom): (f64, f64)
     level(out, "base", bottom, (0.0, 1.0));
 }
 
-/// Writes lines across for amounts of bytes up to `most`, with words on them.
+/// Writes lines across for `most` at `top` and for half of it, and says above how much that is.
 pub(super) fn byte_axis(out: &mut Markup, most: u64, (top, bottom): (f64, f64)) {
-    for (part, share) in [(most, 0.0), (most / 2, 0.5)] {
-        let y = top + (bottom - top) * share;
+    for y in [top, f64::midpoint(top, bottom)] {
         level(out, "grid", y, (0.0, 1.0));
-        label(out, "axis", 0.0, y + 12.0, &numbers::bytes(part));
     }
+    label(out, "axis", 0.0, top - 5.0, &numbers::bytes(most));
 }
 
 /// Returns round numbers from 0 to `end`, five or so: more would touch each other on a phone.

@@ -1,20 +1,19 @@
 //! Numbers as people read them.
 
-/// Returns an amount of bytes with a unit that suits it: `41.2 MiB`.
+/// Returns an amount of bytes with a unit that suits it: `41.2 MiB`. Cut, not rounded, as in all that
+/// the programs print.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
+    let Some(power) = bytes
+        .checked_ilog2()
+        .map(|log| log / 10)
+        .filter(|power| *power > 0)
+    else {
         return format!("{bytes} B");
-    }
-    let mut amount = real(bytes) / 1024.0;
-    let mut units = UNITS.iter();
-    let mut unit = units.next();
-    // 1023.95 would be shown as 1024.0.
-    while amount >= 1023.95 {
-        amount /= 1024.0;
-        unit = units.next().or(unit);
-    }
-    format!("{amount:.1} {}", unit.unwrap_or(&"EiB"))
+    };
+    let tenths = u128::from(bytes) * 10 >> (10 * power);
+    let unit = UNITS.get(power as usize - 1).unwrap_or(&"EiB");
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
 /// Returns a number with its thousands apart: `12,480`.
@@ -38,7 +37,9 @@ pub(super) fn things(number: u64, thing: &str) -> String {
 
 /// Returns a time: `3.4 ms`, `123 ms`, `4.21 s`, `2 min 5 s`.
 pub(super) fn time(ms: f64) -> String {
-    if ms < 9.95 {
+    if ms <= 0.0 {
+        "0 ms".to_owned()
+    } else if ms < 9.95 {
         format!("{ms:.1} ms")
     } else if ms < 999.5 {
         format!("{ms:.0} ms")
@@ -59,11 +60,11 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "–".to_owned();
     }
-    let share = 100.0 * real(part) / real(whole);
-    if part > 0 && share < 0.05 {
+    let thousandths = u128::from(part) * 1000 / u128::from(whole);
+    if part > 0 && thousandths == 0 {
         return "< 0.1 %".to_owned();
     }
-    format!("{share:.1} %")
+    format!("{}.{} %", thousandths / 10, thousandths % 10)
 }
 
 /// Returns how many times one is the other: `12.3×`; nothing if the other is none.
@@ -136,9 +137,10 @@ mod tests {
     fn amounts_have_units() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1024 * 1024 - 1), "1.0 MiB");
-        assert_eq!(bytes(43_201_331), "41.2 MiB");
-        assert_eq!(bytes(u64::MAX), "16.0 EiB");
+        assert_eq!(bytes(1024 * 1024 - 1), "1023.9 KiB");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes(43_201_331), "41.1 MiB");
+        assert_eq!(bytes(u64::MAX), "15.9 EiB");
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
@@ -148,7 +150,8 @@ mod tests {
 
     #[test]
     fn times_have_three_digits() {
-        assert_eq!(time(0.0), "0.0 ms");
+        assert_eq!(time(0.0), "0 ms");
+        assert_eq!(time(0.04), "0.0 ms");
         assert_eq!(time(9.96), "10 ms");
         assert_eq!(time(999.7), "1.00 s");
         assert_eq!(time(4210.0), "4.21 s");

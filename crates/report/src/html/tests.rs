@@ -98,7 +98,7 @@ fn a_page_says_what_is_known() {
             "A boot reads 5.0 MiB of 2 files: 2.5 % of the 200.0 MiB that the image has.",
             "shared libraries",
             "usr/lib/libc.so.6",
-            "0.0 ms to 10 ms: 3.0 MiB in 1 extent",
+            "0 ms to 10 ms: 3.0 MiB in 1 extent",
             "1: aaaaaaaaaaaa",
             "in every run: 4.0 MiB (80.0 %)",
             "98.7 % of their blocks in common",

@@ -8,7 +8,8 @@ use crate::image::{ImageReport, sum};
 use crate::measured::median;
 use crate::timeline::{Moment, Timeline};
 
-const TOP: f64 = 4.0;
+/// Space for the amount above.
+const TOP: f64 = 18.0;
 const HEIGHT: f64 = 150.0;
 const BOTTOM: f64 = TOP + HEIGHT;
 /// Space for the times below.
