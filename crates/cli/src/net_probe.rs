@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sched::{CloneFlags, setns};
+use rawio::net::raise_loopback;
 
 use crate::until::{Until, http_answers, port_answers};
 
@@ -37,6 +38,10 @@ impl NetProbe {
             .spawn(move || {
                 // Only this thread moves: the rest of the process stays in the host's network.
                 let inside = setns(&network, CloneFlags::CLONE_NEWNET).is_ok();
+                // `ctr` leaves it down; elsewhere it is up already.
+                if inside && let Err(error) = raise_loopback() {
+                    log::warn!("the container's loopback device stays down: {error}");
+                }
                 if tell.send(inside).is_err() || !inside {
                     return;
                 }

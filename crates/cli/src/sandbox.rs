@@ -9,6 +9,8 @@
 //!
 //! When either dies the kernel kills every process inside, and the mounts go with the namespace.
 
+pub(crate) mod user;
+
 use std::convert::Infallible;
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -22,7 +24,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use nix::unistd::{chdir, execvp, pivot_root};
+use nix::unistd::{Gid, Uid, chdir, execvp, pivot_root, setgid, setgroups, setuid};
 
 use crate::interrupt::unblock_signals;
 use crate::undo::guard;
@@ -70,12 +72,17 @@ impl Stage {
 /// The first stage, as the hidden command that `bootimg record` starts.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct EnterArgs {
-    /// Directory tree that becomes the lower layer of the command's root
-    #[arg(long)]
-    lower: PathBuf,
+    /// Directory trees that become the lower layers of the command's root, the top one first
+    #[arg(long, required = true)]
+    lower: Vec<PathBuf>,
+    /// Directory that the lower layers' paths start from
+    #[arg(long, default_value = "/")]
+    base: PathBuf,
     /// Empty directory to mount the scratch file system and the root in
     #[arg(long)]
     scratch: PathBuf,
+    #[command(flatten)]
+    identity: Identity,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
@@ -87,9 +94,62 @@ pub(crate) struct InitArgs {
     /// Directory that becomes the root
     #[arg(long)]
     root: PathBuf,
+    #[command(flatten)]
+    identity: Identity,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// As whom, and where, a command is executed.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Identity {
+    /// USER[:GROUP], names or numbers, as the root's own files know them; empty is who we are
+    #[arg(long, default_value = "")]
+    pub(crate) user: String,
+    /// Directory to start in
+    #[arg(long, default_value = "/")]
+    pub(crate) workdir: PathBuf,
+}
+
+/// A root of several layers, and what runs in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sandbox<'a> {
+    /// The directory that the layers are in.
+    pub(crate) base: &'a Path,
+    /// Their names in it, the top one first: short, because all of them together must fit the
+    /// page of options that mount(2) takes.
+    pub(crate) lower: &'a [String],
+    /// An empty directory to mount things in.
+    pub(crate) scratch: &'a Path,
+    /// As whom, and where, the command is executed.
+    pub(crate) identity: &'a Identity,
+    /// The command.
+    pub(crate) command: &'a [String],
+}
+
+impl Sandbox<'_> {
+    /// Returns what runs the command in namespaces of its own; its code is the command's.
+    #[must_use]
+    pub(crate) fn program(&self) -> Command {
+        let mut program = Command::new("/proc/self/exe");
+        program.arg("__enter").arg("--base").arg(self.base);
+        for lower in self.lower {
+            program.arg("--lower").arg(lower);
+        }
+        program.arg("--scratch").arg(self.scratch);
+        add_identity(&mut program, self.identity);
+        program.arg("--").args(self.command);
+        program
+    }
+}
+
+fn add_identity(program: &mut Command, identity: &Identity) {
+    program
+        .arg("--user")
+        .arg(&identity.user)
+        .arg("--workdir")
+        .arg(&identity.workdir);
 }
 
 /// A stage that only executes the command, so that it dies with `bootimg` and gets back the
@@ -109,11 +169,11 @@ fn enter(args: &EnterArgs) -> anyhow::Result<ExitCode> {
     set_pdeathsig(Signal::SIGKILL).context("tying the sandbox to its parent")?;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID)
         .context("making a mount and a PID namespace (are you root?)")?;
-    let root = build_root(&args.lower, &args.scratch)?;
-    let status = Command::new("/proc/self/exe")
-        .arg("__init")
-        .arg("--root")
-        .arg(&root)
+    let root = build_root(args)?;
+    let mut init = Command::new("/proc/self/exe");
+    init.arg("__init").arg("--root").arg(&root);
+    add_identity(&mut init, &args.identity);
+    let status = init
         .arg("--")
         .args(&args.command)
         .status()
@@ -127,7 +187,8 @@ fn enter(args: &EnterArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Mounts the scratch tmpfs and the overlay, and returns the root.
-fn build_root(lower: &Path, scratch: &Path) -> anyhow::Result<PathBuf> {
+fn build_root(args: &EnterArgs) -> anyhow::Result<PathBuf> {
+    let scratch = &args.scratch;
     // What is mounted from here on stays in this namespace.
     mount_plain(
         None,
@@ -151,7 +212,8 @@ fn build_root(lower: &Path, scratch: &Path) -> anyhow::Result<PathBuf> {
     for dir in [&upper, &work, &root] {
         std::fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
     }
-    let options = overlay_options(lower, &upper, &work)?;
+    let options = overlay_options(&args.lower, &upper, &work)?;
+    chdir(&args.base).with_context(|| format!("entering {}", args.base.display()))?;
     mount_plain(
         Some("overlay"),
         &root,
@@ -170,7 +232,7 @@ fn build_root(lower: &Path, scratch: &Path) -> anyhow::Result<PathBuf> {
 
 /// Joins overlayfs options; its separators have no escape in `mount(2)`'s syntax for lowerdir
 /// that all kernels share, so directories with them are refused.
-fn overlay_options(lower: &Path, upper: &Path, work: &Path) -> anyhow::Result<String> {
+fn overlay_options(lower: &[PathBuf], upper: &Path, work: &Path) -> anyhow::Result<String> {
     let dir = |path: &Path| match path.to_str() {
         Some(text) if !text.contains([',', ':', '\\']) => Ok(text.to_owned()),
         _ => bail!(
@@ -178,9 +240,10 @@ fn overlay_options(lower: &Path, upper: &Path, work: &Path) -> anyhow::Result<St
             path.display()
         ),
     };
+    let lower: anyhow::Result<Vec<String>> = lower.iter().map(|path| dir(path)).collect();
     Ok(format!(
         "lowerdir={},upperdir={},workdir={}",
-        dir(lower)?,
+        lower?.join(":"),
         dir(upper)?,
         dir(work)?
     ))
@@ -224,7 +287,24 @@ fn become_init(args: &InitArgs) -> anyhow::Result<Infallible> {
     pivot_root(".", ".").context("changing the root")?;
     umount2(".", MntFlags::MNT_DETACH).context("leaving the old root behind")?;
     chdir("/").context("entering the new root")?;
+    become_user(&args.identity)?;
     execute(&args.command)
+}
+
+fn become_user(identity: &Identity) -> anyhow::Result<()> {
+    let workdir = &identity.workdir;
+    // Engines make it, too.
+    std::fs::create_dir_all(workdir).with_context(|| format!("making {}", workdir.display()))?;
+    chdir(workdir).with_context(|| format!("starting in {}", workdir.display()))?;
+    if identity.user.is_empty() {
+        return Ok(());
+    }
+    let ids = user::resolve(Path::new("/"), &identity.user)?;
+    let groups: Vec<Gid> = ids.groups.iter().copied().map(Gid::from_raw).collect();
+    setgroups(&groups)
+        .and_then(|()| setgid(Gid::from_raw(ids.gid)))
+        .and_then(|()| setuid(Uid::from_raw(ids.uid)))
+        .with_context(|| format!("becoming the user {}", identity.user))
 }
 
 /// Executes a command in place of this process; returns only if it fails.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 
 use anyhow::Context as _;
-use engine::Docker;
+use engine::{Containerd, Docker};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,22 @@ pub(crate) enum Undo {
         host: Option<String>,
         /// The value.
         label: String,
+    },
+    /// Removes a container of containerd's.
+    ContainerdContainer {
+        /// Where containerd listens.
+        address: PathBuf,
+        /// The container's namespace.
+        namespace: String,
+        /// The snapshotter that has its root.
+        snapshotter: String,
+        /// The container.
+        id: String,
+    },
+    /// Removes a directory with all that is in it.
+    RemoveDir {
+        /// The directory: one that we made.
+        dir: PathBuf,
     },
 }
 
@@ -65,6 +81,18 @@ impl Undo {
                     docker.remove(&id)?;
                 }
             }
+            Self::ContainerdContainer {
+                address,
+                namespace,
+                snapshotter,
+                id,
+            } => Containerd::connect(address, namespace, snapshotter)?.remove(id)?,
+            Self::RemoveDir { dir } => match std::fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("removing {}", dir.display()));
+                }
+                _ => {}
+            },
         }
         Ok(())
     }

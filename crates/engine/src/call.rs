@@ -119,7 +119,7 @@ impl Follow {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub(crate) fn start(doing: &str, mut command: Command) -> Result<Self, EngineError> {
+    pub fn start(doing: &str, mut command: Command) -> Result<Self, EngineError> {
         let mut child = start(doing, &mut command)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (sender, pieces) = sync_channel(PIECES_MAX);
@@ -151,6 +151,18 @@ impl Follow {
         }
     }
 
+    /// Returns the process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the program and what it started, and waits for its end.
+    pub fn kill(&mut self) {
+        let _gone = killpg(group_of(&self.child), Signal::SIGKILL);
+        let _status = self.child.wait();
+    }
+
     /// Returns the exit code of the program, if it has ended; 128 and the signal if it was killed.
     ///
     /// # Errors
@@ -166,9 +178,8 @@ impl Follow {
 
 impl Drop for Follow {
     fn drop(&mut self) {
-        let _gone = killpg(group_of(&self.child), Signal::SIGKILL);
         self.pieces = None; // a reader that waits for room gives up
-        let _status = self.child.wait();
+        self.kill();
         for reader in self.readers.drain(..) {
             let _ended = reader.join();
         }

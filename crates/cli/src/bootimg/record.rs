@@ -1,11 +1,14 @@
 //! `bootimg record`: starts a command or a container on recorded mounts, and keeps what it read.
 
+mod check;
+mod containerd;
 mod docker;
 mod image;
 mod layers;
 mod locate;
 mod ready;
 mod tree;
+mod unpacked;
 mod words;
 
 use std::ffi::OsString;
@@ -13,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use engine::containerd::{DEFAULT_ADDRESS, DEFAULT_SNAPSHOTTER};
 use serde::Serialize;
 use tracer::{Summary, Trace};
 
@@ -47,11 +51,14 @@ Examples:
       'exec qemu-system-x86_64 -m 512 -nographic \\
       -drive file=$YOLOFS_IMAGE,format=raw,if=virtio,snapshot=on'
   bootimg record docker://nginx:1.25
+  bootimg record containerd://k8s.io/docker.io/library/redis:7
+  bootimg record oci:images:nginx --until http://127.0.0.1/
   bootimg record docker://app --until http://127.0.0.1:8080/health \\
       --run-args '--network none -e MODE=test'")]
 pub(super) struct RecordArgs {
-    /// A directory tree, a disk image (raw or qcow2), or a container image: docker://REF, or a
-    /// name that Docker knows
+    /// A directory tree, a disk image (raw or qcow2), or a container image: docker://REF,
+    /// containerd://NAMESPACE/REF, oci:DIR[:TAG], docker-archive:FILE[:REF], or a name that Docker
+    /// knows
     source: PathBuf,
     /// When it counts as ready: line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS or, for images,
     /// healthy or docker:healthy [default: exit; for images healthy if they have a health check,
@@ -81,6 +88,32 @@ pub(super) struct RecordArgs {
     /// The Docker daemon to use [default: the docker client's choice]
     #[arg(long, value_name = "HOST", help_heading = "Images")]
     docker_host: Option<String>,
+    /// Where containerd listens
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        env = "CONTAINERD_ADDRESS",
+        default_value = DEFAULT_ADDRESS,
+        help_heading = "Images"
+    )]
+    containerd: PathBuf,
+    /// Containerd's snapshotter that has the image unpacked
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "CONTAINERD_SNAPSHOTTER",
+        default_value = DEFAULT_SNAPSHOTTER,
+        help_heading = "Images"
+    )]
+    snapshotter: String,
+    /// Where layouts and archives are unpacked for the recording
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/tmp",
+        help_heading = "Images"
+    )]
+    scratch: PathBuf,
     /// Keep the traces of the runs in this directory, too
     #[arg(long, value_name = "DIR")]
     keep_traces: Option<PathBuf>,

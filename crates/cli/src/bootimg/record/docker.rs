@@ -65,7 +65,7 @@ impl Engine for DockerEngine {
         Ok(())
     }
 
-    fn promise(&self, guard: &mut Guard) -> anyhow::Result<()> {
+    fn promise(&self, guard: &mut Guard, _runs: u16) -> anyhow::Result<()> {
         guard.promise(Undo::DockerContainers {
             host: self.host.clone(),
             label: self.label.clone(),

@@ -2,16 +2,18 @@
 
 use std::time::SystemTime;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use bootimg::Stack;
 use engine::{ImageName, LocalImage};
 use serde::Serialize;
 use tracer::Summary;
 
+use super::containerd::{ContainerdEngine, Place};
 use super::docker::DockerEngine;
 use super::layers::{LayerReport, Layers};
 use super::ready::{Chosen, Running, choose, wait_ready};
+use super::unpacked::Unpacked;
 use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
@@ -39,7 +41,7 @@ pub(super) trait Engine {
     ///
     /// # Errors
     /// If the guard is gone.
-    fn promise(&self, guard: &mut Guard) -> anyhow::Result<()>;
+    fn promise(&self, guard: &mut Guard, runs: u16) -> anyhow::Result<()>;
 
     /// Starts a container.
     ///
@@ -88,14 +90,14 @@ pub(super) fn record(
         "--name, --out and --no-chroot are for directories and disk images: the boot images of a \
          container image are named after its layers"
     );
-    let engine = open(args, name)?;
+    let mut guard = Guard::start()?;
+    let engine = open(args, name, &mut guard, interrupt)?;
     let image = engine.image();
     let chosen = choose(args.until.as_ref(), &image.config)?;
     say(&chosen);
     let mut layers = Layers::open(&image.layers, interrupt)?;
     ensure!(!image.layers.is_empty(), "the image has no layers");
-    let mut guard = Guard::start()?;
-    engine.promise(&mut guard)?;
+    engine.promise(&mut guard, args.runs)?;
     let mut recording = Recording::new(args, &*engine, &chosen.until)?;
     for number in 1..=args.runs {
         recording
@@ -108,14 +110,37 @@ pub(super) fn record(
     Ok(Outcome::Done)
 }
 
-fn open(args: &RecordArgs, name: &ImageName) -> anyhow::Result<Box<dyn Engine>> {
-    match name {
+fn open(
+    args: &RecordArgs,
+    name: &ImageName,
+    guard: &mut Guard,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Box<dyn Engine>> {
+    let platform = oci::Platform::host();
+    let image = match name {
         ImageName::Docker { reference } => {
             let host = args.docker_host.as_deref();
-            Ok(Box::new(DockerEngine::open(host, reference)?))
+            return Ok(Box::new(DockerEngine::open(host, reference)?));
         }
-        other => bail!("{other} cannot be recorded yet"),
-    }
+        ImageName::Containerd {
+            namespace,
+            reference,
+        } => {
+            return Ok(Box::new(ContainerdEngine::open(&Place {
+                address: &args.containerd,
+                snapshotter: &args.snapshotter,
+                namespace,
+                reference,
+            })?));
+        }
+        ImageName::OciLayout { dir, tag } => oci::layout::open(dir, tag.as_deref(), &platform),
+        ImageName::DockerArchive { file, reference } => {
+            oci::archive::open(file, reference.as_deref(), &platform)
+        }
+    };
+    let image = image.with_context(|| format!("opening {name}"))?;
+    let unpacked = Unpacked::open(&image, &args.scratch, guard, interrupt)?;
+    Ok(Box::new(unpacked))
 }
 
 /// Says what is waited for, if the user left that to us.

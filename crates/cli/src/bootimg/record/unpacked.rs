@@ -1,0 +1,268 @@
+//! Containers of an image that no engine has: from a layout or an archive, unpacked for the
+//! recording, and run in our own sandbox.
+//!
+//! The sandbox has mount and PID namespaces of its own and the host's network. It is no prison: an
+//! image that is not trusted is to be recorded with an engine.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use engine::{Follow, Followed, HealthCheck, ImageConfig, LocalImage, LocalLayer};
+use oci::{HealthTest, Image};
+
+use super::check::OwnCheck;
+use super::image::{Engine, Start};
+use super::ready::Running;
+use crate::interrupt::Interrupt;
+use crate::run_dir::process_start;
+use crate::sandbox::{Identity, Sandbox, user};
+use crate::undo::{Guard, Undo};
+
+/// The search path of an image that sets none: Docker's.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where util-linux is installed.
+const NSENTER: [&str; 3] = ["/usr/bin/nsenter", "/bin/nsenter", "/usr/local/bin/nsenter"];
+
+/// An unpacked image.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    image: LocalImage,
+    /// `layers/0`, `layers/1` from the bottom, and `root` for the sandbox.
+    dir: PathBuf,
+}
+
+impl Unpacked {
+    /// Unpacks an image below a scratch directory. The guard removes it.
+    ///
+    /// # Errors
+    /// If a layer is damaged, hostile or too large, or the disk is full.
+    pub(super) fn open(
+        image: &Image,
+        scratch: &Path,
+        guard: &mut Guard,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let pid = std::process::id();
+        let name = format!("yolofs-record-{pid}-{}", process_start(pid)?);
+        let scratch = scratch
+            .canonicalize()
+            .with_context(|| format!("opening the scratch directory {}", scratch.display()))?;
+        let dir = scratch.join(name);
+        guard.promise(Undo::RemoveDir { dir: dir.clone() })?;
+        let mut layers = Vec::new();
+        for (number, layer) in image.layers.iter().enumerate() {
+            let into = dir.join("layers").join(number.to_string());
+            make(&into)?;
+            unpack(layer, &into, interrupt)
+                .with_context(|| format!("unpacking layer {}", layer.diff_id.short()))?;
+            layers.push(LocalLayer {
+                diff_id: layer.diff_id,
+                dir: into,
+            });
+        }
+        make(&dir.join("root"))?;
+        let name = image.name.clone();
+        Ok(Self {
+            image: LocalImage {
+                reference: name.clone().unwrap_or_else(|| image.id.to_string()),
+                names: name.into_iter().collect(),
+                image: image.id,
+                manifest: image.manifest,
+                layers,
+                config: config_of(image),
+            },
+            dir,
+        })
+    }
+}
+
+fn make(dir: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))
+}
+
+fn unpack(layer: &oci::LayerBlob, into: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let mut watch = |_bytes| {
+        if interrupt.asked() {
+            std::ops::ControlFlow::Break(())
+        } else {
+            std::ops::ControlFlow::Continue(())
+        }
+    };
+    let unpacked = oci::unpack::unpack(layer, into, &oci::unpack::Limits::default(), &mut watch);
+    interrupt.check()?;
+    unpacked?;
+    Ok(())
+}
+
+/// The same configuration in the words of the crate that asks engines.
+fn config_of(image: &Image) -> ImageConfig {
+    let config = &image.config;
+    let check = config.healthcheck.as_ref().map(|check| {
+        let test = match &check.test {
+            HealthTest::Exec(words) => {
+                let kind = std::iter::once("CMD".to_owned());
+                kind.chain(words.iter().cloned()).collect()
+            }
+            HealthTest::Shell(line) => vec!["CMD-SHELL".to_owned(), line.clone()],
+        };
+        HealthCheck {
+            test,
+            timeout_ns: i64::try_from(check.timeout.as_nanos()).unwrap_or(i64::MAX),
+            ..HealthCheck::default()
+        }
+    });
+    let ports = config.exposed_ports.iter().cloned();
+    ImageConfig {
+        entrypoint: config.entrypoint.clone(),
+        cmd: config.cmd.clone(),
+        env: config.env.clone(),
+        user: config.user.clone(),
+        working_dir: config.working_dir.clone(),
+        exposed_ports: ports.map(|port| (port, serde_json::Value::Null)).collect(),
+        healthcheck: check,
+        ..ImageConfig::default()
+    }
+}
+
+/// The environment of a container.
+fn environment(config: &ImageConfig) -> Vec<(String, String)> {
+    let given = config.env.iter().map(String::as_str);
+    let all = std::iter::once(PATH).chain(given); // a later one wins
+    all.filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+impl Engine for Unpacked {
+    fn image(&self) -> &LocalImage {
+        &self.image
+    }
+
+    fn check_is_there(&self) -> anyhow::Result<()> {
+        let dir = self.dir.display();
+        ensure!(
+            self.dir.exists(),
+            "somebody removed {dir} while it was recorded"
+        );
+        Ok(())
+    }
+
+    fn promise(&self, _guard: &mut Guard, _runs: u16) -> anyhow::Result<()> {
+        Ok(()) // the kernel ends the sandbox with us
+    }
+
+    fn start(&self, start: &Start<'_>) -> anyhow::Result<Box<dyn Running>> {
+        ensure!(
+            start.options.is_empty(),
+            "--run-args are options of an engine, and this image is run without one"
+        );
+        let config = &self.image.config;
+        let command = config.argv(start.command);
+        if command.is_empty() {
+            bail!("the image says no command: give one, as in bootimg record IMAGE -- COMMAND");
+        }
+        let workdir = if config.working_dir.is_empty() {
+            PathBuf::from("/")
+        } else {
+            PathBuf::from(&config.working_dir)
+        };
+        let identity = Identity {
+            user: config.user.clone(),
+            workdir,
+        };
+        let count = self.image.layers.len();
+        let lower: Vec<String> = (0..count).rev().map(|number| number.to_string()).collect();
+        let sandbox = Sandbox {
+            base: &self.dir.join("layers"),
+            lower: &lower,
+            scratch: &self.dir.join("root"),
+            identity: &identity,
+            command: &command,
+        };
+        let mut program = sandbox.program();
+        program.env_clear().envs(environment(config));
+        let started = Instant::now();
+        Ok(Box::new(Process {
+            follow: Follow::start("starting the image's command", program)?,
+            started,
+            check: OwnCheck::new(config),
+            config: config.clone(),
+        }))
+    }
+}
+
+/// The image's command in the sandbox.
+#[derive(Debug)]
+struct Process {
+    follow: Follow,
+    started: Instant,
+    check: OwnCheck,
+    config: ImageConfig,
+}
+
+impl Running for Process {
+    fn started(&self) -> Instant {
+        self.started
+    }
+
+    fn output(&mut self, patience: Duration) -> Followed {
+        self.follow.next(patience)
+    }
+
+    fn exit_code(&mut self) -> anyhow::Result<Option<i64>> {
+        Ok(self.follow.exit_code()?.map(i64::from))
+    }
+
+    fn is_healthy(&mut self) -> anyhow::Result<bool> {
+        let (first, config) = (self.follow.pid(), &self.config);
+        self.check.poll(|_, command| {
+            // Until there is a process that has the image as its root, there is nothing to check.
+            match child_of(first) {
+                Some(inside) => Ok(Some(enter(inside, config, command)?)),
+                None => Ok(None),
+            }
+        })
+    }
+
+    fn pid(&mut self) -> anyhow::Result<Option<u32>> {
+        Ok(child_of(self.follow.pid()))
+    }
+
+    fn kill(&mut self) -> anyhow::Result<()> {
+        self.follow.kill(); // and the kernel what is in its namespaces
+        Ok(())
+    }
+}
+
+/// Returns the first child of a process (proc_tid_children(5)), if its root is no longer the
+/// host's: a health check of the image must see the image only.
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    let child: u32 = children.split_whitespace().next()?.parse().ok()?;
+    let device = |path: &str| fs::metadata(path).map(|it| it.dev()).ok();
+    let inside = device(&format!("/proc/{child}/root/"))?;
+    (Some(inside) != device("/")).then_some(child)
+}
+
+/// Executes a command beside the first process of a sandbox, as the image's user.
+fn enter(pid: u32, config: &ImageConfig, command: &[String]) -> anyhow::Result<Follow> {
+    // By its path: the search path below is the image's.
+    let mut places = NSENTER.iter().filter(|path| Path::new(path).exists());
+    let nsenter = places.next().context("nsenter is not installed")?;
+    let mut program = Command::new(nsenter);
+    program.args(["--target", &pid.to_string(), "--mount", "--pid"]);
+    if !config.user.is_empty() {
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let ids = user::resolve(&root, &config.user)?;
+        let (uid, gid) = (ids.uid.to_string(), ids.gid.to_string());
+        program.args(["--setuid", &uid, "--setgid", &gid]);
+    }
+    program.arg("--").args(command);
+    program.env_clear().envs(environment(config));
+    Ok(Follow::start("checking the image's health", program)?)
+}
