@@ -123,6 +123,10 @@ impl<'a> Bench<'a> {
             &args.image
         };
         let contended = Disk::Contended(args.iops);
+        for program in images.iter().filter(|_| self.is_wanted(Way::Yolofs)) {
+            eprintln!("recording {}", program.image());
+            self.lab.record(*program)?;
+        }
         for (part, disk) in [(Part::Idle, Disk::Idle), (Part::Images, contended)] {
             for program in images.iter().filter(|_| wanted(part)) {
                 self.compare(program.image(), &[*program], disk)?;

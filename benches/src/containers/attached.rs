@@ -1,13 +1,16 @@
-//! Images that yolofs serves: `yolofs docker attach`, as a user calls it.
+//! Images that yolofs records and serves, as a user has it do so.
 
+use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::engine::Docker;
 use super::program::Program;
-use crate::process::run_ok;
+use crate::process::{run_ok, wait_for};
 use crate::programs::{Programs, Served, json};
 
 /// Attaching reads boot images from the store and pushes them into the page cache.
@@ -23,7 +26,34 @@ pub struct Attached<'a> {
 /// What of `yolofs docker status --json` the rig looks at.
 #[derive(Debug, Deserialize)]
 struct Status {
+    pid: Option<u32>,
+    layers: Vec<Layer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Layer {
+    boot: Boot,
     served: Served,
+}
+
+#[derive(Debug, Deserialize)]
+struct Boot {
+    /// `waiting`, `running`, `done`, or why not.
+    prewarm: String,
+}
+
+/// Records the boot of an image, and returns what `bootimg record` says of it.
+///
+/// # Errors
+/// If the container does not become ready, or the recording fails.
+pub fn record(programs: &Programs, docker: &Docker, program: Program) -> anyhow::Result<Value> {
+    let mut command = programs.bootimg();
+    command
+        .arg("record")
+        .arg(format!("docker://{}", program.image()));
+    command.args(["--docker-host", &docker.address()]);
+    command.args(["--run-args", "--network=none"]);
+    json(command).with_context(|| format!("recording the boot of {}", program.image()))
 }
 
 impl<'a> Attached<'a> {
@@ -36,39 +66,65 @@ impl<'a> Attached<'a> {
         docker: &'a Docker,
         images: &[Program],
     ) -> anyhow::Result<Self> {
-        let mut command = programs.yolofs();
-        command.args(["docker", "attach", "--wait-prewarm"]);
-        command.env("DOCKER_HOST", docker.address());
-        let mut names: Vec<_> = images.iter().map(|program| program.image()).collect();
-        names.sort_unstable();
-        names.dedup();
+        let attached = Self { programs, docker };
+        let names: BTreeSet<_> = images.iter().map(|program| program.image()).collect();
+        let mut command = attached.command("attach");
         command.args(names);
         run_ok(command, DEADLINE).context("attaching images")?;
-        Ok(Self { programs, docker })
+        wait_for("prewarmed images", DEADLINE, || {
+            let status = attached.status()?;
+            ensure!(!status.layers.is_empty(), "nothing was attached");
+            let states = status.layers.iter().map(|layer| &*layer.boot.prewarm);
+            Ok(states
+                .into_iter()
+                .all(|state| state == "done")
+                .then_some(()))
+        })?;
+        Ok(attached)
     }
 
-    /// Returns what its daemon was asked so far.
+    /// Returns what the mounts were asked so far, all together.
     ///
     /// # Errors
-    /// If it does not say.
+    /// If nobody says.
     pub fn served(&self) -> anyhow::Result<Served> {
+        let mut all = Served::default();
+        for layer in self.status()?.layers {
+            all.fallthrough_bytes += layer.served.fallthrough_bytes;
+            for (kind, count) in layer.served.requests {
+                *all.requests.entry(kind).or_default() += count;
+            }
+        }
+        Ok(all)
+    }
+
+    fn status(&self) -> anyhow::Result<Status> {
+        json(self.command("status"))
+    }
+
+    fn command(&self, name: &str) -> Command {
         let mut command = self.programs.yolofs();
-        command.args(["docker", "status"]);
-        command.env("DOCKER_HOST", self.docker.address());
-        Ok(json::<Status>(command)?.served)
+        command.args(["docker", name]);
+        command.args(["--docker-host", &self.docker.address()]);
+        command
     }
 }
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        let mut command = self.programs.yolofs();
-        command.args(["docker", "detach", "--all"]);
-        command.env("DOCKER_HOST", self.docker.address());
+        let pid = self.status().ok().and_then(|status| status.pid);
         // Not `run_ok`: that one gives up when interrupted, and this must be done all the more.
-        match command.output() {
+        match self.command("detach").arg("--all").output() {
             Ok(done) if done.status.success() => {}
             Ok(done) => eprintln!("warning: {}", String::from_utf8_lossy(&done.stderr).trim()),
             Err(error) => eprintln!("warning: cannot run yolofs docker detach: {error}"),
+        }
+        // The next sample must not share the machine with a daemon that is still going.
+        let gone = |pid| !std::path::Path::new(&format!("/proc/{pid}")).exists();
+        if let Some(pid) = pid {
+            let _reported_above = wait_for("end of the daemon", Duration::from_secs(10), || {
+                Ok(gone(pid).then_some(()))
+            });
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
-use super::attached::Attached;
+use super::attached::{self, Attached};
 use super::engine::Docker;
 use super::hidden::hide_blkio;
 use super::launch::{Running, Times, launch};
@@ -132,6 +132,14 @@ impl ContainerLab {
     #[must_use]
     pub fn programs(&self) -> &Programs {
         &self.programs
+    }
+
+    /// Records the boot of an image, with the disk to itself.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn record(&self, program: Program) -> anyhow::Result<()> {
+        attached::record(&self.programs, &self.docker, program).map(drop)
     }
 
     /// Prepares, starts one container of each of the programs at once, and tells how it went;
