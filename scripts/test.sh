@@ -13,9 +13,10 @@ need_cargo
 need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs losetup=mount fio=fio \
     qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils cpio=cpio busybox=busybox-static \
     dockerd=docker.io containerd=containerd runc=runc crun=crun skopeo=skopeo umoci=umoci docker-registry=docker-registry \
-    jq=jq chromium=chromium
+    jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin
 scripts/images/root.sh
 scripts/images/disk.sh
+scripts/registries.sh
 
 export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
 step cargo fmt --check

@@ -30,7 +30,7 @@ const LADDER: &[Rung] = &[
     rung("localfs", &["blocks", "rawio"]),
     rung("bootimg", &["blocks", "rawio"]),
     rung("tracer", &["blocks", "rawio"]),
-    rung("oci", &["blocks"]),
+    rung("oci", &["blocks", "rawio"]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
     rung("report", &["blocks"]),

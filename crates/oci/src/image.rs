@@ -1,6 +1,7 @@
 //! An image, wherever it lies.
 
 use std::io::{self, Read};
+use std::path::Path;
 
 use blocks::Digest;
 
@@ -35,6 +36,24 @@ pub struct LayerBlob {
 }
 
 impl LayerBlob {
+    /// Returns the layer whose tar, compressed or not, is a file of its own.
+    ///
+    /// # Errors
+    /// If there is no such file.
+    pub fn from_file(path: &Path, diff_id: Digest) -> io::Result<Self> {
+        let place = Place {
+            path: path.into(),
+            offset: 0,
+            len: path.metadata()?.len(),
+        };
+        Ok(Self {
+            diff_id,
+            media_type: String::new(),
+            digest: None,
+            place,
+        })
+    }
+
     /// Returns its length in bytes, compressed as it is.
     #[must_use]
     pub fn size(&self) -> u64 {

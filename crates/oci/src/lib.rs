@@ -3,6 +3,8 @@
 //! - [`Reference`] is what people call an image: `nginx`, `registry:5000/a/b:tag@sha256:…`.
 //! - [`layout`] and [`archive`] open images that lie in a directory or a tar; both give an
 //!   [`Image`]: its configuration and its layers, each with its diff ID.
+//! - [`unpack`] makes a directory of a layer, as overlayfs wants it.
+//! - [`registry`] is the protocol: manifests, blobs, and artifacts that are about an image.
 //!
 //! Nothing here is trusted: every blob is verified by its digest while it is read, and every
 //! length is bounded before anything is allocated. Nothing here knows what a boot image is.
@@ -18,6 +20,8 @@ mod image;
 pub mod layout;
 mod place;
 mod reference;
+pub mod registry;
+pub mod unpack;
 
 pub use blob::{BlobError, Verified, digest_of};
 pub use config::{HealthTest, Healthcheck, History, ImageConfig};
@@ -25,3 +29,6 @@ pub use document::{DOCUMENT_TYPES, Descriptor, Index, Manifest, Platform};
 pub use error::ImageError;
 pub use image::{Image, LayerBlob};
 pub use reference::{ParseReferenceError, Reference};
+
+/// Is told how many bytes are done, and says whether to go on.
+pub type Watch<'a> = &'a mut dyn FnMut(u64) -> std::ops::ControlFlow<()>;

@@ -1,0 +1,163 @@
+//! Registries: manifests, blobs and referrers of a repository, over HTTP.
+//!
+//! A [`Repository`] is synchronous: every call waits for its answer, with a deadline for each
+//! step and a watch that can stop it. What fails for a moment is tried again, a few times and
+//! later each time. A registry is not trusted: what it sends is bounded before it is kept, and
+//! verified by digest before it is given out.
+
+mod auth;
+mod blobs;
+mod error;
+mod http;
+mod manifests;
+mod referrers;
+
+use std::fmt;
+
+pub use blobs::PulledBlob;
+pub use error::RegistryError;
+pub use manifests::{FoundManifest, Target};
+pub use referrers::{Linked, PushedManifest};
+
+use crate::Reference;
+use http::Http;
+
+/// How to talk to a registry.
+#[derive(Clone, Debug, Default)]
+pub struct RegistryConfig {
+    /// With or without TLS.
+    pub transport: Transport,
+    /// Who asks; nobody in particular if there is none.
+    pub credentials: Option<Credentials>,
+    /// Certificates (PEM) of authorities to trust besides the system's.
+    pub authorities: Vec<Vec<u8>>,
+    /// The proxy for requests with TLS, as a URL.
+    pub proxy: Option<String>,
+}
+
+/// Whether requests are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// They are, and the registry shows a certificate.
+    #[default]
+    Tls,
+    /// They are not: for registries on this machine, or in a network that is trusted.
+    Plain,
+}
+
+/// A name and a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Who it is.
+    pub username: String,
+    /// The password, or a token that stands for one.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let username = &self.username;
+        f.debug_struct("Credentials")
+            .field("username", username)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one needs to do in a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only read.
+    Pull,
+    /// Read and write.
+    Push,
+}
+
+/// One repository of a registry.
+#[derive(Debug)]
+pub struct Repository {
+    http: Http,
+    /// Where its requests go: `https://host/v2/name`.
+    base: String,
+}
+
+impl Repository {
+    /// Returns the repository of a reference. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// If an authority's certificate or the proxy cannot be used.
+    pub fn open(
+        reference: &Reference,
+        access: Access,
+        config: &RegistryConfig,
+    ) -> Result<Self, RegistryError> {
+        // The Hub's registry has another name than the Hub.
+        let host = match reference.registry() {
+            "docker.io" => "registry-1.docker.io",
+            host => host,
+        };
+        let scheme = match config.transport {
+            Transport::Tls => "https",
+            Transport::Plain => "http",
+        };
+        let name = reference.repository();
+        let actions = match access {
+            Access::Pull => "pull",
+            Access::Push => "pull,push",
+        };
+        let scope = format!("repository:{name}:{actions}");
+        Ok(Self {
+            http: Http::new(format!("{scheme}://{host}"), scope, config)?,
+            base: format!("{scheme}://{host}/v2/{name}"),
+        })
+    }
+}
+
+/// Returns whether a registry (`localhost:5000`, `127.0.0.1`, `[::1]:80`) is on this machine, where
+/// nobody listens in.
+#[must_use]
+pub fn is_loopback(registry: &str) -> bool {
+    let host = match registry.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => registry,
+    };
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let address = address.parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_told_by_name_and_address() {
+        for here in [
+            "localhost",
+            "localhost:5000",
+            "127.0.0.1",
+            "127.9.9.9:1",
+            "[::1]",
+            "[::1]:80",
+        ] {
+            assert!(is_loopback(here), "{here}");
+        }
+        for there in [
+            "docker.io",
+            "10.0.0.1:5000",
+            "localhost.example.com",
+            "[::2]:80",
+            "127.evil.io",
+        ] {
+            assert!(!is_loopback(there), "{there}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let credentials = Credentials {
+            username: "me".to_owned(),
+            password: "hunter2".to_owned(),
+        };
+        assert!(!format!("{credentials:?}").contains("hunter2"));
+    }
+}

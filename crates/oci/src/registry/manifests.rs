@@ -1,0 +1,167 @@
+//! Manifests and indexes of a repository.
+
+use blocks::Digest;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Method, StatusCode};
+
+use super::http::Request;
+use super::{RegistryError, Repository};
+use crate::document::DOCUMENT_MAX;
+use crate::{
+    BlobError, DOCUMENT_TYPES, ImageError, Index, Manifest, Platform, Reference, Watch, digest_of,
+};
+
+/// By what a manifest is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A name that may mean another manifest tomorrow.
+    Tag(String),
+    /// What it is.
+    Digest(Digest),
+}
+
+impl Target {
+    /// Returns what a reference names in its repository: the digest if it has one.
+    #[must_use]
+    pub fn of(reference: &Reference) -> Self {
+        match (reference.digest(), reference.tag()) {
+            (Some(digest), _) => Self::Digest(digest),
+            (None, tag) => Self::Tag(tag.unwrap_or("latest").to_owned()),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Tag(tag) => tag.clone(),
+            Self::Digest(digest) => digest.to_string(),
+        }
+    }
+}
+
+/// A manifest or an index, as the registry has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundManifest {
+    /// Its digest, by its bytes.
+    pub digest: Digest,
+    /// What the registry says it is.
+    pub media_type: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Repository {
+    /// Returns a manifest or an index; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the registry does not answer as it should, or with another document than was asked for.
+    pub fn manifest(
+        &self,
+        target: &Target,
+        watch: Watch<'_>,
+    ) -> Result<Option<FoundManifest>, RegistryError> {
+        let doing = "asking for a manifest";
+        let url = format!("{}/manifests/{}", self.base, target.text());
+        let mut request = Request::new(doing, Method::GET, url);
+        accept_documents(&mut request.headers);
+        let answer = self.http.send(&request, &mut *watch)?;
+        if answer.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        if !answer.status().is_success() {
+            return Err(self.http.refusal(doing, answer, watch));
+        }
+        let media_type = answer.headers().get(CONTENT_TYPE);
+        let media_type = media_type.and_then(|value| value.to_str().ok());
+        let media_type = media_type.unwrap_or_default().to_owned();
+        let bytes = self.http.body(doing, answer, DOCUMENT_MAX, watch)?;
+        let found = digest_of(&bytes);
+        if let &Target::Digest(expected) = target
+            && expected != found
+        {
+            return Err(RegistryError::Blob {
+                registry: self.http.registry(),
+                digest: expected,
+                source: Box::new(BlobError::Digest { expected, found }),
+            });
+        }
+        Ok(Some(FoundManifest {
+            digest: found,
+            media_type,
+            bytes,
+        }))
+    }
+
+    /// Returns the manifest of the image for a platform, by way of an index if there is one, and
+    /// its own digest; `None` if there is no such tag or digest.
+    ///
+    /// # Errors
+    /// If the registry does not answer as it should, there is no image for the platform, or what
+    /// is there is no image.
+    pub fn image(
+        &self,
+        target: &Target,
+        platform: &Platform,
+        watch: Watch<'_>,
+    ) -> Result<Option<(FoundManifest, Manifest)>, RegistryError> {
+        let Some(mut found) = self.manifest(target, &mut *watch)? else {
+            return Ok(None);
+        };
+        if found.is_index() {
+            let index = Index::decode(&found.bytes).map_err(self.unusable())?;
+            let entry = index.for_platform(platform).map_err(self.unusable())?;
+            let digest = entry.digest;
+            let inner = self.manifest(&Target::Digest(digest), watch)?;
+            found = inner.ok_or_else(|| {
+                let rule = "it has the manifests that its indexes list";
+                self.http.broken("asking for a manifest", rule)
+            })?;
+        }
+        let manifest = Manifest::decode(&found.bytes).map_err(self.unusable())?;
+        manifest.must_be_image().map_err(self.unusable())?;
+        Ok(Some((found, manifest)))
+    }
+
+    pub(super) fn put_document(
+        &self,
+        target: &Target,
+        media_type: &str,
+        bytes: &[u8],
+        watch: Watch<'_>,
+    ) -> Result<HeaderMap, RegistryError> {
+        let url = format!("{}/manifests/{}", self.base, target.text());
+        let mut request = Request::new("pushing a manifest", Method::PUT, url);
+        if let Ok(value) = HeaderValue::from_str(media_type) {
+            request.headers.insert(CONTENT_TYPE, value);
+        }
+        request.body = bytes.to_vec();
+        let answer = self.http.ask(&request, watch)?;
+        Ok(answer.headers().clone())
+    }
+
+    pub(super) fn unusable(&self) -> impl Fn(ImageError) -> RegistryError + '_ {
+        |source| RegistryError::Document {
+            registry: self.http.registry(),
+            source: Box::new(source),
+        }
+    }
+}
+
+impl FoundManifest {
+    /// Returns whether it is an index. Some registries do not say what they send: then it is one
+    /// if it looks like one.
+    fn is_index(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Looks {
+            manifests: Option<serde::de::IgnoredAny>,
+        }
+        let looks = serde_json::from_slice::<Looks>(&self.bytes);
+        looks.is_ok_and(|looks| looks.manifests.is_some())
+    }
+}
+
+/// Registries that know several forms of a document give the one that is asked for.
+fn accept_documents(headers: &mut HeaderMap) {
+    for media_type in DOCUMENT_TYPES {
+        headers.append(ACCEPT, HeaderValue::from_static(media_type));
+    }
+}

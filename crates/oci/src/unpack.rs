@@ -1,0 +1,199 @@
+//! A layer's tar made into a directory, as overlayfs wants its lower layers.
+//!
+//! What the tar says is deleted becomes a whiteout (a character device 0/0), and a directory that
+//! replaces that of lower layers is marked opaque. Nothing is written outside the directory,
+//! whatever names and links say; what cannot be done safely is an error and not a guess.
+
+mod decompress;
+mod entry;
+mod root;
+mod stream;
+mod write;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{BlobError, LayerBlob, Watch};
+use root::Root;
+use stream::TarStream;
+use write::Writer;
+
+/// How much a layer may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Files, directories and links.
+    pub entries: u64,
+    /// Bytes of its tar, uncompressed.
+    pub bytes: u64,
+    /// Whether it may have device nodes; whiteouts are none.
+    pub devices: Devices,
+}
+
+/// Whether a layer may have device nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// They are made. Needs root.
+    Made,
+    /// A layer that has one is refused.
+    Refused,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            entries: 2_000_000, // the largest images on the Hub have some hundred thousand
+            bytes: 64 << 30,
+            devices: Devices::Made,
+        }
+    }
+}
+
+/// What was unpacked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Files, directories, links and whiteouts.
+    pub entries: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+    /// Extended attributes that were left out: of kinds that could mislead overlayfs, or that the
+    /// file system cannot keep.
+    pub skipped_xattrs: u64,
+}
+
+/// What is wrong with a tar.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TarError {
+    /// It cannot be read, decompressed or verified, or a file cannot be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It ends in the middle.
+    #[error("the tar ends too early")]
+    Cut,
+    /// It breaks a rule.
+    #[error("the tar breaks a rule: {0}")]
+    Rule(&'static str),
+    /// It has more than allowed.
+    #[error("the layer has more {0} than allowed")]
+    Limit(&'static str),
+    /// It has files with holes, in a form that no engine writes.
+    #[error("sparse files of GNU tar are not supported: make the layer without --sparse")]
+    Sparse,
+    /// A hard link leads to a file that this layer has not.
+    #[error("it is a hard link to {target:?}, which is not in this layer")]
+    HardLink {
+        /// Where it leads.
+        target: String,
+    },
+    /// It has a device node.
+    #[error("it is a device node, and those are not allowed here")]
+    Device,
+    /// Somebody wanted it to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why a layer could not be unpacked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnpackError {
+    /// The blob, or the directory to write to, could not be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// Which one.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The blob or its tar is not what it should be.
+    #[error("cannot unpack the layer {layer}")]
+    Layer {
+        /// The short diff ID of the layer.
+        layer: String,
+        /// What is wrong with it.
+        source: TarError,
+    },
+    /// An entry cannot be made.
+    #[error("cannot unpack {name:?} of the layer {layer}")]
+    Entry {
+        /// The short diff ID of the layer.
+        layer: String,
+        /// The entry's name, cut short.
+        name: String,
+        /// Why not.
+        source: TarError,
+    },
+    /// The bytes are not those of the layer.
+    #[error("the layer {layer} is damaged")]
+    Damaged {
+        /// The short diff ID of the layer.
+        layer: String,
+        /// What is wrong.
+        source: BlobError,
+    },
+    /// Somebody wanted it to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Unpacks a layer into a directory, which must be empty. The watch is told how much of the blob
+/// was read. The diff ID is verified at the end, so after an error the directory is to be thrown away.
+///
+/// # Errors
+/// If the layer is damaged, hostile or larger than `limits`, if the directory cannot be written
+/// to, or if the watch cancels.
+pub fn unpack(
+    layer: &LayerBlob,
+    into: &Path,
+    limits: &Limits,
+    watch: Watch<'_>,
+) -> Result<Unpacked, UnpackError> {
+    let opening = |path: &Path| {
+        let path = path.to_owned();
+        move |source| UnpackError::Open { path, source }
+    };
+    let root = Root::open(into).map_err(opening(into))?;
+    let blob = layer.open().map_err(opening(&layer.place.path))?;
+    let short = layer.diff_id.short();
+    let at = |name: Option<&[u8]>, source: TarError| explain(&short, name, source);
+    let tar = decompress::tar_of(blob, layer.diff_id, limits, watch);
+    let mut tar = TarStream::new(tar.map_err(|error| at(None, error.into()))?);
+    let mut writer = Writer::new(root, *limits);
+    while let Some(entry) = tar.next_entry().map_err(|error| at(None, error))? {
+        writer
+            .write(&entry, &mut tar.content())
+            .map_err(|error| at(Some(&entry.name), error))?;
+    }
+    writer.finish().map_err(|error| at(None, error))
+}
+
+/// Finds in an error what a caller would want to tell apart.
+fn explain(layer: &str, name: Option<&[u8]>, source: TarError) -> UnpackError {
+    let layer = layer.to_owned();
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&source);
+    while let Some(error) = cause {
+        if let Some(TarError::Cancelled) = error.downcast_ref() {
+            return UnpackError::Cancelled;
+        }
+        if let Some(&source) = error.downcast_ref::<BlobError>() {
+            return UnpackError::Damaged { layer, source };
+        }
+        // An `io::Error` does not show the error that it carries as its source.
+        let carried = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        cause = match (error.downcast_ref::<TarError>(), carried) {
+            (Some(TarError::Io(error)), _) => Some(error),
+            (_, Some(carried)) => Some(carried),
+            _ => error.source(),
+        };
+    }
+    match name {
+        Some(name) => UnpackError::Entry {
+            layer,
+            name: String::from_utf8_lossy(name).chars().take(200).collect(),
+            source,
+        },
+        None => UnpackError::Layer { layer, source },
+    }
+}

@@ -1,0 +1,86 @@
+//! From the bytes of a layer as they lie there to its tar.
+
+use std::io::{self, BufReader, Read};
+use std::ops::ControlFlow;
+
+use blocks::Digest;
+
+use super::{Limits, TarError};
+use crate::{Verified, Watch};
+
+/// Enough for the first bytes by which formats are known.
+const MAGIC: usize = 4;
+/// Memory that a zstd frame may ask for: 2 to this power, what `zstd -19 --long=27` needs.
+const WINDOW_LOG_MAX: u32 = 27;
+
+/// Returns the tar of a layer: decompressed, counted, and verified at its end.
+pub(crate) fn tar_of<'a>(
+    blob: Box<dyn Read + Send + 'a>,
+    diff_id: Digest,
+    limits: &Limits,
+    watch: Watch<'a>,
+) -> io::Result<impl Read + 'a> {
+    let mut blob = Watched {
+        inner: blob,
+        done: 0,
+        watch,
+    };
+    let mut magic = Vec::with_capacity(MAGIC);
+    (&mut blob).take(MAGIC as u64).read_to_end(&mut magic)?;
+    let is_gzip = magic.starts_with(&[0x1f, 0x8b]);
+    let is_zstd = magic == [0x28, 0xb5, 0x2f, 0xfd];
+    let whole = io::Cursor::new(magic).chain(blob);
+    let tar: Box<dyn Read + 'a> = if is_gzip {
+        Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::new(whole)))
+    } else if is_zstd {
+        let mut decoder = zstd::Decoder::new(whole)?;
+        decoder.window_log_max(WINDOW_LOG_MAX)?;
+        Box::new(decoder)
+    } else {
+        Box::new(whole)
+    };
+    let bounded = Bounded {
+        inner: tar,
+        left: limits.bytes,
+    };
+    // A decoder gives a few bytes at a time, and headers are read one by one.
+    Ok(BufReader::with_capacity(
+        128 << 10,
+        Verified::new(bounded, diff_id, None),
+    ))
+}
+
+/// Tells how far reading has come, and stops if somebody wants that.
+struct Watched<'a, R> {
+    inner: R,
+    done: u64,
+    watch: Watch<'a>,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let ControlFlow::Break(()) = (self.watch)(self.done) {
+            return Err(io::Error::other(TarError::Cancelled));
+        }
+        let count = self.inner.read(into)?;
+        self.done += count as u64;
+        Ok(count)
+    }
+}
+
+/// Fails where there is more than allowed: a small file can decompress to very much.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(into)?;
+        match self.left.checked_sub(count as u64) {
+            Some(left) => self.left = left,
+            None => return Err(io::Error::other(TarError::Limit("bytes"))),
+        }
+        Ok(count)
+    }
+}

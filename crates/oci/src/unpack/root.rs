@@ -1,0 +1,151 @@
+//! A directory that nothing leads out of.
+//!
+//! Names are resolved by the kernel as if the directory were the root (`openat2(2)` with
+//! `RESOLVE_IN_ROOT`), so links in a layer, `..` and absolute targets stay inside.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{FileStat, Mode, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::TarError;
+
+/// Bytes of a path, as the kernel takes them.
+const PATH_MAX: usize = 4095;
+const NAME_MAX: usize = 255;
+/// What a directory has that no entry made: engines do the same.
+const IMPLIED_MODE: Mode = Mode::from_bits_truncate(0o755);
+
+#[derive(Debug)]
+pub(crate) struct Root(OwnedFd);
+
+/// A name in a directory that is held open.
+#[derive(Debug)]
+pub(crate) struct Spot<'a> {
+    pub(crate) dir: OwnedFd,
+    pub(crate) name: &'a [u8],
+}
+
+impl Root {
+    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
+        let file = File::open(dir)?;
+        if file.metadata()?.is_dir() {
+            Ok(Self(file.into()))
+        } else {
+            Err(Errno::ENOTDIR.into())
+        }
+    }
+
+    /// Returns the directory itself.
+    pub(crate) fn itself(&self) -> io::Result<Spot<'static>> {
+        let dir = self.0.try_clone()?;
+        Ok(Spot { dir, name: b"." })
+    }
+
+    /// Returns the place of a path; directories on the way to it that are not there are made.
+    pub(crate) fn make_way<'a>(&self, path: &'a [u8]) -> Result<Spot<'a>, TarError> {
+        let (parent, name) = split(path);
+        let dir = match self.open_dir(parent) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_dirs(parent)?,
+            other => other?,
+        };
+        Ok(Spot { dir, name })
+    }
+
+    /// Returns the place of a path whose directory is there.
+    pub(crate) fn spot<'a>(&self, path: &'a [u8]) -> io::Result<Spot<'a>> {
+        let (parent, name) = split(path);
+        let dir = self.open_dir(parent)?;
+        Ok(Spot { dir, name })
+    }
+
+    fn make_dirs(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            self.make_dir(&path[..end])?;
+        }
+        self.make_dir(path)?;
+        self.open_dir(path)
+    }
+
+    fn make_dir(&self, path: &[u8]) -> io::Result<()> {
+        let (parent, name) = split(path);
+        match mkdirat(self.open_dir(parent)?, name, IMPLIED_MODE) {
+            Err(Errno::EEXIST) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        let inside = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(inside);
+        let path = if path.is_empty() { b"." } else { path };
+        loop {
+            match openat2(self.0.as_fd(), path, how) {
+                // A rename elsewhere made the kernel unsure: it asks for another try.
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+}
+
+impl Spot<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Returns what is there, if anything is.
+    pub(crate) fn stat(&self) -> io::Result<Option<FileStat>> {
+        match fstatat(self.fd(), self.name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn remove(&self, flag: UnlinkatFlags) -> io::Result<()> {
+        Ok(unlinkat(self.fd(), self.name, flag)?)
+    }
+}
+
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// Returns a name of a tar without `.`, double slashes and the slash that it may start with;
+/// empty for the top.
+///
+/// # Errors
+/// If it goes up, or is longer than the kernel takes.
+pub(crate) fn clean(name: &[u8]) -> Result<Vec<u8>, TarError> {
+    if name.len() > PATH_MAX {
+        return Err(TarError::Rule("a name has at most 4095 bytes"));
+    }
+    let mut clean = Vec::with_capacity(name.len());
+    for part in name.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => continue,
+            b".." => return Err(TarError::Rule("no name leads up")),
+            _ if part.contains(&0) => return Err(TarError::Rule("names have no NUL")),
+            _ if part.len() > NAME_MAX => {
+                return Err(TarError::Rule("a part of a name has at most 255 bytes"));
+            }
+            _ => {}
+        }
+        if !clean.is_empty() {
+            clean.push(b'/');
+        }
+        clean.extend_from_slice(part);
+    }
+    Ok(clean)
+}

@@ -1,0 +1,327 @@
+//! Real registries on loopback, and a proxy that treats them badly.
+
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Generous: the machine may be busy with everything else.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What a registry that asks for it wants to hear.
+pub(crate) const USER: (&str, &str) = ("reader", "s3cret:with:colons");
+
+/// Which registry, and how it is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Debian's docker-registry, which has no referrers API.
+    Docker,
+    /// The same, for those who know [`USER`].
+    DockerWithUsers,
+    /// The same, with a certificate of the authority in `ca.pem`.
+    DockerWithTls,
+    /// olareg, which has the referrers API.
+    Olareg,
+}
+
+/// A registry that runs until it is dropped.
+pub(crate) struct Registry {
+    child: Child,
+    dir: TempDir,
+    pub(crate) port: u16,
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
+
+impl Registry {
+    pub(crate) fn start(kind: Kind) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        if kind == Kind::DockerWithTls {
+            make_certificates(dir.path());
+        }
+        for _ in 0..10 {
+            // Somebody else may take the port before the registry does: then another one.
+            let port = TcpListener::bind("127.0.0.1:0")
+                .unwrap()
+                .local_addr()
+                .unwrap()
+                .port();
+            let mut child = command(kind, dir.path(), port).spawn().unwrap();
+            if comes_up(&mut child, port) {
+                return Self { child, dir, port };
+            }
+        }
+        panic!(
+            "no port for a registry: {}",
+            fs::read_to_string(dir.path().join("log")).unwrap_or_default()
+        );
+    }
+
+    /// Returns `127.0.0.1:PORT`.
+    pub(crate) fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+}
+
+fn command(kind: Kind, dir: &Path, port: u16) -> Command {
+    let log = fs::File::create(dir.join("log")).unwrap();
+    let mut command = if kind == Kind::Olareg {
+        let port = port.to_string();
+        let mut olareg = Command::new(olareg());
+        olareg
+            .args(["serve", "--addr", "127.0.0.1", "--port", &port, "--dir"])
+            .arg(dir);
+        olareg
+    } else {
+        let config = dir.join("config.yml");
+        fs::write(&config, docker_config(kind, dir, port)).unwrap();
+        let mut docker = Command::new("docker-registry");
+        docker.arg("serve").arg(config);
+        docker
+    };
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    command
+}
+
+/// Returns the program that `scripts/registries.sh` makes.
+fn olareg() -> PathBuf {
+    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/registries/olareg");
+    assert!(
+        made.exists(),
+        "{} is missing: run scripts/registries.sh",
+        made.display()
+    );
+    made
+}
+
+fn docker_config(kind: Kind, dir: &Path, port: u16) -> String {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let mut config = format!(
+        "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
+         http:\n  addr: 127.0.0.1:{port}\n",
+        at("data")
+    );
+    if kind == Kind::DockerWithTls {
+        config += &format!(
+            "  tls:\n    certificate: {}\n    key: {}\n",
+            at("cert.pem"),
+            at("key.pem")
+        );
+    }
+    if kind == Kind::DockerWithUsers {
+        let (name, password) = USER;
+        let output = Command::new("htpasswd")
+            .args(["-Bbn", name, password])
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        fs::write(dir.join("users"), output.stdout).unwrap();
+        config += &format!(
+            "auth:\n  htpasswd:\n    realm: test\n    path: {}\n",
+            at("users")
+        );
+    }
+    config
+}
+
+fn make_certificates(dir: &Path) {
+    let openssl = |args: &str| {
+        let output = Command::new("openssl")
+            .args(args.split(' '))
+            .current_dir(dir)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    fs::write(
+        dir.join("ext"),
+        "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth\n",
+    )
+    .unwrap();
+    openssl(
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
+    );
+    openssl("req -newkey rsa:2048 -nodes -keyout key.pem -out csr -subj /CN=localhost");
+    openssl(
+        "x509 -req -in csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem",
+    );
+}
+
+/// Waits until the child listens on the port; `false` if it ended instead.
+fn comes_up(child: &mut Child, port: u16) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < DEADLINE {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        if listens(child.id(), port) {
+            return true;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    panic!("the registry does not come up");
+}
+
+/// Whether it is this process, and not another that was faster, who has the port.
+fn listens(pid: u32, port: u16) -> bool {
+    let socket = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let here =
+            fields.get(1)?.ends_with(&format!(":{port:04X}")) && fields.get(3) == Some(&"0A");
+        here.then(|| format!("socket:[{}]", fields[9]))
+    };
+    let tables = ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")));
+    let tables = tables.into_iter().flatten().collect::<String>();
+    let sockets: Vec<_> = tables.lines().filter_map(socket).collect();
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut open = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+    open.any(|link| sockets.iter().any(|socket| link == Path::new(socket)))
+}
+
+/// A proxy in front of a registry that counts what comes back, and can cut it or change it.
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    state: Arc<State>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes that came back since it was started.
+    back: AtomicU64,
+    /// Bytes that may come back before all connections are cut; negative for any number.
+    budget: AtomicI64,
+    /// Whether every byte `X` of what comes back becomes a `Y`.
+    lies: AtomicBool,
+    connections: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Proxy {
+    pub(crate) fn before(registry: &Registry) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(State::default());
+        state.budget.store(-1, SeqCst);
+        let (to, shared) = (registry.port, Arc::clone(&state));
+        let acceptor = spawn(move || {
+            for client in listener.incoming().flatten() {
+                if shared.over.load(SeqCst) {
+                    break;
+                }
+                shared.connections.fetch_add(1, SeqCst);
+                let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+                let (mut from, mut into) =
+                    (client.try_clone().unwrap(), server.try_clone().unwrap());
+                spawn(move || {
+                    let _copied = std::io::copy(&mut from, &mut into);
+                    let _shut = into.shutdown(Shutdown::Write);
+                });
+                let shared = Arc::clone(&shared);
+                spawn(move || shared.bring_back(&server, &client));
+            }
+        });
+        Self {
+            port,
+            state,
+            acceptor: Some(acceptor),
+        }
+    }
+
+    pub(crate) fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Returns how many bytes came back until now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.back.load(SeqCst)
+    }
+
+    /// Cuts every connection after so many more bytes.
+    pub(crate) fn cut_after(&self, bytes: i64) {
+        self.state.budget.store(bytes, SeqCst);
+    }
+
+    pub(crate) fn stop_cutting(&self) {
+        self.cut_after(-1);
+    }
+
+    pub(crate) fn lie(&self) {
+        self.state.lies.store(true, SeqCst);
+    }
+}
+
+impl State {
+    fn bring_back(&self, mut server: &TcpStream, mut client: &TcpStream) {
+        let mut buffer = [0; 16 << 10];
+        while let Ok(count @ 1..) = server.read(&mut buffer) {
+            let budget = self.budget.load(SeqCst);
+            let allowed = match usize::try_from(budget) {
+                Ok(budget) => budget.min(count),
+                Err(_) => count,
+            };
+            if budget >= 0 {
+                self.budget
+                    .fetch_sub(i64::try_from(allowed).unwrap(), SeqCst);
+            }
+            let bytes = &mut buffer[..allowed];
+            if self.lies.load(SeqCst) {
+                bytes
+                    .iter_mut()
+                    .filter(|byte| **byte == b'X')
+                    .for_each(|byte| *byte = b'Y');
+            }
+            if client.write_all(bytes).is_err() {
+                break;
+            }
+            self.back.fetch_add(allowed as u64, SeqCst);
+            if allowed < count {
+                break;
+            }
+        }
+        let _shut = client.shutdown(Shutdown::Both);
+        let _shut = server.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.over.store(true, SeqCst);
+        let _woken = TcpStream::connect(("127.0.0.1", self.port));
+        if let Some(acceptor) = self.acceptor.take() {
+            let _joined = acceptor.join();
+        }
+    }
+}

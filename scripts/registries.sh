@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds olareg, a registry with the referrers API, for the tests: Debian's docker-registry has
+# none. Versions and checksums are in scripts/registries.
+source "$(dirname "$0")/need.sh"
+cd "$REPO/scripts/registries"
+OUT=$REPO/.cache/registries/olareg
+kept "$OUT" go.mod go.sum && exit
+need go=golang-go
+mkdir -p "${OUT%/*}"
+say "building olareg"
+GOFLAGS=-mod=mod timeout 600 go build -o "$OUT.new" github.com/olareg/olareg/cmd/olareg ||
+    die "olareg could not be built: is the Go module proxy reachable, and go 1.21 or newer?"
+keep "$OUT.new" "$OUT" go.mod go.sum
