@@ -189,6 +189,13 @@ impl Store {
         Ok(names)
     }
 
+    /// Returns when an image was given a name or lost one last, if the system can say: what was
+    /// found by name before then may be out of date.
+    #[must_use]
+    pub fn named_at(&self) -> Option<SystemTime> {
+        self.places.named_at()
+    }
+
     /// Opens an image, and notes that it was used.
     ///
     /// # Errors

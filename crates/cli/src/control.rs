@@ -1,5 +1,6 @@
-//! How the commands talk to the daemon of a mount: one JSON request and one JSON answer, a line
-//! each, over the unix socket in the run directory.
+//! How the commands talk to a daemon: one JSON request and one JSON answer, a line each, over the
+//! unix socket in the run directory. What may be asked is up to the kind of daemon; here are the
+//! words for the daemon of a mount.
 //!
 //! Only root, who owns the directory, gets at the socket. A request is short and an answer
 //! bounded; a daemon that does not answer within the caller's deadline counts as stuck.
@@ -17,9 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::MountStatus;
 
-/// The longest request or answer, in bytes: a status takes some 2 KiB.
-const MESSAGE_MAX: u64 = 1 << 20;
-/// How many commands may talk to one daemon at a time; more wait in the socket's queue.
+/// The longest request or answer, in bytes: the status of a layer takes some 1 KiB.
+const MESSAGE_MAX: u64 = 8 << 20;
+/// How many commands may talk to one daemon at a time; more wait in the socket's queue, and are
+/// turned away when that takes too long.
 const CALLERS_MAX: usize = 8;
 /// How long a daemon waits for a command to finish its line.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
@@ -59,6 +61,18 @@ pub(crate) enum Answer {
     },
 }
 
+/// An answer that can say that something could not be done.
+pub(crate) trait Reply: Serialize {
+    /// Returns the answer that says why, for people.
+    fn failed(why: String) -> Self;
+}
+
+impl Reply for Answer {
+    fn failed(why: String) -> Self {
+        Self::Failed { why }
+    }
+}
+
 /// What a prewarm of a mount did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PrewarmSummary {
@@ -77,7 +91,11 @@ pub(crate) struct PrewarmSummary {
 ///
 /// # Errors
 /// If nobody listens there, or there is no answer within `deadline`.
-pub(crate) fn call(socket: &Path, request: &Request, deadline: Duration) -> anyhow::Result<Answer> {
+pub(crate) fn call<Q: Serialize, A: DeserializeOwned>(
+    socket: &Path,
+    request: &Q,
+    deadline: Duration,
+) -> anyhow::Result<A> {
     let stream = UnixStream::connect(socket)
         .with_context(|| format!("calling the daemon at {}", socket.display()))?;
     stream
@@ -135,12 +153,18 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Takes one more in, unless there are too many.
+    /// Takes one more in, as soon as there is room; not if there is none for as long as a request
+    /// may take.
     fn admit(&self) -> bool {
+        let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut count = self.count.lock();
-        let room = *count < CALLERS_MAX;
-        *count += usize::from(room);
-        room
+        while *count >= CALLERS_MAX {
+            if self.changed.wait_until(&mut count, deadline).timed_out() {
+                return false;
+            }
+        }
+        *count += 1;
+        true
     }
 
     fn leave(&self) {
@@ -161,9 +185,11 @@ impl Callers {
 ///
 /// # Errors
 /// If the thread that accepts cannot be started.
-pub(crate) fn serve<H>(listener: UnixListener, handle: H) -> anyhow::Result<Arc<Callers>>
+pub(crate) fn serve<Q, A, H>(listener: UnixListener, handle: H) -> anyhow::Result<Arc<Callers>>
 where
-    H: Fn(Request) -> Answer + Send + Sync + 'static,
+    Q: DeserializeOwned + 'static,
+    A: Reply + 'static,
+    H: Fn(Q) -> A + Send + Sync + 'static,
 {
     let handle = Arc::new(handle);
     let callers = Arc::new(Callers::default());
@@ -172,9 +198,7 @@ where
         for stream in listener.incoming() {
             let Ok(stream) = stream else { continue };
             if !callers.admit() {
-                let busy = Answer::Failed {
-                    why: "too many commands at a time".to_owned(),
-                };
+                let busy = A::failed("too many commands at a time".to_owned());
                 // It learns of it by the end of the stream if it cannot be told.
                 let _told = send(&stream, &busy);
                 continue;
@@ -201,7 +225,10 @@ where
     Ok(served)
 }
 
-fn answer(stream: &UnixStream, handle: &dyn Fn(Request) -> Answer) -> anyhow::Result<()> {
+fn answer<Q: DeserializeOwned, A: Reply>(
+    stream: &UnixStream,
+    handle: &dyn Fn(Q) -> A,
+) -> anyhow::Result<()> {
     stream
         .set_read_timeout(Some(REQUEST_DEADLINE))
         .context("setting a deadline")?;
@@ -210,9 +237,7 @@ fn answer(stream: &UnixStream, handle: &dyn Fn(Request) -> Answer) -> anyhow::Re
         .context("setting a deadline")?;
     let reply = match receive(stream) {
         Ok(request) => handle(request),
-        Err(error) => Answer::Failed {
-            why: format!("{error:#}"),
-        },
+        Err(error) => A::failed(format!("{error:#}")),
     };
     send(stream, &reply)
 }
@@ -267,7 +292,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_said_so() {
-        let error = call(
+        let error: anyhow::Result<Answer> = call(
             Path::new("/nonexistent/x.sock"),
             &Request::Status,
             REQUEST_DEADLINE,

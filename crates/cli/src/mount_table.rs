@@ -28,6 +28,25 @@ pub(crate) fn kind_at(mountpoint: &Path) -> anyhow::Result<Option<String>> {
     Ok(topmost(&table, mountpoint))
 }
 
+/// Returns where mounts of this type lie that show `label` as their source, the last mounted
+/// first.
+///
+/// # Errors
+/// If the table cannot be read.
+pub(crate) fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
+    Ok(with_label(&table, kind, label))
+}
+
+fn with_label(table: &[u8], kind: &str, label: &str) -> Vec<PathBuf> {
+    let lines = table.split(|byte| *byte == b'\n').rev();
+    let lines = lines.filter_map(parse);
+    lines
+        .filter(|line| line.kind == kind && line.source == label)
+        .map(|line| line.mountpoint)
+        .collect()
+}
+
 /// Unmounts a mount without a daemon. Whoever still has a file open there gets ENOTCONN already,
 /// so there is nobody to protect by refusing.
 ///
@@ -43,21 +62,30 @@ pub(crate) fn clear(mountpoint: &Path) -> anyhow::Result<()> {
 
 fn topmost(table: &[u8], mountpoint: &Path) -> Option<String> {
     let lines = table.split(|byte| *byte == b'\n').rev();
+    let mut lines = lines.filter_map(parse);
     lines
-        .filter_map(parse)
-        .find(|(at, _)| at == mountpoint)
-        .map(|(_, kind)| kind)
+        .find(|line| line.mountpoint == mountpoint)
+        .map(|line| line.kind)
 }
 
-/// Returns mount point and type of a line: fields 5 and, behind the separator, 1.
-fn parse(line: &[u8]) -> Option<(PathBuf, String)> {
+/// What a line of the table says.
+struct Line {
+    mountpoint: PathBuf,
+    kind: String,
+    source: String,
+}
+
+/// Returns field 5 of a line and, behind the separator, the fields 1 and 2.
+fn parse(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mountpoint = unescape(fields.nth(4)?);
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some((
-        PathBuf::from(OsString::from_vec(mountpoint)),
-        String::from_utf8_lossy(kind).into_owned(),
-    ))
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
+    Some(Line {
+        mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
+        kind: text(fields.next()?),
+        source: text(fields.next()?),
+    })
 }
 
 /// Space, tab, newline and backslash are written as three octal digits behind a backslash.
@@ -100,6 +128,14 @@ mod tests {
         );
         assert_eq!(topmost(TABLE, Path::new("/")).as_deref(), Some("ext4"));
         assert_eq!(topmost(TABLE, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn mounts_are_found_by_their_label() {
+        let found = |kind, label| with_label(TABLE, kind, label);
+        assert_eq!(found("fuse.yolofs", "/srv"), [Path::new("/mnt/a b")]);
+        assert!(found("fuse.yolofs", "tmpfs").is_empty());
+        assert!(found("tmpfs", "/srv").is_empty());
     }
 
     #[test]

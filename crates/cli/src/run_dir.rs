@@ -19,6 +19,9 @@ use crate::mount_table::kind_at;
 /// The file system type of our mounts in the list of mounts.
 pub(crate) const MOUNT_KIND: &str = "fuse.yolofs";
 
+/// The variable that names the run directory.
+pub(crate) const RUN_DIR_ENV: &str = "YOLOFS_RUN_DIR";
+
 /// Where mounts are described, unless told otherwise.
 pub(crate) const DEFAULT_RUN_DIR: &str = "/run/yolofs";
 
@@ -27,7 +30,7 @@ pub(crate) const DEFAULT_RUN_DIR: &str = "/run/yolofs";
 #[command(next_help_heading = "Mounts")]
 pub(crate) struct RunDirArg {
     /// Directory that describes the running mounts
-    #[arg(long, value_name = "DIR", env = "YOLOFS_RUN_DIR", default_value = DEFAULT_RUN_DIR, global = true)]
+    #[arg(long, value_name = "DIR", env = RUN_DIR_ENV, default_value = DEFAULT_RUN_DIR, global = true)]
     pub(crate) run_dir: PathBuf,
 }
 

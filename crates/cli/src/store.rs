@@ -1,5 +1,6 @@
 //! The store of boot images that the commands work on.
 
+use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -17,6 +18,9 @@ use crate::size::Size;
 /// Where boot images are kept, unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
 
+const STORE_ENV: &str = "YOLOFS_STORE";
+const STORE_MAX_ENV: &str = "YOLOFS_STORE_MAX";
+
 /// The flags that say which store.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Store")]
@@ -25,7 +29,7 @@ pub(crate) struct StoreArgs {
     #[arg(
         long = "store",
         value_name = "DIR",
-        env = "YOLOFS_STORE",
+        env = STORE_ENV,
         default_value = DEFAULT_STORE,
         global = true
     )]
@@ -34,7 +38,7 @@ pub(crate) struct StoreArgs {
     #[arg(
         long = "store-max",
         value_name = "SIZE",
-        env = "YOLOFS_STORE_MAX",
+        env = STORE_MAX_ENV,
         default_value = "8G",
         global = true
     )]
@@ -42,6 +46,14 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// Returns the variables that name the same store to another process of ours.
+    pub(crate) fn as_env(&self) -> [(&'static str, OsString); 2] {
+        // It may be started in another directory.
+        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
+        let max = self.max.0.to_string();
+        [(STORE_ENV, dir.into()), (STORE_MAX_ENV, max.into())]
+    }
+
     /// Returns the most bytes that the store may take.
     #[must_use]
     pub(crate) const fn max_bytes(&self) -> u64 {

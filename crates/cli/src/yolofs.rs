@@ -2,6 +2,7 @@
 
 mod assemble;
 mod daemon;
+mod docker;
 mod mount;
 mod prewarmer;
 mod status;
@@ -33,6 +34,7 @@ enum YolofsCommand {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
+    Docker(docker::DockerArgs),
     Completions(CompletionsArgs),
 }
 
@@ -49,6 +51,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
+        YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }
 }

@@ -156,6 +156,12 @@ impl Places {
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 
+    /// When a name came or went last.
+    pub(super) fn named_at(&self) -> Option<SystemTime> {
+        let names = fs::metadata(self.dir.join(NAMES));
+        names.and_then(|meta| meta.modified()).ok()
+    }
+
     /// Gives a name to an image, and takes it from the one that has it.
     pub(super) fn set_name(
         &self,

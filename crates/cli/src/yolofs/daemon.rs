@@ -130,7 +130,7 @@ pub(super) fn serve(
 
 /// A prewarm holds a descriptor on every file of the boot set; the usual 1024 are not enough for
 /// a Debian. What the system will not give costs speed only.
-fn allow_many_files() {
+pub(super) fn allow_many_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {

@@ -1,0 +1,147 @@
+//! One layer that is served from its boot image.
+
+use std::collections::HashSet;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use blocks::{CachedSource, Digest};
+use bootimg::{Attached, Image};
+use localfs::DirSource;
+use parking_lot::Mutex;
+use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions, PrewarmOptions};
+
+use super::LayerPlace;
+use crate::mount_table::needs_root;
+use crate::source::{Source, space};
+
+/// How long users of a mount may take to let go of it.
+const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Files that a prewarm of one layer holds by descriptors. A boot touches some hundred files of a
+/// layer; 300 layers together stay below the million descriptors that root may have.
+const PINS_MAX: u64 = 2048;
+
+/// The source of a layer: what the boot image has not, the directory has.
+type Cached = CachedSource<Arc<Attached>, Arc<DirSource>>;
+
+/// A layer with its mount. Dropping it unmounts, lazily if it is in use.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) place: LayerPlace,
+    pub(super) image: Arc<Attached>,
+    pub(super) source: Arc<Cached>,
+    pub(super) mount: Mount,
+    cancel: AtomicBool,
+    prewarm: Mutex<&'static str>,
+}
+
+impl Served {
+    /// Mounts a layer that was scanned before anything covered it.
+    ///
+    /// # Errors
+    /// If it cannot be mounted.
+    pub(super) fn start(
+        place: &LayerPlace,
+        source: &Source,
+        image: Arc<Image>,
+    ) -> anyhow::Result<Self> {
+        // Mostly the two trees are equal. One of them is enough then: the trees are most of what
+        // a served layer takes of memory.
+        let tree = if **image.tree() == *source.tree {
+            Arc::clone(image.tree())
+        } else {
+            Arc::clone(&source.tree)
+        };
+        let root = Arc::clone(&source.root);
+        let source = Source { root, tree };
+        let image = Arc::new(image.attach(&source.tree));
+        let reader = source.reader();
+        let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&reader)));
+        let boot_files: HashSet<_> = image.plan().extents.iter().map(|e| e.file).collect();
+        let mode = Mode::Lower;
+        let fs = FileSystem::new(
+            Arc::clone(&source.tree) as _,
+            Arc::clone(&cached) as _,
+            Config { mode, boot_files },
+        )
+        .with_sparse(reader as _)
+        .with_space(space(&source.root));
+        let mount = mount(fs, &place.target, &place.label)?;
+        Ok(Self {
+            place: place.clone(),
+            image,
+            source: cached,
+            mount,
+            cancel: AtomicBool::new(false),
+            prewarm: Mutex::new("waiting"),
+        })
+    }
+
+    /// Returns the layer.
+    pub(super) const fn layer(&self) -> &Digest {
+        &self.place.layer
+    }
+
+    /// Says where the prewarm stands: `waiting`, `running`, `done`, `cancelled` or `failed`.
+    pub(super) fn prewarm_state(&self) -> &'static str {
+        *self.prewarm.lock()
+    }
+
+    /// Brings the boot image into the page cache. A failure costs speed only: it is logged.
+    pub(super) fn prewarm(&self) {
+        *self.prewarm.lock() = "running";
+        let options = PrewarmOptions {
+            cancel: Some(&self.cancel),
+            max_pins: Some(PINS_MAX),
+            ..PrewarmOptions::default()
+        };
+        let result = self
+            .mount
+            .prewarm(self.image.plan(), &*self.image, &options);
+        *self.prewarm.lock() = match result {
+            Ok(report) if report.cancelled => "cancelled",
+            Ok(_) => "done",
+            // Unmounted by whoever removes the layer: nothing is wrong.
+            Err(_) if !self.mount.visible() => "cancelled",
+            Err(error) => {
+                let layer = self.layer().short();
+                log::warn!("layer {layer}: {error}; reads are answered one by one instead");
+                "failed"
+            }
+        };
+    }
+
+    /// Makes a prewarm end soon, whether it has begun or not.
+    pub(super) fn cancel_prewarm(&self) {
+        self.cancel.store(true, SeqCst);
+    }
+
+    /// Takes the mount away; users that remain are served until the last of them lets go.
+    ///
+    /// # Errors
+    /// If it is in use and that was not to be, or another mount lies on top of it.
+    pub(super) fn unmount(&self, busy: Busy) -> anyhow::Result<()> {
+        self.cancel_prewarm();
+        self.mount.unmount(busy, UMOUNT_PATIENCE)?;
+        Ok(())
+    }
+
+    /// Returns whether nobody uses it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.mount.wait_for_users(Duration::ZERO)
+    }
+}
+
+/// Mounts a layer's file system.
+pub(super) fn mount(fs: FileSystem, target: &Path, label: &str) -> anyhow::Result<Mount> {
+    let mut options = MountOptions::new(target, label);
+    // Opens cost nothing and pages are pushed: few requests come, and a second thread for each of
+    // some hundred layers would wait for ever.
+    options.threads = NonZeroUsize::MIN;
+    Mount::start(Arc::new(fs), &options)
+        .with_context(|| format!("mounting on {}{}", target.display(), needs_root()))
+}

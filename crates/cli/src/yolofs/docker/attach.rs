@@ -1,0 +1,138 @@
+//! `yolofs docker attach`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use super::engine::EngineArgs;
+use super::start::start_daemon;
+use super::station::Station;
+use super::status::text;
+use super::talk::{Ask, DockerStatus, Told};
+use super::wanted::Chosen;
+use crate::control::call;
+use crate::exit::Outcome;
+use crate::output::{FormatArg, print};
+use crate::run_dir::RunDir;
+use crate::store::StoreArgs;
+
+/// How long the daemon may take to attach: binding reads what each layer's boot needs once, from
+/// a disk that may be busy.
+const DEADLINE: Duration = Duration::from_secs(600);
+/// How long a daemon may be on its way in or out.
+const CHANGE_OVER: Duration = Duration::from_secs(30);
+/// How often that is looked at; nothing tells when another process listens.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Which images a command is about.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct ImagesArgs {
+    /// Images, by name or ID
+    #[arg(value_name = "IMAGE")]
+    images: Vec<String>,
+    /// All images
+    #[arg(long)]
+    all: bool,
+}
+
+impl ImagesArgs {
+    /// Returns what was chosen, by image ID.
+    ///
+    /// # Errors
+    /// If Docker does not answer, or has no such image.
+    pub(super) fn chosen(&self, engine: &EngineArgs) -> anyhow::Result<Chosen> {
+        if self.all {
+            return Ok(Chosen::All);
+        }
+        let ids = self.images.iter().map(|name| engine.image(name));
+        Ok(Chosen::Images(ids.collect::<anyhow::Result<_>>()?))
+    }
+}
+
+/// Serve the layers of images from their boot images, in place
+///
+/// Containers that are started from now on use them. With --all, images that are pulled or
+/// recorded later are attached as they come. What is attached stays so until it is detached.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct AttachArgs {
+    #[command(flatten)]
+    images: ImagesArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn run(
+    args: &AttachArgs,
+    engine: &EngineArgs,
+    store: &StoreArgs,
+    run_dir: &RunDir,
+) -> anyhow::Result<Outcome> {
+    let data_root = engine.data_root()?;
+    let chosen = args.images.chosen(engine)?;
+    let station = Station::of(run_dir, &data_root);
+    let ask = Ask::Attach(chosen.clone());
+    let status = ask_someone(&ask, &station, store, run_dir, &data_root)?;
+    if let Chosen::Images(images) = &chosen {
+        refuse_unknown(&status, images, &args.images.images)?;
+    }
+    print(args.format.format(), &status, text)?;
+    if status.problems.is_empty() {
+        Ok(Outcome::Done)
+    } else {
+        bail!("not everything could be attached; it is tried again")
+    }
+}
+
+/// Fails if nothing is known of an image, so that attaching it speeds nothing up.
+fn refuse_unknown(
+    status: &DockerStatus,
+    images: &BTreeSet<blocks::Digest>,
+    names: &[String],
+) -> anyhow::Result<()> {
+    let asked = status.images.iter().filter(|i| images.contains(&i.image));
+    let unknown = asked.filter(|image| image.known_layers == 0).count();
+    if unknown == 0 {
+        return Ok(());
+    }
+    bail!(
+        "{unknown} of the images ({}) have no boot image yet: record one (bootimg record \
+         docker://IMAGE) or pull one; it is attached as soon as there is one",
+        names.join(", ")
+    )
+}
+
+/// Asks the daemon, and starts it if there is none.
+fn ask_someone(
+    ask: &Ask,
+    station: &Station,
+    store: &StoreArgs,
+    run_dir: &RunDir,
+    data_root: &Path,
+) -> anyhow::Result<DockerStatus> {
+    let deadline = Instant::now() + CHANGE_OVER;
+    loop {
+        match call(&station.socket(), ask, DEADLINE) {
+            Ok(Told::Status(status)) => return Ok(*status),
+            Ok(Told::Failed(why)) => bail!("{why}"),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Ok(Told::Leaving) if Instant::now() >= deadline => {
+                bail!("the daemon that is about to end does not come to its end")
+            }
+            // Nobody is there, or not for long.
+            Ok(Told::Leaving) | Err(_) => {}
+        }
+        let turn = run_dir.take_turn()?;
+        // Whoever has the duty is on the way in, or out.
+        let is_free = station.take_duty()?.is_some();
+        if is_free {
+            start_daemon(station, store, run_dir, data_root)?;
+        }
+        drop(turn);
+        if !is_free {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Making what is served the same as what is wanted.
+//!
+//! There is one way to change anything: look at what Docker has, what is wanted and what the store
+//! knows, and attach and detach the difference. Commands, pulls, removals, a restart of Docker and
+//! a restart of ours all come down to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use blocks::Digest;
+use yolofs::Busy;
+
+use super::data_root::{DataRoot, RootImage, RootLayer};
+use super::talk::ImageStatus;
+use super::wanted::Wanted;
+use crate::layers::{Attach, LayerPlace, LayerServer};
+
+/// How soon what failed is tried again; it doubles with each failure.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// The longest time between two tries.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// What failed, by where.
+#[derive(Debug, Default)]
+pub(super) struct Problems(BTreeMap<PathBuf, Problem>);
+
+#[derive(Debug)]
+struct Problem {
+    why: String,
+    pause: Duration,
+    again_at: Instant,
+}
+
+impl Problems {
+    /// Returns when something is to be tried again.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        self.0.values().map(|problem| problem.again_at).min()
+    }
+
+    /// Returns what failed, for people.
+    pub(super) fn texts(&self) -> Vec<String> {
+        self.0.values().map(|problem| problem.why.clone()).collect()
+    }
+
+    /// Has everything tried again at once.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    fn must_wait(&self, dir: &PathBuf) -> bool {
+        let problem = self.0.get(dir);
+        problem.is_some_and(|problem| Instant::now() < problem.again_at)
+    }
+
+    fn add(&mut self, dir: PathBuf, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        let before = self.0.get(&dir);
+        if before.is_none_or(|before| before.why != why) {
+            log::warn!("{why}");
+        }
+        let pause = before.map_or(RETRY_MIN, |before| (before.pause * 2).min(RETRY_MAX));
+        let again_at = Instant::now() + pause;
+        self.0.insert(
+            dir,
+            Problem {
+                why,
+                pause,
+                again_at,
+            },
+        );
+    }
+}
+
+/// Serves all known layers of the wanted images, and no others.
+///
+/// # Errors
+/// If Docker's directory cannot be read. What fails for a layer is a problem, not an error.
+pub(super) fn reconcile(
+    server: &LayerServer,
+    root: &DataRoot,
+    wanted: &Wanted,
+    label: &str,
+    problems: &mut Problems,
+) -> anyhow::Result<()> {
+    let images = root.images().context("looking at Docker's images")?;
+    let images = images.into_iter().filter(|image| wanted.has(&image.id));
+    let layers: BTreeMap<PathBuf, RootLayer> = images
+        .flat_map(|image| image.layers)
+        .map(|layer| (layer.dir.clone(), layer))
+        .collect();
+    problems.0.retain(|dir, _| layers.contains_key(dir));
+    let mut served = BTreeSet::new();
+    for target in server.targets() {
+        if layers.contains_key(&target) {
+            served.insert(target);
+        } else if let Err(error) = server.detach(&target, Busy::Lazy) {
+            log::warn!("{error:#}");
+        }
+    }
+    for (dir, layer) in layers {
+        if served.contains(&dir) || problems.must_wait(&dir) {
+            continue;
+        }
+        match attach(server, root, &layer, label) {
+            Ok(()) => {
+                let _solved = problems.0.remove(&dir);
+            }
+            Err(error) => problems.add(dir, &error),
+        }
+    }
+    Ok(())
+}
+
+fn attach(
+    server: &LayerServer,
+    root: &DataRoot,
+    layer: &RootLayer,
+    label: &str,
+) -> anyhow::Result<()> {
+    // Looked at again right before and right after: Docker must find no mount of ours where it
+    // removes a layer.
+    if !root.has(layer) {
+        return Ok(());
+    }
+    let place = LayerPlace {
+        layer: layer.diff_id,
+        source: layer.dir.clone(),
+        target: layer.dir.clone(),
+        label: label.to_owned(),
+    };
+    let attached = server.attach(&place);
+    if !root.has(layer) {
+        // What failed, failed because it is gone.
+        return server.detach(&layer.dir, Busy::Lazy);
+    }
+    if attached? == Attach::Attached {
+        log::info!(
+            "serving layer {} at {}",
+            layer.diff_id.short(),
+            layer.dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the images that Docker has and of which the store knows anything.
+///
+/// # Errors
+/// If Docker's directory or the store cannot be read.
+pub(super) fn known_images(
+    server: &LayerServer,
+    root: &DataRoot,
+    wanted: &Wanted,
+) -> anyhow::Result<Vec<ImageStatus>> {
+    let served: BTreeSet<PathBuf> = server.targets().into_iter().collect();
+    let stacks = server.store().stacks().context("looking at the store")?;
+    let names: BTreeMap<Digest, String> = stacks
+        .into_iter()
+        .map(|stack| (stack.image, stack.reference))
+        .collect();
+    let mut known = Vec::new();
+    for RootImage { id, layers } in root.images()? {
+        let mut known_layers = 0;
+        for layer in &layers {
+            known_layers += usize::from(server.store().layer(&layer.diff_id)?.is_some());
+        }
+        if known_layers == 0 && !wanted.images.contains(&id) {
+            continue;
+        }
+        known.push(ImageStatus {
+            image: id,
+            reference: names.get(&id).cloned(),
+            wanted: wanted.has(&id),
+            layers: layers.len(),
+            known_layers,
+            served_layers: layers.iter().filter(|l| served.contains(&l.dir)).count(),
+        });
+    }
+    Ok(known)
+}

@@ -1,0 +1,158 @@
+//! Where the daemon for one Docker is found: its files in the run directory, and its mounts.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::mount_table::{clear, labelled};
+use crate::run_dir::{MOUNT_KIND, RunDir};
+
+/// What the names of all its files, and the labels of all its mounts, begin with.
+const PREFIX: &str = "docker-";
+/// The ending of the file that a worker holds locked for as long as it serves.
+const LOCK: &str = "lock";
+
+/// The place of the daemon for one Docker directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Station {
+    dir: PathBuf,
+    id: String,
+}
+
+/// Held by the one worker that serves; the system lets go of it when the worker dies.
+#[derive(Debug)]
+pub(super) struct Duty(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
+
+impl Station {
+    /// Returns the place for the Docker whose directory is `data_root`.
+    pub(super) fn of(run_dir: &RunDir, data_root: &Path) -> Self {
+        Self {
+            dir: run_dir.path().to_owned(),
+            id: format!("{PREFIX}{}", RunDir::id_of(data_root)),
+        }
+    }
+
+    /// Returns all places that a worker ever had in the run directory.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub(super) fn all(run_dir: &RunDir) -> anyhow::Result<Vec<Self>> {
+        let dir = run_dir.path();
+        let entries = std::fs::read_dir(dir).context("reading the run directory")?;
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let ids = names.filter_map(|name| {
+            let id = name.to_str()?.strip_suffix(LOCK)?.strip_suffix('.')?;
+            id.starts_with(PREFIX).then(|| id.to_owned())
+        });
+        let station = |id| Self {
+            dir: dir.to_owned(),
+            id,
+        };
+        Ok(ids.map(station).collect())
+    }
+
+    fn file(&self, ending: &str) -> PathBuf {
+        self.dir.join(format!("{}.{ending}", self.id))
+    }
+
+    /// Returns where the worker listens.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.file("sock")
+    }
+
+    /// Returns where a daemon in the background writes what it has to say.
+    pub(super) fn log(&self) -> PathBuf {
+        self.file("log")
+    }
+
+    /// Returns where it is kept which images are wanted.
+    pub(super) fn wanted(&self) -> PathBuf {
+        self.file("wanted")
+    }
+
+    /// Returns what the mount table shows as the source of its mounts.
+    pub(super) fn label(&self) -> String {
+        self.id.clone()
+    }
+
+    /// Takes the duty to serve, or returns `None` if somebody has it.
+    ///
+    /// # Errors
+    /// If the run directory cannot be used.
+    pub(super) fn take_duty(&self) -> anyhow::Result<Option<Duty>> {
+        let path = self.file(LOCK);
+        let mut options = File::options();
+        let file = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("opening {}", path.display()))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Duty(lock))),
+            Err((_file, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_file, errno)) => {
+                Err(errno).with_context(|| format!("locking {}", path.display()))
+            }
+        }
+    }
+
+    /// Takes away the mounts that nobody serves, if nobody does, and returns how many these were.
+    ///
+    /// Asks the mounts nothing: who asks a dead one gets an error, but who asks one that is only
+    /// stuck would wait.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read, or the system refuses to unmount.
+    pub(super) fn clear_dead(&self) -> anyhow::Result<usize> {
+        let Some(_nobody_starts_meanwhile) = self.take_duty()? else {
+            return Ok(0);
+        };
+        let dead = self.mounts()?;
+        for mountpoint in &dead {
+            clear(mountpoint).with_context(|| format!("unmounting {}", mountpoint.display()))?;
+        }
+        Ok(dead.len())
+    }
+
+    /// Returns where mounts lie that nobody serves.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read.
+    pub(super) fn dead(&self) -> anyhow::Result<Vec<PathBuf>> {
+        match self.take_duty()? {
+            Some(_nobody_serves) => self.mounts(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns where its mounts lie, dead or alive.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read.
+    fn mounts(&self) -> anyhow::Result<Vec<PathBuf>> {
+        labelled(MOUNT_KIND, &self.label())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_has_the_duty_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::open(dir.path()).unwrap();
+        let station = Station::of(&run_dir, Path::new("/var/lib/docker"));
+        assert_eq!(Station::all(&run_dir).unwrap(), []);
+        let duty = station.take_duty().unwrap();
+        assert!(duty.is_some() && station.take_duty().unwrap().is_none());
+        assert_eq!(Station::all(&run_dir).unwrap().len(), 1);
+        assert_ne!(station, Station::of(&run_dir, Path::new("/srv/docker")));
+        drop(duty);
+        assert!(station.take_duty().unwrap().is_some());
+    }
+}

@@ -1,0 +1,102 @@
+//! `yolofs docker status`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::engine::EngineArgs;
+use super::station::Station;
+use super::talk::{Ask, DockerStatus, ImageStatus, Told};
+use super::wanted::Wanted;
+use crate::control::call;
+use crate::exit::Outcome;
+use crate::layers::layers_text;
+use crate::output::{FormatArg, count, print, table};
+use crate::run_dir::RunDir;
+
+/// A daemon that attaches many layers answers when it has.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Show which images and layers are served, and how they do
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn run(
+    args: &StatusArgs,
+    engine: &EngineArgs,
+    run_dir: &RunDir,
+) -> anyhow::Result<Outcome> {
+    let data_root = engine.data_root()?;
+    let station = Station::of(run_dir, &data_root);
+    let status = ask_or_look(&station, &data_root)?;
+    print(args.format.format(), &status, text)?;
+    Ok(Outcome::Done)
+}
+
+/// Asks the daemon, or looks at what there is to see without one.
+///
+/// # Errors
+/// If neither is possible.
+pub(super) fn ask_or_look(station: &Station, data_root: &Path) -> anyhow::Result<DockerStatus> {
+    match call(&station.socket(), &Ask::Status, DEADLINE) {
+        Ok(Told::Status(status)) => return Ok(*status),
+        Ok(Told::Failed(why)) => bail!("{why}"),
+        Ok(Told::Leaving) => {}
+        Err(error) => log::debug!("{error:#}"),
+    }
+    let wanted = Wanted::load(&station.wanted())?;
+    Ok(DockerStatus::of_nobody(
+        data_root,
+        wanted,
+        station.dead()?.len(),
+    ))
+}
+
+/// Writes a status for people.
+pub(super) fn text(status: &DockerStatus) -> String {
+    let pid = status.pid.map(|pid| format!(", pid {pid}"));
+    let mut text = format!(
+        "{}: {}{}\n",
+        status.data_root.display(),
+        status.state,
+        pid.unwrap_or_default()
+    );
+    if status.dead_mounts > 0 {
+        text.push_str(&format!(
+            "{} answer nothing: yolofs docker clear\n",
+            count(status.dead_mounts as u64, "dead mount")
+        ));
+    }
+    if !status.images.is_empty() {
+        text.push_str(&images_text(&status.images));
+    }
+    if !status.layers.is_empty() {
+        text.push_str(&layers_text(&status.layers));
+    }
+    for problem in &status.problems {
+        text.push_str(&format!("{problem}; trying again\n"));
+    }
+    text
+}
+
+fn images_text(images: &[ImageStatus]) -> String {
+    let head = ["IMAGE", "ID", "ATTACHED", "LAYERS SERVED"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for image in images {
+        let attached = if image.wanted { "yes" } else { "no" };
+        rows.push(vec![
+            image.reference.clone().unwrap_or_else(|| "-".to_owned()),
+            image.image.short(),
+            attached.to_owned(),
+            format!(
+                "{} of {} known, {} in all",
+                image.served_layers, image.known_layers, image.layers
+            ),
+        ]);
+    }
+    table(&rows)
+}

@@ -1,0 +1,91 @@
+//! What commands and the worker say to each other.
+
+use std::path::{Path, PathBuf};
+
+use blocks::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::wanted::{Chosen, Wanted};
+use crate::control::Reply;
+use crate::layers::LayerStatus;
+
+/// What a command may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do", content = "of")]
+pub(super) enum Ask {
+    /// Serve these from now on, and answer when those that are there are served.
+    Attach(Chosen),
+    /// Serve these no more, and answer when they are not.
+    Detach(Chosen),
+    /// How are things?
+    Status,
+}
+
+/// What the worker answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer", content = "is")]
+pub(super) enum Told {
+    /// It was done, and this is how things are now.
+    Status(Box<DockerStatus>),
+    /// It could not be done.
+    Failed(String),
+    /// It was not done, for this daemon is about to end: start another.
+    Leaving,
+}
+
+impl Reply for Told {
+    fn failed(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// How the daemon for one Docker does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct DockerStatus {
+    /// Docker's directory.
+    pub(super) data_root: PathBuf,
+    /// `serving`, or `not running`.
+    pub(super) state: String,
+    /// The worker, if it runs.
+    pub(super) pid: Option<u32>,
+    /// Which images are to be served.
+    pub(super) wanted: Wanted,
+    /// The images that Docker has and of which a boot image is known.
+    pub(super) images: Vec<ImageStatus>,
+    /// The layers that are served.
+    pub(super) layers: Vec<LayerStatus>,
+    /// What could not be done, and is tried again.
+    pub(super) problems: Vec<String>,
+    /// Mounts that nobody serves: `yolofs docker clear` takes them away.
+    pub(super) dead_mounts: usize,
+}
+
+/// One image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ImageStatus {
+    /// Docker's image ID.
+    pub(super) image: Digest,
+    /// The name under which its boot was recorded, if it was under any.
+    pub(super) reference: Option<String>,
+    /// Whether it is to be served.
+    pub(super) wanted: bool,
+    /// Its layers.
+    pub(super) layers: usize,
+    /// Those of them that a boot image is known of.
+    pub(super) known_layers: usize,
+    /// Those of them that are served.
+    pub(super) served_layers: usize,
+}
+
+impl DockerStatus {
+    /// Returns the status of a daemon that does not run.
+    pub(super) fn of_nobody(data_root: &Path, wanted: Wanted, dead_mounts: usize) -> Self {
+        Self {
+            data_root: data_root.to_owned(),
+            state: "not running".to_owned(),
+            wanted,
+            dead_mounts,
+            ..Self::default()
+        }
+    }
+}

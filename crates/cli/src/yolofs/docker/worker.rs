@@ -1,0 +1,264 @@
+//! The process that serves the layers of one Docker.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::parent_id;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use parking_lot::Mutex;
+
+use super::data_root::{DataRoot, Stamp};
+use super::reconcile::{Problems, known_images, reconcile};
+use super::start::{Started, WhenIdle, tell};
+use super::station::Station;
+use super::talk::{Ask, DockerStatus, Told};
+use super::wanted::Wanted;
+use crate::control::{Callers, listen, serve as serve_commands};
+use crate::interrupt::Interrupt;
+use crate::layers::LayerServer;
+use crate::store::StoreArgs;
+
+/// How often Docker's directory and the store are looked at for images that came or went: three
+/// calls of stat(2).
+const LOOK_EVERY_MS: u16 = 1000;
+
+/// What a worker works with.
+#[derive(Debug)]
+struct Worker {
+    station: Station,
+    root: DataRoot,
+    server: LayerServer,
+    /// Changed by one command, or one look at Docker, at a time.
+    now: Mutex<Now>,
+    /// Rung when nothing is wanted any more.
+    idle: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    wanted: Wanted,
+    problems: Problems,
+    seen: Seen,
+    /// Nothing is attached any more: another daemon has to.
+    leaving: bool,
+}
+
+/// What was there at the last look.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    docker: Stamp,
+    store: Option<SystemTime>,
+    /// Mounts of ours that somebody else had unmounted by then.
+    lost: u64,
+}
+
+/// How a worker begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// With what was wanted before.
+    AsBefore,
+    /// With all images wanted.
+    All,
+}
+
+/// Serves until it is asked to end, and then until the last user of a layer is gone.
+pub(super) fn run(
+    root: DataRoot,
+    station: Station,
+    store: &StoreArgs,
+    beginning: Beginning,
+    (guardian, when_idle): (u32, WhenIdle),
+) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
+    stay_with(guardian)?;
+    super::super::daemon::allow_many_files();
+    let Some(duty) = station.take_duty()? else {
+        bail!(
+            "the layers of {} are served already: see yolofs docker status",
+            root.path().display()
+        );
+    };
+    let mut wanted = Wanted::load(&station.wanted())?;
+    if beginning == Beginning::All {
+        wanted.all = true;
+        wanted.save(&station.wanted())?;
+    }
+    let idle = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+    let worker = Arc::new(Worker {
+        server: LayerServer::new(store.open()?, interrupt.clone())?,
+        root,
+        now: Mutex::new(Now {
+            wanted,
+            ..Now::default()
+        }),
+        idle: idle.context("making an eventfd")?,
+        station,
+    });
+    let listener = listen(&worker.station.socket())?;
+    let answering = Arc::clone(&worker);
+    let callers = serve_commands(listener, move |ask| answering.answer(&ask))?;
+    worker.look();
+    tell(&Started::Serving)?;
+    worker.watch(&interrupt, when_idle)?;
+    worker.leave(&callers);
+    // From here on another worker may serve; this one only has users of layers that nobody sees.
+    drop(duty);
+    worker.serve_the_last()
+}
+
+/// Has this process asked to end when its guardian does. A worker that died with no guardian would
+/// leave dead mounts, so it lets go while it can.
+fn stay_with(guardian: u32) -> anyhow::Result<()> {
+    set_pdeathsig(Signal::SIGTERM).context("tying this process to its guardian")?;
+    if parent_id() != guardian {
+        bail!("the guardian is gone");
+    }
+    Ok(())
+}
+
+impl Worker {
+    /// Follows what happens until it is time to end.
+    fn watch(&self, interrupt: &Interrupt, when_idle: WhenIdle) -> anyhow::Result<()> {
+        let mounts = mount_events()?;
+        while !interrupt.asked() {
+            let mut waits = [
+                PollFd::new(interrupt.fd(), PollFlags::POLLIN),
+                PollFd::new(self.idle.as_fd(), PollFlags::POLLIN),
+                PollFd::new(mounts.as_fd(), PollFlags::POLLPRI),
+            ];
+            wait(&mut waits)?;
+            let rung = self.idle.read().is_ok();
+            if rung && when_idle == WhenIdle::End && self.ends_if_idle() {
+                return Ok(());
+            }
+            self.look();
+        }
+        Ok(())
+    }
+
+    /// Sees whether anything came or went, and acts on it.
+    fn look(&self) {
+        let mut now = self.now.lock();
+        let seen = Seen {
+            docker: self.root.stamp(),
+            store: self.server.store().named_at(),
+            lost: self.server.lost(),
+        };
+        let next_try = now.problems.next_try();
+        if seen == now.seen && next_try.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        match self.reconcile(&mut now) {
+            // What changes from here on is seen next time.
+            Ok(()) => now.seen = seen,
+            Err(error) => log::warn!("{error:#}; trying again"),
+        }
+    }
+
+    fn reconcile(&self, now: &mut Now) -> anyhow::Result<()> {
+        let label = self.station.label();
+        let Now {
+            wanted, problems, ..
+        } = now;
+        reconcile(&self.server, &self.root, wanted, &label, problems)
+    }
+
+    fn answer(&self, ask: &Ask) -> Told {
+        let done = match ask {
+            Ask::Attach(chosen) => self.change(|wanted| wanted.add(chosen)),
+            Ask::Detach(chosen) => self.change(|wanted| wanted.remove(chosen)),
+            Ask::Status => Ok(()),
+        };
+        if self.now.lock().leaving {
+            return Told::Leaving;
+        }
+        match done.and_then(|()| self.status()) {
+            Ok(status) => Told::Status(Box::new(status)),
+            Err(error) => Told::Failed(format!("{error:#}")),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Wanted)) -> anyhow::Result<()> {
+        let mut now = self.now.lock();
+        if now.leaving {
+            return Ok(());
+        }
+        let mut wanted = now.wanted.clone();
+        change(&mut wanted);
+        wanted.save(&self.station.wanted())?;
+        now.wanted = wanted;
+        now.problems.forget();
+        self.reconcile(&mut now)?;
+        if now.wanted.is_nothing() {
+            self.idle.write(1).context("waking the daemon")?;
+        }
+        Ok(())
+    }
+
+    /// Decides to end if nothing is wanted; then no command is taken any more.
+    fn ends_if_idle(&self) -> bool {
+        let mut now = self.now.lock();
+        now.leaving |= now.wanted.is_nothing();
+        now.leaving
+    }
+
+    fn status(&self) -> anyhow::Result<DockerStatus> {
+        let now = self.now.lock();
+        Ok(DockerStatus {
+            data_root: self.root.path().to_owned(),
+            state: "serving".to_owned(),
+            pid: Some(std::process::id()),
+            images: known_images(&self.server, &self.root, &now.wanted)?,
+            wanted: now.wanted.clone(),
+            layers: self.server.status(),
+            problems: now.problems.texts(),
+            dead_mounts: 0,
+        })
+    }
+
+    /// Takes all mounts away, and answers nobody any more.
+    fn leave(&self, callers: &Callers) {
+        // Whoever has the turn finishes; who comes later is turned away.
+        self.now.lock().leaving = true;
+        self.server.detach_all();
+        if let Err(error) = std::fs::remove_file(self.station.socket()) {
+            log::debug!("the socket stays: {error}");
+        }
+        callers.wait_until_answered();
+    }
+
+    /// Serves those who have a detached layer below them until the last of them is gone.
+    fn serve_the_last(&self) -> anyhow::Result<()> {
+        let mounts = mount_events()?;
+        let mut users = self.server.leaving();
+        if users > 0 {
+            log::warn!("{users} layers are still in use by containers: serving these to their end");
+        }
+        while users > 0 {
+            wait(&mut [PollFd::new(mounts.as_fd(), PollFlags::POLLPRI)])?;
+            users = self.server.leaving();
+        }
+        Ok(())
+    }
+}
+
+/// Opens the mount table, which wakes whoever polls it for POLLPRI when it has changed since the
+/// last poll.
+fn mount_events() -> anyhow::Result<File> {
+    File::open("/proc/self/mountinfo").context("opening the list of mounts")
+}
+
+/// Waits until one of these happens, or until it is time to look.
+fn wait(waits: &mut [PollFd<'_>]) -> anyhow::Result<()> {
+    match poll(waits, PollTimeout::from(LOOK_EVERY_MS)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno).context("waiting for something to happen"),
+    }
+}
