@@ -125,19 +125,19 @@ fn collect(args: &ReportArgs, store: &StoreArgs, run_dir: &RunDirArg) -> anyhow:
     let wants_node = args.node || subjects.is_empty();
     let collector = Collector::new(store.as_ref(), mounts::all(run_dir)?)?;
     let mut collected = Collected::default();
+    if wants_node {
+        collected.node = Some(node::report(&collector, measured.clone(), store_max_bytes)?);
+    }
     for subject in &subjects {
         let mut image = collector.image(subject)?;
         image.measured = take_measured(measured.as_mut(), &image);
         collected.images.push(image);
     }
-    if wants_node {
-        collected.node = Some(node::report(&collector, measured.take(), store_max_bytes)?);
-    }
     let rest = measured.map_or_else(Vec::new, Measured::into_rest);
     match &mut *collected.images {
         // Who names one image and one file of measurements means that they belong together.
-        [only] if only.measured.is_empty() => only.measured = rest,
-        _ if rest.is_empty() => {}
+        [only] if !wants_node && only.measured.is_empty() => only.measured = rest,
+        _ if rest.is_empty() || wants_node => {}
         _ => log::warn!("{} of the measurements are of other images", rest.len()),
     }
     Ok(collected)

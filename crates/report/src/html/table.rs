@@ -90,6 +90,9 @@ pub(super) fn share(out: &mut Markup, class: &str, part: u64, whole: u64) {
     let value = share.to_string();
     out.tag("td", &[("class", "share"), ("data-value", &value)], |out| {
         out.leaf("span", &[], &numbers::percent(part, whole));
+        if whole == 0 {
+            return; // of nobody knows what
+        }
         let hidden = [
             ("class", "spark"),
             ("aria-hidden", "true"),
