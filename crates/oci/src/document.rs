@@ -7,7 +7,7 @@ use std::fmt;
 
 use blocks::Digest;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ImageError;
 use crate::error::shown;
@@ -44,7 +44,11 @@ pub struct Descriptor {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_type: Option<String>,
     /// What else somebody wanted to say of it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_is_nothing",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub annotations: BTreeMap<String, String>,
     /// The machines that it is for, if it is the manifest of an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,6 +56,19 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// Returns the descriptor of a blob with nothing more said of it.
+    #[must_use]
+    pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
+        Self {
+            media_type: media_type.to_owned(),
+            digest,
+            size,
+            artifact_type: None,
+            annotations: BTreeMap::new(),
+            platform: None,
+        }
+    }
+
     /// Returns whether it is of an index, which lists manifests.
     #[must_use]
     pub fn is_index(&self) -> bool {
@@ -113,7 +130,7 @@ pub struct Index {
     #[serde(default)]
     pub media_type: String,
     /// The manifests.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_nothing")]
     pub manifests: Vec<Descriptor>,
 }
 
@@ -161,17 +178,40 @@ pub struct Manifest {
     /// Its configuration.
     pub config: Descriptor,
     /// Its layers, the lowest first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_nothing")]
     pub layers: Vec<Descriptor>,
     /// The manifest that this artifact is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<Descriptor>,
     /// What else somebody wanted to say of it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_is_nothing",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Manifest {
+    /// Returns the manifest of an artifact about the manifest `subject`.
+    #[must_use]
+    pub fn of_artifact(
+        artifact_type: &str,
+        config: Descriptor,
+        layers: Vec<Descriptor>,
+        subject: Descriptor,
+    ) -> Self {
+        Self {
+            schema_version: 2,
+            media_type: OCI_MANIFEST.to_owned(),
+            artifact_type: Some(artifact_type.to_owned()),
+            config,
+            layers,
+            subject: Some(subject),
+            annotations: BTreeMap::new(),
+        }
+    }
+
     /// Decodes a manifest.
     ///
     /// # Errors
@@ -200,6 +240,15 @@ impl Manifest {
             media_type: media_type.chars().take(120).collect(),
         })
     }
+}
+
+/// Programs in Go write `null` for an empty list or map.
+fn null_is_nothing<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Decodes a document whose length was bounded before it was read.
@@ -267,6 +316,12 @@ mod tests {
             Manifest::decode(text.as_bytes()),
             Err(ImageError::Rule { .. })
         ));
+    }
+
+    #[test]
+    fn null_is_an_empty_list() {
+        let index = Index::decode(br#"{"schemaVersion":2,"manifests":null}"#).unwrap();
+        assert_eq!(index.manifests, []);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod auth;
 mod blobs;
+mod docker_config;
 mod error;
 mod http;
 mod manifests;
@@ -15,6 +16,7 @@ mod referrers;
 use std::fmt;
 
 pub use blobs::PulledBlob;
+pub use docker_config::{DockerConfig, Known, helper_answer};
 pub use error::RegistryError;
 pub use manifests::{FoundManifest, Target};
 pub use referrers::{Linked, PushedManifest};

@@ -6,9 +6,10 @@ use reqwest::{Method, StatusCode};
 
 use super::http::Request;
 use super::{RegistryError, Repository};
-use crate::document::DOCUMENT_MAX;
+use crate::document::{DOCUMENT_MAX, OCI_MANIFEST};
 use crate::{
-    BlobError, DOCUMENT_TYPES, ImageError, Index, Manifest, Platform, Reference, Watch, digest_of,
+    BlobError, DOCUMENT_TYPES, Descriptor, ImageError, Index, Manifest, Platform, Reference, Watch,
+    digest_of,
 };
 
 /// By what a manifest is asked for.
@@ -147,6 +148,16 @@ impl Repository {
 }
 
 impl FoundManifest {
+    /// Returns what others say when they refer to it.
+    #[must_use]
+    pub fn descriptor(&self) -> Descriptor {
+        let media_type = match self.media_type.split(';').next().unwrap_or_default() {
+            "" => OCI_MANIFEST,
+            media_type => media_type,
+        };
+        Descriptor::new(media_type, self.digest, self.bytes.len() as u64)
+    }
+
     /// Returns whether it is an index. Some registries do not say what they send: then it is one
     /// if it looks like one.
     fn is_index(&self) -> bool {
