@@ -5,12 +5,15 @@ mod daemon;
 mod docker;
 mod mount;
 mod prewarmer;
+mod snapshotter;
 mod status;
 mod umount;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+pub(crate) use docker::served_layers;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
@@ -35,6 +38,7 @@ enum YolofsCommand {
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
     Docker(docker::DockerArgs),
+    Snapshotter(snapshotter::SnapshotterArgs),
     Completions(CompletionsArgs),
 }
 
@@ -51,6 +55,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
+        YolofsCommand::Snapshotter(command) => snapshotter::run(command, &args.store),
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }

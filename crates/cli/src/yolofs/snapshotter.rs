@@ -1,0 +1,181 @@
+//! `yolofs snapshotter`: containerd's snapshotter, whose layers are served from boot images.
+
+mod chains;
+mod first_boot;
+mod mounts;
+mod served;
+mod upper;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use snapshotter::{Config, Lowers, Snapshotter, UpperConfig, WhenFull, service};
+
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::layers::LayerServer;
+use crate::mount_table::needs_root;
+use crate::store::StoreArgs;
+use crate::until::Until;
+use first_boot::{FirstBoots, Keeper, Policy};
+use mounts::wait_for_the_last;
+use served::ServedLowers;
+use upper::{FullArg, UpperArg};
+
+/// Threads for requests: containerd sends few at once, and each waits for a disk.
+const REQUEST_THREADS: usize = 64;
+
+/// Keep containerd's snapshots, and serve their layers from boot images
+///
+/// Listens on a unix socket for containerd, which is told of it in its configuration as a proxy
+/// plugin; see docs/containerd.md. Works as containerd's own overlayfs snapshotter does.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct SnapshotterArgs {
+    /// Directory of the snapshots
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/yolofs/snapshotter"
+    )]
+    root: PathBuf,
+    /// Socket to listen on
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/run/yolofs/snapshotter.sock"
+    )]
+    address: PathBuf,
+    /// Fast place for what containers write, and its bound: `tmpfs,max=2G` or `/nvme/upper,max=9G`
+    #[arg(long, value_name = "DIR")]
+    upper: Option<UpperArg>,
+    /// What to do when that place is full: refuse new containers, or put them on the disk
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_enum,
+        default_value_t = FullArg::Refuse,
+        requires = "upper"
+    )]
+    upper_full: FullArg,
+    /// Record the first boot of every image on this node, so that the next is fast
+    #[arg(long)]
+    auto_record: bool,
+    /// When a first boot is over: `quiet:SECS`, when nothing was read for so long
+    #[arg(long, value_name = "WHEN", default_value = "quiet:2")]
+    until: Until,
+    /// Socket of the containerd that is served; it is asked which image a first boot was of
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = engine::containerd::DEFAULT_ADDRESS
+    )]
+    containerd: PathBuf,
+}
+
+impl SnapshotterArgs {
+    fn policy(&self) -> anyhow::Result<Policy> {
+        let Until::Quiet(quiet) = self.until else {
+            bail!(
+                "--until {}: a first boot can only be over when it is quiet: quiet:SECS",
+                self.until
+            );
+        };
+        Ok(Policy {
+            always: self.auto_record.then_some(quiet),
+        })
+    }
+
+    fn lowers(
+        &self,
+        root: &Path,
+        policy: Policy,
+        store: &StoreArgs,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<ServedLowers> {
+        let keeper = Keeper {
+            store: store.open()?,
+            containerd: self.containerd.clone(),
+            interrupt: interrupt.clone(),
+        };
+        let first_boots = FirstBoots::new(policy, root, keeper);
+        let server = LayerServer::new(store.open()?, interrupt.clone())?;
+        Ok(ServedLowers::new(server, root, first_boots))
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        let upper = self.upper.as_ref().map(|upper| {
+            Ok::<_, anyhow::Error>(UpperConfig {
+                place: upper.place()?,
+                max_bytes: upper.max_bytes(),
+                when_full: match self.upper_full {
+                    FullArg::Refuse => WhenFull::Refuse,
+                    FullArg::Spill => WhenFull::Spill,
+                },
+            })
+        });
+        std::fs::create_dir_all(&self.root)
+            .with_context(|| format!("making {}{}", self.root.display(), needs_root()))?;
+        // Its path goes to containerd, and into mounts that outlive a directory change.
+        let root = self.root.canonicalize();
+        Ok(Config {
+            root: root.with_context(|| format!("resolving {}", self.root.display()))?,
+            upper: upper.transpose()?,
+        })
+    }
+}
+
+pub(super) fn run(args: &SnapshotterArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install()?;
+    super::daemon::allow_many_files();
+    let policy = args.policy()?;
+    let config = args.config()?;
+    let root = config.root.clone();
+    let served = args.lowers(&root, policy, store, &interrupt)?;
+    let snapshotter = Snapshotter::open(config, served.clone())
+        .with_context(|| format!("opening the snapshots in {}", root.display()))?;
+    // Who has the metadata has the mounts: only now is it sure that no other process lives here.
+    served.start()?;
+    let snapshotter = Arc::new(snapshotter);
+    let answered = serve(args, Arc::clone(&snapshotter), &interrupt);
+    served.leave();
+    drop(snapshotter);
+    answered?;
+    wait_for_the_last(|| served.in_use())?;
+    Ok(Outcome::Done)
+}
+
+/// Answers containerd until we are asked to end, and the requests that run then are answered.
+fn serve<L: Lowers>(
+    args: &SnapshotterArgs,
+    snapshotter: Arc<Snapshotter<L>>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(REQUEST_THREADS)
+        .thread_name("snapshotter")
+        .enable_all()
+        .build()
+        .context("starting the threads that answer containerd")?;
+    if let Some(dir) = args.address.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    }
+    let served = runtime.block_on(async {
+        let listener = service::listen(&args.address)?;
+        log::info!("serving containerd at {}", args.address.display());
+        let waiting = interrupt.clone();
+        let asked = tokio::task::spawn_blocking(move || waiting.wait());
+        let served = service::serve(snapshotter, listener, async {
+            // Only a panic ends it early, and then it is time to end, too.
+            let _asked = asked.await;
+        });
+        served.await.context("serving containerd")
+    });
+    // Should the socket have failed, somebody still waits for a signal.
+    runtime.shutdown_background();
+    if let Err(error) = std::fs::remove_file(&args.address) {
+        log::debug!("the socket stays: {error}");
+    }
+    served
+}

@@ -1,0 +1,56 @@
+//! The mounts that a former process left, and those that outlive this one.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::mount_table::{clear, kind_at};
+use crate::run_dir::MOUNT_KIND;
+
+/// How long it takes at most until it is seen that a container let go of a layer. A container
+/// has a mount table of its own, whose changes wake nobody here.
+const LOOK_EVERY_MS: u16 = 1000;
+
+/// Unmounts what is mounted on the directories in `dir`, and in those of them, and removes them. A
+/// process that still serves there has detached its mounts before it let go of the metadata, so
+/// these belong to a dead one.
+pub(super) fn clear_dead(dir: &Path) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("listing {}", dir.display()))?;
+    for entry in entries {
+        let path = entry
+            .with_context(|| format!("listing {}", dir.display()))?
+            .path();
+        // Not looked into if something dead is mounted there: it would answer ENOTCONN.
+        if kind_at(&path)?.as_deref() == Some(MOUNT_KIND) {
+            log::warn!("{} was served by a process that died", path.display());
+            clear(&path)?;
+        } else if path.is_dir() {
+            clear_dead(&path)?;
+        }
+        if let Err(error) = std::fs::remove_dir(&path) {
+            log::warn!("{}: {error}; left alone", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// Waits until `in_use` says that nothing is, however long that takes: a second signal ends it.
+pub(super) fn wait_for_the_last(in_use: impl Fn() -> usize) -> anyhow::Result<()> {
+    let table = File::open("/proc/self/mountinfo").context("opening the list of mounts")?;
+    let users = in_use();
+    if users > 0 {
+        log::warn!("{users} layers are still in use by containers: serving these to their end");
+    }
+    while in_use() > 0 {
+        let mut waits = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
+        match poll(&mut waits, PollTimeout::from(LOOK_EVERY_MS)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("waiting for containers to end"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! Committed layers, served from their boot images.
+//!
+//! A layer whose chain the store knows is mounted at `<root>/served/<number>`, in the background,
+//! and stays mounted as long as its snapshot lives. An overlay that is asked for while its layers
+//! are being mounted waits a little, for a start from the plain directories costs more.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use parking_lot::{Condvar, Mutex};
+use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
+use yolofs::Busy;
+
+use super::chains::Chains;
+use super::first_boot::FirstBoots;
+use super::mounts::clear_dead;
+use crate::layers::{Attach, LayerPlace, LayerServer};
+
+/// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
+const THREADS: usize = 2;
+/// Longest wait for layers that are being mounted: what a boot from a busy disk loses in any case.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Serves the layers of a snapshotter. Clones are handles to the same.
+#[derive(Clone, Debug)]
+pub(super) struct ServedLowers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    server: LayerServer,
+    dir: PathBuf,
+    label: String,
+    now: Mutex<Now>,
+    changed: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    first_boots: FirstBoots,
+}
+
+/// When the store's names and its images changed last, as far as the system can say.
+type Stamp = [Option<SystemTime>; 2];
+
+#[derive(Debug, Default)]
+struct Now {
+    chains: Chains,
+    /// The state of the store that the chains are of.
+    seen: Option<Stamp>,
+    layers: BTreeMap<SnapshotId, Known>,
+    /// At most two for each layer.
+    jobs: VecDeque<Job>,
+    ending: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    layer: LayerDir,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its plain directory serves it.
+    Plain,
+    /// It is about to be mounted.
+    Coming,
+    Served,
+}
+
+#[derive(Debug)]
+enum Job {
+    Attach(SnapshotId),
+    Detach(SnapshotId),
+}
+
+impl ServedLowers {
+    /// Returns one that serves nothing before it is started.
+    pub(super) fn new(server: LayerServer, root: &Path, first_boots: FirstBoots) -> Self {
+        Self(Arc::new(Shared {
+            server,
+            dir: root.join("served"),
+            label: format!("snapshotter:{}", root.display()),
+            now: Mutex::default(),
+            changed: Condvar::new(),
+            threads: Mutex::default(),
+            first_boots,
+        }))
+    }
+
+    /// Clears what a former process left mounted, and begins to serve.
+    pub(super) fn start(&self) -> anyhow::Result<()> {
+        let dir = &self.0.dir;
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        clear_dead(dir)?;
+        self.0.first_boots.start()?;
+        for number in 0..THREADS {
+            let shared = Arc::clone(&self.0);
+            let thread = std::thread::Builder::new()
+                .name(format!("layers-{number}"))
+                .spawn(move || shared.work())
+                .context("starting the threads that mount layers")?;
+            self.0.threads.lock().push(thread);
+        }
+        Ok(())
+    }
+
+    /// Takes all mounts away; those in use are served until nobody uses them.
+    pub(super) fn leave(&self) {
+        self.0.now.lock().ending = true;
+        self.0.changed.notify_all();
+        for thread in self.0.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                log::warn!("a thread that mounts layers died");
+            }
+        }
+        self.0.first_boots.leave();
+        self.0.server.detach_all();
+    }
+
+    /// Returns how many layers are still in use after [`leave`](Self::leave).
+    pub(super) fn in_use(&self) -> usize {
+        self.0.server.leaving() + self.0.first_boots.in_use()
+    }
+}
+
+impl Lowers for ServedLowers {
+    fn places(&self, snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
+        self.0.refresh();
+        let shared = &self.0;
+        if snapshot.kind == Kind::Active {
+            let is_known = layers
+                .first()
+                .and_then(LayerDir::chain_id)
+                .is_none_or(|top| shared.now.lock().chains.is_image(&top));
+            let recorded = shared.first_boots.places(snapshot, layers, is_known);
+            if let Some(places) = recorded {
+                return places;
+            }
+        }
+        shared.served(layers)
+    }
+
+    fn committed(&self, layer: &LayerDir) {
+        let mut now = self.0.now.lock();
+        let known = Known {
+            layer: layer.clone(),
+            state: State::Plain,
+        };
+        now.layers.insert(layer.id, known);
+        now.want(layer.id);
+        drop(now);
+        self.0.changed.notify_all();
+    }
+
+    fn removed(&self, id: SnapshotId) {
+        self.0.first_boots.removed(id);
+        let mut now = self.0.now.lock();
+        if now
+            .layers
+            .remove(&id)
+            .is_some_and(|known| known.state != State::Plain)
+        {
+            now.jobs.push_back(Job::Detach(id));
+            drop(now);
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Now {
+    /// Has a layer mounted that the store may have a boot image of.
+    fn want(&mut self, id: SnapshotId) {
+        let Some(known) = self.layers.get_mut(&id) else {
+            return;
+        };
+        let layer = known.layer.chain_id().and_then(|c| self.chains.layer(&c));
+        if known.state == State::Plain && layer.is_some() {
+            known.state = State::Coming;
+            self.jobs.push_back(Job::Attach(id));
+        }
+    }
+}
+
+impl Shared {
+    fn stamp(&self) -> Stamp {
+        let store = self.server.store();
+        let images = std::fs::metadata(store.dir().join("stacks"));
+        [
+            store.named_at(),
+            images.and_then(|images| images.modified()).ok(),
+        ]
+    }
+
+    /// Learns what the store has learnt. Two calls of stat(2) if that is nothing.
+    fn refresh(&self) {
+        let changed = self.stamp();
+        if self.now.lock().seen == Some(changed) {
+            return;
+        }
+        let chains = match self.server.store().stacks() {
+            Ok(stacks) => Chains::of(&stacks),
+            Err(error) => {
+                log::warn!("the images in the store are not known: {error}");
+                return;
+            }
+        };
+        let mut now = self.now.lock();
+        now.chains = chains;
+        now.seen = Some(changed);
+        let ids: Vec<SnapshotId> = now.layers.keys().copied().collect();
+        for id in ids {
+            now.want(id);
+        }
+        drop(now);
+        self.changed.notify_all();
+    }
+
+    /// Returns where `layers` are served, after a little wait for those that are coming.
+    fn served(&self, layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut now = self.now.lock();
+        let is = |now: &Now, layer: &LayerDir, state: State| {
+            now.layers
+                .get(&layer.id)
+                .is_some_and(|known| known.state == state)
+        };
+        while !now.ending && layers.iter().any(|layer| is(&now, layer, State::Coming)) {
+            if self.changed.wait_until(&mut now, deadline).timed_out() {
+                break;
+            }
+        }
+        let served = layers
+            .iter()
+            .map(|layer| is(&now, layer, State::Served).then(|| self.place(layer.id)));
+        served.collect()
+    }
+
+    fn place(&self, id: SnapshotId) -> PathBuf {
+        self.dir.join(id.to_string())
+    }
+
+    fn work(&self) {
+        self.refresh();
+        loop {
+            let mut now = self.now.lock();
+            let job = loop {
+                if now.ending {
+                    return;
+                }
+                match now.jobs.pop_front() {
+                    Some(job) => break job,
+                    None => self.changed.wait(&mut now),
+                }
+            };
+            drop(now);
+            match job {
+                Job::Attach(id) => self.attach(id),
+                Job::Detach(id) => self.detach(id),
+            }
+        }
+    }
+
+    fn attach(&self, id: SnapshotId) {
+        let place = {
+            let now = self.now.lock();
+            // Removed since.
+            let Some(known) = now.layers.get(&id) else {
+                return;
+            };
+            let layer = known.layer.chain_id().and_then(|c| now.chains.layer(&c));
+            layer.map(|layer| LayerPlace {
+                layer,
+                source: known.layer.dir.clone(),
+                target: self.place(id),
+                label: self.label.clone(),
+            })
+        };
+        let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
+            Ok(Attach::Attached | Attach::Already) => State::Served,
+            Ok(Attach::Unknown) => State::Plain,
+            Err(error) => {
+                log::warn!("{error:#}; its plain directory serves it");
+                State::Plain
+            }
+        };
+        let mut now = self.now.lock();
+        match now.layers.get_mut(&id) {
+            Some(known) => known.state = state,
+            None => now.jobs.push_back(Job::Detach(id)),
+        }
+        drop(now);
+        self.changed.notify_all();
+    }
+
+    fn mount(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
+        let target = &place.target;
+        std::fs::create_dir_all(target).with_context(|| format!("making {}", target.display()))?;
+        self.server.attach(place)
+    }
+
+    fn detach(&self, id: SnapshotId) {
+        let place = self.place(id);
+        if let Err(error) = self.server.detach(&place, Busy::Lazy) {
+            log::warn!("{error:#}");
+        } else if let Err(error) = std::fs::remove_dir(&place) {
+            log::debug!("{}: {error}", place.display());
+        }
+    }
+}
