@@ -12,6 +12,7 @@ mod detach;
 mod engine;
 mod guardian;
 mod reconcile;
+mod served;
 mod start;
 mod station;
 mod status;
@@ -20,6 +21,8 @@ mod wanted;
 mod worker;
 
 use clap::Subcommand;
+
+pub(crate) use served::served_layers;
 
 use crate::exit::Outcome;
 use crate::run_dir::{RunDir, RunDirArg};

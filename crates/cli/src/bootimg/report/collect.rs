@@ -107,7 +107,7 @@ impl<'a> Collector<'a> {
             source,
             digests,
             recording,
-            mounts: self.mounts_of(|image| image == id.to_string()),
+            mounts: self.mounts_of(|mount| mount.image.as_ref() == Some(&id.to_string())),
             ..self.layered(&[layer])
         }
     }
@@ -147,33 +147,22 @@ impl<'a> Collector<'a> {
             runs: infos().map(|info| info.runs).max().unwrap_or(0),
             ready_ms: stack.ready_ms.clone(),
         };
-        let ids = self.ids_of(stack);
         Ok(ImageReport {
             name: stack.reference.clone(),
             source: format!("container image of {} layers", layers.len()),
             digests,
             recording,
-            mounts: self.mounts_of(|image| ids.iter().any(|id| id == image)),
+            mounts: self.mounts_of(|mount| {
+                mount
+                    .layer
+                    .is_some_and(|layer| stack.layers.contains(&layer))
+            }),
             ..self.layered(&layers)
         })
     }
 
-    /// Returns the ids of all boot images of a container image's layers: a layer has one for each
-    /// place where it lies, under its digest with an `@` behind it.
-    fn ids_of(&self, stack: &Stack) -> Vec<String> {
-        let digests: Vec<String> = stack.layers.iter().map(ToString::to_string).collect();
-        let is_layer = |name: &String| {
-            let digest = name.split('@').next().unwrap_or(name);
-            digests.iter().any(|layer| layer == digest)
-        };
-        let stored = self.stored.values();
-        let ours = stored.filter(|stored| stored.names.iter().any(is_layer));
-        ours.map(|stored| stored.info.id.to_string()).collect()
-    }
-
-    fn mounts_of(&self, is_ours: impl Fn(&str) -> bool) -> Vec<report::MountReport> {
-        let ours = |mount: &&Mounted| mount.image.as_deref().is_some_and(&is_ours);
-        let mounts = self.mounts.iter().filter(ours);
+    fn mounts_of(&self, is_ours: impl Fn(&Mounted) -> bool) -> Vec<report::MountReport> {
+        let mounts = self.mounts.iter().filter(|mount| is_ours(mount));
         mounts.map(|mount| mount.report.clone()).collect()
     }
 

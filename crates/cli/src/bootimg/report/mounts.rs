@@ -1,19 +1,24 @@
 //! What the mounts of this node say of themselves.
 
+use blocks::Digest;
 use report::MountReport;
 
+use crate::layers::LayerStatus;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::status::{BootStatus, MountStatus, ServedStatus};
+use crate::yolofs::served_layers;
 
-/// A mount, and the boot image that it uses.
+/// A mount, and what it serves.
 #[derive(Clone, Debug)]
 pub(super) struct Mounted {
     /// The id of its boot image.
     pub(super) image: Option<String>,
+    /// The layer that is mounted, if it is one of a container image.
+    pub(super) layer: Option<Digest>,
     pub(super) report: MountReport,
 }
 
-/// Asks every mount that the run directory describes. That there is no such directory means that
+/// Asks every mount that the run directory describes, and the daemons for Docker. That there is no such directory means that
 /// nothing is mounted: a report is no reason to make one.
 ///
 /// # Errors
@@ -24,10 +29,10 @@ pub(super) fn all(run_dir: &RunDirArg) -> anyhow::Result<Vec<Mounted>> {
     }
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let records = run_dir.list()?;
-    Ok(records
-        .iter()
-        .map(|record| mounted(&MountStatus::ask(&run_dir, record)))
-        .collect())
+    let statuses = records.iter().map(|r| MountStatus::ask(&run_dir, r));
+    let mut mounts: Vec<_> = statuses.map(|status| mounted(&status)).collect();
+    mounts.extend(served_layers(&run_dir)?.iter().map(layer_mounted));
+    Ok(mounts)
 }
 
 fn mounted(status: &MountStatus) -> Mounted {
@@ -39,7 +44,22 @@ fn mounted(status: &MountStatus) -> Mounted {
     };
     Mounted {
         image: status.boot.as_ref().map(|boot| boot.content.clone()),
+        layer: None,
         report: counted(report, status.boot.as_ref(), status.served.as_ref()),
+    }
+}
+
+fn layer_mounted(status: &LayerStatus) -> Mounted {
+    let report = MountReport {
+        source: format!("layer {}", status.layer),
+        mountpoint: status.target.display().to_string(),
+        state: status.state.clone(),
+        ..MountReport::default()
+    };
+    Mounted {
+        image: Some(status.boot.content.clone()),
+        layer: Some(status.layer),
+        report: counted(report, Some(&status.boot), Some(&status.served)),
     }
 }
 
