@@ -11,7 +11,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     else {
         return format!("{bytes} B");
     };
-    let tenths = u128::from(bytes) * 10 >> (10 * power);
+    let tenths = (u128::from(bytes) * 10) >> (10 * power);
     let unit = UNITS.get(power as usize - 1).unwrap_or(&"EiB");
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
