@@ -8,6 +8,7 @@ mod prewarm;
 mod record;
 mod report;
 mod scratch;
+mod stacks;
 mod verify;
 
 use std::process::ExitCode;

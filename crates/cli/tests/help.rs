@@ -34,6 +34,7 @@ fn help(program: &str, verb: &[&str]) -> String {
         .env_remove("YOLOFS_STORE_MAX")
         .env_remove("YOLOFS_RUN_DIR")
         .env_remove("YOLOFS_NOTIFY_PARENT")
+        .env_remove("DOCKER_HOST")
         .output()
         .unwrap();
     assert!(output.status.success(), "{program} {verb:?}: {output:?}");
@@ -126,10 +127,12 @@ fn check_argument(verb: &str, arg: &Arg) {
     assert_eq!(names.len(), 1, "{what}: its value has no name");
     let name = names[0].as_str();
     let kinds = [
+        "ARGS",
         "COMMAND",
         "DIR",
         "FILE",
         "FILE.svg",
+        "HOST",
         "IMAGE",
         "MODE",
         "MOUNTPOINT",
@@ -139,6 +142,7 @@ fn check_argument(verb: &str, arg: &Arg) {
         "SECTORS",
         "SHELL",
         "SIZE",
+        "SOCKET",
         "SOURCE",
         "VARIANT",
         "WHEN",

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
-use bootimg::{AddReport, GcMode, GcReport, StoredImage, Variant, WriteRequest};
+use bootimg::{AddReport, GcMode, GcReport, Stack, Store, StoredImage, Variant, WriteRequest};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::stacks::{self, ListedStack};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::{FormatArg, byte_bar, count, print, table};
@@ -20,17 +21,20 @@ use crate::store::{StoreArgs, add_written, name_of, watch};
 /// The most valuable come first: those that save the most reads for the space they take.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct LsArgs {
+    /// List container images instead: each stacks the boot images of its layers
+    #[arg(long)]
+    images: bool,
     #[command(flatten)]
     format: FormatArg,
 }
 
 /// Remove boot images from the store
 ///
-/// The blocks that no other boot image uses go with the next gc. If one of the names is unknown,
-/// nothing is removed.
+/// With a container image go the boot images of layers that no other image stacks. The blocks that
+/// no other boot image uses go with the next gc. If one of the names is unknown, nothing is removed.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RmArgs {
-    /// Names or ids of boot images
+    /// Names or ids of boot images, or references of container images
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<String>,
     /// Only say what would be removed
@@ -166,6 +170,9 @@ impl From<&StoredImage> for Listed {
 }
 
 pub(super) fn ls(args: &LsArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    if args.images {
+        return stacks::ls(args.format.format(), store);
+    }
     let images = match store.open_existing()? {
         Some(store) => store.list().context("listing the store")?,
         None => Vec::new(),
@@ -206,28 +213,75 @@ fn names(image: &Listed) -> String {
 pub(super) fn rm(args: &RmArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
     let store = store.open_present()?;
     // All are looked up before one is removed: a typo removes nothing.
-    let images = args.images.iter().map(|wanted| store.find(wanted));
-    let images = images.collect::<Result<Vec<_>, _>>()?;
-    if !args.dry_run {
-        for image in &images {
-            store
-                .remove(&image.info.id)
-                .with_context(|| format!("removing {}", name_of(image)))?;
+    let found = args.images.iter().map(|wanted| found(&store, wanted));
+    let found = found.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut told = String::new();
+    let mut removed = Vec::new();
+    for one in &found {
+        removed.push(one.listed(&store)?);
+        told.push_str(&if args.dry_run {
+            format!("would remove {}\n", one.name())
+        } else {
+            one.remove(&store)?
+        });
+    }
+    print(args.format.format(), &removed, |_| told)?;
+    Ok(Outcome::Done)
+}
+
+/// What `rm` was asked to remove.
+enum Found {
+    Boot(StoredImage),
+    Container(Stack),
+}
+
+/// The same, as `rm --json` shows it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Removed {
+    Boot(Listed),
+    Container(ListedStack),
+}
+
+fn found(store: &Store, wanted: &str) -> anyhow::Result<Found> {
+    match store.find(wanted) {
+        Ok(image) => Ok(Found::Boot(image)),
+        Err(error) => match stacks::find(store, wanted)? {
+            Some(stack) => Ok(Found::Container(stack)),
+            None => Err(error.into()),
+        },
+    }
+}
+
+impl Found {
+    fn listed(&self, store: &Store) -> anyhow::Result<Removed> {
+        Ok(match self {
+            Self::Boot(image) => Removed::Boot(Listed::from(image)),
+            Self::Container(stack) => Removed::Container(ListedStack::of(store, stack)?),
+        })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Boot(image) => {
+                let listed = Listed::from(image);
+                format!("{} ({})", names(&listed), &listed.id[..12])
+            }
+            Self::Container(stack) => stack.reference.clone(),
         }
     }
-    let listed: Vec<Listed> = images.iter().map(Listed::from).collect();
-    let verb = if args.dry_run {
-        "would remove"
-    } else {
-        "removed"
-    };
-    print(args.format.format(), &listed, |listed| {
-        let lines = listed
-            .iter()
-            .map(|image| format!("{verb} {} ({})\n", names(image), &image.id[..12]));
-        lines.collect()
-    })?;
-    Ok(Outcome::Done)
+
+    fn remove(&self, store: &Store) -> anyhow::Result<String> {
+        match self {
+            Self::Boot(image) => {
+                store
+                    .remove(&image.info.id)
+                    .with_context(|| format!("removing {}", name_of(image)))?;
+                Ok(format!("removed {}\n", self.name()))
+            }
+            Self::Container(stack) => stacks::remove(store, stack),
+        }
+    }
 }
 
 pub(super) fn pin(args: &PinArgs, store: &StoreArgs, keep: Keep) -> anyhow::Result<Outcome> {

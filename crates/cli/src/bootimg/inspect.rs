@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use blocks::FileId;
 use bootimg::Image;
 use serde::Serialize;
 use tracer::plot::Plot;
 
+use super::stacks;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, duration, percent, print, table};
 use crate::size::Size;
@@ -19,12 +20,13 @@ use crate::store::StoreArgs;
 /// How many files the text shows: the largest. All are in the JSON.
 const FILES_SHOWN: usize = 20;
 
-/// Show what is in a boot image
+/// Show what is in a boot image, or in those of a container image
 ///
-/// Where it comes from, how it was recorded, and which files it has how much of.
+/// Where it comes from, how it was recorded, and which files it has how much of. Of a container
+/// image: its layers and their boot images.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct InspectArgs {
-    /// Name or id in the store, or a file (with a `/`)
+    /// Name or id in the store, a file (with a `/`), or the reference of a container image
     image: String,
     /// Draw the boot: time against file and offset
     #[arg(long, value_name = "FILE.svg")]
@@ -82,7 +84,25 @@ pub(super) fn open(store: &StoreArgs, wanted: &str) -> anyhow::Result<Arc<Image>
 }
 
 pub(super) fn run(args: &InspectArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
-    let image = open(store, &args.image)?;
+    let image = match open(store, &args.image) {
+        Ok(image) => image,
+        Err(error) => {
+            // References have slashes, too: what is no file may be one.
+            let known = store.open_existing()?;
+            let found = known.and_then(|store| {
+                let stack = stacks::find(&store, &args.image).ok().flatten()?;
+                Some((store, stack))
+            });
+            let Some((store, stack)) = found else {
+                return Err(error);
+            };
+            ensure!(
+                args.plot.is_none(),
+                "--plot draws one boot image: name a layer's"
+            );
+            return stacks::inspect(args.format.format(), &store, &stack);
+        }
+    };
     if let Some(path) = &args.plot {
         let title = format!("{}: {}", args.image, image.info().source.label);
         let svg = Plot::of_plan(title, image.plan(), |file| path_of(&image, file)).svg();

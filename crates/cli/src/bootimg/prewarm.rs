@@ -4,9 +4,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use bootimg::{Image, ImageId, Store};
+use bootimg::{Image, ImageId, Store, StoreError};
+use oci::Reference;
 use serde::Serialize;
 
+use super::pull::fetch;
+use super::registry::RegistryArgs;
+use super::stacks;
 use crate::control::{Answer, PrewarmSummary, Request, call};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
@@ -25,15 +29,20 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
 /// the budget; then every mount that uses it pushes it into its page cache.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PrewarmArgs {
-    /// Names or ids of boot images
+    /// Names or ids of boot images, or references of container images: all of their layers
     #[arg(required_unless_present = "all", value_name = "IMAGE")]
     images: Vec<String>,
+    /// Fetch the boot images of container images that the store does not know: see bootimg pull
+    #[arg(long)]
+    pull: bool,
     /// All boot images of the store
     #[arg(long, conflicts_with = "images")]
     all: bool,
     /// Load at most so much; what does not fit is left out
     #[arg(long, value_name = "SIZE")]
     budget: Option<Size>,
+    #[command(flatten)]
+    registry: RegistryArgs,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -69,7 +78,7 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let store = store.open()?;
-    let wanted = wanted(args, &store)?;
+    let wanted = wanted(args, &store, interrupt)?;
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let mut left = args.budget.map_or(u64::MAX, |size| size.0);
     let mut warmed = Vec::new();
@@ -100,7 +109,11 @@ pub(super) fn run(
 
 /// Returns the images to load, with what to call them: those that were named, in that order, or
 /// all, the most valuable first: those that save most for the space they take.
-fn wanted(args: &PrewarmArgs, store: &Store) -> anyhow::Result<Vec<(ImageId, String)>> {
+fn wanted(
+    args: &PrewarmArgs,
+    store: &Store,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<(ImageId, String)>> {
     if args.all {
         let images = store.list().context("listing the store")?;
         return Ok(images
@@ -110,12 +123,40 @@ fn wanted(args: &PrewarmArgs, store: &Store) -> anyhow::Result<Vec<(ImageId, Str
     }
     let mut wanted: Vec<(ImageId, String)> = Vec::new();
     for name in &args.images {
-        let id = store.resolve(name)?;
-        if wanted.iter().all(|(known, _)| *known != id) {
-            wanted.push((id, name.clone()));
+        for (id, name) in named(args, store, name, interrupt)? {
+            if wanted.iter().all(|(known, _)| *known != id) {
+                wanted.push((id, name));
+            }
         }
     }
     Ok(wanted)
+}
+
+/// Returns the boot image of this name, or those of the layers of a container image.
+fn named(
+    args: &PrewarmArgs,
+    store: &Store,
+    name: &str,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<(ImageId, String)>> {
+    let unknown = match store.resolve(name) {
+        Ok(id) => return Ok(vec![(id, name.to_owned())]),
+        Err(error @ StoreError::NotFound { .. }) => error,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(stack) = stacks::find(store, name)? {
+        return stacks::boot_images(store, &stack);
+    }
+    match name.parse::<Reference>() {
+        Ok(reference) if args.pull => {
+            let stack = fetch(&reference, &args.registry, store, interrupt)?;
+            stacks::boot_images(store, &stack)
+        }
+        Ok(_) => Err(unknown).context(
+            "if it is a container image, --pull fetches its boot images from the registry",
+        ),
+        Err(_) => Err(unknown.into()),
+    }
 }
 
 impl Warmed {

@@ -77,7 +77,7 @@ pub(super) struct RecordArgs {
     /// Options for the engine's run command, in one piece or several
     #[arg(
         long,
-        value_name = "OPTIONS",
+        value_name = "ARGS",
         allow_hyphen_values = true,
         help_heading = "Images"
     )]

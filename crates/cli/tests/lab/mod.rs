@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of the lab")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod twin;
 

@@ -13,6 +13,7 @@ use yolofs::{Busy, Mount};
 
 use super::tree::{UMOUNT_PATIENCE, mount_recorded};
 use crate::interrupt::Interrupt;
+use crate::layers::bind::bind;
 use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use crate::mount_table::kind_at;
 use crate::run_dir::MOUNT_KIND;
@@ -138,6 +139,10 @@ impl Layers {
             let (source, id) = (&layer.source, &layer.diff_id);
             let merged = tracer::merge(&layer.traces, &source.tree, &MergeOptions::default())
                 .with_context(|| format!("merging the runs of layer {}", id.short()))?;
+            if earlier == Earlier::United {
+                // What was recorded of the layer elsewhere belongs to it here as well.
+                bind(&store, source, id, interrupt)?;
+            }
             let kept = keep_layer(&store, source, id, &merged, about, earlier, interrupt)?;
             reports.push(LayerReport {
                 layer: *id,

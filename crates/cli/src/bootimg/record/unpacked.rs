@@ -4,7 +4,7 @@
 //! The sandbox has mount and PID namespaces of its own and the host's network. It is no prison: an
 //! image that is not trusted is to be recorded with an engine.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use engine::{Follow, Followed, HealthCheck, ImageConfig, LocalImage, LocalLayer};
+use nix::fcntl::{Flock, FlockArg};
 use oci::{HealthTest, Image};
 
 use super::check::OwnCheck;
 use super::image::{Engine, Start};
 use super::ready::Running;
 use crate::interrupt::Interrupt;
-use crate::run_dir::process_start;
 use crate::sandbox::{Identity, Sandbox, user};
 use crate::undo::{Guard, Undo};
+use crate::until::{Until, port_answers};
 
 /// The search path of an image that sets none: Docker's.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -34,6 +35,8 @@ pub(super) struct Unpacked {
     image: LocalImage,
     /// `layers/0`, `layers/1` from the bottom, and `root` for the sandbox.
     dir: PathBuf,
+    /// The right to use the directory.
+    _turn: Flock<File>,
 }
 
 impl Unpacked {
@@ -47,12 +50,11 @@ impl Unpacked {
         guard: &mut Guard,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        let pid = std::process::id();
-        let name = format!("yolofs-record-{pid}-{}", process_start(pid)?);
         let scratch = scratch
             .canonicalize()
             .with_context(|| format!("opening the scratch directory {}", scratch.display()))?;
-        let dir = scratch.join(name);
+        let dir = scratch.join(format!("yolofs-record-{}", image.id.short()));
+        let turn = take(&dir)?;
         guard.promise(Undo::RemoveDir { dir: dir.clone() })?;
         let mut layers = Vec::new();
         for (number, layer) in image.layers.iter().enumerate() {
@@ -77,8 +79,28 @@ impl Unpacked {
                 config: config_of(image),
             },
             dir,
+            _turn: turn,
         })
     }
+}
+
+/// Makes the directory for an image, or empties that of a dead recorder. It is the same each time,
+/// so that the store knows the layers' place when the image is recorded again.
+fn take(dir: &Path) -> anyhow::Result<Flock<File>> {
+    make(dir)?;
+    let doing = || format!("taking {}", dir.display());
+    let turn = Flock::lock(
+        File::open(dir).with_context(doing)?,
+        FlockArg::LockExclusiveNonblock,
+    );
+    let turn = turn.map_err(|(_, errno)| errno).with_context(|| {
+        let dir = dir.display();
+        format!("another recorder has the image unpacked in {dir}: wait for it, or use --scratch")
+    })?;
+    for entry in fs::read_dir(dir).with_context(doing)? {
+        fs::remove_dir_all(entry.with_context(doing)?.path()).with_context(doing)?;
+    }
+    Ok(turn)
 }
 
 fn make(dir: &Path) -> anyhow::Result<()> {
@@ -161,6 +183,13 @@ impl Engine for Unpacked {
             start.options.is_empty(),
             "--run-args are options of an engine, and this image is run without one"
         );
+        if let Until::Tcp(port) = start.until {
+            ensure!(
+                !port_answers(*port),
+                "something listens on port {port} already, and the image is run in the same \
+                 network: stop it first"
+            );
+        }
         let config = &self.image.config;
         let command = config.argv(start.command);
         if command.is_empty() {
