@@ -14,6 +14,7 @@ use bootimg::{Stack, Store, StoreConfig, layer_name};
 use serde_json::Value;
 
 use browser::{Browser, Scheme};
+use lab::dockerd::Dockerd;
 use lab::{Lab, busybox_root, fails, json, noise, ok};
 
 /// A path that is a whole element: a directory with a file in it.
@@ -244,6 +245,63 @@ fn photograph(browser: &Browser, page: &Path) {
     }
     assert!(light.background() > 200, "{}", light.background());
     assert!(dark.background() < 60, "{}", dark.background());
+}
+
+#[test]
+fn privileged_an_attached_container_image_tells_of_its_layers() {
+    let lab = Lab::new();
+    let docker = Dockerd::start(&lab, &[]);
+    docker.import_base(&lab);
+    docker.build(&lab, "one", "base");
+    // Ready when the program ended: nothing listens, and nothing is left to wait for.
+    let mut record = lab.bootimg();
+    let path = std::env::var("PATH").unwrap_or_default();
+    record
+        .env("PATH", format!("/usr/bin:{path}"))
+        .env("DOCKER_HOST", docker.host())
+        .args(["record", "docker://one", "--runs", "2", "--until", "exit"])
+        .arg("--scratch")
+        .arg(lab.make_dir("scratch"))
+        .args(["--run-args=--network=none", "--", "sh", "-c"])
+        .arg("cat /bin/busybox /data/* | md5sum");
+    ok(&mut record);
+    ok(&mut docker.yolofs(&lab, &["attach", "one"]));
+    docker.run(&[
+        "run",
+        "--rm",
+        "--network=none",
+        "one",
+        "sh",
+        "-c",
+        "cat /bin/busybox | md5sum",
+    ]);
+    let image = json(lab.bootimg().args(["report", "one", "--json"]));
+    let image = &image["images"][0];
+    let id = docker.run(&["image", "inspect", "--format", "{{.Id}}", "one"]);
+    assert_eq!(image["digests"][0]["digest"], id.as_str());
+    let layers = image["layers"].as_array().unwrap();
+    let served = docker.status(&lab)["layers"].as_array().unwrap().clone();
+    let mounts = image["mounts"].as_array().unwrap();
+    assert_eq!(mounts.len(), served.len(), "{mounts:#?}");
+    for (mount, served) in mounts.iter().zip(&served) {
+        assert_eq!(mount["mountpoint"], served["target"]);
+        assert_eq!(mount["injected_pages"], served["boot"]["injected_pages"]);
+        let name = served["layer"].as_str().unwrap();
+        assert!(layers.iter().any(|layer| layer["name"] == name), "{name}");
+    }
+    let touched = layers
+        .iter()
+        .map(|layer| layer["touched_bytes"].as_u64().unwrap());
+    assert_eq!(Some(touched.sum()), image["content"]["bytes"].as_u64());
+    let page = lab.path("one.html");
+    ok(lab.bootimg().args(["report", "one", "--out"]).arg(&page));
+    let browser = Browser::new(lab.path("browser"));
+    let seen = browser.measure(&page, 1280, Scheme::Light);
+    assert!(seen["overflow"].as_f64().unwrap() <= 0.0, "{seen:#}");
+    photograph(&browser, &page);
+    ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+    let image = json(lab.bootimg().args(["report", "one", "--json"]));
+    assert_eq!(image["images"][0]["mounts"], Value::Array(Vec::new()));
 }
 
 #[test]
