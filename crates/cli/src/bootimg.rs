@@ -1,11 +1,15 @@
 //! The program `bootimg`: records boots, keeps boot images, brings them into memory.
 
+mod artifact;
 mod from_trace;
 mod images;
 mod inspect;
 mod keep;
 mod prewarm;
+mod pull;
+mod push;
 mod record;
+mod registry;
 mod report;
 mod scratch;
 mod stacks;
@@ -47,6 +51,8 @@ enum BootimgCommand {
     Gc(images::GcArgs),
     Export(images::ExportArgs),
     Import(images::ImportArgs),
+    Push(push::PushArgs),
+    Pull(pull::PullArgs),
     Rm(images::RmArgs),
     /// Keep boot images when gc has to make room
     Pin(images::PinArgs),
@@ -83,6 +89,8 @@ fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
         BootimgCommand::Gc(command) => images::gc(command, store),
         BootimgCommand::Export(command) => images::export(command, store, &interrupt),
         BootimgCommand::Import(command) => images::import(command, store, &interrupt),
+        BootimgCommand::Push(command) => push::run(command, store, &interrupt),
+        BootimgCommand::Pull(command) => pull::run(command, store, &interrupt),
         BootimgCommand::Rm(command) => images::rm(command, store),
         BootimgCommand::Pin(command) => images::pin(command, store, images::Keep::Pinned),
         BootimgCommand::Unpin(command) => images::pin(command, store, images::Keep::Unpinned),

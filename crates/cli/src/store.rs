@@ -136,6 +136,15 @@ pub(crate) fn add_written(
     result
 }
 
+/// Returns where a command may write a file beside the store's own, to remove it before it ends.
+/// If it is killed, the next one that writes removes it.
+#[must_use]
+pub(crate) fn scratch_file(store: &Store, what: &str) -> PathBuf {
+    sweep_dead_recordings(store);
+    let pid = std::process::id();
+    store.dir().join(format!("{RECORDING}{pid}.{what}"))
+}
+
 /// Removes what recordings left behind that were killed while they wrote.
 fn sweep_dead_recordings(store: &Store) {
     let entries = std::fs::read_dir(store.dir())

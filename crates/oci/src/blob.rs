@@ -39,6 +39,16 @@ pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
 }
 
+/// Reads to the end, and returns the SHA-256 of what was read and its length in bytes.
+///
+/// # Errors
+/// Those of the reader.
+pub fn digest_and_len(mut reader: impl Read) -> io::Result<(Digest, u64)> {
+    let mut hasher = Sha256::new();
+    let len = io::copy(&mut reader, &mut hasher)?;
+    Ok((Digest(hasher.finalize().into()), len))
+}
+
 /// A reader that counts and hashes what passes, and fails where a wrong blob ends.
 ///
 /// What was read before the end is not known to be right: whoever reads uses nothing of it until

@@ -23,7 +23,7 @@ mod reference;
 pub mod registry;
 pub mod unpack;
 
-pub use blob::{BlobError, Verified, digest_of};
+pub use blob::{BlobError, Verified, digest_and_len, digest_of};
 pub use config::{HealthTest, Healthcheck, History, ImageConfig};
 pub use document::{DOCUMENT_TYPES, Descriptor, Index, Manifest, Platform};
 pub use error::ImageError;

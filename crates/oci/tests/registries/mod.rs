@@ -226,6 +226,8 @@ struct State {
     /// Whether every byte `X` of what comes back becomes a `Y`.
     lies: AtomicBool,
     connections: AtomicU64,
+    /// Whether nothing comes back for now.
+    holds: AtomicBool,
     over: AtomicBool,
 }
 
@@ -269,6 +271,11 @@ impl Proxy {
         self.state.back.load(SeqCst)
     }
 
+    /// Returns how many connections were made until now.
+    pub(crate) fn connections(&self) -> u64 {
+        self.state.connections.load(SeqCst)
+    }
+
     /// Cuts every connection after so many more bytes.
     pub(crate) fn cut_after(&self, bytes: i64) {
         self.state.budget.store(bytes, SeqCst);
@@ -276,6 +283,11 @@ impl Proxy {
 
     pub(crate) fn stop_cutting(&self) {
         self.cut_after(-1);
+    }
+
+    /// Lets nothing come back any more, and keeps the connections open.
+    pub(crate) fn hold(&self) {
+        self.state.holds.store(true, SeqCst);
     }
 
     pub(crate) fn lie(&self) {
@@ -287,6 +299,9 @@ impl State {
     fn bring_back(&self, mut server: &TcpStream, mut client: &TcpStream) {
         let mut buffer = [0; 16 << 10];
         while let Ok(count @ 1..) = server.read(&mut buffer) {
+            while self.holds.load(SeqCst) && !self.over.load(SeqCst) {
+                sleep(Duration::from_millis(10));
+            }
             let budget = self.budget.load(SeqCst);
             let allowed = match usize::try_from(budget) {
                 Ok(budget) => budget.min(count),

@@ -1,0 +1,366 @@
+//! `bootimg pull`: the boot images of a container image from a registry.
+//!
+//! What comes is not trusted. It becomes a hint for the image's layers: when a layer is attached,
+//! only names and ranges are taken from it, and the bytes come from the layer that is here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, ensure};
+use blocks::Digest;
+use bootimg::{Image, Stack, Store, layer_name};
+use oci::registry::{Access, FoundManifest, Repository, Target};
+use oci::{Descriptor, ImageConfig, Manifest, Platform, Reference};
+use serde::Serialize;
+
+use super::artifact::{self, ARTIFACT, PackedLayer};
+use super::registry::{RegistryArgs, transfer};
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, print};
+use crate::size::Size;
+use crate::store::{StoreArgs, watch};
+
+/// Fetch the boot images of a container image from a registry
+///
+/// `bootimg push` put them beside the image. The image need not be on this node yet: its layers
+/// use them as soon as they are attached. What was recorded on this node stays. A pull that was
+/// interrupted goes on where it was.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PullArgs {
+    /// Name of the container image
+    image: Reference,
+    /// Replace boot images that were recorded on this node
+    #[arg(long)]
+    force: bool,
+    /// Refuse boot images that have more together
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    max_bytes: Size,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What `pull --json` prints.
+#[derive(Debug, Serialize)]
+struct Pulled {
+    /// The name of the image.
+    reference: String,
+    /// The image's ID.
+    image: Digest,
+    /// The digest of the artifact's manifest.
+    artifact: Digest,
+    layers: Vec<PulledLayer>,
+    /// Bytes that came over the network.
+    fetched_bytes: u64,
+    /// Bytes that an interrupted pull had brought.
+    resumed_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct PulledLayer {
+    layer: Digest,
+    id: String,
+    /// Bytes of the packed boot image.
+    bytes: u64,
+    outcome: PullOutcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum PullOutcome {
+    /// It came from the registry.
+    Pulled,
+    /// It was in the store already.
+    Present,
+    /// Another one was recorded on this node, and stays.
+    Kept,
+}
+
+/// What to do about boot images that were recorded on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    Stays,
+    Goes,
+}
+
+pub(super) fn run(
+    args: &PullArgs,
+    store: &StoreArgs,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    let recorded = if args.force {
+        Recorded::Goes
+    } else {
+        Recorded::Stays
+    };
+    let pull = Pull {
+        reference: &args.image,
+        repository: args.registry.open(&args.image, Access::Pull)?,
+        store: &store.open()?,
+        max_bytes: args.max_bytes.0,
+        recorded,
+        interrupt,
+    };
+    let (_, pulled) = pull.run()?;
+    print(args.format.format(), &pulled, text)?;
+    Ok(Outcome::Done)
+}
+
+/// Fetches the boot images of an image that the store knows nothing of, and describes it.
+///
+/// # Errors
+/// If the registry has none, or what it has cannot be used.
+pub(super) fn fetch(
+    reference: &Reference,
+    registry: &RegistryArgs,
+    store: &Store,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Stack> {
+    let pull = Pull {
+        reference,
+        repository: registry.open(reference, Access::Pull)?,
+        store,
+        max_bytes: DEFAULT_MAX_BYTES,
+        recorded: Recorded::Stays,
+        interrupt,
+    };
+    Ok(pull.run()?.0)
+}
+
+/// What `--max-bytes` is by default.
+const DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// Bytes of the configuration of an image. Real ones have some kilobytes.
+const CONFIG_MAX: u64 = 8 << 20;
+/// Where pulls keep what they have, in the store's directory.
+const PULLING: &str = "pulling";
+/// After so long nobody goes on with an interrupted pull.
+const ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+struct Pull<'a> {
+    reference: &'a Reference,
+    repository: Repository,
+    store: &'a Store,
+    max_bytes: u64,
+    recorded: Recorded,
+    interrupt: &'a Interrupt,
+}
+
+/// The artifact, checked.
+struct Artifact {
+    digest: Digest,
+    stack: Stack,
+    layers: Vec<PackedLayer>,
+}
+
+impl Pull<'_> {
+    fn run(&self) -> anyhow::Result<(Stack, Pulled)> {
+        let result = self.pull();
+        self.interrupt.check()?;
+        result.with_context(|| format!("pulling the boot images of {}", self.reference.familiar()))
+    }
+
+    fn pull(&self) -> anyhow::Result<(Stack, Pulled)> {
+        let dir = self.scratch_dir()?;
+        let artifact = self.artifact(&dir)?;
+        let here = self.recorded_here()?;
+        let mut pulled = Pulled {
+            reference: artifact.stack.reference.clone(),
+            image: artifact.stack.image,
+            artifact: artifact.digest,
+            layers: Vec::new(),
+            fetched_bytes: 0,
+            resumed_bytes: 0,
+        };
+        for packed in &artifact.layers {
+            self.interrupt.check()?;
+            let outcome = self.outcome(packed, &here)?;
+            if outcome == PullOutcome::Pulled {
+                let blob = Descriptor::new("", packed.blob, packed.size);
+                let file = self.fetch(&blob, &dir, "pulling", &mut pulled)?;
+                let taken = self.take_in(packed, &file);
+                remove(&file);
+                taken.with_context(|| format!("the boot image of the layer {}", packed.layer))?;
+            }
+            pulled.layers.push(PulledLayer {
+                layer: packed.layer,
+                id: packed.image.to_string(),
+                bytes: packed.size,
+                outcome,
+            });
+        }
+        self.store
+            .put_stack(&artifact.stack)
+            .context("keeping the description of the image")?;
+        Ok((artifact.stack, pulled))
+    }
+
+    /// Finds the artifact and checks everything that can be before boot images come.
+    fn artifact(&self, dir: &Path) -> anyhow::Result<Artifact> {
+        let (subject, image) = self.image()?;
+        let config = self.read(&image.config, CONFIG_MAX, dir)?;
+        let config = ImageConfig::decode(&config).context("the configuration of the image")?;
+        let found = self.referrer(subject.digest)?;
+        let manifest = Manifest::decode(&found.bytes).context("the manifest of the boot images")?;
+        let diff_ids = &config.diff_ids;
+        let context = || format!("the artifact {} cannot be used", found.digest);
+        let layers = artifact::layers_of(&manifest, subject.digest, diff_ids, self.max_bytes)
+            .with_context(context)?;
+        let document = self.read(&manifest.config, manifest.config.size, dir)?;
+        let stack = Stack::decode(&document).with_context(context)?;
+        artifact::check_stack(&stack, image.config.digest, diff_ids).with_context(context)?;
+        Ok(Artifact {
+            digest: found.digest,
+            // What it is called is said by who asks, not by who answers.
+            stack: Stack {
+                reference: self.reference.to_string(),
+                manifest: Some(subject.digest),
+                ..stack
+            },
+            layers,
+        })
+    }
+
+    fn image(&self) -> anyhow::Result<(FoundManifest, Manifest)> {
+        let bar = byte_bar("looking for the image", 0);
+        let mut watch = transfer(&bar, self.interrupt);
+        let target = Target::of(self.reference);
+        let found = self
+            .repository
+            .image(&target, &Platform::host(), &mut watch)?;
+        found.with_context(|| format!("{} is not in the registry", self.reference))
+    }
+
+    fn referrer(&self, subject: Digest) -> anyhow::Result<FoundManifest> {
+        let bar = byte_bar("looking for boot images", 0);
+        let mut watch = transfer(&bar, self.interrupt);
+        let found = self.repository.referrers(subject, ARTIFACT, &mut watch)?;
+        let newest = artifact::newest(&found).with_context(|| {
+            let name = self.reference.familiar();
+            format!("the registry has none: bootimg record {name}, and bootimg push {name}")
+        })?;
+        let manifest = self
+            .repository
+            .manifest(&Target::Digest(newest.digest), &mut watch)?;
+        manifest.context("the registry lists an artifact that it has not")
+    }
+
+    /// Reads a small blob.
+    fn read(&self, blob: &Descriptor, limit: u64, dir: &Path) -> anyhow::Result<Vec<u8>> {
+        ensure!(
+            blob.size <= limit,
+            "the blob {} is too large: {}",
+            blob.digest,
+            Size(blob.size)
+        );
+        let path = dir.join(blob.digest.hex());
+        let bar = byte_bar("pulling", blob.size);
+        self.repository
+            .pull_blob(blob, &path, &mut transfer(&bar, self.interrupt))?;
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()));
+        remove(&path);
+        bytes
+    }
+
+    fn fetch(
+        &self,
+        blob: &Descriptor,
+        dir: &Path,
+        doing: &str,
+        pulled: &mut Pulled,
+    ) -> anyhow::Result<PathBuf> {
+        let path = dir.join(blob.digest.hex());
+        let bar = byte_bar(doing, blob.size);
+        let mut watch = transfer(&bar, self.interrupt);
+        let done = self.repository.pull_blob(blob, &path, &mut watch)?;
+        pulled.fetched_bytes += done.fetched;
+        pulled.resumed_bytes += done.resumed;
+        Ok(path)
+    }
+
+    /// Takes a file that anybody may have made into the store, after verifying all of it.
+    fn take_in(&self, packed: &PackedLayer, file: &Path) -> anyhow::Result<()> {
+        let image = Image::open(file).context("it cannot be used")?;
+        ensure!(
+            image.info().id == packed.image,
+            "it is {}, not what was promised",
+            image.info().id
+        );
+        let bar = byte_bar("importing", 0);
+        let name = layer_name(&packed.layer);
+        self.store
+            .import(file, Some(&name), &mut watch(&bar, self.interrupt))
+            .context("taking it into the store")?;
+        Ok(())
+    }
+
+    fn outcome(
+        &self,
+        packed: &PackedLayer,
+        here: &BTreeSet<Digest>,
+    ) -> anyhow::Result<PullOutcome> {
+        if self.recorded == Recorded::Stays && here.contains(&packed.layer) {
+            return Ok(PullOutcome::Kept);
+        }
+        let known = self.store.layer(&packed.layer);
+        let known = known.context("looking for the boot image of a layer")?;
+        Ok(match known == Some(packed.image) {
+            true => PullOutcome::Present,
+            false => PullOutcome::Pulled,
+        })
+    }
+
+    /// Returns the layers whose boot images are bound to places on this node.
+    fn recorded_here(&self) -> anyhow::Result<BTreeSet<Digest>> {
+        let images = self.store.list().context("listing the store")?;
+        let names = images.iter().flat_map(|image| &image.names);
+        let layers = names.filter_map(|name| name.split_once('@')?.0.parse().ok());
+        Ok(layers.collect())
+    }
+
+    fn scratch_dir(&self) -> anyhow::Result<PathBuf> {
+        let dir = self.store.dir().join(PULLING);
+        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+        for entry in entries {
+            let changed = entry.metadata().and_then(|meta| meta.modified());
+            let age = changed.map(|changed| SystemTime::now().duration_since(changed));
+            if matches!(age, Ok(Ok(age)) if age > ABANDONED) {
+                remove(&entry.path());
+            }
+        }
+        Ok(dir)
+    }
+}
+
+fn remove(file: &Path) {
+    if let Err(error) = fs::remove_file(file) {
+        log::warn!("cannot remove {}: {error}", file.display());
+    }
+}
+
+fn text(pulled: &Pulled) -> String {
+    let mut text = String::new();
+    for layer in &pulled.layers {
+        let bytes = Size(layer.bytes);
+        let what = match layer.outcome {
+            PullOutcome::Pulled => "pulled",
+            PullOutcome::Present => "was there",
+            PullOutcome::Kept => "left: one was recorded on this node (replace it with --force)",
+        };
+        text.push_str(&format!("layer {}: {bytes} {what}\n", layer.layer.short()));
+    }
+    let (fetched, resumed) = (Size(pulled.fetched_bytes), Size(pulled.resumed_bytes));
+    let before = match pulled.resumed_bytes {
+        0 => String::new(),
+        _ => format!(", {resumed} were there from before"),
+    };
+    text.push_str(&format!(
+        "{}: {fetched} fetched{before}\n",
+        pulled.reference
+    ));
+    text
+}
