@@ -40,16 +40,21 @@ make_layer() {
 
 # pack DIR CREATED_BY: writes what DIR/root changed as a blob, and DIR/layer.json, which names it.
 pack() {
-    local dir=$1 created_by=$2 diff_id blob name
+    local dir=$1 created_by=$2 diff_id blob name lower
     (cd "$dir/root" && find . -mindepth 1 ! -type c -printf '%P\0' | sort -z) >"$dir/changed"
     # What an overlay hides is in a layer an empty file .wh.NAME, or .wh..wh..opq for all of a directory.
     while IFS= read -r -d '' name; do
         mkdir -p "$dir/whiteouts/$(dirname "$name")"
         touch "$dir/whiteouts/$(dirname "$name")/.wh.$(basename "$name")"
     done < <(cd "$dir/root" && find . -type c -printf '%P\0')
+    # The kernel marks each new directory so; it means something only where there is one below.
     while IFS= read -r name; do
-        mkdir -p "$dir/whiteouts/$name"
-        touch "$dir/whiteouts/$name/.wh..wh..opq"
+        for lower in "${LOWER[@]}"; do
+            [ -d "$lower/$name" ] || continue
+            mkdir -p "$dir/whiteouts/$name"
+            touch "$dir/whiteouts/$name/.wh..wh..opq"
+            break
+        done
     done < <(cd "$dir/root" && getfattr -R -h -n trusted.overlay.opaque . 2>/dev/null |
         awk '/^# file: /{name = substr($0, 9)} /^trusted.overlay.opaque="y"/{print name}')
     (cd "$dir/whiteouts" && find . -type f -printf '%P\0' | sort -z) >"$dir/gone"
