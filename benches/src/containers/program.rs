@@ -21,9 +21,10 @@ pub enum Program {
     Java,
 }
 
-/// What a client says first. An HTTP server closes the connection after its answer.
-const HTTP: &[u8] = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n";
-const REDIS: &[u8] = b"PING\r\n";
+// What usual clients say first, so that a program does nothing that it did not when it was recorded.
+const HTTP: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\nConnection: close\r\n\r\n";
+const REDIS: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// Length, protocol 3.0, user and database, each ended by a zero byte.
 const POSTGRES: &[u8] = b"\0\0\0\x29\0\x03\0\0user\0postgres\0database\0postgres\0\0";
 
