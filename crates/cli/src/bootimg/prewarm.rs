@@ -42,9 +42,9 @@ pub(super) struct PrewarmArgs {
     #[arg(long, value_name = "SIZE")]
     budget: Option<Size>,
     #[command(flatten)]
-    registry: RegistryArgs,
-    #[command(flatten)]
     format: FormatArg,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// What happened to one boot image.

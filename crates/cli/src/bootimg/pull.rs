@@ -39,9 +39,9 @@ pub(super) struct PullArgs {
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     max_bytes: Size,
     #[command(flatten)]
-    registry: RegistryArgs,
-    #[command(flatten)]
     format: FormatArg,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// What `pull --json` prints.

@@ -30,15 +30,15 @@ pub(super) struct PushArgs {
     /// Name or image ID of a container image that was recorded
     image: String,
     /// Where the image is in a registry [default: by its name]
-    #[arg(long, value_name = "REFERENCE")]
+    #[arg(long, value_name = "IMAGE")]
     to: Option<Reference>,
     /// Only say what would be pushed
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    registry: RegistryArgs,
-    #[command(flatten)]
     format: FormatArg,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
 /// What `push --json` prints.
