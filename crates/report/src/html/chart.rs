@@ -52,6 +52,18 @@ pub(super) struct Bar {
     pub(super) height: f64,
 }
 
+impl Bar {
+    /// Returns the bar between two places across.
+    pub(super) const fn new((from, to): (f64, f64), top: f64, height: f64) -> Self {
+        Self {
+            from,
+            to,
+            top,
+            height,
+        }
+    }
+}
+
 pub(super) fn bar(out: &mut Markup, class: &str, bar: Bar) {
     let (x, width) = (across(bar.from), across(bar.to - bar.from));
     let (y, height) = (format!("{:.1}", bar.top), format!("{:.1}", bar.height));

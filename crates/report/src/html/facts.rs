@@ -3,7 +3,7 @@
 use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::numbers;
-use crate::image::{ImageReport, StabilityReport};
+use crate::image::{ImageReport, StabilityReport, sum};
 use crate::measured::{Comparison, Way, WayReport, median};
 
 /// Most names, digests and runs that are shown.
@@ -48,7 +48,7 @@ pub(super) fn tiles(out: &mut Markup, image: &ImageReport) {
         .map(|mount| mount.fallthrough_bytes)
         .collect();
     if !missed.is_empty() {
-        let bytes = numbers::bytes(crate::image::sum(missed));
+        let bytes = numbers::bytes(sum(missed));
         tiles.push((bytes, "missed by its mounts now".to_owned()));
     }
     out.tag("ul", &[("class", "tiles")], |out| {
@@ -141,66 +141,54 @@ fn listed<'a>(things: impl ExactSizeIterator<Item = &'a str>) -> String {
 
 /// Says how much of what boots read is the same every time.
 pub(super) fn stability(out: &mut Markup, image: &ImageReport) {
+    if image.recording.runs < 2 {
+        let words = "One run was recorded: whether the next one reads the same, nobody knows. \
+            Record with --runs 3 to see.";
+        super::nothing(out, words);
+        return;
+    }
     let StabilityReport {
         every_run_bytes,
         most_runs_bytes,
         few_runs_bytes,
         similarity_ppm,
     } = image.stability;
-    if image.recording.runs < 2 {
-        let words = "One run was recorded: whether the next one reads the same, nobody knows. Record with --runs 3 to see.";
-        super::nothing(out, words);
-        return;
-    }
     let classes = [
         ("c2", every_run_bytes, "in every run"),
         ("c4", most_runs_bytes, "in at least half of them"),
         ("c7", few_runs_bytes, "in fewer"),
     ];
-    let all = crate::image::sum(classes.map(|(_, bytes, _)| bytes));
+    let all = sum(classes.map(|(_, bytes, _)| bytes));
     out.tag("ul", &[("class", "legend")], |out| {
         for (class, bytes, words) in classes {
+            let share = numbers::percent(bytes, all);
             out.tag("li", &[], |out| {
                 out.leaf("i", &[("class", class)], "");
-                out.text(&format!(
-                    "{words}: {} ({})",
-                    numbers::bytes(bytes),
-                    numbers::percent(bytes, all)
-                ));
+                out.text(&format!("{words}: {} ({share})", numbers::bytes(bytes)));
             });
         }
     });
+    let runs = numbers::things(image.recording.runs.into(), "run");
+    let alike = similarity_ppm.map_or_else(String::new, |ppm| {
+        let alike = numbers::percent(ppm.into(), 1_000_000);
+        format!(" Two runs have {alike} of their blocks in common, on average.")
+    });
     out.tag("figure", &[], |out| {
-        let words = "A bar with what every run, most runs and few runs read.";
-        chart::picture(out, 22, words, |out| {
-            let mut so_far: u64 = 0;
-            for (class, bytes, _) in classes {
-                let part = |bytes: u64| numbers::real(bytes) / numbers::real(all.max(1));
-                let from = part(so_far);
-                so_far = so_far.saturating_add(bytes);
-                chart::bar(
-                    out,
-                    class,
-                    Bar {
-                        from,
-                        to: part(so_far),
-                        top: 2.0,
-                        height: 18.0,
-                    },
-                );
-            }
-        });
-        let runs = numbers::things(image.recording.runs.into(), "run");
-        let alike = similarity_ppm.map(|ppm| {
-            format!(
-                " Two runs have {} of their blocks in common, on average.",
-                numbers::percent(ppm.into(), 1_000_000)
-            )
-        });
-        out.leaf(
-            "figcaption",
-            &[],
-            &format!("What {runs} read.{}", alike.unwrap_or_default()),
-        );
+        classes_bar(out, &classes.map(|(class, bytes, _)| (class, bytes)), all);
+        out.leaf("figcaption", &[], &format!("What {runs} read.{alike}"));
+    });
+}
+
+/// One bar with the classes side by side.
+fn classes_bar(out: &mut Markup, classes: &[(&str, u64)], all: u64) {
+    let words = "A bar with what every run, most runs and few runs read.";
+    let part = |bytes: u64| numbers::real(bytes) / numbers::real(all.max(1));
+    chart::picture(out, 22, words, |out| {
+        let mut so_far: u64 = 0;
+        for (class, bytes) in classes {
+            let from = part(so_far);
+            so_far = so_far.saturating_add(*bytes);
+            chart::bar(out, class, Bar::new((from, part(so_far)), 2.0, 18.0));
+        }
     });
 }

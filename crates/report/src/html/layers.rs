@@ -60,12 +60,7 @@ fn shares(out: &mut Markup, image: &ImageReport) {
                         numbers::bytes(layer.touched_bytes)
                     );
                     out.leaf("title", &[], &told);
-                    let place = Bar {
-                        from,
-                        to: part(so_far),
-                        top: 2.0,
-                        height: 18.0,
-                    };
+                    let place = Bar::new((from, part(so_far)), 2.0, 18.0);
                     chart::bar(out, colour(index), place);
                 });
             }

@@ -179,12 +179,7 @@ fn served(out: &mut Markup, mount: &MountReport, asked: u64) {
     );
     out.tag("figure", &[], |out| {
         chart::picture(out, 18, &words, |out| {
-            let place = Bar {
-                from: 0.0,
-                to: hit,
-                top: 0.0,
-                height: 18.0,
-            };
+            let place = Bar::new((0.0, hit), 0.0, 18.0);
             chart::bar(out, "all", place);
             chart::bar(
                 out,

@@ -62,12 +62,7 @@ fn fill(out: &mut Markup, node: &NodeReport) {
     let all = node.unshared_bytes.max(node.store_bytes);
     out.tag("figure", &[], |out| {
         chart::picture(out, 22, &words, |out| {
-            let place = Bar {
-                from: 0.0,
-                to: 1.0,
-                top: 2.0,
-                height: 18.0,
-            };
+            let place = Bar::new((0.0, 1.0), 2.0, 18.0);
             chart::bar(out, "track", place);
             let taken = numbers::real(node.store_bytes) / numbers::real(all);
             chart::bar(out, "all", Bar { to: taken, ..place });

@@ -55,12 +55,13 @@ pub(super) fn time(ms: f64) -> String {
     }
 }
 
-/// Returns a part of a whole: `12.3 %`; a dash if there is no whole.
+/// Returns a part of a whole: `12.3 %`; a dash if there is no whole. Never more than all of it: the
+/// last block of a file counts as a whole block, and can have more bytes than the file.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "–".to_owned();
     }
-    let thousandths = u128::from(part) * 1000 / u128::from(whole);
+    let thousandths = u128::from(part.min(whole)) * 1000 / u128::from(whole);
     if part > 0 && thousandths == 0 {
         return "< 0.1 %".to_owned();
     }
@@ -168,6 +169,7 @@ mod tests {
         assert_eq!(percent(0, 7), "0.0 %");
         assert_eq!(percent(1, 1_000_000), "< 0.1 %");
         assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(4096, 4000), "100.0 %");
         assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
     }
 

@@ -107,13 +107,7 @@ fn by_file(out: &mut Markup, image: &ImageReport, shown: usize) {
 fn file_cells(out: &mut Markup, file: &FileShare) {
     table::name(out, &file.path);
     table::bytes(out, file.bytes);
-    // The last block of a file is read whole, and has more bytes than the file.
-    table::share(
-        out,
-        colour(file.layer),
-        file.bytes.min(file.size),
-        file.size,
-    );
+    table::share(out, colour(file.layer), file.bytes, file.size);
     let first = numbers::real(file.first_ms);
     table::number(out, first, &numbers::time(first));
     table::words(out, file.kind.plural());

@@ -100,12 +100,7 @@ pub(super) fn share(out: &mut Markup, class: &str, part: u64, whole: u64) {
             ("height", "6"),
         ];
         out.tag("svg", &hidden, |out| {
-            let place = Bar {
-                from: 0.0,
-                to: 1.0,
-                top: 0.0,
-                height: 6.0,
-            };
+            let place = Bar::new((0.0, 1.0), 0.0, 6.0);
             chart::bar(out, "track", place);
             chart::bar(out, class, Bar { to: share, ..place });
         });

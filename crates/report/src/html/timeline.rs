@@ -152,23 +152,12 @@ impl<'a> View<'a> {
                 let from = self.place(moment).0;
                 let to = moments.peek().map_or(1.0, |next| self.place(next).0);
                 let height = HEIGHT * numbers::real(so_far) / numbers::real(all);
+                let top = BOTTOM - height;
+                let time = numbers::time(from * self.end_ms + self.slice_ms);
+                let told = format!("{} after {time}", numbers::bytes(so_far));
                 out.tag("g", &[], |out| {
-                    let time = numbers::time(from * self.end_ms + self.slice_ms);
-                    out.leaf(
-                        "title",
-                        &[],
-                        &format!("{} after {time}", numbers::bytes(so_far)),
-                    );
-                    chart::bar(
-                        out,
-                        "all",
-                        Bar {
-                            from,
-                            to,
-                            top: BOTTOM - height,
-                            height,
-                        },
-                    );
+                    out.leaf("title", &[], &told);
+                    chart::bar(out, "all", Bar::new((from, to), top, height));
                 });
             }
             self.frame(out, (TOP, BOTTOM));
@@ -185,16 +174,7 @@ impl<'a> View<'a> {
                 let (from, end) = self.place(moment);
                 let height = (STRIP * numbers::real(moment.extents) / numbers::real(most)).max(1.0);
                 let to = from + (end - from) * 0.9;
-                chart::bar(
-                    out,
-                    "work",
-                    Bar {
-                        from,
-                        to,
-                        top: bottom - height,
-                        height,
-                    },
-                );
+                chart::bar(out, "work", Bar::new((from, to), bottom - height, height));
             }
             chart::label(
                 out,
@@ -248,12 +228,7 @@ fn stack(out: &mut Markup, moment: &Moment, most: u64, (from, to): (f64, f64)) {
         // What is there is seen, however little it is.
         let height = (HEIGHT * numbers::real(*bytes) / numbers::real(most)).max(0.5);
         top -= height;
-        let bar = Bar {
-            from,
-            to,
-            top,
-            height,
-        };
+        let bar = Bar::new((from, to), top, height);
         chart::bar(out, colour(layer), bar);
     }
 }

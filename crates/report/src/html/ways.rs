@@ -122,12 +122,7 @@ fn lane(out: &mut Markup, way: &WayReport, warm_ms: Option<f64>, (end_ms, top): 
         return;
     };
     let work_ms = warm_ms.map_or(ms, |warm_ms| warm_ms.min(ms));
-    let place = Bar {
-        from: 0.0,
-        to: work_ms / end_ms,
-        top: top + BAR_TOP,
-        height: BAR_HEIGHT,
-    };
+    let place = Bar::new((0.0, work_ms / end_ms), top + BAR_TOP, BAR_HEIGHT);
     let class = if warm_ms.is_some() { "work" } else { "all" };
     chart::bar(out, class, place);
     if ms > work_ms {
