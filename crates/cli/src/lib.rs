@@ -15,6 +15,7 @@ mod logging;
 mod mount_table;
 mod net_probe;
 mod output;
+mod read_around;
 mod run_dir;
 mod sandbox;
 mod size;

@@ -9,6 +9,7 @@ use yolofs::{Busy, Config, FileSystem, Mount};
 
 use super::LayerPlace;
 use super::served::mount;
+use crate::read_around::ReadAround;
 use crate::source::{Source, space, trace_info};
 
 /// How long the mount may be in use when the recording is over; then it is detached.
@@ -24,10 +25,6 @@ pub(crate) struct RecordedLayer {
     mount: Mount,
 }
 
-#[expect(
-    dead_code,
-    reason = "for first boots under the snapshotter: to go with its first use"
-)]
 impl RecordedLayer {
     /// Mounts a layer with a recorder under it.
     ///
@@ -41,7 +38,7 @@ impl RecordedLayer {
         let reader = source.reader();
         let fs = FileSystem::new(
             Arc::clone(&source.tree) as _,
-            Arc::clone(&reader) as _,
+            Arc::new(ReadAround::new(Arc::clone(&reader))),
             Config::default(),
         )
         .with_sparse(Arc::clone(&reader) as _)
@@ -95,19 +92,5 @@ impl RecordedLayer {
     #[must_use]
     pub(crate) fn is_over(&self) -> bool {
         self.mount.wait_for_users(Duration::ZERO)
-    }
-
-    /// Ends the recording and takes the mount away. Who still uses it, such as a container, is
-    /// served as long as this process lives.
-    ///
-    /// # Errors
-    /// If the mount cannot be taken away.
-    pub(crate) fn finish(self) -> anyhow::Result<(Trace, Source)> {
-        let info = trace_info(&self.source.root, self.started);
-        let trace = self.recorder.finish(info, &self.source.tree);
-        self.mount
-            .unmount(Busy::Lazy, UMOUNT_PATIENCE)
-            .with_context(|| format!("unmounting layer {}", self.place.layer.short()))?;
-        Ok((trace, self.source))
     }
 }

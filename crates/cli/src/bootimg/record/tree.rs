@@ -16,6 +16,7 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::mount_table::needs_root;
 use crate::output::print;
+use crate::read_around::ReadAround;
 use crate::run_dir::RunDir;
 use crate::source::{Source, space, trace_info};
 use crate::store::StoreArgs;
@@ -144,7 +145,7 @@ pub(super) fn mount_recorded(
     };
     let fs = FileSystem::new(
         Arc::clone(&source.tree) as _,
-        Arc::clone(&reader) as _,
+        Arc::new(ReadAround::new(Arc::clone(&reader))),
         config,
     )
     .with_sparse(Arc::clone(&reader) as _)

@@ -1,0 +1,85 @@
+//! Reading around what a recorded boot asks for, on the source's side.
+//!
+//! A recorder's mount reads nothing ahead, so that it sees what was wanted and no more (ADR 4). On
+//! a disk that is bad at small requests that made a recorded boot several times slower than a
+//! native one, for which the kernel reads around each page fault. So the source does that here: a
+//! read of what is not in memory brings its surroundings into the page cache of the *source*. The
+//! trace is the same; the disk sees the requests that it would see without us.
+
+use std::sync::Arc;
+
+use blocks::{BlockRange, BlockSource, FileKey, Residency as _, SourceError};
+use localfs::DirSource;
+
+/// How much is read around, aligned to as much. Of a Python program that a native boot reads with
+/// 374 requests from a disk with 8 MiB of readahead, a recorded one makes 1009 without this, 481
+/// with 128 KiB, 410 with 512 KiB and 386 with 2 MiB.
+const WINDOW_BYTES: u64 = 512 << 10;
+
+/// A source that reads around misses.
+#[derive(Debug)]
+pub(crate) struct ReadAround(Arc<DirSource>);
+
+impl ReadAround {
+    /// Returns `source`, reading around.
+    #[must_use]
+    pub(crate) const fn new(source: Arc<DirSource>) -> Self {
+        Self(source)
+    }
+
+    /// Brings the window around `offset` into the source's page cache. A failure is that of the
+    /// read that was asked for: it says so itself.
+    fn bring(&self, file: &FileKey, offset: u64) {
+        let start = offset - offset % WINDOW_BYTES;
+        let end = start.saturating_add(WINDOW_BYTES).min(file.version.size);
+        if let Ok(len) = usize::try_from(end.saturating_sub(start)) {
+            let _brought = self.0.read_at(file, start, &mut vec![0; len]);
+        }
+    }
+}
+
+impl BlockSource for ReadAround {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let len = buf.len() as u64;
+        if len < WINDOW_BYTES && self.0.is_resident(file, offset, len) == Some(false) {
+            self.bring(file, offset);
+        }
+        self.0.read_at(file, offset, buf)
+    }
+
+    fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
+        self.0.advise(file, ranges);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+    use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+    #[test]
+    fn a_miss_brings_its_surroundings() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let content: Vec<u8> = (0..2_u32 << 20).map(|byte| byte.to_le_bytes()[1]).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        let source = Source::open(dir.path()).unwrap();
+        let key = source
+            .tree
+            .key(source.tree.resolve(b"file").unwrap())
+            .unwrap();
+        let reader = source.reader();
+        let (asked, near) = ((1 << 20) + 4096, (1 << 20) + (256 << 10));
+        assert_eq!(reader.is_resident(&key, near, 4096), Some(false));
+        let mut buf = [0; 4096];
+        let around = ReadAround::new(Arc::clone(&reader));
+        assert_eq!(around.read_at(&key, asked, &mut buf).unwrap(), buf.len());
+        let at = usize::try_from(asked).unwrap();
+        assert_eq!(buf, content[at..at + buf.len()]);
+        assert_eq!(reader.is_resident(&key, near, 4096), Some(true));
+    }
+}
