@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use anyhow::Context as _;
-use blocks::FileId;
+use blocks::{Digest, FileId};
 use bootimg::{Image, ImageId, ImageInfo, Stack, Store, StoredImage};
 use report::{
     Content, Execute, FileKind, FileShare, ImageReport, LayerReport, NamedDigest, Need,
@@ -13,6 +13,7 @@ use report::{
 
 use super::mounts::Mounted;
 use super::subject::Subject;
+use crate::output::count;
 use crate::store::name_of;
 
 /// Permission to execute, for anybody.
@@ -114,51 +115,37 @@ impl<'a> Collector<'a> {
 
     /// A container image: its layers, as they were recorded last.
     fn stack(&self, stack: &Stack) -> anyhow::Result<ImageReport> {
-        let mut layers = Vec::new();
-        for digest in &stack.layers {
-            let store = self.store.context("there is no store")?;
-            let id = store.layer(digest)?;
-            layers.push(Layer {
-                name: digest.to_string(),
-                image: id.map(|id| self.open(&id)).transpose()?,
-            });
-        }
-        let mut digests = vec![NamedDigest {
-            of: "Image".to_owned(),
-            digest: stack.image.to_string(),
-        }];
-        digests.extend(stack.manifest.map(|manifest| NamedDigest {
-            of: "Manifest".to_owned(),
-            digest: manifest.to_string(),
-        }));
-        let infos = || {
-            layers
-                .iter()
-                .filter_map(|layer| layer.image.as_ref())
-                .map(Image::info)
-        };
+        let layers = self.layers_of(stack)?;
+        let infos = || infos(&layers);
+        let tool = infos().last().map(|info| info.source.tool.clone());
         let recording = RecordingReport {
             recorded_at: stack.recorded_at,
-            tool: infos()
-                .last()
-                .map(|info| info.source.tool.clone())
-                .unwrap_or_default(),
+            tool: tool.unwrap_or_default(),
             command: stack.command.clone(),
             runs: infos().map(|info| info.runs).max().unwrap_or(0),
             ready_ms: stack.ready_ms.clone(),
         };
+        let is_ours = |layer| stack.layers.contains(&layer);
         Ok(ImageReport {
             name: stack.reference.clone(),
-            source: format!("container image of {} layers", layers.len()),
-            digests,
+            source: format!("container image of {}", count(layers.len() as u64, "layer")),
+            digests: digests_of(stack),
             recording,
-            mounts: self.mounts_of(|mount| {
-                mount
-                    .layer
-                    .is_some_and(|layer| stack.layers.contains(&layer))
-            }),
+            mounts: self.mounts_of(|mount| mount.layer.is_some_and(is_ours)),
             ..self.layered(&layers)
         })
+    }
+
+    fn layers_of(&self, stack: &Stack) -> anyhow::Result<Vec<Layer>> {
+        let store = self.store.context("there is no store")?;
+        let layers = stack.layers.iter().map(|digest| {
+            let id = store.layer(digest)?;
+            Ok(Layer {
+                name: digest.to_string(),
+                image: id.map(|id| self.open(&id)).transpose()?,
+            })
+        });
+        layers.collect()
     }
 
     fn mounts_of(&self, is_ours: impl Fn(&Mounted) -> bool) -> Vec<report::MountReport> {
@@ -215,6 +202,23 @@ impl<'a> Collector<'a> {
     }
 }
 
+fn digests_of(stack: &Stack) -> Vec<NamedDigest> {
+    let named = |of: &str, digest: &Digest| NamedDigest {
+        of: of.to_owned(),
+        digest: digest.to_string(),
+    };
+    let manifest = stack.manifest.as_ref();
+    let manifest = manifest.map(|manifest| named("Manifest", manifest));
+    let image = named("Image", &stack.image);
+    std::iter::once(image).chain(manifest).collect()
+}
+
+/// Returns what the boot images of the layers say of themselves.
+fn infos(layers: &[Layer]) -> impl Iterator<Item = &ImageInfo> {
+    let images = layers.iter().filter_map(|layer| layer.image.as_ref());
+    images.map(Image::info)
+}
+
 fn touched(info: &ImageInfo) -> u64 {
     info.blocks.saturating_mul(blocks::BLOCK_SIZE as u64)
 }
@@ -222,12 +226,8 @@ fn touched(info: &ImageInfo) -> u64 {
 /// Returns how alike the runs were: the mean over the layers, each by what is read of it; nothing
 /// unless every recorded layer knows.
 fn similarity(layers: &[Layer]) -> Option<u32> {
-    let infos = layers
-        .iter()
-        .filter_map(|layer| layer.image.as_ref())
-        .map(Image::info);
     let (mut sum, mut all) = (0_u128, 0_u128);
-    for info in infos {
+    for info in infos(layers) {
         let blocks = u128::from(info.blocks);
         sum += u128::from(info.source.similarity_ppm?) * blocks;
         all += blocks;

@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
-use bootimg::{Stack, StoredImage};
-use report::{Measured, NodeReport};
+use bootimg::{Stack, Store, StoredImage};
+use report::{ImageReport, Measured, NodeReport};
 
 use super::collect::Collector;
 use super::subject::Subject;
@@ -18,10 +18,31 @@ use super::take_measured;
 /// If the store cannot be read. An image that cannot is left out, and logged.
 pub(super) fn report(
     collector: &Collector<'_>,
-    measured: Option<Measured>,
+    mut measured: Option<Measured>,
     max_bytes: u64,
 ) -> anyhow::Result<NodeReport> {
-    let mut measured = measured;
+    let images = images(collector, measured.as_mut())?;
+    let alone = |stored: &StoredImage| stored.own_bytes.saturating_add(stored.shared_bytes);
+    let alone = collector.stored.values().map(alone);
+    let dir = collector.store().map(Store::dir);
+    let mounts = collector.mounts.iter();
+    Ok(NodeReport {
+        name: host_name(),
+        store: dir.map_or_else(String::new, |dir| dir.display().to_string()),
+        store_max_bytes: max_bytes,
+        store_bytes: dir.map_or(Ok(0), bytes_of)?,
+        unshared_bytes: alone.fold(0, u64::saturating_add),
+        boot_images: collector.stored.len() as u64,
+        images,
+        mounts: mounts.map(|mount| mount.report.clone()).collect(),
+        measured: measured.map_or_else(Vec::new, Measured::into_rest),
+    })
+}
+
+fn images(
+    collector: &Collector<'_>,
+    mut measured: Option<&mut Measured>,
+) -> anyhow::Result<Vec<ImageReport>> {
     let stacks = match collector.store() {
         Some(store) => store.stacks().context("listing the container images")?,
         None => Vec::new(),
@@ -30,36 +51,14 @@ pub(super) fn report(
     for subject in subjects(collector, stacks) {
         match collector.image(&subject) {
             Ok(mut image) => {
-                image.measured = take_measured(measured.as_mut(), &image);
+                image.measured = take_measured(measured.as_deref_mut(), &image);
                 images.push(image);
             }
             Err(error) => log::warn!("{error:#}"),
         }
     }
     images.sort_by(|a, b| a.name.cmp(&b.name));
-    let alone = |stored: &StoredImage| stored.own_bytes.saturating_add(stored.shared_bytes);
-    let dir = collector.store().map(|store| store.dir().to_owned());
-    Ok(NodeReport {
-        name: host_name(),
-        store: dir
-            .as_ref()
-            .map_or_else(String::new, |dir| dir.display().to_string()),
-        store_max_bytes: max_bytes,
-        store_bytes: dir.as_deref().map_or(Ok(0), bytes_of)?,
-        unshared_bytes: collector
-            .stored
-            .values()
-            .map(alone)
-            .fold(0, u64::saturating_add),
-        boot_images: collector.stored.len() as u64,
-        images,
-        mounts: collector
-            .mounts
-            .iter()
-            .map(|mount| mount.report.clone())
-            .collect(),
-        measured: measured.map_or_else(Vec::new, Measured::into_rest),
-    })
+    Ok(images)
 }
 
 fn subjects(collector: &Collector<'_>, stacks: Vec<Stack>) -> Vec<Subject> {
