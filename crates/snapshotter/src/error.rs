@@ -165,6 +165,13 @@ impl SnapshotError {
         self
     }
 
+    /// Returns whether another process has the root.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Catalog { source, .. }
+            if matches!(**source, redb::Error::DatabaseAlreadyOpen))
+    }
+
     /// Returns whether a disk had no room.
     #[must_use]
     pub fn is_no_space(&self) -> bool {

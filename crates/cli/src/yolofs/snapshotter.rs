@@ -8,8 +8,10 @@ mod upper;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use snapshotter::{Config, Lowers, Snapshotter, UpperConfig, WhenFull, service};
 
 use crate::exit::Outcome;
@@ -25,6 +27,11 @@ use upper::{FullArg, UpperArg};
 
 /// Threads for requests: containerd sends few at once, and each waits for a disk.
 const REQUEST_THREADS: usize = 64;
+
+/// How long a former process may take to leave: it answers its last requests, and unmounts.
+const HANDOVER: Duration = Duration::from_secs(30);
+/// How often it is looked whether it has left: nothing tells.
+const HANDOVER_LOOK_MS: u16 = 50;
 
 /// Keep containerd's snapshots, and serve their layers from boot images
 ///
@@ -132,7 +139,7 @@ pub(super) fn run(args: &SnapshotterArgs, store: &StoreArgs) -> anyhow::Result<O
     let config = args.config()?;
     let root = config.root.clone();
     let served = args.lowers(&root, policy, store, &interrupt)?;
-    let snapshotter = Snapshotter::open(config, served.clone())
+    let snapshotter = open(&config, &served, &interrupt)
         .with_context(|| format!("opening the snapshots in {}", root.display()))?;
     // Who has the metadata has the mounts: only now is it sure that no other process lives here.
     served.start()?;
@@ -143,6 +150,26 @@ pub(super) fn run(args: &SnapshotterArgs, store: &StoreArgs) -> anyhow::Result<O
     answered?;
     wait_for_the_last(|| served.in_use())?;
     Ok(Outcome::Done)
+}
+
+/// Opens the snapshots, after a little wait for a former process that is about to leave them.
+fn open(
+    config: &Config,
+    lowers: &ServedLowers,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Snapshotter<ServedLowers>> {
+    let deadline = Instant::now() + HANDOVER;
+    loop {
+        match Snapshotter::open(config.clone(), lowers.clone()) {
+            Err(error) if error.is_in_use() && Instant::now() < deadline => {
+                let mut waits = [PollFd::new(interrupt.fd(), PollFlags::POLLIN)];
+                // Ended early by a signal, which is asked for next.
+                let _events = poll(&mut waits, PollTimeout::from(HANDOVER_LOOK_MS));
+                interrupt.check()?;
+            }
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 /// Answers containerd until we are asked to end, and the requests that run then are answered.

@@ -25,6 +25,9 @@ const THREADS: usize = 2;
 /// Longest wait for layers that are being mounted: what a boot from a busy disk loses in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How often the store is looked at for images that others recorded or pulled.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Serves the layers of a snapshotter. Clones are handles to the same.
 #[derive(Clone, Debug)]
 pub(super) struct ServedLowers(Arc<Shared>);
@@ -95,6 +98,7 @@ impl ServedLowers {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         clear_dead(dir)?;
         self.0.first_boots.start()?;
+        self.0.refresh();
         for number in 0..THREADS {
             let shared = Arc::clone(&self.0);
             let thread = std::thread::Builder::new()
@@ -242,22 +246,20 @@ impl Shared {
     }
 
     fn work(&self) {
-        self.refresh();
         loop {
             let mut now = self.now.lock();
-            let job = loop {
-                if now.ending {
-                    return;
-                }
-                match now.jobs.pop_front() {
-                    Some(job) => break job,
-                    None => self.changed.wait(&mut now),
-                }
-            };
+            if now.ending {
+                return;
+            }
+            let job = now.jobs.pop_front();
+            if job.is_none() {
+                self.changed.wait_for(&mut now, LOOK_EVERY);
+            }
             drop(now);
             match job {
-                Job::Attach(id) => self.attach(id),
-                Job::Detach(id) => self.detach(id),
+                Some(Job::Attach(id)) => self.attach(id),
+                Some(Job::Detach(id)) => self.detach(id),
+                None => self.refresh(),
             }
         }
     }

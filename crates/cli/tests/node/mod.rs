@@ -1,0 +1,314 @@
+//! A containerd of its own, served by a `yolofs snapshotter` of its own.
+
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::lab::{Lab, busybox_root, noise, ok, output, until};
+
+/// What an image of a test is called.
+pub(crate) const IMAGE: &str = "test.local/small:1";
+
+/// crun 1.8 refuses a machine that has both versions of cgroups, so it is not shown the second.
+const CRUN: &str = r#"#!/bin/sh
+exec unshare -m --propagation slave sh -c 'umount -l /sys/fs/cgroup/unified 2>/dev/null
+exec crun --cgroup-manager=disabled "$@"' crun "$@"
+"#;
+
+/// Both daemons; ended, with their containers, when it is dropped.
+pub(crate) struct Node<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+    flags: Vec<String>,
+    snapshotter: Option<Child>,
+    /// Those that were asked to end and still serve someone.
+    former: Vec<Child>,
+    containerd: Option<Child>,
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn start(lab: &'a Lab, flags: &[&str]) -> Self {
+        let dir = lab.make_dir("node");
+        let config = format!(
+            r#"version = 2
+root = "{0}/containerd"
+state = "{0}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "{0}/containerd.sock"
+[proxy_plugins.yolofs]
+type = "snapshot"
+address = "{0}/yolofs.sock"
+"#,
+            dir.display()
+        );
+        fs::write(dir.join("config.toml"), config).unwrap();
+        let mut node = Self {
+            lab,
+            dir,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            snapshotter: None,
+            former: Vec::new(),
+            containerd: None,
+        };
+        node.start_snapshotter();
+        node.start_containerd();
+        node
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    fn log(&self, name: &str) -> (Stdio, Stdio) {
+        let path = self.dir.join(name);
+        let log = File::options().create(true).append(true).open(path);
+        let log = log.unwrap();
+        (log.try_clone().unwrap().into(), log.into())
+    }
+
+    fn said(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.join(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn start_snapshotter(&mut self) {
+        let socket = self.dir.join("yolofs.sock");
+        let (out, err) = self.log("yolofs.log");
+        let child = self
+            .lab
+            .yolofs()
+            .env("YOLOFS_LOG", "info")
+            .arg("snapshotter")
+            .arg("--root")
+            .arg(self.root())
+            .arg("--address")
+            .arg(&socket)
+            .arg("--containerd")
+            .arg(self.dir.join("containerd.sock"))
+            .args(&self.flags)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn();
+        let mut child = child.unwrap();
+        until("the snapshotter to answer", || {
+            let status = child.try_wait().unwrap();
+            assert!(status.is_none(), "it ended: {}", self.said("yolofs.log"));
+            UnixStream::connect(&socket).is_ok()
+        });
+        self.snapshotter = Some(child);
+        // containerd waits longer and longer between two attempts to connect.
+        until("containerd to find the snapshotter", || {
+            self.containerd.is_none() || self.try_ctr(&["snapshots", "ls"]).status.success()
+        });
+    }
+
+    pub(crate) fn start_containerd(&mut self) {
+        let (out, err) = self.log("containerd.log");
+        let child = Command::new("containerd")
+            .arg("--config")
+            .arg(self.dir.join("config.toml"))
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn();
+        let mut child = child.expect("containerd is not installed: apt-get install containerd");
+        until("containerd to answer", || {
+            let status = child.try_wait().unwrap();
+            assert!(
+                status.is_none(),
+                "it ended: {}",
+                self.said("containerd.log")
+            );
+            output(self.client().arg("version")).status.success()
+        });
+        self.containerd = Some(child);
+    }
+
+    /// Asks the snapshotter to end; it may still serve someone.
+    pub(crate) fn stop_snapshotter(&mut self) {
+        let mut child = self.snapshotter.take().unwrap();
+        ok(Command::new("kill").arg(child.id().to_string()));
+        let socket = self.dir.join("yolofs.sock");
+        until("the snapshotter to leave", || {
+            child.try_wait().unwrap().is_some()
+                || !socket.exists() && !self.mounts().iter().any(|m| m.contains("/served/"))
+        });
+        self.former.push(child);
+    }
+
+    pub(crate) fn kill_snapshotter(&mut self) {
+        let mut child = self.snapshotter.take().unwrap();
+        child.kill().and_then(|()| child.wait()).unwrap();
+    }
+
+    pub(crate) fn kill_containerd(&mut self) {
+        let mut child = self.containerd.take().unwrap();
+        child.kill().and_then(|()| child.wait()).unwrap();
+    }
+
+    /// Returns whether all snapshotters that were asked to end have ended.
+    pub(crate) fn former_ended(&mut self) -> bool {
+        self.former
+            .iter_mut()
+            .all(|child| child.try_wait().unwrap().is_some())
+    }
+
+    fn client(&self) -> Command {
+        let mut command = Command::new("ctr");
+        command
+            .arg("--address")
+            .arg(self.dir.join("containerd.sock"))
+            .env("CONTAINERD_SNAPSHOTTER", "yolofs");
+        command
+    }
+
+    /// Runs containerd's client, which must succeed.
+    pub(crate) fn ctr(&self, args: &[&str]) -> String {
+        ok(self.client().args(args)).trim_end().to_owned()
+    }
+
+    /// Runs containerd's client, which may fail.
+    pub(crate) fn try_ctr(&self, args: &[&str]) -> Output {
+        output(self.client().args(args))
+    }
+
+    /// Runs containerd's client in the background.
+    pub(crate) fn spawn_ctr(&self, args: &[&str]) -> Child {
+        let mut command = self.client();
+        command
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.spawn().unwrap()
+    }
+
+    /// Runs a shell in a new container and returns what it said.
+    pub(crate) fn run(&self, flags: &[&str], id: &str, script: &str) -> String {
+        let args = [
+            &["run", "--rm"],
+            flags,
+            &[IMAGE, id, "/bin/sh", "-c", script],
+        ];
+        self.ctr(&args.concat())
+    }
+
+    pub(crate) fn crun(&self) -> String {
+        let path = self.dir.join("crun");
+        fs::write(&path, CRUN).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Returns the mount points in the root.
+    pub(crate) fn mounts(&self) -> Vec<String> {
+        let root = self.root();
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(1));
+        points
+            .filter(|point| point.starts_with(root.to_str().unwrap()))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Returns how many layers are served from boot images.
+    pub(crate) fn served(&self) -> usize {
+        self.mounts()
+            .iter()
+            .filter(|m| m.contains("/served/"))
+            .count()
+    }
+
+    /// Returns how many snapshots have a directory.
+    pub(crate) fn directories(&self) -> usize {
+        fs::read_dir(self.root().join("snapshots")).unwrap().count()
+    }
+
+    /// Removes what keeps images and snapshots alive, and waits until the disk is empty.
+    pub(crate) fn forget_everything(&self) {
+        for lease in self.ctr(&["leases", "ls", "-q"]).split_whitespace() {
+            self.ctr(&["leases", "rm", "--sync", lease]);
+        }
+        for image in self.ctr(&["images", "ls", "-q"]).split_whitespace() {
+            self.ctr(&["images", "rm", "--sync", image]);
+        }
+        until("all snapshots to go", || self.directories() == 0);
+    }
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        let ids = self.client().args(["containers", "ls", "-q"]).output();
+        let ids = ids.map(|ids| String::from_utf8_lossy(&ids.stdout).into_owned());
+        for id in ids.unwrap_or_default().split_whitespace() {
+            let _gone = self.client().args(["tasks", "rm", "-f", id]).output();
+            let _gone = self.client().args(["containers", "rm", id]).output();
+        }
+        let running = [self.containerd.take(), self.snapshotter.take()];
+        for mut child in running.into_iter().flatten().chain(self.former.drain(..)) {
+            let _asked = Command::new("kill").arg(child.id().to_string()).output();
+            let start = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(20)
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ended = child.kill().and_then(|()| child.wait());
+        }
+        if std::thread::panicking() {
+            eprintln!("the snapshotter said:\n{}", self.said("yolofs.log"));
+        }
+    }
+}
+
+/// Makes what `docker save` would of an image of two layers: a shell, and `bytes` of noise.
+pub(crate) fn archive(lab: &Lab, bytes: usize) -> PathBuf {
+    let dir = lab.make_dir("image");
+    busybox_root(&dir.join("base"));
+    let top = lab.make_dir("image/top/srv");
+    fs::write(top.join("greeting"), "hello\n").unwrap();
+    fs::write(top.join("noise"), noise(7, bytes)).unwrap();
+    let layers = ["base", "top"].map(|name| {
+        let tar = format!("{name}.tar");
+        let root = dir.join(name);
+        ok(Command::new("tar")
+            .current_dir(&dir)
+            .args(["-cf", &tar, "-C"])
+            .arg(root)
+            .arg("."));
+        (digest(&dir.join(&tar)), tar)
+    });
+    let config = serde_json::json!({
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
+        "rootfs": {"type": "layers", "diff_ids": layers.each_ref().map(|(digest, _)| digest)},
+    });
+    let manifest = serde_json::json!([{
+        "Config": "config.json",
+        "RepoTags": [IMAGE],
+        "Layers": layers.each_ref().map(|(_, tar)| tar),
+    }]);
+    fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+    let names = ["config.json", "manifest.json", "base.tar", "top.tar"];
+    ok(Command::new("tar")
+        .current_dir(&dir)
+        .args(["-cf", "image.tar"])
+        .args(names));
+    dir.join("image.tar")
+}
+
+fn digest(file: &Path) -> String {
+    let sum = ok(Command::new("sha256sum").arg(file));
+    format!("sha256:{}", sum.split(' ').next().unwrap())
+}
