@@ -16,6 +16,9 @@ use crate::programs::{Programs, Served, json};
 /// Attaching reads boot images from the store and pushes them into the page cache.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// A program does not do the same each time; what one run left out, another may have read.
+const RUNS: &str = "3";
+
 /// Images whose layers are mounted in place, until they are detached by dropping this.
 #[derive(Debug)]
 pub struct Attached<'a> {
@@ -52,7 +55,7 @@ pub fn record(programs: &Programs, docker: &Docker, program: Program) -> anyhow:
         .arg("record")
         .arg(format!("docker://{}", program.image()));
     command.args(["--docker-host", &docker.address()]);
-    command.args(["--run-args", "--network=none"]);
+    command.args(["--run-args", "--network=none", "--runs", RUNS]);
     json(command).with_context(|| format!("recording the boot of {}", program.image()))
 }
 

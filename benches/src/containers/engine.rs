@@ -97,11 +97,14 @@ impl Docker {
         Ok(run_ok(command, COMMAND_DEADLINE)?.output.trim().to_owned())
     }
 
-    /// Runs a container of an empty image, after which all files of the engine's own are in memory.
+    /// Brings all files of the engine's own into memory: its programs and databases, by running a
+    /// container of an empty image, and what it notes of images, by reading all of its directory
+    /// but the layers' content.
     ///
     /// # Errors
     /// If it fails.
     pub fn warm_up(&self) -> anyhow::Result<()> {
+        read_all(&self.data_root).context("reading the engine's own files")?;
         self.call(&["run", "--rm", "--network=none", EMPTY_IMAGE])
             .map(drop)
     }
@@ -137,6 +140,23 @@ impl Drop for Docker {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Reads everything below `dir`, except what is content of layers and containers.
+fn read_all(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let (kind, path) = (entry.file_type()?, entry.path());
+        let is_content = entry.file_name() == "diff" || entry.file_name() == "merged";
+        if kind.is_dir() && !is_content {
+            read_all(&path)?;
+        } else if kind.is_file() {
+            fs::read(&path)?;
+        } else if kind.is_symlink() {
+            fs::read_link(&path)?;
+        }
+    }
+    Ok(())
 }
 
 fn host(socket: &Path) -> String {

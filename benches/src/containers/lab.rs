@@ -26,8 +26,9 @@ use crate::throttle::Throttle;
 
 /// What "cold" and "warm" mean for containers, in words, for the report.
 pub const PROCEDURE: &str = "sync; echo 3 > /proc/sys/vm/drop_caches; read fio, bootimg, yolofs and \
-their libraries; run a container of an empty image, so that all files of the engine's own (docker, \
-dockerd, containerd, its shim, runc, their databases) are warm and only the image's are cold; then, \
+their libraries; read all of the engine's directory but the layers, and run a container of an empty \
+image, so that all files of the engine's own (docker, dockerd, containerd, its shim, runc, their \
+databases) are warm and only the layers are cold; then, \
 for native warm, start the image once and remove it, for yolofs, attach it (which prewarms); sync; \
 impose the limit; start the neighbour; docker run";
 
