@@ -1,5 +1,7 @@
 //! `bootimg push`, `pull` and `prewarm --pull` between nodes, over real registries.
 
+// Needs no root, but docker-registry, skopeo, htpasswd, openssl and olareg.
+#![cfg(feature = "privileged")]
 #![allow(
     clippy::unwrap_used,
     clippy::allow_attributes,
@@ -195,7 +197,7 @@ fn travels_between_nodes(kind: Kind, found_by: &str) {
         fs::read_dir(there.path("store/pulling")).unwrap().count(),
         0
     );
-    run(&mut bootimg(&there, &["verify"]).arg(layer_name(&image.layers[0])));
+    run(bootimg(&there, &["verify"]).arg(layer_name(&image.layers[0])));
     let again = json(&mut bootimg(&there, &["pull", &app, "--json"]));
     assert_eq!(
         (outcomes(&again), again["fetched_bytes"].as_u64()),

@@ -1,5 +1,7 @@
 //! The registry protocol against real registries, and against a proxy that treats it badly.
 
+// Needs no root, but docker-registry, skopeo, htpasswd, openssl and olareg.
+#![cfg(feature = "privileged")]
 #![allow(
     clippy::unwrap_used,
     clippy::allow_attributes,

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -20,6 +21,8 @@ use crate::interrupt::Interrupt;
 
 /// A helper may ask a person for a pass phrase.
 const HELPER_DEADLINE: Duration = Duration::from_secs(120);
+/// It has ended: what it printed is in the pipe.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes of a password, or of what a helper prints.
 const SECRET_MAX: u64 = 64 << 10;
 
@@ -113,21 +116,21 @@ fn ask_helper(name: &str, server: &str) -> anyhow::Result<Option<Credentials>> {
         .spawn()
         .with_context(|| format!("starting {program}"))?;
     let (input, output) = (child.stdin.take(), child.stdout.take());
-    let reader = std::thread::Builder::new()
-        .name("helper".to_owned())
+    let (sender, answer) = sync_channel(1);
+    let reader = std::thread::Builder::new().name("helper".to_owned());
+    reader
         .spawn(move || {
-            let mut answer = Vec::new();
-            let mut output = output
-                .into_iter()
-                .flat_map(|output| output.take(SECRET_MAX).bytes());
-            answer.extend(output.by_ref().map_while(Result::ok));
-            answer
+            let mut text = Vec::new();
+            let read = output.map(|output| output.take(SECRET_MAX).read_to_end(&mut text));
+            // Nobody waits any more, or half an answer: that decodes to nothing.
+            let _sent = (sender.send(text), read);
         })
         .context("starting a thread")?;
     // A helper that does not listen fails below.
     let _told = input.map(|mut input| input.write_all(server.as_bytes()));
     let is_good = ended_well(&mut child).with_context(|| program.clone())?;
-    let answer = reader.join().unwrap_or_default();
+    // What the helper started may live on and hold the pipe: it is not waited for.
+    let answer = answer.recv_timeout(ANSWER_DEADLINE).unwrap_or_default();
     if !is_good {
         log::debug!("{program} knows nothing of {server}");
         return Ok(None);
