@@ -368,3 +368,35 @@ fn privileged_layouts_and_archives_are_recorded_without_an_engine() {
     assert!(why.contains("damaged"), "{why}");
     room.assert_clean();
 }
+
+#[test]
+fn privileged_what_an_archive_told_serves_docker() {
+    let room = Room::new();
+    let archive = format!("docker-archive:{}", room.archive().display());
+    let told = room.recorded(&archive, &["--until", "exit", "--", "cat", "/data/app1"]);
+    assert_eq!(kept(&told, 1, "blocks"), DATA_BLOCKS, "{told}");
+    ok(&mut room.docker.yolofs(&room.lab, &["attach", "app"]));
+    assert_eq!(room.docker.served_layers(&room.lab, "app"), 2);
+    // Bound to Docker's directories: the blocks come from there.
+    let dir = room.docker.layers("app")[1].1.display().to_string();
+    let images = json(room.lab.bootimg().args(["ls", "--json"]));
+    let bound = images.as_array().unwrap().iter();
+    let bound = bound.filter(|image| image["source"].as_str().unwrap().ends_with(&dir));
+    let blocks: Vec<_> = bound.map(|image| image["blocks"].as_u64()).collect();
+    assert_eq!(blocks, [Some(DATA_BLOCKS)], "{images}");
+    let mut run = room.docker.docker();
+    let run = output(run.args(["run", "--rm", "app", "cat", "/data/app1"]));
+    assert!(run.stdout == noise(101, 20_000), "the file is another one");
+
+    // What is served comes from the page cache: it cannot be recorded.
+    let why = fails(
+        1,
+        &mut room.record("app", &["--until", "exit", "--", "true"]),
+    );
+    assert!(why.contains("yolofs docker detach"), "{why}");
+    ok(&mut room.docker.yolofs(&room.lab, &["detach", "app"]));
+    let both = room.recorded("app", &["--until", "exit", "--", "cat", "/data/app2"]);
+    assert_eq!(kept(&both, 1, "recorded_blocks"), DATA_BLOCKS);
+    assert_eq!(kept(&both, 1, "blocks"), 2 * DATA_BLOCKS, "{both}");
+    room.assert_clean();
+}
