@@ -179,9 +179,9 @@ impl<'a> View<'a> {
             chart::label(
                 out,
                 "axis",
-                1.0,
-                TOP + 9.0,
-                &format!("at most {}", numbers::count(most)),
+                0.0,
+                TOP - 5.0,
+                &numbers::things(most, "extent"),
             );
             chart::time_axis(out, self.end_ms, (TOP, bottom));
         });
