@@ -38,6 +38,38 @@ pub(crate) fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> 
     Ok(with_label(&table, kind, label))
 }
 
+/// A directory, as the mounts see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Something is mounted on it.
+    Mountpoint,
+    /// It is part of a mount whose changes other namespaces see as well.
+    InShared,
+    /// It is part of a mount that keeps its changes for itself.
+    InPrivate,
+}
+
+/// Returns how a directory stands, by its absolute path without symbolic links.
+///
+/// # Errors
+/// If the table cannot be read.
+pub(crate) fn standing(dir: &Path) -> anyhow::Result<Standing> {
+    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
+    Ok(standing_in(&table, dir))
+}
+
+fn standing_in(table: &[u8], dir: &Path) -> Standing {
+    let lines = table.split(|byte| *byte == b'\n').filter_map(parse);
+    let holding = lines.filter(|line| dir.starts_with(&line.mountpoint));
+    // The deepest mount point; of those at the same place the one mounted last.
+    let nearest = holding.max_by_key(|line| line.mountpoint.components().count());
+    match nearest {
+        Some(line) if line.mountpoint == dir => Standing::Mountpoint,
+        Some(line) if line.shared => Standing::InShared,
+        _ => Standing::InPrivate,
+    }
+}
+
 fn with_label(table: &[u8], kind: &str, label: &str) -> Vec<PathBuf> {
     let lines = table.split(|byte| *byte == b'\n').rev();
     let lines = lines.filter_map(parse);
@@ -71,18 +103,24 @@ fn topmost(table: &[u8], mountpoint: &Path) -> Option<String> {
 /// What a line of the table says.
 struct Line {
     mountpoint: PathBuf,
+    shared: bool,
     kind: String,
     source: String,
 }
 
-/// Returns field 5 of a line and, behind the separator, the fields 1 and 2.
+/// Returns field 5 of a line, whether `shared` is among the optional fields behind field 6 and,
+/// behind the separator, the fields 1 and 2.
 fn parse(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mountpoint = unescape(fields.nth(4)?);
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let mut shared = false;
+    for optional in fields.by_ref().skip(1).take_while(|field| *field != b"-") {
+        shared |= optional.starts_with(b"shared:");
+    }
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     Some(Line {
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
+        shared,
         kind: text(fields.next()?),
         source: text(fields.next()?),
     })
@@ -136,6 +174,18 @@ mod tests {
         assert_eq!(found("fuse.yolofs", "/srv"), [Path::new("/mnt/a b")]);
         assert!(found("fuse.yolofs", "tmpfs").is_empty());
         assert!(found("tmpfs", "/srv").is_empty());
+    }
+
+    #[test]
+    fn a_directory_stands_in_the_deepest_mount_or_is_one() {
+        let table = [TABLE, b"50 21 0:40 / /srv rw - ext4 /dev/vdb rw\n"].concat();
+        let stands = |dir| standing_in(&table, Path::new(dir));
+        assert_eq!(stands("/var/lib/docker"), Standing::InShared);
+        assert_eq!(stands("/srv/docker"), Standing::InPrivate);
+        assert_eq!(stands("/srv"), Standing::Mountpoint);
+        assert_eq!(stands("/srvx"), Standing::InShared);
+        // Only `shared` counts: a slave's own changes stay its own.
+        assert_eq!(stands("/mnt/a b/c"), Standing::InPrivate);
     }
 
     #[test]

@@ -124,6 +124,31 @@ fn privileged_docker_may_restart() {
 }
 
 #[test]
+fn privileged_docker_removes_images_after_a_restart() {
+    let lab = Lab::new();
+    let mut docker = Dockerd::start(&lab, &[]);
+    docker.import_base(&lab);
+    docker.build(&lab, "app", "base");
+    docker.record(&lab, "app");
+    ok(&mut docker.yolofs(&lab, &["attach", "app"]));
+    // Here Docker mounts its directory over itself. What was mounted below before that would be
+    // hidden, and keep the layer's directory from being removed.
+    docker.stop();
+    docker.start_again();
+    until("the layers to be served again", || {
+        docker.served_layers(&lab, "app") == 2
+    });
+    assert_eq!(docker.mounts().len(), 2);
+    let dirs = docker.layers("app");
+    docker.run(&["rmi", "app", "base"]);
+    for (_, dir) in dirs {
+        assert!(!dir.exists(), "{} stays", dir.display());
+    }
+    until("the layers to be let go", || docker.mounts().is_empty());
+    ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+}
+
+#[test]
 fn privileged_docker_layers_changed_by_hand_are_read_as_they_are() {
     let lab = Lab::new();
     let docker = Dockerd::start(&lab, &[]);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use blocks::Digest;
 use yolofs::Busy;
 
@@ -16,6 +16,7 @@ use super::data_root::{DataRoot, RootImage, RootLayer};
 use super::talk::ImageStatus;
 use super::wanted::Wanted;
 use crate::layers::{Attach, LayerPlace, LayerServer};
+use crate::mount_table::{Standing, standing};
 
 /// How soon what failed is tried again; it doubles with each failure.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -91,6 +92,8 @@ pub(super) fn reconcile(
         .map(|layer| (layer.dir.clone(), layer))
         .collect();
     problems.0.retain(|dir, _| layers.contains_key(dir));
+    // Without layers to attach it does not matter; those that are attached stay.
+    let waiting = hides_mounts(root)?;
     let mut served = BTreeSet::new();
     for target in server.targets() {
         if layers.contains_key(&target) {
@@ -103,6 +106,15 @@ pub(super) fn reconcile(
         if served.contains(&dir) || problems.must_wait(&dir) {
             continue;
         }
+        if waiting {
+            let why = anyhow!(
+                "Docker is not running, and will mount {} over itself when it starts: waiting for \
+                 that, because what is mounted below before it would be hidden",
+                root.path().display()
+            );
+            problems.add(root.path().to_owned(), &why);
+            break;
+        }
         match attach(server, root, &layer, label) {
             Ok(()) => {
                 let _solved = problems.0.remove(&dir);
@@ -111,6 +123,17 @@ pub(super) fn reconcile(
         }
     }
     Ok(())
+}
+
+/// Whether Docker is going to mount its directory over itself. Where the directory's mount is
+/// private, which it is unless systemd made it shared, Docker does so when it starts, and undoes it
+/// when it ends. A mount that we make in between would be hidden: out of our reach, and still in the
+/// way of Docker when it removes the layer.
+///
+/// # Errors
+/// If the list of mounts cannot be read.
+pub(super) fn hides_mounts(root: &DataRoot) -> anyhow::Result<bool> {
+    Ok(standing(root.path())? == Standing::InPrivate)
 }
 
 fn attach(

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 
 use super::data_root::{DataRoot, Stamp};
-use super::reconcile::{Problems, known_images, reconcile};
+use super::reconcile::{Problems, hides_mounts, known_images, reconcile};
 use super::start::{Started, WhenIdle, tell};
 use super::station::Station;
 use super::talk::{Ask, DockerStatus, Told};
@@ -57,6 +57,8 @@ struct Seen {
     store: Option<SystemTime>,
     /// Mounts of ours that somebody else had unmounted by then.
     lost: u64,
+    /// Whether Docker's directory is still to be mounted over itself; `None` if nobody can tell.
+    hides_mounts: Option<bool>,
 }
 
 /// How a worker begins.
@@ -150,6 +152,7 @@ impl Worker {
             docker: self.root.stamp(),
             store: self.server.store().named_at(),
             lost: self.server.lost(),
+            hides_mounts: hides_mounts(&self.root).ok(),
         };
         let next_try = now.problems.next_try();
         if seen == now.seen && next_try.is_none_or(|at| at > Instant::now()) {
