@@ -16,7 +16,7 @@ mod registries;
 mod sample;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Cursor, Write as _};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -441,7 +441,12 @@ fn hostile_artifacts_leave_the_store_as_it_was() {
     let push = |bytes: &[u8]| {
         let mut go = |_| ControlFlow::Continue(());
         repository
-            .push_blob(digest_of(bytes), bytes.len() as u64, bytes, &mut go)
+            .push_blob(
+                digest_of(bytes),
+                bytes.len() as u64,
+                Cursor::new(bytes),
+                &mut go,
+            )
             .unwrap();
     };
     push(garbage);

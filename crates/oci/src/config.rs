@@ -96,8 +96,8 @@ impl ImageConfig {
         };
         match written.rootfs.diff_ids.len() {
             0 => return rule("an image has a layer"),
-            LAYERS_MAX.. => return rule("an image has fewer than 500 layers"),
-            _ => {}
+            1..=LAYERS_MAX => {}
+            _ => return rule("an image has at most 500 layers"),
         }
         Ok(written.into())
     }

@@ -13,6 +13,7 @@ mod sample;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Cursor;
 use std::ops::ControlFlow;
 
 use blocks::Digest;
@@ -61,10 +62,15 @@ fn descriptor(media_type: &str, bytes: &[u8]) -> Descriptor {
 fn artifact(repository: &Repository, subject: &Descriptor, blob: &[u8]) -> Manifest {
     let config = b"{}";
     repository
-        .push_blob(digest_of(config), 2, &config[..], &mut go)
+        .push_blob(digest_of(config), 2, Cursor::new(config), &mut go)
         .unwrap();
     repository
-        .push_blob(digest_of(blob), blob.len() as u64, blob, &mut go)
+        .push_blob(
+            digest_of(blob),
+            blob.len() as u64,
+            Cursor::new(blob),
+            &mut go,
+        )
         .unwrap();
     Manifest {
         schema_version: 2,
@@ -184,7 +190,7 @@ fn blobs_of_any_length_go_up_and_come_back() {
                 ControlFlow::Continue(())
             };
             repository
-                .push_blob(digest, blob.len() as u64, blob.as_slice(), &mut watch)
+                .push_blob(digest, blob.len() as u64, Cursor::new(&blob), &mut watch)
                 .unwrap();
             assert!(most < blob.len().max(1) as u64);
             assert!(repository.has_blob(digest, &mut go).unwrap());
@@ -196,7 +202,7 @@ fn blobs_of_any_length_go_up_and_come_back() {
             assert!(fs::read(&to).unwrap() == blob, "{kind:?} {len}");
         }
         // A blob that is not what was said is not taken.
-        let wrong = repository.push_blob(digest_of(b"a"), 1, &b"b"[..], &mut go);
+        let wrong = repository.push_blob(digest_of(b"a"), 1, Cursor::new(b"b"), &mut go);
         assert!(
             matches!(wrong, Err(RegistryError::Refused { .. })),
             "{wrong:?}"
@@ -229,7 +235,7 @@ fn name_and_password_are_asked_for() {
     }
     let repository = repository(&registry.host(), &as_user(name, password));
     repository
-        .push_blob(digest_of(b"x"), 1, &b"x"[..], &mut go)
+        .push_blob(digest_of(b"x"), 1, Cursor::new(b"x"), &mut go)
         .unwrap();
     assert!(repository.has_blob(digest_of(b"x"), &mut go).unwrap());
 }
@@ -243,7 +249,7 @@ fn a_certificate_needs_an_authority() {
     };
     let repository = repository(&registry.host(), &trusting);
     repository
-        .push_blob(digest_of(b"x"), 1, &b"x"[..], &mut go)
+        .push_blob(digest_of(b"x"), 1, Cursor::new(b"x"), &mut go)
         .unwrap();
     assert!(repository.has_blob(digest_of(b"x"), &mut go).unwrap());
     // Of another authority, and of none.
@@ -276,7 +282,7 @@ fn a_pull_that_was_cut_goes_on_where_it_was() {
         .push_blob(
             digest_of(&blob),
             blob.len() as u64,
-            blob.as_slice(),
+            Cursor::new(&blob),
             &mut go,
         )
         .unwrap();
@@ -316,6 +322,38 @@ fn a_pull_that_was_cut_goes_on_where_it_was() {
         .unwrap();
 }
 
+/// One cut in the middle is not even noticed.
+#[test]
+fn a_transfer_that_is_cut_once_goes_on() {
+    let registry = Registry::start(Kind::Docker);
+    let proxy = Proxy::before(&registry);
+    let through = repository(&proxy.host(), &plain());
+    let blob: Vec<u8> = (0..20_000_000_u32)
+        .map(|n| n.to_le_bytes()[n as usize % 3])
+        .collect();
+    // In the middle of the answer to the first piece.
+    proxy.cut_once_after(700);
+    through
+        .push_blob(
+            digest_of(&blob),
+            blob.len() as u64,
+            Cursor::new(&blob),
+            &mut go,
+        )
+        .unwrap();
+    let before = proxy.bytes();
+    proxy.cut_once_after(5_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("blob");
+    let pulled = through
+        .pull_blob(&descriptor("", &blob), &to, &mut go)
+        .unwrap();
+    assert_eq!((pulled.fetched, pulled.resumed), (blob.len() as u64, 0));
+    assert!(fs::read(&to).unwrap() == blob);
+    let came = proxy.bytes() - before;
+    assert!(came < blob.len() as u64 + 100_000, "{came}");
+}
+
 #[test]
 fn wrong_bytes_and_lengths_are_refused() {
     let registry = Registry::start(Kind::Docker);
@@ -326,7 +364,7 @@ fn wrong_bytes_and_lengths_are_refused() {
         .push_blob(
             digest_of(&blob),
             blob.len() as u64,
-            blob.as_slice(),
+            Cursor::new(&blob),
             &mut go,
         )
         .unwrap();

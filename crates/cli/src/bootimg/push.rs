@@ -1,7 +1,7 @@
 //! `bootimg push`: the boot images of a container image into a registry.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Cursor};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
@@ -270,7 +270,7 @@ fn push_description(
     let bar = byte_bar("pushing", len);
     let mut watch = transfer(&bar, interrupt);
     if !repository.has_blob(digest, &mut watch)? {
-        repository.push_blob(digest, len, document.as_slice(), &mut watch)?;
+        repository.push_blob(digest, len, Cursor::new(&document), &mut watch)?;
     }
     Ok(Descriptor::new(STACK, digest, len))
 }

@@ -1,7 +1,7 @@
 //! Blobs of a repository: pushed if they are not there, pulled to a file and resumed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use blocks::Digest;
@@ -15,7 +15,9 @@ use crate::{BlobError, Descriptor, Watch};
 
 /// Bytes that go up in one request: enough that a request costs little, and little enough to be
 /// in memory.
-const PIECE: usize = 8 << 20;
+const PIECE: u64 = 8 << 20;
+/// Uploads of one blob before a push gives up.
+const PUSH_TRIES: u32 = 3;
 /// Attempts in a row that bring nothing new before a pull gives up.
 const IDLE_TRIES: u32 = 5;
 const OCTETS: &str = "application/octet-stream";
@@ -55,37 +57,50 @@ impl Repository {
         &self,
         digest: Digest,
         len: u64,
-        mut content: impl io::Read,
+        mut content: impl Read + Seek,
         watch: Watch<'_>,
     ) -> Result<(), RegistryError> {
-        let doing = "pushing a blob";
-        let start = Request::new(doing, Method::POST, format!("{}/blobs/uploads/", self.base));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.push_pieces(digest, len, &mut content, &mut *watch) {
+                Err(error) if tries < PUSH_TRIES && is_cut(&error) => {
+                    log::debug!("pushing {digest} again: {error}");
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn push_pieces(
+        &self,
+        digest: Digest,
+        len: u64,
+        content: &mut (impl Read + Seek),
+        watch: Watch<'_>,
+    ) -> Result<(), RegistryError> {
+        let reading = |source| RegistryError::File {
+            doing: "reading what is pushed as",
+            path: PathBuf::from(digest.to_string()),
+            source,
+        };
+        let url = format!("{}/blobs/uploads/", self.base);
+        let start = Request::new("pushing a blob", Method::POST, url);
         let mut place = self.upload_place(&self.http.ask(&start, &mut *watch)?)?;
+        content.rewind().map_err(reading)?;
         let mut sent = 0;
         loop {
             let mut piece = Vec::new();
-            let read = (&mut content).take(PIECE as u64).read_to_end(&mut piece);
-            read.map_err(|source| RegistryError::File {
-                doing: "reading what is pushed",
-                path: PathBuf::from(digest.to_string()),
-                source,
-            })?;
+            let mut next = content.take(PIECE);
+            next.read_to_end(&mut piece).map_err(reading)?;
             let end = sent + piece.len() as u64;
-            let is_last = end >= len || piece.is_empty();
-            let mut request = match is_last {
-                true => Request::new(doing, Method::PUT, with_digest(&place, digest)),
-                false => Request::new(doing, Method::PATCH, place.to_string()),
+            let which = match end >= len || piece.is_empty() {
+                true => Piece::Last,
+                false => Piece::Middle,
             };
-            let range = format!("{sent}-{}", end.saturating_sub(1));
-            if let (Ok(range), false) = (HeaderValue::from_str(&range), is_last && sent == 0) {
-                request.headers.insert(CONTENT_RANGE, range);
-            }
-            request
-                .headers
-                .insert(CONTENT_TYPE, HeaderValue::from_static(OCTETS));
-            request.body = piece;
+            let request = piece_request(&place, digest, sent, piece, which);
             let answer = self.http.ask(&request, &mut |_| watch(sent))?;
-            if is_last {
+            if which == Piece::Last {
                 return Ok(());
             }
             place = self.upload_place(&answer)?;
@@ -185,6 +200,43 @@ impl Repository {
                 .map_err(|error| error.into_registry_error(self, blob))?;
         }
         Ok(())
+    }
+}
+
+/// Where a piece stands in its blob.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// More will follow.
+    Middle,
+    /// It ends the blob.
+    Last,
+}
+
+fn piece_request(place: &Url, digest: Digest, sent: u64, piece: Vec<u8>, which: Piece) -> Request {
+    let doing = "pushing a blob";
+    let end = (sent + piece.len() as u64).saturating_sub(1);
+    let range = HeaderValue::from_str(&format!("{sent}-{end}"));
+    let is_whole = which == Piece::Last && sent == 0;
+    let mut request = match which {
+        Piece::Last => Request::new(doing, Method::PUT, with_digest(place, digest)),
+        Piece::Middle => Request::new(doing, Method::PATCH, place.to_string()),
+    };
+    let octets = HeaderValue::from_static(OCTETS);
+    request.headers.insert(CONTENT_TYPE, octets);
+    if let (Ok(range), false) = (range, is_whole) {
+        request.headers.insert(CONTENT_RANGE, range);
+    }
+    request.body = piece;
+    request
+}
+
+/// Whether an upload was cut: it ended without an answer, or the registry has another part of it
+/// than it was told. Then it starts anew.
+fn is_cut(error: &RegistryError) -> bool {
+    match error {
+        RegistryError::NoAnswer { .. } | RegistryError::TooSlow { .. } => true,
+        RegistryError::Refused { status, .. } => matches!(status, 404 | 416),
+        _ => false,
     }
 }
 

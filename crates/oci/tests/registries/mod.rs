@@ -223,6 +223,8 @@ struct State {
     back: AtomicU64,
     /// Bytes that may come back before all connections are cut; negative for any number.
     budget: AtomicI64,
+    /// Whether the first cut is the last one.
+    once: AtomicBool,
     /// Whether every byte `X` of what comes back becomes a `Y`.
     lies: AtomicBool,
     connections: AtomicU64,
@@ -281,6 +283,12 @@ impl Proxy {
         self.state.budget.store(bytes, SeqCst);
     }
 
+    /// Cuts a connection after so many more bytes, and lets everything else pass.
+    pub(crate) fn cut_once_after(&self, bytes: i64) {
+        self.state.once.store(true, SeqCst);
+        self.cut_after(bytes);
+    }
+
     pub(crate) fn stop_cutting(&self) {
         self.cut_after(-1);
     }
@@ -323,6 +331,9 @@ impl State {
             }
             self.back.fetch_add(allowed as u64, SeqCst);
             if allowed < count {
+                if self.once.load(SeqCst) {
+                    self.budget.store(-1, SeqCst);
+                }
                 break;
             }
         }
