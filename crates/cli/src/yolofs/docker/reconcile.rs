@@ -154,8 +154,9 @@ fn attach(
         label: label.to_owned(),
     };
     let attached = server.attach(&place);
-    if !root.has(layer) {
-        // What failed, failed because it is gone.
+    if !root.has(layer) || hides_mounts(root)? {
+        // What failed, failed because it is gone. And a Docker that just ended takes away what it
+        // had mounted over its directory, but not what came after that.
         return server.detach(&layer.dir, Busy::Lazy);
     }
     if attached? == Attach::Attached {
