@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
+use blocks::Digest;
 use parking_lot::{Condvar, Mutex};
 use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 use yolofs::Busy;
@@ -134,10 +135,7 @@ impl Lowers for ServedLowers {
         self.0.refresh();
         let shared = &self.0;
         if snapshot.kind == Kind::Active {
-            let is_known = layers
-                .first()
-                .and_then(LayerDir::chain_id)
-                .is_none_or(|top| shared.now.lock().chains.is_image(&top));
+            let is_known = |top: &Digest| shared.now.lock().chains.is_image(top);
             let recorded = shared.first_boots.places(snapshot, layers, is_known);
             if let Some(places) = recorded {
                 return places;

@@ -9,7 +9,7 @@ use bootimg::{Stack, Store};
 use engine::containerd::{Containerd, Described};
 use tracer::MergeOptions;
 
-use super::Boot;
+use super::boot::Boot;
 use crate::interrupt::Interrupt;
 use crate::layers::keep::{About, Earlier, keep_layer};
 
@@ -76,8 +76,8 @@ impl Keeper {
         let namespace = boot.key.split('/').next().unwrap_or_default();
         let containerd = Containerd::connect(&self.containerd, namespace, SNAPSHOTTER)
             .context("asking which image it is (--containerd names the socket)")?;
-        let image = containerd.with_chain(&boot.top)?;
-        image.with_context(|| no_image(namespace, &boot.top))
+        let image = containerd.with_chain(&boot.top())?;
+        image.with_context(|| no_image(namespace, &boot.top()))
     }
 }
 

@@ -1,0 +1,223 @@
+//! One container's first boot, from the preparation of its snapshot to its removal.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use blocks::Digest;
+use parking_lot::{Condvar, Mutex};
+use snapshotter::LayerDir;
+
+use super::Keeper;
+use crate::layers::{LayerPlace, RecordedLayer};
+
+/// Longest recording: a container that reads for so long is no longer booting.
+const LONGEST: Duration = Duration::from_secs(120);
+/// How often it is looked whether a container read anything yet.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+
+/// Why a recording ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The container is gone.
+    Gone,
+    /// So are we, soon.
+    Leaving,
+}
+
+/// A boot whose layers are mounted with recorders.
+#[derive(Debug)]
+pub(super) struct Boot {
+    /// The container's key: `namespace/number/name`.
+    pub(super) key: String,
+    /// The chain ID of the whole image.
+    top: Digest,
+    dir: PathBuf,
+    /// Nearest first, as overlayfs has them.
+    pub(super) layers: Vec<RecordedLayer>,
+    quiet: Duration,
+    pub(super) started: Instant,
+    now: Mutex<Now>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Now {
+    /// It was quiet, or it took too long.
+    is_booted: bool,
+    end: Option<End>,
+}
+
+impl Boot {
+    /// Mounts the layers below `dir`.
+    pub(super) fn start(
+        dir: &Path,
+        key: &str,
+        layers: &[LayerDir],
+        top: Digest,
+        quiet: Duration,
+    ) -> anyhow::Result<Self> {
+        let layers = layers.iter().map(|layer| {
+            let target = dir.join(layer.id.to_string());
+            std::fs::create_dir_all(&target)
+                .with_context(|| format!("making {}", target.display()))?;
+            RecordedLayer::start(&LayerPlace {
+                // Only for people who read a log: the diff ID is not known yet.
+                layer: layer.chain_id().unwrap_or(top),
+                source: layer.dir.clone(),
+                target,
+                label: format!("recorded:{key}"),
+            })
+        });
+        Ok(Self {
+            key: key.to_owned(),
+            top,
+            dir: dir.to_owned(),
+            layers: layers.collect::<anyhow::Result<_>>()?,
+            quiet,
+            started: Instant::now(),
+            now: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    pub(super) const fn top(&self) -> Digest {
+        self.top
+    }
+
+    /// Returns where the layers are mounted.
+    pub(super) fn places(&self) -> Vec<Option<PathBuf>> {
+        let layers = self.layers.iter();
+        layers
+            .map(|layer| Some(layer.place().target.clone()))
+            .collect()
+    }
+
+    pub(super) fn is_recording(&self) -> bool {
+        let now = self.now.lock();
+        !now.is_booted && now.end.is_none()
+    }
+
+    pub(super) fn end(&self, end: End) {
+        self.now.lock().end.get_or_insert(end);
+        self.changed.notify_all();
+    }
+
+    /// Returns when something was read last.
+    pub(super) fn last_event(&self) -> Option<Instant> {
+        let layers = self.layers.iter();
+        layers.filter_map(RecordedLayer::last_event).max()
+    }
+
+    /// Returns how many of the layers somebody uses.
+    pub(super) fn in_use(&self) -> usize {
+        self.layers.iter().filter(|layer| !layer.is_over()).count()
+    }
+
+    /// Has the boot kept when it is over, and takes the mounts away when the container is gone.
+    fn follow(&self, keeper: &Keeper) {
+        let end = self.wait_booted();
+        if end != Some(End::Leaving) && self.last_event().is_some() {
+            match keeper.keep(self) {
+                Ok(image) => log::info!("the next boot of {image} is fast"),
+                Err(error) => log::warn!("the first boot of {} is not kept: {error:#}", self.key),
+            }
+        }
+        if self.wait_end() == End::Gone {
+            self.detach();
+        }
+    }
+
+    /// Waits until nothing was read for a while, or it takes too long, or it ends.
+    fn wait_booted(&self) -> Option<End> {
+        let mut now = self.now.lock();
+        let last_moment = self.started + LONGEST;
+        while now.end.is_none() && !now.is_booted {
+            let time = Instant::now();
+            let booted = self.last_event().map(|last| last + self.quiet);
+            let next = booted.unwrap_or(time + FIRST_LOOK).min(last_moment);
+            if time >= next {
+                now.is_booted = true;
+            } else {
+                self.changed.wait_until(&mut now, next);
+            }
+        }
+        now.end
+    }
+
+    /// Waits as long as the container lives: how long that is, is not ours to say.
+    fn wait_end(&self) -> End {
+        let mut now = self.now.lock();
+        loop {
+            match now.end {
+                Some(end) => return end,
+                None => self.changed.wait(&mut now),
+            }
+        }
+    }
+
+    /// Takes the mounts away; those in use are served until nobody uses them.
+    pub(super) fn detach(&self) {
+        for layer in &self.layers {
+            let target = &layer.place().target;
+            if let Err(error) = layer.detach() {
+                log::warn!("{error:#}");
+            } else if let Err(error) = std::fs::remove_dir(target) {
+                log::debug!("{}: {error}", target.display());
+            }
+        }
+        if let Err(error) = std::fs::remove_dir(&self.dir) {
+            log::debug!("{}: {error}", self.dir.display());
+        }
+    }
+}
+
+/// A boot, and the thread that follows it.
+#[derive(Debug)]
+pub(super) struct Follower {
+    boot: Arc<Boot>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Follower {
+    pub(super) fn start(boot: Boot, keeper: Arc<Keeper>) -> anyhow::Result<Self> {
+        let boot = Arc::new(boot);
+        let followed = Arc::clone(&boot);
+        let thread = std::thread::Builder::new()
+            .name("first-boot".to_owned())
+            .spawn(move || followed.follow(&keeper))
+            .context("starting the thread that follows it")?;
+        Ok(Self {
+            boot,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn boot(&self) -> &Boot {
+        &self.boot
+    }
+
+    /// Returns whether the container is gone and all is done.
+    pub(super) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished) && self.boot.in_use() == 0
+    }
+
+    pub(super) fn join(&mut self) {
+        if self
+            .thread
+            .take()
+            .is_some_and(|thread| thread.join().is_err())
+        {
+            log::warn!("the recording of {} died", self.boot.key);
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.boot.end(End::Leaving);
+        self.join();
+    }
+}
