@@ -1,18 +1,31 @@
 #!/usr/bin/env bash
 # Lets systemd check the units, against programs that exist only for the check.
 source "$(dirname "$0")/../scripts/need.sh"
-need systemd-analyze=systemd
+need systemd-analyze=systemd containerd=containerd jq=jq
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/usr/bin"
 install -m 755 /bin/true "$work/usr/bin/bootimg"
 install -m 755 /bin/true "$work/usr/bin/yolofs"
-for unit in "$REPO"/packaging/*.service; do
+for unit in "$REPO"/packaging/*.service "$REPO"/packaging/docker/*.service "$REPO"/packaging/containerd/*.service; do
     sed -E "s,/usr/bin/(bootimg|yolofs),$work&," "$unit" >"$work/$(basename "$unit")"
 done
 cp "$work/yolofs@.service" "$work/yolofs@web.service"
-said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service 2>&1) ||
+# Docker's own unit, as far as the drop-in needs one.
+printf '[Service]\nExecStart=/bin/true\n' >"$work/docker.service"
+mkdir "$work/docker.service.d"
+sed "s,/usr/bin/yolofs,$work&," "$REPO/packaging/docker/docker-clear.conf" >"$work/docker.service.d/yolofs.conf"
+said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-docker.service ./yolofs-snapshotter.service ./docker.service 2>&1) ||
     die "systemd does not like the units: $said"
 # It warns without failing about what it does not know.
 [ -z "$said" ] || die "systemd warns about the units: $said"
 say "systemd accepts the units"
+
+# containerd 2 has another format, which Debian's containerd cannot check.
+dump=$(containerd --config "$REPO/packaging/containerd/config.toml" config dump 2>&1) ||
+    die "containerd does not like its configuration: $dump"
+[ "$(grep -c 'snapshotter = "yolofs"\|address = "/run/yolofs/snapshotter.sock"' <<<"$dump")" = 2 ] ||
+    die "containerd does not see the snapshotter in its configuration"
+jq -e '."storage-driver" == "yolofs"' "$REPO/packaging/containerd/docker-daemon.json" >/dev/null ||
+    die "Docker's configuration is no JSON, or names no snapshotter"
+say "containerd accepts its configuration"
