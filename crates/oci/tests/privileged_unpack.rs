@@ -201,6 +201,28 @@ fn privileged_what_tar_packed_comes_out_the_same() {
     }
 }
 
+/// The older format has no attributes and no nanoseconds, and other headers for long names.
+#[test]
+fn privileged_long_names_of_the_gnu_format_come_out_the_same() {
+    let bench = Bench::new();
+    let long = format!("{}/{}", "d".repeat(120), "e".repeat(200));
+    let tree = bench.path("tree");
+    fs::create_dir_all(tree.join(&long)).unwrap();
+    fs::write(tree.join(&long).join("file"), "content").unwrap();
+    std::os::unix::fs::symlink(&long, tree.join("link")).unwrap();
+    fs::hard_link(tree.join(&long).join("file"), tree.join("hard")).unwrap();
+    let mut args = vec!["--no-xattrs", "-cf", "-"];
+    args.extend(["--format=gnu", "-C", tree.to_str().unwrap(), "."]);
+    let tar = Command::new("tar").args(args).output().unwrap().stdout;
+    bench.unpack(&tar).unwrap();
+    let names = |root: &Path| describe(root).into_keys().collect::<Vec<_>>();
+    let out = bench.path("out");
+    assert_eq!(names(&out), names(&tree));
+    assert_eq!(fs::read_link(out.join("link")).unwrap(), Path::new(&long));
+    assert_eq!(fs::read(out.join("hard")).unwrap(), b"content");
+    assert_eq!(fs::metadata(out.join("hard")).unwrap().nlink(), 2);
+}
+
 fn entry(name: &str, kind: EntryType, target: &str) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());

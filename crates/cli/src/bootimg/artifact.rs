@@ -259,6 +259,27 @@ mod tests {
         }
     }
 
+    /// Whatever becomes of a byte: a manifest is refused, or says nothing that is not allowed.
+    #[test]
+    fn no_damage_gets_past_the_checks() {
+        let good = serde_json::to_vec(&good()).unwrap();
+        let diff_ids = stack().layers;
+        for place in 0..good.len() {
+            for byte in [0, b'0', b'9', b'"', b'}', b'[', b'/', good[place] ^ 1, 0xff] {
+                let mut bytes = good.clone();
+                bytes[place] = byte;
+                let Ok(manifest) = Manifest::decode(&bytes) else {
+                    continue;
+                };
+                let Ok(layers) = check(&manifest) else {
+                    continue;
+                };
+                assert!(layers.iter().all(|packed| diff_ids.contains(&packed.layer)));
+                assert!(layers.iter().map(|packed| packed.size).sum::<u64>() <= MAX);
+            }
+        }
+    }
+
     #[test]
     fn a_stack_of_another_image_is_refused() {
         let layers = stack().layers;
