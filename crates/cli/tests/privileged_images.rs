@@ -19,7 +19,7 @@ use serde_json::Value;
 
 /// What the image `app` does unless told otherwise. It is ready in every way that there is.
 const SERVE: &str = "cat /data/app0 > /dev/null; echo up > /tmp/up; echo ready to serve; \
-                     exec httpd -f -p 8099 -h /data";
+                     exec httpd -f -p 18473 -h /data";
 /// The blocks of a file of `/data`, and of one of `/usr/lib` in the base layer.
 const DATA_BLOCKS: u64 = 5;
 const LIB_BLOCKS: u64 = 8;
@@ -45,7 +45,7 @@ impl Room {
         fs::write(
             context.join("Dockerfile"),
             format!(
-                "FROM base\nCOPY data /data\nENV WHO=\"the image\"\nWORKDIR /data\nEXPOSE 8099\n\
+                "FROM base\nCOPY data /data\nENV WHO=\"the image\"\nWORKDIR /data\nEXPOSE 18473\n\
                  HEALTHCHECK --interval=1h CMD cat /tmp/up\nCMD [\"sh\", \"-c\", \"{SERVE}\"]\n"
             ),
         )
@@ -123,6 +123,21 @@ fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
 }
 
+/// Returns the children of a process that are bootimg as well.
+fn children(pid: u32) -> Vec<Pid> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let children = fs::read_to_string(path).unwrap();
+    let ours = children.split_whitespace().filter(|pid| {
+        let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&args).contains("__guard")
+    });
+    let ours: Vec<_> = ours
+        .map(|pid| Pid::from_raw(pid.parse().unwrap()))
+        .collect();
+    assert_eq!(ours.len(), 1, "a recorder has a guard");
+    ours
+}
+
 #[test]
 fn privileged_docker_images_are_recorded_until_they_are_ready() {
     let room = Room::new();
@@ -138,9 +153,8 @@ fn privileged_docker_images_are_recorded_until_they_are_ready() {
     room.assert_clean();
     for when in [
         "line:ready to",
-        "tcp:8099",
-        "http://127.0.0.1:8099/app0",
-        "quiet:0.5",
+        "tcp:18473",
+        "http://127.0.0.1:18473/app0",
         "healthy",
     ] {
         let report = room.recorded("docker://app", &["--fresh", "--until", when]);
@@ -231,6 +245,16 @@ fn privileged_docker_failures_are_explained_and_leave_nothing() {
     assert!(why.contains("--name"), "{why}");
     room.assert_clean();
 
+    // A Docker that hangs is not waited for.
+    let pid = fs::read_to_string(room.lab.path("docker/pid")).unwrap();
+    let dockerd = Pid::from_raw(pid.trim().parse().unwrap());
+    kill(dockerd, Signal::SIGSTOP).unwrap();
+    let told = output(&mut room.record("app", &[]));
+    kill(dockerd, Signal::SIGCONT).unwrap();
+    let why = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(1), "{why}");
+    assert!(why.contains("does the engine hang?"), "{why}");
+
     let (_, dir) = room.docker.layers("app").remove(1);
     ok(room.lab.yolofs().arg("mount").args([&dir, &dir]));
     let why = fails(1, &mut room.record("app", &[]));
@@ -253,8 +277,21 @@ fn privileged_docker_recorder_that_is_stopped_or_killed_leaves_nothing() {
     until("the guard to clean up", || room.is_clean());
     room.docker.run(&["run", "--rm", "app", "cat", "app0"]);
 
+    // Both are killed: what they leave is cleared by the next.
+    let (mut child, id) = room.endless();
+    for guard in children(child.id()) {
+        kill(guard, Signal::SIGKILL).unwrap();
+    }
+    signal(&child, Signal::SIGKILL);
+    assert_eq!(wait(&mut child), None);
+    room.docker.run(&["rm", "-f", &id]);
+    assert_eq!(room.docker.mounts().len(), 2);
+    room.recorded("app", &["--until", "exit", "--", "true"]);
+    room.assert_clean();
+
     // The name goes while the container runs; its layers stay until they are kept.
     let (mut child, id) = room.endless();
+    room.docker.build(&room.lab, "onapp", "app");
     room.docker.run(&["rmi", "-f", "app"]);
     room.docker
         .run(&["exec", &id, "sh", "-c", "echo > /tmp/go"]);
@@ -274,7 +311,7 @@ fn privileged_containerd_images_are_recorded() {
     let report = record(&[]);
     assert_eq!(report["until"], "a health check that succeeds");
     assert_eq!(kept(&report, 1, "blocks"), DATA_BLOCKS, "{report}");
-    for when in ["tcp:8099", "line:ready to", "http://127.0.0.1:8099/app0"] {
+    for when in ["tcp:18473", "line:ready to", "http://127.0.0.1:18473/app0"] {
         let report = record(&["--fresh", "--until", when]);
         let read = kept(&report, 1, "recorded_blocks");
         assert!(read >= DATA_BLOCKS, "{when}: {report}");
@@ -301,6 +338,9 @@ fn privileged_containerd_images_are_recorded() {
     ];
     let why = fails(3, &mut room.record(name, &[&place, &early[..]].concat()));
     assert!(why.contains("ended with code 7"), "{why}");
+    let theirs = ["--until", "docker:healthy"];
+    let why = fails(1, &mut room.record(name, &[&place, &theirs[..]].concat()));
+    assert!(why.contains("use --until healthy"), "{why}");
     let missing = "containerd://tests/docker.io/library/none:1";
     let why = fails(1, &mut room.record(missing, &place));
     assert!(why.contains("full names"), "{why}");
@@ -335,7 +375,7 @@ fn privileged_layouts_and_archives_are_recorded_without_an_engine() {
         let report = room.recorded(name, &["--fresh"]);
         // OCI's own configuration has no health checks: skopeo leaves it out of the layout.
         let until = match name.split(':').next() {
-            Some("oci") => "a connection to port 8099",
+            Some("oci") => "a connection to port 18473",
             _ => "a health check that succeeds",
         };
         assert_eq!(report["until"], until, "{name}");

@@ -23,7 +23,7 @@ use crate::size::Size;
 use crate::source::timestamp;
 use crate::store::StoreArgs;
 use crate::undo::Guard;
-use crate::until::Until;
+use crate::until::{Checks, Until};
 
 /// Who has the image that is recorded, and runs it.
 pub(super) trait Engine {
@@ -89,6 +89,11 @@ pub(super) fn record(
         !args.keep.are_given() && !args.no_chroot,
         "--name, --out and --no-chroot are for directories and disk images: the boot images of a \
          container image are named after its layers"
+    );
+    ensure!(
+        !matches!(args.until, Some(Until::Healthy(Checks::AsDocker)))
+            || matches!(name, ImageName::Docker { .. }),
+        "docker:healthy is what Docker says, and it does not run {name}: use --until healthy"
     );
     let mut guard = Guard::start()?;
     let engine = open(args, name, &mut guard, interrupt)?;

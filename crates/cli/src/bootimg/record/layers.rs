@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use engine::LocalLayer;
+use nix::errno::Errno;
+use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 use tracer::{Limits, MergeOptions, Recorder, Trace};
 use yolofs::{Busy, Mount};
@@ -15,7 +17,7 @@ use super::tree::{UMOUNT_PATIENCE, mount_recorded};
 use crate::interrupt::Interrupt;
 use crate::layers::bind::bind;
 use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
-use crate::mount_table::kind_at;
+use crate::mount_table::{clear, kind_at};
 use crate::run_dir::MOUNT_KIND;
 use crate::source::{Source, trace_info};
 use crate::store::StoreArgs;
@@ -52,8 +54,18 @@ impl Layers {
         let mut opened = Vec::new();
         for layer in layers {
             interrupt.check()?; // a scan takes as long as the disk does
-            let (diff_id, dir) = (layer.diff_id, layer.dir.clone());
-            let context = || format!("opening layer {} in {}", diff_id.short(), dir.display());
+            let diff_id = layer.diff_id;
+            let context = || {
+                format!(
+                    "opening layer {} in {}",
+                    diff_id.short(),
+                    layer.dir.display()
+                )
+            };
+            // Mounts go by the path without symbolic links.
+            let parent = layer.dir.parent().context("a layer is no root")?;
+            let name = layer.dir.file_name().context("a layer has a name")?;
+            let dir = parent.canonicalize().with_context(context)?.join(name);
             ensure_uncovered(&dir).with_context(context)?;
             let source = Source::open(&dir).with_context(context)?;
             opened.push(Layer {
@@ -180,15 +192,25 @@ fn unmount(layer: &Layer) -> Undo {
 }
 
 /// A layer that is served by a daemon already would be recorded through its page cache, which asks
-/// for nothing.
+/// for nothing. What a dead daemon left is cleared: it answers nobody.
 fn ensure_uncovered(dir: &Path) -> anyhow::Result<()> {
     match kind_at(dir)? {
         None => Ok(()),
-        Some(kind) if kind == MOUNT_KIND => bail!(
+        Some(kind) if kind != MOUNT_KIND => bail!("a {kind} is mounted over {}", dir.display()),
+        Some(_) if is_dead(dir) => {
+            log::warn!("{}: clearing a mount that nobody serves", dir.display());
+            clear(dir)
+        }
+        Some(_) => bail!(
             "yolofs is mounted over {} already: detach the image first, with yolofs docker detach \
              (or wait for the recording that is running)",
             dir.display()
         ),
-        Some(kind) => bail!("a {kind} is mounted over {}", dir.display()),
     }
+}
+
+/// Returns whether nobody serves the mount at `dir` any more. Attributes may be in the kernel's
+/// cache; how full the file system is never is.
+fn is_dead(dir: &Path) -> bool {
+    statvfs(dir) == Err(Errno::ENOTCONN)
 }
