@@ -1,6 +1,7 @@
 //! `bootimg report`, of real boot images and mounts, looked at in a real browser.
 
 #![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod browser;
 mod lab;
