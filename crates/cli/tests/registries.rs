@@ -391,6 +391,22 @@ fn what_was_recorded_here_stays() {
     assert_ne!(store(&there).layer(layer).unwrap(), Some(id));
 }
 
+/// Mounts find their recordings by the source: one from elsewhere must not get between.
+#[test]
+fn what_claims_to_be_of_a_source_that_was_recorded_here_is_refused() {
+    let registry = Registry::start(Kind::Docker);
+    let image = Image::new("claims");
+    image.push(&registry, Kind::Docker);
+    let app = app(&registry.host());
+    let desk = node_with(&image, &app);
+    run(&mut bootimg(&desk, &["push", &app]));
+    desk.record("two");
+    run(bootimg(&desk, &["rm"]).arg(layer_name(&image.layers[0])));
+    let said = failing(&mut bootimg(&desk, &["pull", &app]));
+    assert!(said.contains("which was recorded here"), "{said}");
+    assert_eq!(ids(&desk, &image)[0], None);
+}
+
 #[test]
 fn an_image_that_is_another_or_not_there_is_said() {
     let registry = Registry::start(Kind::Docker);

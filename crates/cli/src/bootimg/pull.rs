@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
-use blocks::Digest;
+use blocks::{Digest, SourceId};
 use bootimg::{Image, Stack, Store, layer_name};
 use oci::registry::{Access, FoundManifest, Repository, Target};
 use oci::{Descriptor, ImageConfig, Manifest, Platform, Reference};
@@ -149,6 +149,15 @@ struct Pull<'a> {
     interrupt: &'a Interrupt,
 }
 
+/// What was recorded on this node.
+#[derive(Default)]
+struct Here {
+    /// Layers whose boot images are bound to places here.
+    layers: BTreeSet<Digest>,
+    /// Sources that are no layers: their mounts look for recordings by these.
+    sources: Vec<SourceId>,
+}
+
 /// The artifact, checked.
 struct Artifact {
     digest: Digest,
@@ -166,7 +175,7 @@ impl Pull<'_> {
     fn pull(&self) -> anyhow::Result<(Stack, Pulled)> {
         let dir = self.scratch_dir()?;
         let artifact = self.artifact(&dir)?;
-        let here = self.recorded_here()?;
+        let here = self.here()?;
         let mut pulled = Pulled {
             reference: artifact.stack.reference.clone(),
             image: artifact.stack.image,
@@ -181,7 +190,7 @@ impl Pull<'_> {
             if outcome == PullOutcome::Pulled {
                 let blob = Descriptor::new("", packed.blob, packed.size);
                 let file = self.fetch(&blob, &dir, "pulling", &mut pulled)?;
-                let taken = self.take_in(packed, &file);
+                let taken = self.take_in(packed, &file, &here);
                 remove(&file);
                 taken.with_context(|| format!("the boot image of the layer {}", packed.layer))?;
             }
@@ -282,12 +291,19 @@ impl Pull<'_> {
     }
 
     /// Takes a file that anybody may have made into the store, after verifying all of it.
-    fn take_in(&self, packed: &PackedLayer, file: &Path) -> anyhow::Result<()> {
+    fn take_in(&self, packed: &PackedLayer, file: &Path, here: &Here) -> anyhow::Result<()> {
         let image = Image::open(file).context("it cannot be used")?;
         ensure!(
             image.info().id == packed.image,
             "it is {}, not what was promised",
             image.info().id
+        );
+        let source = &image.info().source;
+        // A mount of that source would find it, and lose its own.
+        ensure!(
+            !here.sources.contains(&source.id),
+            "it says that it is of {:?}, which was recorded here and is no layer",
+            source.label
         );
         let bar = byte_bar("importing", 0);
         let name = layer_name(&packed.layer);
@@ -297,12 +313,8 @@ impl Pull<'_> {
         Ok(())
     }
 
-    fn outcome(
-        &self,
-        packed: &PackedLayer,
-        here: &BTreeSet<Digest>,
-    ) -> anyhow::Result<PullOutcome> {
-        if self.recorded == Recorded::Stays && here.contains(&packed.layer) {
+    fn outcome(&self, packed: &PackedLayer, here: &Here) -> anyhow::Result<PullOutcome> {
+        if self.recorded == Recorded::Stays && here.layers.contains(&packed.layer) {
             return Ok(PullOutcome::Kept);
         }
         let known = self.store.layer(&packed.layer);
@@ -313,12 +325,20 @@ impl Pull<'_> {
         })
     }
 
-    /// Returns the layers whose boot images are bound to places on this node.
-    fn recorded_here(&self) -> anyhow::Result<BTreeSet<Digest>> {
-        let images = self.store.list().context("listing the store")?;
-        let names = images.iter().flat_map(|image| &image.names);
-        let layers = names.filter_map(|name| name.split_once('@')?.0.parse().ok());
-        Ok(layers.collect())
+    /// Looks at what was recorded on this node.
+    fn here(&self) -> anyhow::Result<Here> {
+        let mut here = Here::default();
+        for image in self.store.list().context("listing the store")? {
+            for name in &image.names {
+                let layer = name.split('@').next().unwrap_or_default();
+                match layer.parse() {
+                    Ok(layer) if name.contains('@') => drop(here.layers.insert(layer)),
+                    Ok(_) => {} // of a layer, and perhaps from elsewhere
+                    Err(_) => here.sources.push(image.info.source.id),
+                }
+            }
+        }
+        Ok(here)
     }
 
     fn scratch_dir(&self) -> anyhow::Result<PathBuf> {
