@@ -383,3 +383,37 @@ fn privileged_a_full_disk_is_said_and_survived() {
     let unmounted = std::process::Command::new("umount").arg(&root).status();
     assert!(unmounted.unwrap().success());
 }
+
+#[test]
+fn privileged_deletions_survive_the_way_from_the_tier() {
+    let mut node = Node::stopped();
+    node.serve(tmpfs(8 << 20, WhenFull::Refuse), PlainLowers);
+    node.layer("base", "", |root| {
+        mkdir(root, "kept");
+        write(root, "kept/below", "below", 0o644);
+        write(root, "gone", "gone", 0o644);
+        write(root, "capable", "runs", 0o755);
+    });
+    let mounts = node.prepare("web", "base", &[]).unwrap();
+    let mounted = Mounted::at(&mounts, &node.place("web"), &node.root());
+    let root = mounted.path();
+    // A whiteout, an opaque directory, and an attribute.
+    fs::remove_file(root.join("gone")).unwrap();
+    fs::remove_dir_all(root.join("kept")).unwrap();
+    mkdir(root, "kept");
+    write(root, "kept/above", "above", 0o600);
+    let noted = fs::File::open(root).unwrap();
+    rawio::xattr::set_at(&noted, b"capable", c"user.note", b"value").unwrap();
+    drop(noted);
+    let before = contents(root);
+    drop(mounted);
+    node.commit("layer", "web", &[]).unwrap();
+    let mounts = node.view("v", "layer", &[]).unwrap();
+    let mounted = Mounted::at(&mounts, &node.place("v"), &node.root());
+    assert_eq!(contents(mounted.path()), before);
+    assert!(!mounted.path().join("gone").exists());
+    let noted = fs::File::open(mounted.path()).unwrap();
+    let value = rawio::xattr::get_at(&noted, b"capable", b"user.note");
+    assert_eq!(value.unwrap().as_deref(), Some(b"value".as_slice()));
+    drop(noted);
+}
