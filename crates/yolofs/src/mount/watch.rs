@@ -76,12 +76,18 @@ impl Watched {
         let _removed = self.0.lock().by_number.remove(&number);
     }
 
-    /// Takes out what is no longer listed.
-    fn take_gone(&self, listed: &Listed) -> Vec<Arc<State>> {
+    /// Returns the number that the next mount will have.
+    fn next(&self) -> u64 {
+        self.0.lock().next
+    }
+
+    /// Takes out what is no longer listed, of the mounts below the number `before`: those that
+    /// were watched before the list was read. A later one may be younger than the list.
+    fn take_gone(&self, before: u64, listed: &Listed) -> Vec<Arc<State>> {
         let mut mounts = self.0.lock();
         let gone = mounts
             .by_number
-            .extract_if(|_, (record, _)| !record.is_in(listed));
+            .extract_if(|number, (record, _)| *number < before && !record.is_in(listed));
         gone.map(|(_, (_, state))| state).collect()
     }
 }
@@ -169,7 +175,8 @@ impl Table {
 fn watch(watched: &Watched, mut table: Table, look: &EventFd, stop: &EventFd) -> io::Result<()> {
     loop {
         let read_at = Instant::now();
-        let gone = watched.take_gone(&table.read()?);
+        let before = watched.next();
+        let gone = watched.take_gone(before, &table.read()?);
         // All are told before any of them lets go, which may wait for a prewarm to notice.
         let gone: Vec<_> = gone
             .into_iter()
@@ -222,9 +229,20 @@ mod tests {
         watched.add(record(32, 48), &states[1]);
         // Number 32 is used again, by a mount of another file system.
         let listed = Listed::of("31 1 0:47 / /a ro\n32 1 0:25 / /b rw\n");
-        let gone = watched.take_gone(&listed);
+        let gone = watched.take_gone(watched.next(), &listed);
         assert_eq!(gone.len(), 1);
         assert!(Arc::ptr_eq(&gone[0], &states[1]));
-        assert!(watched.take_gone(&listed).is_empty());
+        assert!(watched.take_gone(watched.next(), &listed).is_empty());
+    }
+
+    #[test]
+    fn a_mount_that_is_younger_than_the_list_is_not_gone() {
+        let watched = Watched::default();
+        let state = Arc::new(State::default());
+        let before = watched.next();
+        let listed = Listed::of("31 1 0:47 / /a ro\n");
+        watched.add(record(32, 48), &state);
+        assert!(watched.take_gone(before, &listed).is_empty());
+        assert_eq!(watched.take_gone(watched.next(), &listed).len(), 1);
     }
 }
