@@ -6,6 +6,7 @@
 pub mod cached;
 pub mod dents;
 pub mod lock;
+pub mod malloc;
 pub mod mount;
 pub mod net;
 pub mod read;

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use blocks::{CachedSource, Digest};
 use bootimg::{Attached, Image};
 use localfs::DirSource;
+use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions, PrewarmOptions};
 
@@ -21,9 +22,12 @@ use crate::source::{Source, space};
 /// How long users of a mount may take to let go of it.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Files that a prewarm of one layer holds by descriptors. A boot touches some hundred files of a
-/// layer; 300 layers together stay below the million descriptors that root may have.
+/// Most files that a prewarm of one layer holds by descriptors: a boot touches some hundred files
+/// of a layer.
 const PINS_MAX: u64 = 2048;
+/// The part of its descriptors that the process has for one layer: half of them for as many layers
+/// as a node with a hundred images has, the rest for whatever else it opens.
+const PINS_SHARE: u64 = 1024;
 
 /// The source of a layer: what the boot image has not, the directory has.
 type Cached = CachedSource<Arc<Attached>, Arc<DirSource>>;
@@ -96,7 +100,7 @@ impl Served {
         *self.prewarm.lock() = "running";
         let options = PrewarmOptions {
             cancel: Some(&self.cancel),
-            max_pins: Some(PINS_MAX),
+            max_pins: Some(pins()),
             ..PrewarmOptions::default()
         };
         let result = self
@@ -134,6 +138,13 @@ impl Served {
     pub(super) fn is_over(&self) -> bool {
         self.mount.wait_for_users(Duration::ZERO)
     }
+}
+
+/// How many files of a layer are held. The kernel may drop what is not, which costs speed only; a
+/// process without descriptors left could attach nothing more.
+fn pins() -> u64 {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    (files / PINS_SHARE).min(PINS_MAX)
 }
 
 /// Mounts a layer's file system.

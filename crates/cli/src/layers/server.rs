@@ -15,13 +15,16 @@ use yolofs::Busy;
 use super::bind::bind;
 use super::served::Served;
 use super::warm::WarmPool;
-use super::{LayerPlace, LayerStatus, RecordedLayer};
+use super::{LayerPlace, LayerStatus};
 use crate::interrupt::Interrupt;
 use crate::source::Source;
 
 /// How long to wait for somebody else who attaches or detaches at the same place: binding reads
 /// the boot set of a layer once, from a disk that may be busy.
 const TURN: Duration = Duration::from_secs(60);
+
+/// Blocks of memory of this size, in bytes, are mapped by themselves: smaller ones are many.
+const LARGE_BLOCK: u32 = 1 << 20;
 
 /// What became of a layer that was to be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,9 @@ impl LayerServer {
     /// # Errors
     /// If no threads can be had.
     pub(crate) fn new(store: Store, interrupt: Interrupt) -> anyhow::Result<Self> {
+        // Each session has a buffer for the largest request there may be, 16 MiB, of which layers
+        // that are only read touch the first page.
+        rawio::malloc::map_blocks_from(LARGE_BLOCK);
         Ok(Self {
             store,
             interrupt,
@@ -118,26 +124,6 @@ impl LayerServer {
         };
         let Some(image) = image else { return Ok(None) };
         Served::start(place, &source, image).map(|served| Some(Arc::new(served)))
-    }
-
-    /// Serves a layer with a recorder instead of a boot image. The place must be free.
-    ///
-    /// # Errors
-    /// If it is not, or the layer cannot be opened, scanned or mounted.
-    #[expect(
-        dead_code,
-        reason = "for first boots under the snapshotter: to go with its first use"
-    )]
-    pub(crate) fn record(&self, place: &LayerPlace) -> anyhow::Result<RecordedLayer> {
-        let turn = self.take_turn(&place.target)?;
-        if turn.served.as_ref().is_some_and(|s| s.mount.visible()) {
-            bail!(
-                "layer {} is served from its boot image: detach it to record it anew",
-                place.layer.short()
-            );
-        }
-        RecordedLayer::start(place)
-            .with_context(|| format!("recording layer {}", place.layer.short()))
     }
 
     /// Stops to serve what is mounted on `target`; nothing there is fine. After [`Busy::Lazy`],

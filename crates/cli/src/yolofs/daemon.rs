@@ -128,11 +128,17 @@ pub(super) fn serve(
     })
 }
 
+/// Descriptors that are asked for: some thousand for each of a few hundred layers. The system
+/// gives no process more by default (`fs.nr_open`).
+const MANY_FILES: u64 = 1 << 20;
+
 /// A prewarm holds a descriptor on every file of the boot set; the usual 1024 are not enough for
 /// a Debian. What the system will not give costs speed only.
 pub(super) fn allow_many_files() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, MANY_FILES, MANY_FILES).or_else(|_| {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    });
     if let Err(error) = raised {
         log::debug!("the limit of open files stays as it is: {error}");
     }

@@ -14,7 +14,7 @@ use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Chosen;
 use crate::control::call;
 use crate::exit::Outcome;
-use crate::output::{FormatArg, print};
+use crate::output::{FormatArg, count, print};
 use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
 
@@ -79,10 +79,12 @@ pub(super) fn run(
         refuse_unknown(&status, images, &args.images.images)?;
     }
     print(args.format.format(), &status, text)?;
-    if status.problems.is_empty() {
-        Ok(Outcome::Done)
-    } else {
-        bail!("not everything could be attached; it is tried again")
+    match status.problems.first() {
+        None => Ok(Outcome::Done),
+        Some(first) => bail!(
+            "{} could not be attached and will be tried again: {first}",
+            count(status.problems.len() as u64, "layer")
+        ),
     }
 }
 

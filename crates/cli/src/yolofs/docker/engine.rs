@@ -12,7 +12,7 @@ use engine::docker::{DockerInfo, Storage};
 #[command(next_help_heading = "Docker")]
 pub(super) struct EngineArgs {
     /// Docker's socket, such as unix:///run/docker.sock [default: the client's]
-    #[arg(long, value_name = "URL", env = "DOCKER_HOST", global = true)]
+    #[arg(long, value_name = "HOST", env = "DOCKER_HOST", global = true)]
     docker_host: Option<String>,
     /// Docker's directory, if Docker need not be asked: it may be away
     #[arg(long, value_name = "DIR", global = true)]

@@ -46,7 +46,7 @@ pub(super) struct ServeArgs {
     #[arg(long, hide = true)]
     background: bool,
     /// Serve, as the child of this process
-    #[arg(long, hide = true, value_name = "PID")]
+    #[arg(long, hide = true, value_name = "N")]
     worker: Option<u32>,
 }
 

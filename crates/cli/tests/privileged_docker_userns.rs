@@ -1,0 +1,82 @@
+//! A Docker whose containers have users of their own (`userns-remap`).
+
+#![cfg(feature = "privileged")]
+
+mod lab;
+
+use std::process::Command;
+
+use lab::{Lab, busybox_root, ok};
+
+/// Docker wants ranges of users in /etc, so it runs in a mount namespace with an /etc of its own;
+/// yolofs with it, for Docker must see its mounts.
+const SCRIPT: &str = r#"
+set -eu
+mkdir upper work
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$PWD/upper,workdir=$PWD/work" /etc
+echo daemon:100000:65536 > /etc/subuid
+echo daemon:100000:65536 > /etc/subgid
+export DOCKER_HOST="unix://$PWD/sock"
+dockerd --data-root "$PWD/docker" --exec-root "$PWD/exec" -H "$DOCKER_HOST" --pidfile "$PWD/pid" \
+    --storage-driver=overlay2 --iptables=false --ip6tables=false --bridge=none \
+    --userns-remap=daemon > log 2>&1 &
+dockerd=$!
+end() {
+    code=$?
+    "$YOLOFS" docker detach --all > /dev/null || true
+    kill "$dockerd" && wait "$dockerd" || true
+    [ "$code" = 0 ] || tail -n 20 log >&2
+    exit "$code"
+}
+trap end EXIT
+tries=600
+until docker info > /dev/null 2>&1; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] && kill -0 "$dockerd"
+    sleep 0.1
+done
+docker import base.tar base > /dev/null
+layer=$(docker image inspect base --format '{{index .RootFS.Layers 0}}')
+dir=$(docker image inspect base --format '{{.GraphDriver.Data.UpperDir}}')
+look='id -u; ls -ln /usr/lib /etc; cat /usr/lib/part* | md5sum; cat /proc/self/uid_map
+      echo new > /etc/config; rm /usr/lib/part03; cat /etc/config'
+docker run --rm --network=none base sh -c "$look" > before
+"$BOOTIMG" record --no-chroot --name "$layer" "$dir" -- sh -c 'cat "$YOLOFS_MNT"/usr/lib/*' > /dev/null
+"$YOLOFS" docker attach base > /dev/null
+grep -q "$dir fuse.yolofs" /proc/self/mounts
+docker run --rm --network=none base sh -c "$look" > after
+diff before after
+grep -q ' 100000 ' after
+docker rmi base > /dev/null
+! grep fuse.yolofs /proc/self/mounts | grep -F "$PWD"
+"#;
+
+#[test]
+fn privileged_docker_serves_remapped_users() {
+    let lab = Lab::new();
+    let dir = lab.make_dir("remapped");
+    let root = lab.path("base");
+    busybox_root(&root);
+    ok(Command::new("ln")
+        .args(["-s", "busybox"])
+        .arg(root.join("bin/id")));
+    ok(Command::new("tar")
+        .arg("-cf")
+        .arg(dir.join("base.tar"))
+        .args(["--owner=33", "--group=33", "-C"])
+        .arg(&root)
+        .arg("."));
+    // Containers' root is nobody here, and has to come this far.
+    ok(Command::new("chmod").arg("755").arg(lab.path("")).arg(&dir));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut script = Command::new("unshare");
+    script
+        .args(["--mount", "--propagation", "private", "bash", "-c", SCRIPT])
+        .current_dir(&dir)
+        .env("PATH", format!("/usr/bin:{path}"))
+        .env("YOLOFS", env!("CARGO_BIN_EXE_yolofs"))
+        .env("BOOTIMG", env!("CARGO_BIN_EXE_bootimg"))
+        .env("YOLOFS_STORE", lab.store())
+        .env("YOLOFS_RUN_DIR", lab.run_dir());
+    ok(&mut script);
+}

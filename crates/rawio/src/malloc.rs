@@ -1,0 +1,50 @@
+//! How the C library's allocator deals with large blocks.
+
+#![expect(unsafe_code, reason = "mallopt(3) has no safe wrapper")]
+
+/// Has every block of at least `bytes` mapped by itself from now on, so that it takes memory only
+/// where it is touched, and goes back to the system when it is freed.
+///
+/// By itself the GNU C library raises this threshold to the size of any mapped block that is
+/// freed, up to 32 MiB. A buffer of that size that is meant to be touched at its beginning only is
+/// then cut out of a heap and cleared: all of it takes memory. With another C library nothing
+/// happens.
+pub fn map_blocks_from(bytes: u32) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // SAFETY: mallopt takes two numbers, touches nothing of ours, and takes the allocator's
+        // own lock. An unknown parameter or value changes nothing and is told by the result.
+        let _known = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) };
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    let _no_such_threshold = bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that this process has written to, of its own.
+    fn dirty_kib() -> u64 {
+        let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = smaps
+            .lines()
+            .find_map(|line| line.strip_prefix("Private_Dirty:"));
+        let kib = line.unwrap().split_whitespace().next().unwrap();
+        kib.parse().unwrap()
+    }
+
+    #[test]
+    fn a_large_block_takes_only_what_is_touched() {
+        const LEN: usize = 16 << 20;
+        map_blocks_from(1 << 20);
+        // Freeing one is what raises the threshold otherwise.
+        drop(vec![0_u8; LEN]);
+        let before = dirty_kib();
+        let blocks: Vec<Vec<u8>> = (0..8).map(|_| vec![0; LEN]).collect();
+        let grown = dirty_kib().saturating_sub(before);
+        assert!(grown < 16 << 10, "8 blocks of 16 MiB took {grown} KiB");
+        drop(blocks);
+    }
+}
