@@ -4,23 +4,20 @@
 source "$(dirname "$0")/need.sh"
 cd "$REPO/scripts/registries"
 OUT=$REPO/.cache/registries/olareg
-kept "$OUT" go.mod go.sum && exit
-need go=golang-go jq=jq
-mkdir -p "${OUT%/*}"
+kept "$OUT" go.mod go.sum tools.go && exit
 
-# Debian 12's Go is older than olareg asks for. The module proxy has newer ones, as modules.
-GO=go
-minor=$(go env GOVERSION | sed 's/^go1\.\([0-9]*\).*/\1/')
-if [ "$minor" -lt 21 ]; then
-    toolchain=golang.org/toolchain@v0.0.1-go1.21.13.linux-$(go env GOARCH)
-    elsewhere=$(mktemp -d)
-    printf 'module elsewhere\n' >"$elsewhere/go.mod"
-    dir=$(cd "$elsewhere" && timeout 300 go mod download -json "$toolchain" | jq -r .Dir) ||
-        die "$toolchain could not be fetched: is the Go module proxy reachable?"
-    find "$dir/bin" "$dir/pkg/tool" -type f -exec chmod +x {} + # modules have no such bits
-    GO=$dir/bin/go
-fi
+# Debian 12's own Go is too old: its backports and go.dev's have their own places.
+new_go() {
+    local go
+    for go in go /usr/local/go/bin/go /usr/lib/go-*/bin/go; do
+        go=$(command -v "$go") && "$go" version | grep -qE 'go1\.(2[1-9]|[3-9][0-9])' && echo "$go" && return
+    done
+    die "olareg needs Go 1.21 or newer: install golang-1.22-go from bookworm-backports, or from https://go.dev/dl"
+}
+
+GO=$(new_go)
+mkdir -p "${OUT%/*}"
 say "building olareg"
-GOFLAGS=-mod=mod timeout 600 "$GO" build -o "$OUT.new" github.com/olareg/olareg/cmd/olareg ||
+GOFLAGS=-mod=mod GOTOOLCHAIN=local timeout 600 "$GO" build -o "$OUT.new" github.com/olareg/olareg/cmd/olareg ||
     die "olareg could not be built: is the Go module proxy reachable?"
-keep "$OUT.new" "$OUT" go.mod go.sum
+keep "$OUT.new" "$OUT" go.mod go.sum tools.go
