@@ -191,7 +191,7 @@ mod tests {
         for text in [
             "",
             "exit:1",
-            "healthy:",
+            "healthy:x",
             "docker:",
             "docker:well",
             "line:",

@@ -66,7 +66,8 @@ fn find(users: &str, groups: &str, text: &str) -> anyhow::Result<Ids> {
         let [group, _, gid, members] = fields.as_slice() else {
             return None;
         };
-        let is_member = members.split(',').any(|member| member == name);
+        // A user without a name is in no list, and not in the empty ones either.
+        let is_member = !name.is_empty() && members.split(',').any(|member| member == name);
         Some(((*group).to_owned(), gid.parse::<u32>().ok()?, is_member))
     };
     let listed: Vec<_> = groups.lines().filter_map(listed).collect();
