@@ -10,10 +10,13 @@
 
 pub mod aims;
 pub mod attached;
+pub mod containerd;
 pub mod engine;
 pub mod hidden;
 pub mod lab;
 pub mod launch;
+pub mod phases;
 pub mod probe;
 pub mod program;
 pub mod sample;
+pub mod snapshots;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::aims::Aim;
 use crate::boots::{Disk, Mode, Sample, Subject};
 use crate::machine::Machine;
+use crate::micro::Series;
 use crate::rounds::median;
 
 /// Everything that is known of a run.
@@ -21,6 +22,9 @@ pub struct Report<S> {
     pub caches: &'static str,
     /// What was measured, sample by sample.
     pub samples: S,
+    /// What was measured beside them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
     /// What was asked for, and what was measured of it.
     pub aims: Vec<Aim>,
 }
@@ -33,8 +37,15 @@ impl<S: Serialize> Report<S> {
             machine,
             caches,
             samples,
+            series: Vec::new(),
             aims,
         }
+    }
+
+    /// Adds what was measured beside the samples.
+    #[must_use]
+    pub fn with_series(self, series: Vec<Series>) -> Self {
+        Self { series, ..self }
     }
 
     /// Writes it as JSON.

@@ -5,17 +5,23 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use benches::aims::Aim;
 use benches::boots::Disk;
 use benches::containers::aims;
 use benches::containers::lab::{ContainerLab, Neighbourhood, PROCEDURE, Start};
 use benches::containers::program::Program;
 use benches::containers::sample::{Group, Sample, Way};
+use benches::containers::snapshots;
 use benches::ending::end;
 use benches::lab_args::LabArgs;
 use benches::machine::Machine;
+use benches::micro::Series;
 use benches::report::Report;
 use benches::rounds::Shuffle;
 use clap::{Parser, ValueEnum};
+
+/// How often each snapshotter prepares a root: they take milliseconds.
+const SNAPSHOTS: u32 = 300;
 
 /// Times `docker run` until the program answers, in turns: native cold, yolofs, native warm
 #[derive(Debug, Parser)]
@@ -62,6 +68,10 @@ enum Part {
     Images,
     /// Ten containers of five images at once, contended
     Crowd,
+    /// The first start of an image while it is recorded, contended
+    Recording,
+    /// How long a snapshotter takes to prepare a container's root
+    Snapshots,
 }
 
 /// A way by name.
@@ -78,24 +88,41 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let machine = Machine::look();
-    let samples = Bench::open(args)?.run()?;
-    let aims = aims::of_samples(&samples);
+    let Results {
+        samples,
+        series,
+        mut aims,
+    } = Bench::open(args)?.run()?;
+    aims.splice(0..0, aims::of_samples(&samples));
     for group in Group::all(&samples) {
         println!("{}", group.table());
+    }
+    for one in &series {
+        println!("{one}");
     }
     for aim in &aims {
         println!("{aim}");
     }
     args.json.as_ref().map_or(Ok(()), |path| {
-        Report::new(machine, PROCEDURE, samples, aims).write(path)
+        Report::new(machine, PROCEDURE, samples, aims)
+            .with_series(series)
+            .write(path)
     })
+}
+
+#[derive(Default)]
+struct Results {
+    samples: Vec<Sample>,
+    series: Vec<Series>,
+    /// Of what is not a start.
+    aims: Vec<Aim>,
 }
 
 struct Bench<'a> {
     args: &'a Args,
     lab: ContainerLab,
     shuffle: Shuffle,
-    samples: Vec<Sample>,
+    results: Results,
 }
 
 impl<'a> Bench<'a> {
@@ -109,11 +136,11 @@ impl<'a> Bench<'a> {
             args,
             lab: ContainerLab::open(&places.images, &places.bin, around)?,
             shuffle: Shuffle::from_clock(),
-            samples: Vec::new(),
+            results: Results::default(),
         })
     }
 
-    fn run(mut self) -> anyhow::Result<Vec<Sample>> {
+    fn run(mut self) -> anyhow::Result<Results> {
         let args = self.args;
         let wanted =
             |part| args.only.contains(&part) || (args.only.is_empty() && part != Part::Idle);
@@ -123,14 +150,24 @@ impl<'a> Bench<'a> {
             &args.image
         };
         let contended = Disk::Contended(args.iops);
-        for program in images.iter().filter(|_| self.is_wanted(Way::Yolofs)) {
+        // The shortest come first: whoever ends the run early has most of it.
+        if wanted(Part::Snapshots) {
+            let (series, aim) = snapshots::measure(&self.lab.containerd()?, SNAPSHOTS)?;
+            self.results.series.extend(series);
+            self.results.aims.push(aim);
+        }
+        if wanted(Part::Recording) {
+            self.record_first_starts(images[0], contended)?;
+        }
+        let starts = [Part::Idle, Part::Images, Part::Crowd]
+            .into_iter()
+            .any(wanted);
+        for program in images
+            .iter()
+            .filter(|_| starts && self.is_wanted(Way::Yolofs))
+        {
             eprintln!("recording {}", program.image());
             self.lab.record(*program)?;
-        }
-        for (part, disk) in [(Part::Idle, Disk::Idle), (Part::Images, contended)] {
-            for program in images.iter().filter(|_| wanted(part)) {
-                self.compare(program.image(), &[*program], disk)?;
-            }
         }
         if wanted(Part::Crowd) {
             let five = &images[..images.len().min(5)];
@@ -141,7 +178,47 @@ impl<'a> Bench<'a> {
             );
             self.compare(&subject, &five.repeat(2), contended)?;
         }
-        Ok(self.samples)
+        for (part, disk) in [(Part::Idle, Disk::Idle), (Part::Images, contended)] {
+            for program in images.iter().filter(|_| wanted(part)) {
+                self.compare(program.image(), &[*program], disk)?;
+            }
+        }
+        Ok(self.results)
+    }
+
+    fn record_first_starts(&mut self, program: Program, disk: Disk) -> anyhow::Result<()> {
+        let subject = &format!("first start of {}", program.image());
+        let programs = &[program];
+        for round in 1..=self.args.samples {
+            for way in self.shuffle.order(&[Way::NativeCold, Way::Recording]) {
+                let start = Start {
+                    subject,
+                    programs,
+                    disk,
+                    way,
+                    round,
+                };
+                let sample = match way {
+                    Way::Recording => self.lab.sample_recorded(&start, program)?,
+                    _ => self.lab.sample(&start)?,
+                };
+                self.heard(sample);
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, sample: Sample) {
+        let Sample {
+            subject,
+            disk,
+            mode,
+            round,
+            ready_ms,
+            ..
+        } = &sample;
+        eprintln!("{subject}, {disk}, round {round}: {mode} {ready_ms:.0} ms");
+        self.results.samples.push(sample);
     }
 
     /// Has the ways take turns, in an order that is shuffled anew each round.
@@ -159,11 +236,7 @@ impl<'a> Bench<'a> {
                     way,
                     round,
                 })?;
-                eprintln!(
-                    "{subject}, {disk}, round {round}: {way} {:.0} ms",
-                    sample.ready_ms
-                );
-                self.samples.push(sample);
+                self.heard(sample);
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ use bootimg::{
 };
 use clap::Parser;
 use localfs::{DirSource, SourceRoot, scan};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
 /// How long attaching, and warming what was attached, may take.
@@ -99,6 +100,12 @@ impl Rig {
     }
 
     fn make(&self, args: &Args) -> anyhow::Result<()> {
+        let root = self.data_root();
+        fs::create_dir_all(&root)?;
+        // As Docker does where mounts are private: yolofs attaches nothing before.
+        let none = None::<&str>;
+        mount(Some(&root), &root, none, MsFlags::MS_BIND, none)
+            .context("mounting Docker's directory over itself (which needs root)")?;
         let store = Store::open(self.store(), StoreConfig::default())?;
         let per_image = args.layers / args.images;
         for image in 0..args.images {
@@ -216,6 +223,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         // After a failure; otherwise nothing is attached.
         let _detached = self.yolofs(&["detach", "--all"]).output();
+        let _unmounted = umount2(&self.data_root(), MntFlags::MNT_DETACH);
     }
 }
 

@@ -50,13 +50,40 @@ struct Boot {
 /// # Errors
 /// If the container does not become ready, or the recording fails.
 pub fn record(programs: &Programs, docker: &Docker, program: Program) -> anyhow::Result<Value> {
+    let mut command = recorder(programs, docker, program);
+    command.args(["--runs", RUNS]);
+    json(command).with_context(|| format!("recording the boot of {}", program.image()))
+}
+
+/// As [`record`], once, and until the program answers a client: what the rig waits for, too.
+///
+/// # Errors
+/// If the container does not become ready, or the recording fails.
+pub fn record_until_answer(
+    programs: &Programs,
+    docker: &Docker,
+    program: Program,
+) -> anyhow::Result<Value> {
+    let port = program.port();
+    let until = match program {
+        Program::Redis | Program::Postgres => format!("tcp:{port}"),
+        Program::Nginx | Program::Python | Program::Node | Program::Java => {
+            format!("http://127.0.0.1:{port}/")
+        }
+    };
+    let mut command = recorder(programs, docker, program);
+    command.args(["--run-args", "--no-healthcheck", "--until", &until]);
+    json(command).with_context(|| format!("recording the boot of {}", program.image()))
+}
+
+fn recorder(programs: &Programs, docker: &Docker, program: Program) -> Command {
     let mut command = programs.bootimg();
     command
         .arg("record")
         .arg(format!("docker://{}", program.image()));
     command.args(["--docker-host", &docker.address()]);
-    command.args(["--run-args", "--network=none", "--runs", RUNS]);
-    json(command).with_context(|| format!("recording the boot of {}", program.image()))
+    command.args(["--run-args", "--network=none"]);
+    command
 }
 
 impl<'a> Attached<'a> {

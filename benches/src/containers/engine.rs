@@ -121,6 +121,21 @@ impl Docker {
         &self.data_root
     }
 
+    /// Returns the process ids of dockerd and of its containerd.
+    ///
+    /// # Errors
+    /// If containerd's is not known.
+    pub fn pids(&self) -> anyhow::Result<[u32; 2]> {
+        let file = self.exec_root.join("containerd/containerd.pid");
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let containerd = text
+            .trim()
+            .parse()
+            .context("containerd's pid file has no number")?;
+        Ok([self.daemon.pid(), containerd])
+    }
+
     /// Returns the file that holds the process id of a container's first process, once there is one.
     #[must_use]
     pub fn pid_file(&self, container: &str) -> PathBuf {

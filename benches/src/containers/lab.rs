@@ -1,5 +1,6 @@
 //! The stage with an engine on it, and how one sample is taken.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +11,11 @@ use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
 use super::attached::{self, Attached};
+use super::containerd::Containerd;
 use super::engine::Docker;
 use super::hidden::hide_blkio;
 use super::launch::{Running, Times, launch};
+use super::phases::{self, Meter, Phase};
 use super::program::Program;
 use super::sample::{Sample, Way};
 use crate::boots::{Disk, milliseconds};
@@ -141,6 +144,80 @@ impl ContainerLab {
     /// If that fails.
     pub fn record(&self, program: Program) -> anyhow::Result<()> {
         attached::record(&self.programs, &self.docker, program).map(drop)
+    }
+
+    /// Starts a program from cold or warm layers, and returns what each part of it took.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn phases(&self, program: Program, disk: Disk, way: Way) -> anyhow::Result<Vec<Phase>> {
+        self.make_cold()?;
+        let attached = (way == Way::Yolofs)
+            .then(|| Attached::attach(&self.programs, &self.docker, &[program]));
+        let _until_the_end = attached.transpose()?;
+        if way == Way::NativeWarm {
+            drop(self.launch_all(&[program])?);
+        }
+        let mut conditions = Conditions::impose(self, disk)?;
+        let mut meter = Meter::new(&self.stage, conditions.contention.as_mut());
+        phases::start(&self.docker, program, self.home.path(), &mut meter)
+    }
+
+    /// Returns the files that the engine waits for the disk to write while it starts a program.
+    ///
+    /// # Errors
+    /// If strace is missing, or the start fails.
+    pub fn synced(&self, program: Program) -> anyhow::Result<BTreeMap<String, u64>> {
+        let mut started = Vec::new();
+        phases::synced(&self.docker, self.home.path(), || {
+            started = self.launch_all(&[program])?;
+            Ok(())
+        })
+    }
+
+    /// Starts a containerd, with its data on the stage, too.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn containerd(&self) -> anyhow::Result<Containerd> {
+        let (data, home) = (
+            self.stage.path().join("snapshots"),
+            self.home.path().join("containerd"),
+        );
+        Containerd::start(&self.programs, &data, &home)
+    }
+
+    /// Records a start with the disk in this state, as [`sample`](Self::sample) measures one: from
+    /// empty caches, until an answer of the program's. The recording is forgotten.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn sample_recorded(&self, start: &Start<'_>, program: Program) -> anyhow::Result<Sample> {
+        let store = tempfile::tempdir_in(self.home.path()).context("making a store")?;
+        let programs = self.programs.with_store(store.path());
+        self.make_cold()?;
+        let mut conditions = Conditions::impose(self, start.disk)?;
+        let (all, foreign) = (self.stage.reads()?, conditions.foreign_reads()?);
+        let said = attached::record_until_answer(&programs, &self.docker, program)?;
+        let (all, foreign) = (
+            self.stage.reads()?.since(all),
+            conditions.foreign_reads()?.since(foreign),
+        );
+        let ready_ms = said["runs"][0]["ready_ms"].as_f64();
+        Ok(Sample {
+            subject: start.subject.to_owned(),
+            engine: "docker",
+            disk: start.disk,
+            mode: Way::Recording,
+            round: start.round,
+            ready_ms: ready_ms.context("bootimg record does not say how long it took")?,
+            program_ms: None,
+            prepare_ms: 0.0,
+            disk_reads: all.since(foreign).requests,
+            disk_bytes: all.since(foreign).bytes,
+            disk_writes: 0,
+            fuse_requests: None,
+        })
     }
 
     /// Prepares, starts one container of each of the programs at once, and tells how it went;

@@ -13,7 +13,7 @@ use super::program::Program;
 use crate::process::{Guard, wait_for};
 
 /// A boot from a disk with 50 requests a second and a busy neighbour takes minutes.
-const DEADLINE: Duration = Duration::from_secs(300);
+pub(super) const DEADLINE: Duration = Duration::from_secs(300);
 /// What a container's first process is called until it becomes the image's program.
 const RUNTIME: &str = "runc";
 
@@ -41,6 +41,17 @@ pub struct Running<'a> {
     name: String,
 }
 
+impl<'a> Running<'a> {
+    /// Takes over the container of this name, which there may not be yet.
+    #[must_use]
+    pub fn adopt(docker: &'a Docker, name: &str) -> Self {
+        Self {
+            docker,
+            name: name.to_owned(),
+        }
+    }
+}
+
 /// Runs a container called `name`, and returns it once its program answers. `home` is a directory
 /// for what that needs.
 ///
@@ -60,10 +71,7 @@ pub fn launch<'a>(
     command.args(["--no-healthcheck", "--name", name, "--cidfile"]);
     command.arg(&id_file).arg(program.image());
     command.stdout(Stdio::null());
-    let running = Running {
-        docker,
-        name: name.to_owned(),
-    };
+    let running = Running::adopt(docker, name);
     let began = Instant::now();
     let mut client = Guard::spawn(&mut command)?;
     let pid = first_process(docker, &id_file, &mut client)?;
@@ -81,7 +89,11 @@ pub fn launch<'a>(
 }
 
 /// Waits for the container's first process.
-fn first_process(docker: &Docker, id_file: &Path, client: &mut Guard) -> anyhow::Result<u32> {
+pub(super) fn first_process(
+    docker: &Docker,
+    id_file: &Path,
+    client: &mut Guard,
+) -> anyhow::Result<u32> {
     let still_trying = |client: &mut Guard| -> anyhow::Result<()> {
         let failed = client.ended()?.filter(|status| !status.success());
         ensure!(failed.is_none(), "docker run failed: see dockerd's log");
@@ -100,7 +112,7 @@ fn first_process(docker: &Docker, id_file: &Path, client: &mut Guard) -> anyhow:
 }
 
 /// Returns whether the process is not the image's program yet. One that is gone was, briefly.
-fn is_runtime(pid: u32) -> bool {
+pub(super) fn is_runtime(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.starts_with(RUNTIME)
 }

@@ -1,0 +1,110 @@
+//! A containerd of the rig's own, with our snapshotter beside its own ones.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::process::{Guard, wait_for};
+use crate::programs::Programs;
+
+/// Both daemons listen within a second.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A running containerd, and a running `yolofs snapshotter`.
+#[derive(Debug)]
+pub struct Containerd {
+    containerd: Guard,
+    snapshotter: Guard,
+    address: PathBuf,
+}
+
+impl Containerd {
+    /// Starts both, with their data in `data` and everything else in `home`.
+    ///
+    /// # Errors
+    /// If one is not installed, or does not listen; their logs are in `home`.
+    pub fn start(programs: &Programs, data: &Path, home: &Path) -> anyhow::Result<Self> {
+        for dir in [data, home] {
+            fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        }
+        let (address, ours) = (home.join("containerd.sock"), home.join("snapshotter.sock"));
+        let config = home.join("config.toml");
+        fs::write(&config, configuration(data, home, &address, &ours))
+            .with_context(|| format!("writing {}", config.display()))?;
+        let mut command = programs.yolofs();
+        command.arg("snapshotter").arg("--address").arg(&ours);
+        command.arg("--root").arg(data.join("yolofs"));
+        command.arg("--containerd").arg(&address);
+        let mut snapshotter = spawn(command, &home.join("snapshotter.log"))?;
+        listening(&mut snapshotter, &ours)?;
+        let mut command = Command::new("containerd");
+        command.arg("--config").arg(&config);
+        let mut containerd = spawn(command, &home.join("containerd.log"))?;
+        listening(&mut containerd, &address)?;
+        Ok(Self {
+            containerd,
+            snapshotter,
+            address,
+        })
+    }
+
+    /// Returns the socket of containerd.
+    #[must_use]
+    pub fn address(&self) -> &Path {
+        &self.address
+    }
+}
+
+fn configuration(data: &Path, home: &Path, address: &Path, ours: &Path) -> String {
+    let (root, state) = (data.join("containerd"), home.join("state"));
+    format!(
+        "version = 2\nroot = {root:?}\nstate = {state:?}\n\
+         disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+         [grpc]\naddress = {address:?}\n\
+         [proxy_plugins.yolofs]\ntype = \"snapshot\"\naddress = {ours:?}\n"
+    )
+}
+
+fn spawn(mut command: Command, log: &Path) -> anyhow::Result<Guard> {
+    let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().context("sharing the log")?)
+        .stderr(output)
+        .process_group(0);
+    Guard::spawn(&mut command)
+}
+
+fn listening(daemon: &mut Guard, socket: &Path) -> anyhow::Result<()> {
+    wait_for("daemon that listens", START_DEADLINE, || {
+        if let Some(status) = daemon.ended()? {
+            bail!(
+                "what should listen at {} ended ({status})",
+                socket.display()
+            );
+        }
+        let connected = std::os::unix::net::UnixStream::connect(socket);
+        Ok(connected.is_ok().then_some(()))
+    })
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        for daemon in [&mut self.containerd, &mut self.snapshotter] {
+            if let Ok(pid) = i32::try_from(daemon.pid()) {
+                let _it_may_have_ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            }
+            let deadline = Instant::now() + STOP_DEADLINE;
+            while matches!(daemon.ended(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Shows where `docker run` spends its time, in reads and in writes: the figures of
+# docs/container-start.md. Some 2 minutes once the images are there. Flags go to the program.
+source "$(dirname "$0")/need.sh"
+cd "$REPO"
+need_root "The measurement"
+need_cargo
+need fusermount3=fuse3 losetup=mount mkfs.ext4=e2fsprogs fio=fio dockerd=docker.io containerd=containerd runc=runc strace=strace
+say "building"
+cargo build --release -p cli -p benches --bins
+scripts/images/engines.sh
+exec "${CARGO_TARGET_DIR:-target}/release/container-start" "$@"
