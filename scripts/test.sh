@@ -16,6 +16,7 @@ need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs l
     jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin
 scripts/images/root.sh
 scripts/images/disk.sh
+scripts/images/set.sh nginx redis python
 scripts/registries.sh
 
 export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
