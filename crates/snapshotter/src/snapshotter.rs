@@ -3,27 +3,26 @@
 //! It blocks, and knows nothing of gRPC; [`service`](crate::service) brings it to a socket.
 
 mod janitor;
+mod make;
 mod place;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
-use crate::catalog::{Catalog, LabelChange, NewSnapshot};
-use crate::copy::copy_tree;
+use crate::catalog::{Catalog, LabelChange};
 use crate::directories::Directories;
 use crate::disk_usage::disk_usage;
 use crate::error::{Result, SnapshotError};
 use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
-use crate::overlay::{Layout, Mount, OverlayOptions, mountable};
-use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
+use crate::overlay::{Mount, OverlayOptions, mountable};
+use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
 use crate::tier::{Tier, UpperConfig};
 use janitor::Janitor;
-use place::Reserved;
 
 /// Where the snapshots are kept, and how.
 #[derive(Clone, Debug)]
@@ -230,114 +229,4 @@ fn refuse_others(key: &str, paths: &[String]) -> Result<()> {
             field: field.clone(),
         }),
     }
-}
-
-impl<L: Lowers> State<L> {
-    fn create(
-        &self,
-        kind: Kind,
-        key: &str,
-        parent: Option<&str>,
-        labels: Labels,
-    ) -> Result<Vec<Mount>> {
-        let on = self.catalog.check_create(key, parent)?;
-        on.as_ref().map_or(Ok(()), |on| self.present(on))?;
-        let dirs = self.place_for(kind, key, &labels)?;
-        let reserved = Reserved::next(self);
-        let like = on.as_ref().map(|on| self.root.fs(on.id));
-        let made = dirs
-            .create(reserved.id, kind, like.as_deref())
-            .and_then(|()| {
-                self.catalog.create(NewSnapshot {
-                    key: key.to_owned(),
-                    id: reserved.id,
-                    kind,
-                    parent: parent.map(str::to_owned),
-                    labels,
-                    tier: self.tier_of(dirs),
-                })
-            });
-        match made {
-            Ok(stack) => self.mounts(&stack),
-            Err(error) => {
-                // What cannot be deleted now is garbage for the next sweep.
-                drop(dirs.delete(reserved.id));
-                Err(error)
-            }
-        }
-    }
-
-    fn mounts(&self, stack: &Stack) -> Result<Vec<Mount>> {
-        let Stack { snapshot, parents } = stack;
-        let layers: Vec<LayerDir> = parents.iter().map(|parent| self.layer(parent)).collect();
-        let mut places = self.lowers.places(snapshot, &layers).into_iter();
-        let lowers: Vec<PathBuf> = layers
-            .into_iter()
-            .map(|layer| lower(places.next().flatten(), layer))
-            .collect::<Result<_>>()?;
-        let dirs = self.directories(snapshot);
-        self.options.mounts(&Layout {
-            kind: snapshot.kind,
-            fs: &dirs.fs(snapshot.id),
-            work: &dirs.work(snapshot.id),
-            lowers: &lowers,
-        })
-    }
-
-    fn layer(&self, committed: &Snapshot) -> LayerDir {
-        LayerDir {
-            id: committed.id,
-            name: committed.name.clone(),
-            dir: self.root.fs(committed.id),
-        }
-    }
-
-    /// Brings the directories of a snapshot that is to be committed to the disk of the root.
-    /// Until the result is dropped nobody takes them for garbage.
-    fn settle(&self, active: &Snapshot) -> Result<Option<Reserved<'_, L>>> {
-        let Some(tier) = &active.tier else {
-            return Ok(None);
-        };
-        let reserved = Reserved::again(self, active.id);
-        // What a former attempt left.
-        self.root.delete(active.id)?;
-        let to = self.root.of(active.id);
-        std::fs::create_dir(&to).map_err(SnapshotError::io("make", &to))?;
-        copy_tree(&Directories::at(tier).fs(active.id), &to.join("fs"))?;
-        sync(&to)?;
-        Ok(Some(reserved))
-    }
-
-    fn walk(&self, filter: &Filter) -> Result<Vec<Snapshot>> {
-        self.catalog
-            .walk(filter, |error| log::warn!("{error}; passed by"))
-    }
-}
-
-/// Returns where an overlay finds `layer`: at `served`, if that is a directory.
-fn lower(served: Option<PathBuf>, layer: LayerDir) -> Result<PathBuf> {
-    if let Some(served) = served {
-        if served.is_dir() {
-            return Ok(served);
-        }
-        let served = served.display();
-        log::warn!(
-            "{served} serves {:?} no more; the plain directory does",
-            layer.name
-        );
-    }
-    if layer.dir.is_dir() {
-        return Ok(layer.dir);
-    }
-    Err(SnapshotError::Lost {
-        key: layer.name,
-        dir: layer.dir,
-    })
-}
-
-/// Waits until all of the file system that holds `dir` is on the disk: what was on a tmpfs must
-/// not be lost after it was called committed.
-fn sync(dir: &Path) -> Result<()> {
-    let file = std::fs::File::open(dir).map_err(SnapshotError::io("open", dir))?;
-    nix::unistd::syncfs(&file).map_err(|error| SnapshotError::io("flush", dir)(error.into()))
 }

@@ -4,6 +4,8 @@
 //! and stays mounted as long as its snapshot lives. An overlay that is asked for while its layers
 //! are being mounted waits a little, for a start from the plain directories costs more.
 
+mod work;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,20 +16,16 @@ use anyhow::Context as _;
 use blocks::Digest;
 use parking_lot::{Condvar, Mutex};
 use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
-use yolofs::Busy;
 
 use super::chains::Chains;
 use super::first_boot::FirstBoots;
 use super::mounts::clear_dead;
-use crate::layers::{Attach, LayerPlace, LayerServer};
+use crate::layers::LayerServer;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;
 /// Longest wait for layers that are being mounted: what a boot from a busy disk loses in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// How often the store is looked at for images that others recorded or pulled.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves the layers of a snapshotter. Clones are handles to the same.
 #[derive(Clone, Debug)]
@@ -241,71 +239,5 @@ impl Shared {
 
     fn place(&self, id: SnapshotId) -> PathBuf {
         self.dir.join(id.to_string())
-    }
-
-    fn work(&self) {
-        loop {
-            let mut now = self.now.lock();
-            if now.ending {
-                return;
-            }
-            let job = now.jobs.pop_front();
-            if job.is_none() {
-                self.changed.wait_for(&mut now, LOOK_EVERY);
-            }
-            drop(now);
-            match job {
-                Some(Job::Attach(id)) => self.attach(id),
-                Some(Job::Detach(id)) => self.detach(id),
-                None => self.refresh(),
-            }
-        }
-    }
-
-    fn attach(&self, id: SnapshotId) {
-        let place = {
-            let now = self.now.lock();
-            // Removed since.
-            let Some(known) = now.layers.get(&id) else {
-                return;
-            };
-            let layer = known.layer.chain_id().and_then(|c| now.chains.layer(&c));
-            layer.map(|layer| LayerPlace {
-                layer,
-                source: known.layer.dir.clone(),
-                target: self.place(id),
-                label: self.label.clone(),
-            })
-        };
-        let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
-            Ok(Attach::Attached | Attach::Already) => State::Served,
-            Ok(Attach::Unknown) => State::Plain,
-            Err(error) => {
-                log::warn!("{error:#}; its plain directory serves it");
-                State::Plain
-            }
-        };
-        let mut now = self.now.lock();
-        match now.layers.get_mut(&id) {
-            Some(known) => known.state = state,
-            None => now.jobs.push_back(Job::Detach(id)),
-        }
-        drop(now);
-        self.changed.notify_all();
-    }
-
-    fn mount(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
-        let target = &place.target;
-        std::fs::create_dir_all(target).with_context(|| format!("making {}", target.display()))?;
-        self.server.attach(place)
-    }
-
-    fn detach(&self, id: SnapshotId) {
-        let place = self.place(id);
-        if let Err(error) = self.server.detach(&place, Busy::Lazy) {
-            log::warn!("{error:#}");
-        } else if let Err(error) = std::fs::remove_dir(&place) {
-            log::debug!("{}: {error}", place.display());
-        }
     }
 }

@@ -1,0 +1,81 @@
+//! The threads that mount and unmount layers.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use snapshotter::SnapshotId;
+use yolofs::Busy;
+
+use super::{Job, Shared, State};
+use crate::layers::{Attach, LayerPlace};
+
+/// How often the store is looked at for images that others recorded or pulled.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Shared {
+    pub(super) fn work(&self) {
+        loop {
+            let mut now = self.now.lock();
+            if now.ending {
+                return;
+            }
+            let job = now.jobs.pop_front();
+            if job.is_none() {
+                self.changed.wait_for(&mut now, LOOK_EVERY);
+            }
+            drop(now);
+            match job {
+                Some(Job::Attach(id)) => self.attach(id),
+                Some(Job::Detach(id)) => self.detach(id),
+                None => self.refresh(),
+            }
+        }
+    }
+
+    fn attach(&self, id: SnapshotId) {
+        let place = {
+            let now = self.now.lock();
+            // Removed since.
+            let Some(known) = now.layers.get(&id) else {
+                return;
+            };
+            let layer = known.layer.chain_id().and_then(|c| now.chains.layer(&c));
+            layer.map(|layer| LayerPlace {
+                layer,
+                source: known.layer.dir.clone(),
+                target: self.place(id),
+                label: self.label.clone(),
+            })
+        };
+        let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
+            Ok(Attach::Attached | Attach::Already) => State::Served,
+            Ok(Attach::Unknown) => State::Plain,
+            Err(error) => {
+                log::warn!("{error:#}; its plain directory serves it");
+                State::Plain
+            }
+        };
+        let mut now = self.now.lock();
+        match now.layers.get_mut(&id) {
+            Some(known) => known.state = state,
+            None => now.jobs.push_back(Job::Detach(id)),
+        }
+        drop(now);
+        self.changed.notify_all();
+    }
+
+    fn mount(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
+        let target = &place.target;
+        std::fs::create_dir_all(target).with_context(|| format!("making {}", target.display()))?;
+        self.server.attach(place)
+    }
+
+    fn detach(&self, id: SnapshotId) {
+        let place = self.place(id);
+        if let Err(error) = self.server.detach(&place, Busy::Lazy) {
+            log::warn!("{error:#}");
+        } else if let Err(error) = std::fs::remove_dir(&place) {
+            log::debug!("{}: {error}", place.display());
+        }
+    }
+}
