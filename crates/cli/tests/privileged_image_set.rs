@@ -1,7 +1,6 @@
 //! Real programs in real images, by name: recorded until healthy, attached, and started again.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use blocks::{ContentId, SourceId};
+use blocks::{ContentId, Digest, SourceId};
 
 use crate::backing::Backing;
 use crate::data::Run;
@@ -259,7 +259,12 @@ fn try_open(places: &Places, id: &ImageId) -> Result<Image, OpenError> {
 /// Returns the newest image of a source. Images that cannot be read are passed over, and logged.
 pub(super) fn newest_of(places: &Places, source: SourceId) -> Result<Option<ImageId>, StoreError> {
     let mut newest = None;
-    for id in places.images()? {
+    let hints = hints(places)?;
+    for id in places
+        .images()?
+        .into_iter()
+        .filter(|id| !hints.contains(id))
+    {
         let path = places.image(&id);
         let described = read_sealed(&path, &id)
             .and_then(|sealed| sealed.meta().map_err(|error| located(&path, error)));
@@ -272,6 +277,21 @@ pub(super) fn newest_of(places: &Places, source: SourceId) -> Result<Option<Imag
         }
     }
     Ok(newest.map(|(_, id)| id))
+}
+
+/// Returns the images that are only hints about a layer: those that have no name but a layer's. They
+/// may come from anybody, and say themselves which source they are of.
+fn hints(places: &Places) -> Result<BTreeSet<ImageId>, StoreError> {
+    let is_layer = |name: &str| name.parse::<Digest>().is_ok();
+    let names = places.names()?.into_iter();
+    let (layers, others): (Vec<_>, Vec<_>) = names
+        .filter_map(|(name, id)| Some((is_layer(&name), id?)))
+        .partition(|(is_layer, _)| *is_layer);
+    let mut hints: BTreeSet<_> = layers.into_iter().map(|(_, id)| id).collect();
+    for (_, id) in others {
+        hints.remove(&id);
+    }
+    Ok(hints)
 }
 
 fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {

@@ -93,6 +93,21 @@ fn a_layer_has_an_image_of_its_own_and_one_for_each_place() {
 }
 
 #[test]
+fn a_hint_about_a_layer_is_never_taken_for_a_recording_of_the_source_that_it_names() {
+    let (_dir, store) = fresh();
+    let layer = digest(1);
+    // As pulled from a registry: it claims to be of a directory here.
+    let forged = Sample::other(0);
+    let id = add(&store, &forged, &layer_name(&layer)).id;
+    assert_eq!(store.find_source(forged.info.id).unwrap(), None);
+    assert_eq!(store.layer(&layer).unwrap(), Some(id));
+    // Recorded here it has a name that says so.
+    let place = place_name(&layer, forged.info.id);
+    store.name(&id, &place).unwrap();
+    assert_eq!(store.find_source(forged.info.id).unwrap(), Some(id));
+}
+
+#[test]
 fn removing_a_stack_gives_up_the_layers_that_no_other_has() {
     let (_dir, store) = fresh();
     for byte in [1, 2, 3] {
