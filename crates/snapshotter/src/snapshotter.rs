@@ -182,7 +182,7 @@ impl<L: Lowers> Snapshotter<L> {
     pub fn commit(&self, name: &str, key: &str, labels: Labels) -> Result<()> {
         let active = self.state.catalog.check_commit(name, key)?;
         self.state.present(&active)?;
-        let held = self.state.settle(&active)?;
+        let held = self.state.settle(&active, name)?;
         let dir = self.state.root.fs(active.id);
         let usage = disk_usage(&dir)?;
         let committed = self.state.catalog.commit(name, key, labels, usage)?;

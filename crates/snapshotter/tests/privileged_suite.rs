@@ -417,3 +417,40 @@ fn privileged_deletions_survive_the_way_from_the_tier() {
     assert_eq!(value.unwrap().as_deref(), Some(b"value".as_slice()));
     drop(noted);
 }
+
+#[test]
+fn privileged_of_commits_at_once_one_wins_and_its_layer_is_whole() {
+    let mut node = Node::stopped();
+    node.serve(tmpfs(8 << 20, WhenFull::Refuse), PlainLowers);
+    for round in 0..10 {
+        let key = format!("active-{round}");
+        let mounts = node.prepare(&key, "", &[]).unwrap();
+        for file in 0..50 {
+            write(
+                Path::new(&mounts[0].source),
+                &format!("file-{file}"),
+                "x",
+                0o644,
+            );
+        }
+        let committed = std::thread::scope(|scope| {
+            let (node, key) = (&node, &key);
+            let threads = [1, 2, 3, 4].map(|n| {
+                scope.spawn(move || node.commit(&format!("layer-{round}-{n}"), key, &[]).is_ok())
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(
+            committed.iter().filter(|won| **won).count(),
+            1,
+            "{committed:?}"
+        );
+        let winner = committed.iter().position(|won| *won).unwrap() + 1;
+        node.cleanup();
+        let view = format!("view-{round}");
+        let mounts = node
+            .view(&view, &format!("layer-{round}-{winner}"), &[])
+            .unwrap();
+        assert_eq!(contents(Path::new(&mounts[0].source)).len(), 50);
+    }
+}

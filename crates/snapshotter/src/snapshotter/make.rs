@@ -75,11 +75,18 @@ impl<L: Lowers> State<L> {
 
     /// Brings the directories of a snapshot that is to be committed to the disk of the root.
     /// Until the result is dropped nobody takes them for garbage.
-    pub(super) fn settle(&self, active: &Snapshot) -> Result<Option<Reserved<'_, L>>> {
+    pub(super) fn settle(&self, active: &Snapshot, name: &str) -> Result<Option<Reserved<'_, L>>> {
         let Some(tier) = &active.tier else {
             return Ok(None);
         };
-        let reserved = Reserved::again(self, active.id);
+        let reserved =
+            Reserved::again(self, active.id).ok_or_else(|| SnapshotError::WrongKind {
+                key: active.name.clone(),
+                kind: active.kind,
+                needed: "somebody else commits it at this moment",
+            })?;
+        // Another commit may have ended just now, and what is there would be its layer.
+        self.catalog.check_commit(name, &active.name)?;
         // What a former attempt left.
         self.root.delete(active.id)?;
         let to = self.root.of(active.id);

@@ -25,13 +25,16 @@ pub(super) struct Reserved<'a, L: Lowers> {
 impl<'a, L: Lowers> Reserved<'a, L> {
     /// Reserves a number that no snapshot ever had.
     pub(super) fn next(state: &'a State<L>) -> Self {
-        Self::again(state, SnapshotId(state.next_id.fetch_add(1, Relaxed)))
-    }
-
-    /// Reserves the number of a snapshot that moves.
-    pub(super) fn again(state: &'a State<L>, id: SnapshotId) -> Self {
+        let id = SnapshotId(state.next_id.fetch_add(1, Relaxed));
         state.reserved.lock().insert(id);
         Self { id, state }
+    }
+
+    /// Reserves the number of a snapshot that moves; `None` if somebody moves it already.
+    pub(super) fn again(state: &'a State<L>, id: SnapshotId) -> Option<Self> {
+        let is_free = state.reserved.lock().insert(id);
+        // Not `then_some`: the one that it would drop would free what another has reserved.
+        is_free.then(|| Self { id, state })
     }
 }
 
