@@ -16,7 +16,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// If the signals cannot be blocked or the thread cannot be started.
 pub fn watch() -> anyhow::Result<()> {
-    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    let signals = watched();
     signals.thread_block().context("blocking signals")?;
     // It waits as long as the process lives, so nobody joins it.
     let watcher = move || {
@@ -29,6 +29,22 @@ pub fn watch() -> anyhow::Result<()> {
         .spawn(watcher)
         .context("starting the thread that waits for signals")?;
     Ok(())
+}
+
+fn watched() -> SigSet {
+    SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
+}
+
+/// Starts a program, by `spawn`, that is to be ended by signals: itself, or what it starts. Others
+/// inherit that the rig blocks them.
+///
+/// # Errors
+/// If the signals cannot be unblocked and blocked again.
+pub fn unblocked<T>(spawn: impl FnOnce() -> T) -> anyhow::Result<T> {
+    watched().thread_unblock().context("unblocking signals")?;
+    let spawned = spawn();
+    watched().thread_block().context("blocking signals")?;
+    Ok(spawned)
 }
 
 /// Fails if the rig was asked to end.

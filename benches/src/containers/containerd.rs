@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::interrupt;
 use crate::process::{Guard, wait_for};
 use crate::programs::Programs;
 
@@ -79,7 +80,7 @@ fn spawn(mut command: Command, log: &Path) -> anyhow::Result<Guard> {
         .stdout(output.try_clone().context("sharing the log")?)
         .stderr(output)
         .process_group(0);
-    Guard::spawn(&mut command)
+    interrupt::unblocked(|| Guard::spawn(&mut command))?
 }
 
 fn listening(daemon: &mut Guard, socket: &Path) -> anyhow::Result<()> {

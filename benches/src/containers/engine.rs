@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt as _;
 
+use crate::interrupt;
 use crate::process::{Guard, run_ok, wait_for};
 
 /// A daemon answers in a second; on a disk that is slow, its databases take longer.
@@ -54,7 +55,8 @@ impl Docker {
             .stderr(output)
             .process_group(0);
         let mut docker = Self {
-            daemon: Guard::spawn(&mut command)?,
+            // Containers inherit what it blocks, and would not hear that they are to stop.
+            daemon: interrupt::unblocked(|| Guard::spawn(&mut command))??,
             socket,
             exec_root,
             data_root: data_root.to_owned(),
