@@ -166,9 +166,7 @@ fn by_file(text: &str, data_root: &Path) -> BTreeMap<String, u64> {
     {
         let path = line.split(['<', '>']).nth(1).unwrap_or_default();
         let path = path.strip_prefix(&root).unwrap_or(path);
-        let words = path
-            .split('/')
-            .map(|word| if word.len() >= 64 { "ID" } else { word });
+        let words = path.split('/').map(without_id);
         *counts
             .entry(words.collect::<Vec<_>>().join("/"))
             .or_default() += 1;
