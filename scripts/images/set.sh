@@ -17,7 +17,7 @@ made_by() { find "$set_dir"/*.sh "$set_dir/$1" -type f | sort; }
 missing=()
 for name in "${names[@]}"; do
     mapfile -t files < <(made_by "$name")
-    kept "$IMAGES/set/$name.json" "${files[@]}" || missing+=("$name")
+    kept "$IMAGES/set/$name.json" "${files[@]}" && [ -e "$IMAGES/oci/index.json" ] || missing+=("$name")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
@@ -33,7 +33,7 @@ source "$set_dir/layers.sh"
 source "$set_dir/words.sh"
 for name in "${missing[@]}"; do
     mapfile -t files < <(made_by "$name")
-    kept "$IMAGES/set/$name.json" "${files[@]}" && continue # another run made it meanwhile
+    kept "$IMAGES/set/$name.json" "${files[@]}" && [ -e "$IMAGES/oci/index.json" ] && continue # another run made it
     say "making the image $name"
     FROM_NOTHING "$set_dir/$name"
     source "$set_dir/$name/recipe.sh"
