@@ -12,9 +12,9 @@ use localfs::SourceRoot;
 use parking_lot::{Condvar, Mutex};
 use yolofs::Busy;
 
-use super::bind::bind;
+use super::bind::{bind, recorded_here};
 use super::served::Served;
-use super::warm::WarmPool;
+use super::warm::{Hold, WarmPool};
 use super::{LayerPlace, LayerStatus};
 use crate::interrupt::Interrupt;
 use crate::source::Source;
@@ -110,6 +110,13 @@ impl LayerServer {
         Ok(Attach::Attached)
     }
 
+    /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
+    /// them all served first.
+    #[must_use]
+    pub(crate) fn hold_warming(&self) -> Hold {
+        self.pool.hold()
+    }
+
     fn serve(&self, place: &LayerPlace) -> anyhow::Result<Option<Arc<Served>>> {
         // Most layers of a node have no boot image: not even their names are read then.
         let known = self.store.layer(&place.layer)?.is_some();
@@ -118,9 +125,12 @@ impl LayerServer {
         }
         // Opened before the mount covers it: it may be served in place.
         let source = Source::scan(Arc::new(SourceRoot::open(&place.source)?))?;
-        let image = {
-            let _one_at_a_time = self.binding.lock();
-            bind(&self.store, &source, &place.layer, &self.interrupt)?
+        let image = match recorded_here(&self.store, &source, &place.layer)? {
+            Some(image) => Some(image),
+            None => {
+                let _one_at_a_time = self.binding.lock();
+                bind(&self.store, &source, &place.layer, &self.interrupt)?
+            }
         };
         let Some(image) = image else { return Ok(None) };
         Served::start(place, &source, image).map(|served| Some(Arc::new(served)))

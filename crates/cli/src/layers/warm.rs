@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use parking_lot::{Condvar, Mutex};
@@ -12,6 +13,10 @@ use super::served::Served;
 /// Layers that are warmed at a time. Warming is one copy after the other: more threads would
 /// only take the processors from those who start containers.
 const THREADS: usize = 2;
+
+/// The longest that warming waits for layers that are being attached: binding a layer may take as
+/// long as the disk does, and others are wanted meanwhile.
+const HELD_MAX: Duration = Duration::from_secs(2);
 
 /// Warms layers in the order in which they were attached, until dropped.
 #[derive(Debug)]
@@ -32,7 +37,25 @@ struct Queue {
 struct Inner {
     waiting: VecDeque<Weak<Served>>,
     running: Vec<Arc<Served>>,
+    /// How many hold the pool back, and until when at the latest.
+    holds: usize,
+    held_until: Option<Instant>,
     closed: bool,
+}
+
+/// Holds warming back until dropped, but not for long.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<Queue>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner.lock();
+        inner.holds -= 1;
+        if inner.holds == 0 {
+            inner.held_until = None;
+        }
+        self.0.changed.notify_all();
+    }
 }
 
 impl WarmPool {
@@ -53,6 +76,16 @@ impl WarmPool {
             pool.threads.push(thread);
         }
         Ok(pool)
+    }
+
+    /// Holds warming back: who attaches many layers wants them all served first.
+    pub(super) fn hold(&self) -> Hold {
+        let mut inner = self.queue.inner.lock();
+        inner.holds += 1;
+        inner
+            .held_until
+            .get_or_insert_with(|| Instant::now() + HELD_MAX);
+        Hold(Arc::clone(&self.queue))
     }
 
     /// Has a layer warmed when it is its turn.
@@ -80,6 +113,10 @@ impl Queue {
         loop {
             if inner.closed {
                 return None;
+            }
+            if let Some(until) = inner.held_until.filter(|until| *until > Instant::now()) {
+                let _woken = self.changed.wait_until(&mut inner, until);
+                continue;
             }
             while let Some(layer) = inner.waiting.pop_front() {
                 if let Some(layer) = layer.upgrade() {

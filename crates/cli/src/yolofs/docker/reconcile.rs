@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use blocks::Digest;
+use parking_lot::Mutex;
 use yolofs::Busy;
 
 use super::data_root::{DataRoot, RootImage, RootLayer};
@@ -22,6 +23,10 @@ use crate::mount_table::{Standing, standing};
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The longest time between two tries.
 const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// Layers that are attached at the same time: scanning and mounting are some milliseconds of work
+/// each, and more threads than that take the processors from those who start containers.
+const ATTACHED_AT_A_TIME: usize = 2;
 
 /// What failed, by where.
 #[derive(Debug, Default)]
@@ -87,13 +92,11 @@ pub(super) fn reconcile(
 ) -> anyhow::Result<()> {
     let images = root.images().context("looking at Docker's images")?;
     let images = images.into_iter().filter(|image| wanted.has(&image.id));
-    let layers: BTreeMap<PathBuf, RootLayer> = images
+    let mut layers: BTreeMap<PathBuf, RootLayer> = images
         .flat_map(|image| image.layers)
         .map(|layer| (layer.dir.clone(), layer))
         .collect();
     problems.0.retain(|dir, _| layers.contains_key(dir));
-    // Without layers to attach it does not matter; those that are attached stay.
-    let waiting = hides_mounts(root)?;
     let mut served = BTreeSet::new();
     for target in server.targets() {
         if layers.contains_key(&target) {
@@ -102,27 +105,60 @@ pub(super) fn reconcile(
             log::warn!("{error:#}");
         }
     }
-    for (dir, layer) in layers {
-        if served.contains(&dir) || problems.must_wait(&dir) {
-            continue;
-        }
-        if waiting {
+    layers.retain(|dir, _| !served.contains(dir) && !problems.must_wait(dir));
+    if hides_mounts(root)? {
+        if !layers.is_empty() {
             let why = anyhow!(
                 "Docker is not running, and will mount {} over itself when it starts: waiting for \
                  that, because what is mounted below before it would be hidden",
                 root.path().display()
             );
             problems.add(root.path().to_owned(), &why);
-            break;
         }
-        match attach(server, root, &layer, label) {
+        return Ok(());
+    }
+    for (dir, attached) in attach_all(server, root, &layers, label) {
+        match attached {
             Ok(()) => {
                 let _solved = problems.0.remove(&dir);
             }
             Err(error) => problems.add(dir, &error),
         }
     }
+    // A Docker that ended meanwhile took away what it had mounted over its directory, but not what
+    // came after that.
+    if !layers.is_empty() && hides_mounts(root)? {
+        for dir in layers.keys() {
+            server.detach(dir, Busy::Lazy)?;
+        }
+    }
     Ok(())
+}
+
+/// Attaches layers, a few at a time, and returns how it went for each.
+fn attach_all(
+    server: &LayerServer,
+    root: &DataRoot,
+    layers: &BTreeMap<PathBuf, RootLayer>,
+    label: &str,
+) -> Vec<(PathBuf, anyhow::Result<()>)> {
+    let _later = server.hold_warming();
+    let waiting = Mutex::new(layers.iter());
+    let done = Mutex::new(Vec::new());
+    let work = || {
+        // Taken in a statement of its own, so that the lock is not held while attaching.
+        while let Some((dir, layer)) = { waiting.lock().next() } {
+            let attached = attach(server, root, layer, label);
+            done.lock().push((dir.clone(), attached));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..ATTACHED_AT_A_TIME.min(layers.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    done.into_inner()
 }
 
 /// Whether Docker is going to mount its directory over itself. Where the directory's mount is
@@ -154,9 +190,8 @@ fn attach(
         label: label.to_owned(),
     };
     let attached = server.attach(&place);
-    if !root.has(layer) || hides_mounts(root)? {
-        // What failed, failed because it is gone. And a Docker that just ended takes away what it
-        // had mounted over its directory, but not what came after that.
+    if !root.has(layer) {
+        // What failed, failed because it is gone.
         return server.detach(&layer.dir, Busy::Lazy);
     }
     if attached? == Attach::Attached {
