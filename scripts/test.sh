@@ -28,7 +28,7 @@ RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
 step packaging/check.sh
 
 # The tests come last: whoever reads the output finds cargo's own summary lines at its end.
-step cargo test --workspace
+step cargo test --no-fail-fast --workspace
 for crate in $(grep -l '^privileged = ' */Cargo.toml crates/*/Cargo.toml); do
-    step cargo test -p "$(basename "$(dirname "$crate")")" --features privileged
+    step cargo test --no-fail-fast -p "$(basename "$(dirname "$crate")")" --features privileged
 done
