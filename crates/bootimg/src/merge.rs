@@ -126,15 +126,12 @@ enum Combine {
 }
 
 impl Combine {
+    /// Returns how many runs two plans are of together, or how many of these needed a block.
     fn runs(self, a: u16, b: u16) -> u16 {
         match self {
             Self::Runs => a.saturating_add(b),
             Self::Workloads => a.max(b),
         }
-    }
-
-    fn seen(self, a: u16, b: u16) -> u16 {
-        self.runs(a, b)
     }
 }
 
@@ -180,7 +177,7 @@ fn merge_plans<'a>(plans: impl Iterator<Item = &'a ReplayPlan>, combine: Combine
             for block in extent.range.iter() {
                 uses.entry((extent.file, block.0))
                     .and_modify(|known| {
-                        let seen = combine.seen(known.seen, here.seen);
+                        let seen = combine.runs(known.seen, here.seen);
                         *known = Use {
                             seen,
                             ..if here.bin < known.bin { here } else { *known }
