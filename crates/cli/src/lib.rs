@@ -14,6 +14,7 @@ mod line_watch;
 mod logging;
 mod mount_table;
 mod net_probe;
+mod node;
 mod output;
 mod read_around;
 mod run_dir;

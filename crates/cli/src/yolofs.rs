@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub(crate) use docker::served_layers;
+pub(crate) use mount::{BootChoice, ModeArg};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};

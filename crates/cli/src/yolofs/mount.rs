@@ -75,10 +75,12 @@ pub(super) struct MountArgs {
     pub(super) notify_parent: bool,
 }
 
-/// Which boot image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum BootChoice {
+/// Which boot image; in JSON the same text as on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub(crate) enum BootChoice {
     /// The newest of the source, or none if there is none.
+    #[default]
     Auto,
     /// None.
     None,
@@ -92,18 +94,36 @@ impl FromStr for BootChoice {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text {
+        Ok(text.to_owned().into())
+    }
+}
+
+impl From<String> for BootChoice {
+    fn from(text: String) -> Self {
+        match text.as_str() {
             "auto" => Self::Auto,
             "none" => Self::None,
             path if path.contains('/') => Self::File(path.into()),
-            name => Self::Image(name.to_owned()),
-        })
+            _ => Self::Image(text),
+        }
+    }
+}
+
+impl From<BootChoice> for String {
+    fn from(choice: BootChoice) -> Self {
+        match choice {
+            BootChoice::Auto => "auto".to_owned(),
+            BootChoice::None => "none".to_owned(),
+            BootChoice::Image(name) => name,
+            BootChoice::File(path) => path.to_string_lossy().into_owned(),
+        }
     }
 }
 
 /// `--mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ModeArg {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ModeArg {
     /// For container trees: opens cost no request.
     Lower,
     /// For disk images: whole files pass through to the source.

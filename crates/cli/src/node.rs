@@ -1,0 +1,10 @@
+//! The node service: one process that owns the mounts of a machine, and workers that serve them.
+//!
+//! The node holds what must outlive a worker: the FUSE device, the private mount and the opened
+//! source of each mount. A worker is stateless beyond the boot image and the mount's spec; when it
+//! dies, another takes the same descriptors and goes on (docs/adr/0007). The node's own death is
+//! survived by whoever keeps its descriptors: systemd, or a keeper of ours (docs/adr/0008).
+
+pub(crate) mod control;
+pub(crate) mod spec;
+pub(crate) mod view;

@@ -1,0 +1,55 @@
+//! What a mount of the node is to be: a client asks for it, and the node writes it down.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::yolofs::{BootChoice, ModeArg};
+
+/// One mount, as asked for. Two requests for the same place are the same mount if their specs are
+/// equal; unknown fields are refused rather than ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MountSpec {
+    /// A directory tree or a disk image; absolute.
+    pub(crate) source: PathBuf,
+    /// An existing directory; absolute, without symbolic links. It may be the source itself.
+    pub(crate) mountpoint: PathBuf,
+    /// Where boot images are kept.
+    pub(crate) store: PathBuf,
+    /// The boot image to serve from.
+    #[serde(default)]
+    pub(crate) boot: BootChoice,
+    /// How to serve; by the source if absent.
+    #[serde(default)]
+    pub(crate) mode: Option<ModeArg>,
+    /// Whether the boot image is pushed into the page cache.
+    #[serde(default = "yes")]
+    pub(crate) inject: bool,
+    /// Whether what was pushed is locked in memory.
+    #[serde(default)]
+    pub(crate) lock: bool,
+    /// At most so many bytes are pushed.
+    #[serde(default)]
+    pub(crate) budget_bytes: Option<u64>,
+    /// How far the kernel reads ahead; its own default if absent.
+    #[serde(default)]
+    pub(crate) readahead_kib: Option<u32>,
+    /// Threads that answer requests.
+    #[serde(default = "two")]
+    pub(crate) threads: u8,
+    /// Whether boots that drift from their recording are learned from.
+    #[serde(default)]
+    pub(crate) auto: bool,
+    /// What the mount table shows as its source; the source's path if absent.
+    #[serde(default)]
+    pub(crate) label: Option<String>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn two() -> u8 {
+    2
+}

@@ -1,0 +1,75 @@
+//! What the node tells of itself and of its mounts. These are the bodies of the API's answers:
+//! docs/api.md describes each field.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::status::MountStatus;
+
+/// The node service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeView {
+    /// The program's version.
+    pub(crate) version: String,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// Seconds since this process started.
+    pub(crate) uptime_seconds: u64,
+    /// Whether it takes new mounts.
+    pub(crate) draining: bool,
+    /// Mounts that it owns.
+    pub(crate) mounts: u64,
+    /// The processes that serve them.
+    pub(crate) workers: Vec<WorkerView>,
+    /// What holds its descriptors while it is restarted: `systemd` or `keeper`.
+    pub(crate) keeper: String,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkerView {
+    /// Its process.
+    pub(crate) pid: u32,
+    /// Mounts that it serves.
+    pub(crate) mounts: u64,
+    /// The program it runs is the node's own, not one from before an upgrade.
+    pub(crate) current: bool,
+}
+
+/// One mount of the node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MountView {
+    /// What `yolofs status` shows of any mount; `state` is `starting`, `serving`, `leaving` (it
+    /// is unmounted and still has users), `restarting` (its worker died) or `failed`.
+    #[serde(flatten)]
+    pub(crate) status: MountStatus,
+    /// How often its worker was replaced, upgrades not counted.
+    pub(crate) restarts: u64,
+    /// Milliseconds from the death of the last worker until its successor served.
+    pub(crate) last_gap_ms: Option<u64>,
+    /// Why it failed, if it did.
+    pub(crate) error: Option<String>,
+    /// Whether boots that drift are learned from.
+    pub(crate) auto: bool,
+}
+
+/// What a drain did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Drained {
+    /// Mounts that were unmounted.
+    pub(crate) unmounted: u64,
+    /// Mounts that are unmounted and still have users, who are served until they let go.
+    pub(crate) in_use: u64,
+}
+
+/// What an upgrade did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Upgraded {
+    /// The program that serves from now on.
+    pub(crate) program: PathBuf,
+    /// Workers that were replaced.
+    pub(crate) workers: u64,
+    /// The longest time, in milliseconds, for which a mount had no worker.
+    pub(crate) longest_gap_ms: u64,
+}
