@@ -8,3 +8,4 @@
 pub(crate) mod control;
 pub(crate) mod spec;
 pub(crate) mod view;
+pub(crate) mod wire;

@@ -9,6 +9,7 @@ pub mod lock;
 pub mod malloc;
 pub mod mount;
 pub mod net;
+pub mod passing;
 pub mod read;
 pub mod stat;
 pub mod xattr;

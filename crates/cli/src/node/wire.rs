@@ -1,0 +1,416 @@
+//! What the node and its workers say to each other.
+//!
+//! A worker listens on `<run-dir>/workers/<pid>.sock`. Each connection carries one question and one
+//! answer: a header (protocol, length), JSON, and beside the header of an adoption the descriptors
+//! of the mount. Both sides give up when a deadline passes. A node and a worker of different
+//! releases understand each other as long as the protocol's number is the same; otherwise they
+//! say so in words.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::control::NodeError;
+use super::spec::MountSpec;
+use crate::control::PrewarmSummary;
+use crate::status::MountStatus;
+use crate::yolofs::BootChoice;
+
+/// The version of this conversation; raised with every change that an older side would not
+/// understand.
+pub(crate) const PROTOCOL: u32 = 1;
+
+/// The longest JSON, in bytes: a mount takes some 2 KiB in a status, and a worker has 64 of them.
+const MESSAGE_MAX: usize = 8 << 20;
+
+/// The header of a message: the protocol and the length of the JSON, 32 bits each, the lowest
+/// byte first.
+const HEADER: usize = 8;
+
+/// What a worker writes to its standard output, once, when it listens.
+pub(crate) const READY: &str = "ready";
+
+/// Returns where the worker with this pid listens.
+#[must_use]
+pub(crate) fn socket(run_dir: &Path, pid: u32) -> PathBuf {
+    run_dir.join("workers").join(format!("{pid}.sock"))
+}
+
+/// What the node may ask.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask")]
+pub(crate) enum Question {
+    /// Serve this mount from now on; [`Handed`] travels beside the question. Answered when it is
+    /// served.
+    Adopt(Box<Adoption>),
+    /// How are all mounts? Answered from counters, at once.
+    Status,
+    /// Bring the boot image of a mount into its page cache, and answer when that is done.
+    Prewarm {
+        /// The mount.
+        id: String,
+        /// At most so many bytes.
+        budget_bytes: Option<u64>,
+    },
+    /// Serve a mount from another boot image from now on.
+    Swap {
+        /// The mount.
+        id: String,
+        /// From which.
+        boot: BootChoice,
+    },
+    /// The visible mount is gone: let go of the private one and of what is held in it, and serve
+    /// those who remain.
+    LetGo {
+        /// The mount.
+        id: String,
+    },
+}
+
+/// A mount that a worker shall serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Adoption {
+    /// Its name.
+    pub(crate) id: String,
+    /// What it is to be.
+    pub(crate) spec: MountSpec,
+    /// The first talk with the kernel.
+    pub(crate) hello: HelloBytes,
+    /// Whether the visible mount is gone, and only those who still use it are to be served.
+    #[serde(default)]
+    pub(crate) leaving: bool,
+}
+
+/// The first talk with the kernel: what it asked, and what it was told, if it was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HelloBytes {
+    /// The kernel's INIT request, whole.
+    #[serde(with = "hex")]
+    pub(crate) request: Vec<u8>,
+    /// The first worker's answer, whole; empty before there was one.
+    #[serde(with = "hex", default)]
+    pub(crate) answer: Vec<u8>,
+}
+
+/// The descriptors of a mount, in the order in which they travel.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    /// The FUSE device.
+    pub(crate) device: OwnedFd,
+    /// The root of the private mount.
+    pub(crate) private: OwnedFd,
+    /// The source, as it was opened before the mount covered it.
+    pub(crate) source: OwnedFd,
+    /// A file, open for reading and writing. The first worker writes down in it the names and
+    /// attributes that it serves; later ones read it instead of scanning the source: the kernel
+    /// knows inodes by their numbers, and these must not change with the source. Empty until then.
+    pub(crate) names: OwnedFd,
+}
+
+impl Handed {
+    /// Returns all of them, in the order in which they travel.
+    #[must_use]
+    pub(crate) fn all(&self) -> [BorrowedFd<'_>; 4] {
+        [&self.device, &self.private, &self.source, &self.names].map(|fd| fd.as_fd())
+    }
+}
+
+impl TryFrom<Vec<OwnedFd>> for Handed {
+    type Error = anyhow::Error;
+
+    fn try_from(descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        let [device, private, source, names] =
+            <[OwnedFd; 4]>::try_from(descriptors).map_err(|those| {
+                anyhow::anyhow!("a mount has 4 descriptors, and {} came", those.len())
+            })?;
+        Ok(Self {
+            device,
+            private,
+            source,
+            names,
+        })
+    }
+}
+
+/// What a worker answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer")]
+pub(crate) enum Answer {
+    /// To [`Question::Adopt`]: it is served. What the kernel was told in the first talk, whether
+    /// by this worker or an earlier one.
+    Adopted {
+        /// The whole answer.
+        #[serde(with = "hex")]
+        hello: Vec<u8>,
+    },
+    /// To [`Question::Status`].
+    Status(WorkerStatus),
+    /// To [`Question::Prewarm`].
+    Prewarmed(PrewarmSummary),
+    /// To [`Question::Swap`] and [`Question::LetGo`].
+    Done,
+    /// It was not done.
+    Refused {
+        /// Whose fault it is.
+        fault: Fault,
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// A worker, as it tells of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkerStatus {
+    /// The program's version.
+    pub(crate) version: String,
+    /// All mounts whose session is not over. `state` is `serving` or `leaving`.
+    pub(crate) mounts: Vec<MountStatus>,
+}
+
+/// Why something was refused, as far as a program can act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// There is no such mount here.
+    Unknown,
+    /// What was asked makes no sense.
+    Invalid,
+    /// It cannot be done as things stand.
+    Conflict,
+    /// Everything else.
+    Failed,
+}
+
+impl Fault {
+    /// Returns the node's error of this kind.
+    #[must_use]
+    pub(crate) fn error(self, why: String) -> NodeError {
+        match self {
+            Self::Unknown => NodeError::Unknown(why),
+            Self::Invalid => NodeError::Invalid(why),
+            Self::Conflict => NodeError::Conflict(why),
+            Self::Failed => NodeError::Failed(anyhow::anyhow!(why)),
+        }
+    }
+}
+
+/// Sends one message, within `deadline`.
+///
+/// # Errors
+/// If the other side is gone, or does not take it in time.
+pub(crate) fn send<T: Serialize>(
+    stream: &UnixStream,
+    message: &T,
+    beside: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let json = serde_json::to_vec(message).context("writing JSON")?;
+    let length = u32::try_from(json.len()).context("the message is too long")?;
+    let mut bytes = PROTOCOL.to_le_bytes().to_vec();
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(json);
+    let (mut sent, mut beside) = (0, beside);
+    while sent < bytes.len() {
+        stream
+            .set_write_timeout(Some(left(deadline)?))
+            .context("setting a deadline")?;
+        match rawio::passing::send(stream.as_fd(), &bytes[sent..], beside) {
+            Ok(len) => sent += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).context("sending"),
+        }
+        beside = &[];
+    }
+    Ok(())
+}
+
+/// Receives one message, and the descriptors that came beside it, within `deadline`.
+///
+/// # Errors
+/// If the other side ends, takes too long, or does not speak this protocol.
+pub(crate) fn receive<T: DeserializeOwned>(
+    stream: &UnixStream,
+    deadline: Instant,
+) -> anyhow::Result<(T, Vec<OwnedFd>)> {
+    let mut descriptors = Vec::new();
+    let mut header = [0; HEADER];
+    fill(stream, &mut header, &mut descriptors, deadline)?;
+    let number = |at: usize| {
+        let bytes = [header[at], header[at + 1], header[at + 2], header[at + 3]];
+        u32::from_le_bytes(bytes)
+    };
+    let (protocol, length) = (number(0), number(4));
+    if protocol != PROTOCOL {
+        bail!("it speaks version {protocol} of the protocol, and this program version {PROTOCOL}");
+    }
+    let length = usize::try_from(length).context("the length of the message")?;
+    if length > MESSAGE_MAX {
+        bail!("a message of {length} bytes is longer than any can be");
+    }
+    let mut json = vec![0; length];
+    fill(stream, &mut json, &mut descriptors, deadline)?;
+    let message = serde_json::from_slice(&json).context("understanding the message")?;
+    Ok((message, descriptors))
+}
+
+/// Asks the worker that listens on `socket`, which must answer within `patience`.
+///
+/// # Errors
+/// If it is not there, does not answer in time, or speaks another protocol. What it refuses is an
+/// answer.
+pub(crate) fn ask(
+    socket: &Path,
+    question: &Question,
+    beside: &[BorrowedFd<'_>],
+    patience: Duration,
+) -> anyhow::Result<Answer> {
+    let deadline = Instant::now() + patience;
+    let asked = || {
+        let stream = UnixStream::connect(socket).context("connecting")?;
+        send(&stream, question, beside, deadline)?;
+        receive(&stream, deadline).map(|(answer, _none)| answer)
+    };
+    asked().with_context(|| format!("asking the worker at {}", socket.display()))
+}
+
+/// Fills the buffer whole.
+fn fill(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        stream
+            .set_read_timeout(Some(left(deadline)?))
+            .context("setting a deadline")?;
+        match rawio::passing::receive(stream.as_fd(), &mut buffer[filled..]) {
+            Ok((0, _none)) => bail!("the other side ended in the middle of a message"),
+            Ok((len, files)) => {
+                filled += len;
+                descriptors.extend(files);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context("receiving"),
+        }
+    }
+    Ok(())
+}
+
+fn left(deadline: Instant) -> anyhow::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        bail!("no answer in time");
+    }
+    Ok(left)
+}
+
+/// Bytes as two hexadecimal digits each: what the kernel was told can be read in a record.
+mod hex {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digit = |byte: &u8| char::from(*byte).to_digit(16);
+        let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+            [high, low] => Some(u8::try_from(digit(high)? << 4 | digit(low)?).ok()?),
+            _ => None,
+        });
+        pairs
+            .collect::<Option<Vec<u8>>>()
+            .ok_or_else(|| D::Error::custom("these are not bytes in hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn adoption() -> Adoption {
+        let spec = serde_json::json!({"source": "/srv", "mountpoint": "/mnt", "store": "/store"});
+        Adoption {
+            id: "abc".to_owned(),
+            spec: serde_json::from_value(spec).unwrap(),
+            hello: HelloBytes {
+                request: vec![0, 1, 254, 255],
+                answer: Vec::new(),
+            },
+            leaving: false,
+        }
+    }
+
+    #[test]
+    fn an_adoption_arrives_with_its_descriptors() {
+        let (node, worker) = UnixStream::pair().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let file = || OwnedFd::from(tempfile::tempfile().unwrap());
+        let handed = Handed {
+            device: file(),
+            private: file(),
+            source: file(),
+            names: file(),
+        };
+        let question = Question::Adopt(Box::new(adoption()));
+        send(&node, &question, &handed.all(), deadline).unwrap();
+        drop(handed);
+        let (question, files) = receive(&worker, deadline).unwrap();
+        let Question::Adopt(arrived) = question else {
+            panic!("{question:?}")
+        };
+        assert_eq!(*arrived, adoption());
+        assert!(Handed::try_from(files).is_ok());
+        assert!(Handed::try_from(vec![file()]).is_err());
+    }
+
+    #[test]
+    fn another_protocol_and_nonsense_are_refused_in_words() {
+        let deadline = Instant::now() + PATIENCE;
+        let said = |bytes: &[u8]| {
+            let (node, worker) = UnixStream::pair().unwrap();
+            rawio::passing::send(node.as_fd(), bytes, &[]).unwrap();
+            drop(node);
+            let error = receive::<Question>(&worker, deadline).unwrap_err();
+            format!("{error:#}")
+        };
+        assert!(said(&[9, 0, 0, 0, 1, 0, 0, 0]).contains("version 9"));
+        assert!(said(&[1, 0, 0, 0, 255, 255, 255, 255]).contains("longer than any"));
+        assert!(said(&[1, 0, 0, 0, 2, 0, 0, 0, b'{']).contains("in the middle"));
+        assert!(said(&[1, 0, 0, 0, 2, 0, 0, 0, b'{', b'}']).contains("understanding"));
+        assert!(said(&[]).contains("in the middle"));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("w.sock");
+        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = ask(&path, &Question::Status, &[], Duration::from_millis(50)).unwrap_err();
+        assert!(format!("{error:#}").contains("w.sock"));
+    }
+
+    #[test]
+    fn bytes_are_hexadecimal_digits() {
+        let hello = adoption().hello;
+        let json = serde_json::to_string(&hello).unwrap();
+        assert!(json.contains("0001feff"), "{json}");
+        assert_eq!(serde_json::from_str::<HelloBytes>(&json).unwrap(), hello);
+        assert!(serde_json::from_str::<HelloBytes>(r#"{"request": "0"}"#).is_err());
+        assert!(serde_json::from_str::<HelloBytes>(r#"{"request": "é"}"#).is_err());
+    }
+}
