@@ -8,9 +8,9 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
-use blocks::{BlockSource, FileKey};
+use blocks::{BlockSource, FileKey, SourceError};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use localfs::{DirSource, SourceRoot, scan};
+use localfs::{DirSource, Patience, Prompt, SourceRoot, TimedSource, scan};
 
 /// Twice as many as a Debian root with Python has.
 const INODES: u64 = 20_000;
@@ -67,9 +67,33 @@ fn warm_source(dir: &Path) -> anyhow::Result<(DirSource, FileKey)> {
     Ok((DirSource::new(root, tree), key))
 }
 
+/// Never says that it can answer at once, as network file systems do not.
+struct MayWait(Arc<DirSource>);
+
+impl BlockSource for MayWait {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.0.read_at(file, offset, buf)
+    }
+}
+
+impl Prompt for MayWait {
+    fn read_now(&self, _: &FileKey, _: u64, _: &mut [u8]) -> Option<Result<usize, SourceError>> {
+        None
+    }
+}
+
 fn reading(c: &mut Criterion) {
     let dir = tempfile::tempdir().expect("a directory");
     let (source, key) = warm_source(dir.path()).expect("a source");
+    let source = Arc::new(source);
+    let timed = TimedSource::new(Arc::clone(&source), Patience::default());
+    let may_wait = Arc::new(MayWait(Arc::clone(&source)));
+    let handed_over = TimedSource::new(may_wait, Patience::default());
+    let sources: [(&str, &dyn BlockSource); 3] = [
+        ("version checked", &source),
+        ("and with a deadline", &timed),
+        ("and by a helper", &handed_over),
+    ];
     let file = File::open(dir.path().join("f")).expect("the file");
     let mut group = c.benchmark_group("read, warm");
     for kib in [4, 128] {
@@ -82,13 +106,15 @@ fn reading(c: &mut Criterion) {
             turn * len
         };
         group.throughput(Throughput::Bytes(len));
-        group.bench_function(format!("{kib} KiB, version checked"), |b| {
-            b.iter(|| {
-                let read = source.read_at(&key, next(), &mut buf);
-                assert!(read.is_ok_and(|read| read == buf.len()));
-                black_box(&buf);
+        for (what, source) in sources {
+            group.bench_function(format!("{kib} KiB, {what}"), |b| {
+                b.iter(|| {
+                    let read = source.read_at(&key, next(), &mut buf);
+                    assert!(read.is_ok_and(|read| read == buf.len()));
+                    black_box(&buf);
+                });
             });
-        });
+        }
         group.bench_function(format!("{kib} KiB, bare pread"), |b| {
             b.iter(|| {
                 let read = file.read_at(&mut buf, next());

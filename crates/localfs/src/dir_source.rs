@@ -18,6 +18,7 @@ mod open_files;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use blocks::{
@@ -35,7 +36,7 @@ use self::adviser::Adviser;
 use self::open_files::OpenFiles;
 use crate::attr::attr_of;
 use crate::open::{gone, open_to_read};
-use crate::{Paths, SourceRoot};
+use crate::{Paths, Prompt, SourceRoot};
 
 /// Files held open between reads. A boot reads some hundred files; a quarter of the 1024
 /// descriptors that a process has by default leaves the rest to others.
@@ -57,6 +58,8 @@ struct Files {
     root: Arc<SourceRoot>,
     paths: Arc<dyn Paths>,
     open: OpenFiles,
+    /// The file system cannot say whether a read would wait; one source lies on one.
+    may_wait: AtomicBool,
 }
 
 impl DirSource {
@@ -67,6 +70,7 @@ impl DirSource {
                 root,
                 paths,
                 open: OpenFiles::new(OPEN_FILES),
+                may_wait: AtomicBool::new(false),
             }),
             adviser: OnceLock::new(),
         }
@@ -159,6 +163,38 @@ impl BlockSource for DirSource {
         if let Some(adviser) = self.adviser.get_or_init(start) {
             adviser.advise(*file, ranges);
         }
+    }
+}
+
+impl Prompt for DirSource {
+    fn read_now(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize, SourceError>> {
+        if self.files.may_wait.load(Relaxed) {
+            return None;
+        }
+        let fd = self.files.open.get(file.file)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset.saturating_add(done as u64);
+            match pread_nowait(&fd, &mut buf[done..], at).ok()? {
+                NowaitRead::Read(0) => break,
+                NowaitRead::Read(read) => done += read,
+                NowaitRead::WouldBlock => return None,
+                NowaitRead::Unsupported => {
+                    self.files.may_wait.store(true, Relaxed);
+                    return None;
+                }
+            }
+        }
+        // Not before the read: a file system that could not read at once might not answer this
+        // at once either. Nothing is lost by that, for the version was there before it was asked
+        // for, and none comes back.
+        check(&fd, file, "reading").ok()?;
+        Some(Ok(done))
     }
 }
 

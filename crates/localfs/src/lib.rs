@@ -4,6 +4,7 @@
 //!   later cover the very path it was opened by.
 //! - [`scan`] reads all metadata into a [`blocks::Tree`].
 //! - [`DirSource`] reads contents and proves for each read that they are of the version asked for.
+//! - [`TimedSource`] answers within a deadline, whether the disk does or not.
 //! - [`LiveTree`] answers for a source that may change while it is mounted.
 //!
 //! Nothing here ever follows a symbolic link below the root: every name is opened by
@@ -20,6 +21,7 @@ mod paths;
 mod qcow2;
 mod root;
 mod scan;
+mod timed;
 
 pub use dir_source::DirSource;
 pub use error::LocalError;
@@ -28,3 +30,4 @@ pub use paths::Paths;
 pub use qcow2::Qcow2Error;
 pub use root::{DiskFormat, SourceKind, SourceRoot};
 pub use scan::{Note, Progress, Reason, Scan, ScanReport, scan};
+pub use timed::{Patience, Prompt, TimedSource, Timekeeping};

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use blocks::{BlockRange, FileKey};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use parking_lot::Mutex;
 
 use super::Files;
 
@@ -17,23 +19,34 @@ const WAITING: usize = 64;
 /// Runs of blocks in one piece of advice at most.
 const RUNS: usize = 1024;
 
+/// How long whoever drops the adviser waits for it: a source that does not answer must not keep a
+/// process from ending.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A thread that tells the kernel what will be read.
 #[derive(Debug)]
 pub(super) struct Adviser {
     /// `None` only while it is dropped.
     queue: Option<SyncSender<(FileKey, Vec<BlockRange>)>>,
     thread: Option<JoinHandle<()>>,
+    /// Nothing ever comes from it; it ends with the thread.
+    end: Mutex<Receiver<()>>,
 }
 
 impl Adviser {
     pub(super) fn start(files: Arc<Files>) -> io::Result<Self> {
         let (queue, waiting) = sync_channel(WAITING);
+        let (ends, end) = sync_channel(0);
         let thread = thread::Builder::new()
             .name("localfs-advise".into())
-            .spawn(move || work(&files, &waiting))?;
+            .spawn(move || {
+                work(&files, &waiting);
+                drop(ends);
+            })?;
         Ok(Self {
             queue: Some(queue),
             thread: Some(thread),
+            end: Mutex::new(end),
         })
     }
 
@@ -49,7 +62,10 @@ impl Adviser {
 impl Drop for Adviser {
     fn drop(&mut self) {
         self.queue = None;
-        if let Some(thread) = self.thread.take() {
+        let ended = self.end.get_mut().recv_timeout(END_PATIENCE);
+        if ended == Err(RecvTimeoutError::Timeout) {
+            log::debug!("the source does not answer: its adviser is left behind");
+        } else if let Some(thread) = self.thread.take() {
             // It can only have panicked; there is nobody left to tell.
             thread.join().unwrap_or_default();
         }

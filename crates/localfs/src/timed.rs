@@ -1,0 +1,145 @@
+//! A source that never keeps anyone waiting for ever.
+//!
+//! A network file system whose server is gone, or a disk that does not answer, holds whoever
+//! reads from it, uninterruptibly and without end. A thread that serves a mount must not be held
+//! so: with it hang requests that have nothing to do with the source. [`TimedSource`] has such
+//! calls made by [helper threads](helpers) and waits for them no longer than its deadline. Then
+//! the read fails with [`TimedOut`](blocks::SourceErrorKind::TimedOut); the helper comes back
+//! when the source does, and goes on.
+//!
+//! Handing a read to another thread takes longer than a read from memory does. So it is first
+//! tried without waiting, on the calling thread, which the disk file systems of Linux can do
+//! ([`Prompt`]); what has to wait for a disk does not notice the hand-over.
+
+mod helpers;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blocks::{
+    BackingFile, BlockRange, BlockSource, FileKey, Seek, SourceError, SourceErrorKind, Sparse,
+};
+
+use self::helpers::{Helpers, NoAnswer};
+pub use self::helpers::{Patience, Timekeeping};
+
+/// A source that can say what it can answer without ever waiting.
+pub trait Prompt: Send + Sync {
+    /// Reads like [`BlockSource::read_at`] if that takes no waiting, or returns `None`; then what
+    /// is in `buf` must not be used.
+    fn read_now(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize, SourceError>>;
+}
+
+/// A source whose answers come within a deadline, or are errors.
+#[derive(Debug)]
+pub struct TimedSource<S> {
+    source: Arc<S>,
+    helpers: Helpers,
+}
+
+impl<S: Send + Sync + 'static> TimedSource<S> {
+    /// Returns `source` with a deadline.
+    #[must_use]
+    pub fn new(source: Arc<S>, patience: Patience) -> Self {
+        Self {
+            source,
+            helpers: Helpers::new(patience),
+        }
+    }
+
+    /// Returns the source itself, which may keep whoever asks it waiting for ever.
+    #[must_use]
+    pub const fn source(&self) -> &Arc<S> {
+        &self.source
+    }
+
+    /// Returns what waiting for the source has come to.
+    #[must_use]
+    pub fn timekeeping(&self) -> Timekeeping {
+        self.helpers.timekeeping()
+    }
+
+    /// Has `ask` put a question to the source, and waits for the answer until the deadline.
+    ///
+    /// # Errors
+    /// [`TimedOut`](SourceErrorKind::TimedOut) if there is none by then, an I/O error if `ask`
+    /// panicked or no thread can be had.
+    pub fn within<T: Send + 'static>(
+        &self,
+        doing: &'static str,
+        ask: impl FnOnce(&S) -> T + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let source = Arc::clone(&self.source);
+        // The source may be dropped by the helper, later than by its owner: a helper that hangs
+        // holds it.
+        self.helpers
+            .run(move || ask(&source))
+            .map_err(|why| match why {
+                NoAnswer::Late => SourceError::new(SourceErrorKind::TimedOut, doing),
+                NoAnswer::Died => SourceError::new(SourceErrorKind::Io, doing),
+                NoAnswer::NoThread(error) => SourceError::from_io(doing, error),
+            })
+    }
+
+    /// [`within`](Self::within), for questions about a file that can fail by themselves.
+    fn about<T: Send + 'static>(
+        &self,
+        file: &FileKey,
+        doing: &'static str,
+        ask: impl FnOnce(&S, &FileKey) -> Result<T, SourceError> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let key = *file;
+        self.within(doing, move |source| ask(source, &key))
+            .unwrap_or_else(|error| Err(error.about(key.file)))
+    }
+}
+
+impl<S: BlockSource + Prompt + 'static> BlockSource for TimedSource<S> {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        if let Some(answer) = self.source.read_now(file, offset, buf) {
+            return answer;
+        }
+        let len = buf.len();
+        // Into a buffer of the helper's: a late one must not write to the caller's.
+        let bytes = self.about(file, "reading", move |source, key| {
+            let mut bytes = vec![0; len];
+            let read = source.read_at(key, offset, &mut bytes)?;
+            bytes.truncate(read);
+            Ok(bytes)
+        })?;
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
+        // Never waits, by the contract of the trait.
+        self.source.advise(file, ranges);
+    }
+}
+
+impl<S: Sparse + 'static> Sparse for TimedSource<S> {
+    fn seek(&self, file: &FileKey, offset: u64, what: Seek) -> Result<Option<u64>, SourceError> {
+        self.about(file, "seeking", move |source, key| {
+            source.seek(key, offset, what)
+        })
+    }
+}
+
+impl<S: BackingFile + 'static> BackingFile for TimedSource<S> {
+    fn open_backing(&self, file: &FileKey) -> io::Result<OwnedFd> {
+        let key = *file;
+        self.within("opening", move |source| source.open_backing(&key))
+            .unwrap_or_else(|error| Err(io::Error::other(error.about(key.file))))
+    }
+}
+
+/// How long a source is waited for by default. A disk that is alive answers within seconds even
+/// when it is busy; Linux gives a SCSI disk as long before it resets it.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
