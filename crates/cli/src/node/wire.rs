@@ -71,6 +71,11 @@ pub(crate) enum Question {
         /// The mount.
         id: String,
     },
+    /// Give the descriptors of a mount: the node has lost its own.
+    Hand {
+        /// The mount.
+        id: String,
+    },
 }
 
 /// A mount that a worker shall serve.
@@ -82,9 +87,6 @@ pub(crate) struct Adoption {
     pub(crate) spec: MountSpec,
     /// The first talk with the kernel.
     pub(crate) hello: HelloBytes,
-    /// Whether the visible mount is gone, and only those who still use it are to be served.
-    #[serde(default)]
-    pub(crate) leaving: bool,
 }
 
 /// The first talk with the kernel: what it asked, and what it was told, if it was told.
@@ -103,21 +105,27 @@ pub(crate) struct HelloBytes {
 pub(crate) struct Handed {
     /// The FUSE device.
     pub(crate) device: OwnedFd,
-    /// The root of the private mount.
-    pub(crate) private: OwnedFd,
     /// The source, as it was opened before the mount covered it.
     pub(crate) source: OwnedFd,
     /// A file, open for reading and writing. The first worker writes down in it the names and
     /// attributes that it serves; later ones read it instead of scanning the source: the kernel
     /// knows inodes by their numbers, and these must not change with the source. Empty until then.
     pub(crate) names: OwnedFd,
+    /// The root of the private mount; absent if the visible one is gone, and only those who still
+    /// use it are to be served.
+    pub(crate) private: Option<OwnedFd>,
 }
 
 impl Handed {
     /// Returns all of them, in the order in which they travel.
     #[must_use]
-    pub(crate) fn all(&self) -> [BorrowedFd<'_>; 4] {
-        [&self.device, &self.private, &self.source, &self.names].map(|fd| fd.as_fd())
+    pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
+        let always = [&self.device, &self.source, &self.names];
+        always
+            .into_iter()
+            .chain(&self.private)
+            .map(|fd| fd.as_fd())
+            .collect()
     }
 }
 
@@ -125,16 +133,23 @@ impl TryFrom<Vec<OwnedFd>> for Handed {
     type Error = anyhow::Error;
 
     fn try_from(descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
-        let [device, private, source, names] =
-            <[OwnedFd; 4]>::try_from(descriptors).map_err(|those| {
-                anyhow::anyhow!("a mount has 4 descriptors, and {} came", those.len())
-            })?;
-        Ok(Self {
-            device,
-            private,
-            source,
-            names,
-        })
+        let count = descriptors.len();
+        let mut descriptors = descriptors.into_iter();
+        match (
+            descriptors.next(),
+            descriptors.next(),
+            descriptors.next(),
+            descriptors.next(),
+            descriptors.next(),
+        ) {
+            (Some(device), Some(source), Some(names), private, None) => Ok(Self {
+                device,
+                source,
+                names,
+                private,
+            }),
+            _ => bail!("a mount has 3 or 4 descriptors, and {count} came"),
+        }
     }
 }
 
@@ -155,6 +170,8 @@ pub(crate) enum Answer {
     Prewarmed(PrewarmSummary),
     /// To [`Question::Swap`] and [`Question::LetGo`].
     Done,
+    /// To [`Question::Hand`]: [`Handed`] travels beside the answer.
+    Handed,
     /// It was not done.
     Refused {
         /// Whose fault it is.
@@ -263,18 +280,18 @@ pub(crate) fn receive<T: DeserializeOwned>(
 ///
 /// # Errors
 /// If it is not there, does not answer in time, or speaks another protocol. What it refuses is an
-/// answer.
+/// answer. Returns the descriptors that came beside the answer, too.
 pub(crate) fn ask(
     socket: &Path,
     question: &Question,
     beside: &[BorrowedFd<'_>],
     patience: Duration,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<(Answer, Vec<OwnedFd>)> {
     let deadline = Instant::now() + patience;
     let asked = || {
         let stream = UnixStream::connect(socket).context("connecting")?;
         send(&stream, question, beside, deadline)?;
-        receive(&stream, deadline).map(|(answer, _none)| answer)
+        receive(&stream, deadline)
     };
     asked().with_context(|| format!("asking the worker at {}", socket.display()))
 }
@@ -351,7 +368,6 @@ mod tests {
                 request: vec![0, 1, 254, 255],
                 answer: Vec::new(),
             },
-            leaving: false,
         }
     }
 
@@ -362,9 +378,9 @@ mod tests {
         let file = || OwnedFd::from(tempfile::tempfile().unwrap());
         let handed = Handed {
             device: file(),
-            private: file(),
             source: file(),
             names: file(),
+            private: Some(file()),
         };
         let question = Question::Adopt(Box::new(adoption()));
         send(&node, &question, &handed.all(), deadline).unwrap();
@@ -374,8 +390,10 @@ mod tests {
             panic!("{question:?}")
         };
         assert_eq!(*arrived, adoption());
-        assert!(Handed::try_from(files).is_ok());
-        assert!(Handed::try_from(vec![file()]).is_err());
+        assert!(Handed::try_from(files).unwrap().private.is_some());
+        let three = Handed::try_from(vec![file(), file(), file()]).unwrap();
+        assert!(three.private.is_none());
+        assert!(Handed::try_from(vec![file(), file()]).is_err());
     }
 
     #[test]
