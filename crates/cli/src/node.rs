@@ -5,7 +5,11 @@
 //! dies, another takes the same descriptors and goes on (docs/adr/0007). The node's own death is
 //! survived by whoever keeps its descriptors: systemd, or a keeper of ours (docs/adr/0008).
 
+pub(crate) mod api;
+pub(crate) mod client;
 pub(crate) mod control;
+#[cfg(test)]
+mod memory;
 pub(crate) mod spec;
 pub(crate) mod view;
 pub(crate) mod wire;

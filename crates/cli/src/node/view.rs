@@ -20,6 +20,8 @@ pub(crate) struct NodeView {
     pub(crate) draining: bool,
     /// Mounts that it owns.
     pub(crate) mounts: u64,
+    /// Workers that died and were replaced since this process started, upgrades not counted.
+    pub(crate) worker_restarts: u64,
     /// The processes that serve them.
     pub(crate) workers: Vec<WorkerView>,
     /// What holds its descriptors while it is restarted: `systemd` or `keeper`.

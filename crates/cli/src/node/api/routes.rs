@@ -1,0 +1,139 @@
+//! The table of what can be asked, and who finds a request in it.
+
+use std::time::Duration;
+
+use hyper::Method;
+
+use super::reply::{Answer, Refusal};
+use super::requests::{self, Call};
+use super::serve::Desk;
+
+/// One kind of request.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// `{id}` stands for the id of a mount.
+    pub(super) path: &'static str,
+    pub(super) pace: Pace,
+    pub(super) answer: fn(&Desk, &Call) -> Result<Answer, Refusal>,
+}
+
+const fn route(
+    method: Method,
+    path: &'static str,
+    pace: Pace,
+    answer: fn(&Desk, &Call) -> Result<Answer, Refusal>,
+) -> Route {
+    Route {
+        method,
+        path,
+        pace,
+        answer,
+    }
+}
+
+/// All that can be asked.
+pub(super) static ROUTES: &[Route] = &[
+    route(Method::GET, "/v1/node", Pace::Look, requests::node),
+    route(Method::GET, "/v1/mounts", Pace::Look, requests::mounts),
+    route(Method::POST, "/v1/mounts", Pace::Change, requests::make),
+    route(Method::GET, "/v1/mounts/{id}", Pace::Look, requests::mount),
+    route(
+        Method::DELETE,
+        "/v1/mounts/{id}",
+        Pace::Change,
+        requests::unmount,
+    ),
+    route(
+        Method::POST,
+        "/v1/mounts/{id}/prewarm",
+        Pace::Load,
+        requests::prewarm,
+    ),
+    route(
+        Method::PUT,
+        "/v1/mounts/{id}/boot",
+        Pace::Change,
+        requests::swap,
+    ),
+    route(Method::POST, "/v1/drain", Pace::Change, requests::drain),
+    route(Method::POST, "/v1/upgrade", Pace::Change, requests::upgrade),
+    route(Method::GET, "/metrics", Pace::Look, requests::metrics),
+    route(Method::GET, "/healthz", Pace::Look, requests::healthz),
+    route(Method::GET, "/readyz", Pace::Look, requests::readyz),
+];
+
+/// How long a request may take, and how many of its kind run at a time. Each kind has its own
+/// threads, so that looking always works while changes wait for a slow disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Tells what is known.
+    Look,
+    /// Mounts, unmounts, starts processes.
+    Change,
+    /// Reads a whole boot image from a disk that may be busy.
+    Load,
+}
+
+impl Pace {
+    pub(super) const ALL: [Self; 3] = [Self::Look, Self::Change, Self::Load];
+
+    /// Returns how long the node has for an answer. Above it the client is told so, and what was
+    /// begun goes on.
+    #[must_use]
+    pub(crate) const fn deadline(self) -> Duration {
+        match self {
+            Self::Look => Duration::from_secs(10),
+            Self::Change => Duration::from_secs(120),
+            Self::Load => Duration::from_secs(600),
+        }
+    }
+
+    /// Returns how many requests are worked on at a time; more wait.
+    pub(super) const fn callers(self) -> usize {
+        match self {
+            Self::Look => 4,
+            Self::Change => 8,
+            Self::Load => 4,
+        }
+    }
+
+    pub(super) fn all_callers() -> usize {
+        Self::ALL.into_iter().map(Self::callers).sum()
+    }
+}
+
+/// Finds the route of a request, and the mount id in its path.
+pub(super) fn find(
+    method: &Method,
+    path: &str,
+) -> Result<(&'static Route, Option<String>), Refusal> {
+    let mut others = Vec::new();
+    for route in ROUTES {
+        let Some(id) = matches(route.path, path) else {
+            continue;
+        };
+        if route.method == *method {
+            return Ok((route, id.map(ToOwned::to_owned)));
+        }
+        others.push(route.method.as_str());
+    }
+    if others.is_empty() {
+        return Err(Refusal::no_path(path));
+    }
+    Err(Refusal::no_method(method.as_str(), others.join(", ")))
+}
+
+/// Returns what stands for `{id}` in `path`, if it has the pattern at all.
+fn matches<'p>(pattern: &str, path: &'p str) -> Option<Option<&'p str>> {
+    let mut id = None;
+    let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return Some(id),
+            (Some("{id}"), Some(part)) if !part.is_empty() => id = Some(part),
+            (Some(name), Some(part)) if name == part => {}
+            _ => return None,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Connections: who may ask, how much, and for how long.
+
+use std::convert::Infallible;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use super::reply::{Answer, Refusal};
+use super::requests::Call;
+use super::routes::{self, Pace};
+use super::tally::Tally;
+use crate::node::control::NodeControl;
+
+/// Connections at a time. More wait in the socket's queue, where their own deadline finds them.
+const CONNECTIONS_MAX: u32 = 64;
+
+/// The longest head. Ours have some 150 bytes.
+const HEAD_MAX: usize = 8 << 10;
+
+/// The longest body: paths have at most 4 KiB, and no request names more than a handful.
+const BODY_MAX: usize = 64 << 10;
+
+/// How much of a body that is too long is read before the client is told so.
+const DISCARD_MAX: usize = 1 << 20;
+
+/// How long a client may take to send its head, and again to send its body, and again to take
+/// the answer.
+const PEER_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long the end waits for answers that are under way.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Who may ask.
+#[derive(Debug)]
+pub(super) struct Admission {
+    uids: Vec<u32>,
+}
+
+impl Admission {
+    /// Root and whoever runs this process: who else can open the socket was given it by mistake.
+    pub(super) fn own() -> Self {
+        Self::of(vec![0, nix::unistd::geteuid().as_raw()])
+    }
+
+    pub(super) const fn of(uids: Vec<u32>) -> Self {
+        Self { uids }
+    }
+
+    fn check(&self, peer: Option<u32>) -> Result<(), Refusal> {
+        match peer {
+            Some(uid) if self.uids.contains(&uid) => Ok(()),
+            Some(uid) => Err(Refusal::forbidden(format!(
+                "user {uid} may not ask: only root and the user of the node may"
+            ))),
+            None => Err(Refusal::forbidden("the kernel does not say who asks")),
+        }
+    }
+}
+
+/// What every connection shares.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) node: Arc<dyn NodeControl>,
+    pub(super) answers: Tally,
+    admission: Admission,
+    callers: [Arc<Semaphore>; Pace::ALL.len()],
+}
+
+impl Desk {
+    pub(super) fn new(node: Arc<dyn NodeControl>, admission: Admission) -> Self {
+        Self {
+            node,
+            answers: Tally::default(),
+            admission,
+            callers: Pace::ALL.map(|pace| Arc::new(Semaphore::new(pace.callers()))),
+        }
+    }
+
+    /// Makes a call on a thread that may block, within the deadline of its route.
+    async fn ask(
+        self: &Arc<Self>,
+        route: &'static routes::Route,
+        call: Call,
+    ) -> Result<Answer, Refusal> {
+        let desk = Arc::clone(self);
+        let callers = Arc::clone(&self.callers[route.pace as usize]);
+        let asked = async {
+            // Held by the call and not by us: one that hangs keeps its place, and no more than
+            // there are places can hang.
+            let Ok(place) = callers.acquire_owned().await else {
+                return Err(Refusal::unavailable("the node ends"));
+            };
+            let call = move || {
+                let answer = (route.answer)(&desk, &call);
+                drop(place);
+                answer
+            };
+            tokio::task::spawn_blocking(call)
+                .await
+                .unwrap_or_else(|_| Err(Refusal::failed("the request ended in a panic")))
+        };
+        let deadline = route.pace.deadline();
+        timeout(deadline, asked).await.unwrap_or_else(|_| {
+            Err(Refusal::unavailable(format!(
+                "there was no answer within {} s; what was begun goes on",
+                deadline.as_secs()
+            )))
+        })
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        peer: Option<u32>,
+        request: Request<Incoming>,
+    ) -> Result<Answer, Refusal> {
+        self.admission.check(peer)?;
+        let (route, id) = routes::find(request.method(), request.uri().path())?;
+        let query = request.uri().query().map(ToOwned::to_owned);
+        let body = body_of(request.into_body()).await?;
+        self.ask(route, Call { id, query, body }).await
+    }
+}
+
+/// Returns the whole body. One that is too long is read and thrown away, up to a limit: a client
+/// that is cut off while it sends does not see the answer.
+async fn body_of(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
+    let mut whole = Vec::new();
+    let mut length = 0;
+    let read = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame
+                .map_err(|error| Refusal::invalid(format!("the body did not arrive: {error}")))?;
+            let data = frame.into_data().unwrap_or_default();
+            length += data.len();
+            if length > DISCARD_MAX {
+                break;
+            }
+            if length <= BODY_MAX {
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok(())
+    };
+    timeout(PEER_DEADLINE, read)
+        .await
+        .unwrap_or_else(|_| Err(Refusal::slow()))?;
+    if length > BODY_MAX {
+        return Err(Refusal::too_large(BODY_MAX));
+    }
+    Ok(whole)
+}
+
+/// Takes connections until `closed`, and then waits until those that were taken are answered.
+pub(super) async fn take_connections(
+    listener: UnixListener,
+    desk: Arc<Desk>,
+    mut closed: oneshot::Receiver<()>,
+) {
+    let listener = match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return log::error!("the API cannot use its socket: {error}"),
+    };
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            _ = &mut closed => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let desk = Arc::clone(&desk);
+                tokio::spawn(async move {
+                    converse(stream, &desk).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                log::warn!("the API cannot take a connection: {error}");
+                // Most likely descriptors have run out: some will come back.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    if timeout(CLOSE_DEADLINE, places.acquire_many(CONNECTIONS_MAX))
+        .await
+        .is_err()
+    {
+        log::warn!("the API ends while requests are unanswered");
+    }
+}
+
+/// Answers the one request of a connection.
+async fn converse(stream: UnixStream, desk: &Arc<Desk>) {
+    let peer = stream.peer_cred().ok().map(|peer| peer.uid());
+    let service = service_fn(|request| async {
+        let what = format!("{} {}", request.method(), request.uri());
+        let answer = desk
+            .answer(peer, request)
+            .await
+            .unwrap_or_else(Refusal::into_answer);
+        desk.answers.count(answer.status());
+        log::debug!("api: {what}: {}", answer.status().as_u16());
+        Ok::<_, Infallible>(answer)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PEER_DEADLINE)
+        .max_buf_size(HEAD_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    // All deadlines within it, and one for a client that does not take its answer.
+    let all = PEER_DEADLINE * 3 + Pace::Load.deadline();
+    match timeout(all, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => log::debug!("api: a client went away: {error}"),
+        Err(_) => log::debug!("api: a client does not take its answer"),
+    }
+}

@@ -1,0 +1,279 @@
+//! How the commands ask the node: one request, one answer, within a deadline.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::api::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
+use super::control::Made;
+use super::spec::MountSpec;
+use super::view::{Drained, MountView, NodeView, Upgraded};
+use crate::control::PrewarmSummary;
+use crate::run_dir::RunDir;
+use crate::yolofs::BootChoice;
+
+/// The longest answer: 1 000 mounts take some 2 MiB.
+const ANSWER_MAX: usize = 64 << 20;
+
+/// What a client waits beyond the node's own deadline, so that the node's words win.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// How long a client waits before it looks again whether the node's queue has room.
+const QUEUE_CHECK: Duration = Duration::from_millis(20);
+
+/// Asks the node that listens on a socket. Not for threads that run a tokio runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeClient {
+    socket: PathBuf,
+}
+
+/// Why there is no answer, or not the one that was hoped for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// There is no node.
+    #[error("no node listens on {}", .0.display())]
+    Nobody(PathBuf),
+    /// The node has answered, and refuses.
+    #[error("{message}")]
+    Refused {
+        /// Of HTTP.
+        status: u16,
+        /// One of the codes in docs/api.md.
+        code: String,
+        /// For people.
+        message: String,
+    },
+    /// The node does not answer.
+    #[error("the node at {} did not answer within {} s", socket.display(), deadline.as_secs())]
+    TimedOut {
+        /// Who was asked.
+        socket: PathBuf,
+        /// How long it had.
+        deadline: Duration,
+    },
+    /// The conversation broke off, or what came back makes no sense.
+    #[error("asking the node: {0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+/// An answer as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+}
+
+impl NodeClient {
+    /// Asks whoever listens on `socket`.
+    pub(crate) fn at(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+        }
+    }
+
+    /// Asks the node of a run directory.
+    #[must_use]
+    pub(crate) fn of(run_dir: &RunDir) -> Self {
+        Self::at(socket(run_dir))
+    }
+
+    pub(crate) fn node(&self) -> Result<NodeView, CallError> {
+        self.ask(Pace::Look, Method::GET, "/v1/node", &NOTHING)
+    }
+
+    pub(crate) fn mounts(&self) -> Result<Vec<MountView>, CallError> {
+        self.ask(Pace::Look, Method::GET, "/v1/mounts", &NOTHING)
+    }
+
+    pub(crate) fn mount(&self, id: &str) -> Result<MountView, CallError> {
+        self.ask(
+            Pace::Look,
+            Method::GET,
+            &format!("/v1/mounts/{id}"),
+            &NOTHING,
+        )
+    }
+
+    pub(crate) fn make(&self, spec: &MountSpec) -> Result<Made, CallError> {
+        let received = self.send(Pace::Change, Method::POST, "/v1/mounts", Some(spec))?;
+        Ok(Made {
+            new: received.status == StatusCode::CREATED,
+            mount: received.json()?,
+        })
+    }
+
+    pub(crate) fn unmount(&self, id: &str, lazy: bool) -> Result<(), CallError> {
+        let path = format!("/v1/mounts/{id}?lazy={lazy}");
+        self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
+        Ok(())
+    }
+
+    pub(crate) fn prewarm(
+        &self,
+        id: &str,
+        budget_bytes: Option<u64>,
+    ) -> Result<PrewarmSummary, CallError> {
+        let body = PrewarmBody { budget_bytes };
+        self.ask(
+            Pace::Load,
+            Method::POST,
+            &format!("/v1/mounts/{id}/prewarm"),
+            &Some(body),
+        )
+    }
+
+    pub(crate) fn swap(&self, id: &str, boot: BootChoice) -> Result<MountView, CallError> {
+        let body = BootBody { boot };
+        self.ask(
+            Pace::Change,
+            Method::PUT,
+            &format!("/v1/mounts/{id}/boot"),
+            &Some(body),
+        )
+    }
+
+    pub(crate) fn drain(&self) -> Result<Drained, CallError> {
+        self.ask(Pace::Change, Method::POST, "/v1/drain", &NOTHING)
+    }
+
+    pub(crate) fn upgrade(&self, program: &Path) -> Result<Upgraded, CallError> {
+        let body = UpgradeBody {
+            program: program.to_owned(),
+        };
+        self.ask(Pace::Change, Method::POST, "/v1/upgrade", &Some(body))
+    }
+
+    fn ask<B: Serialize, A: DeserializeOwned>(
+        &self,
+        pace: Pace,
+        method: Method,
+        path: &str,
+        body: &Option<B>,
+    ) -> Result<A, CallError> {
+        self.send(pace, method, path, body.as_ref())?.json()
+    }
+
+    fn send<B: Serialize>(
+        &self,
+        pace: Pace,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<Received, CallError> {
+        let body = body
+            .map(serde_json::to_vec)
+            .transpose()
+            .context("writing JSON")?;
+        let received = self.exchange(
+            pace.deadline() + MARGIN,
+            method,
+            path,
+            body.unwrap_or_default(),
+        )?;
+        if received.status.is_success() {
+            return Ok(received);
+        }
+        let status = received.status.as_u16();
+        let ErrorBody { error } = received.json()?;
+        Err(CallError::Refused {
+            status,
+            code: error.code,
+            message: error.message,
+        })
+    }
+
+    /// Sends a request and returns what comes back, whatever its status.
+    pub(crate) fn exchange(
+        &self,
+        deadline: Duration,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Received, CallError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            // HTTP/1.1 wants a host; a socket in a directory has none.
+            .header(HOST, "node")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(body))
+            .context("writing the request")?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("preparing to ask")?;
+        runtime.block_on(async {
+            tokio::time::timeout(deadline, self.converse(request))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(CallError::TimedOut {
+                        socket: self.socket.clone(),
+                        deadline,
+                    })
+                })
+        })
+    }
+
+    /// Connects. A full queue is waited for: the kernel makes no one wait who will not block.
+    async fn connect(&self) -> Result<UnixStream, CallError> {
+        loop {
+            let error = match UnixStream::connect(&self.socket).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => tokio::time::sleep(QUEUE_CHECK).await,
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    return Err(CallError::Nobody(self.socket.clone()));
+                }
+                _ => {
+                    let to = format!("connecting to {}", self.socket.display());
+                    return Err(anyhow::Error::new(error).context(to).into());
+                }
+            }
+        }
+    }
+
+    async fn converse(&self, request: Request<Full<Bytes>>) -> Result<Received, CallError> {
+        let stream = self.connect().await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .context("beginning the conversation")?;
+        let conversation = tokio::spawn(connection);
+        let answer = sender
+            .send_request(request)
+            .await
+            .context("sending the request")?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_MAX)
+            .collect()
+            .await
+            .map_err(anyhow::Error::from_boxed)
+            .context("receiving the answer")?;
+        conversation.abort();
+        Ok(Received {
+            status,
+            body: body.to_bytes(),
+        })
+    }
+}
+
+/// No body.
+const NOTHING: Option<()> = None;
+
+impl Received {
+    fn json<T: DeserializeOwned>(&self) -> Result<T, CallError> {
+        Ok(serde_json::from_slice(&self.body).context("understanding the answer")?)
+    }
+}

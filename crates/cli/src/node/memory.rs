@@ -1,0 +1,238 @@
+//! A node that is nothing but a list, for tests of what is above the seam.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use parking_lot::Mutex;
+
+use super::control::{Made, NodeControl, NodeError};
+use super::spec::MountSpec;
+use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
+use crate::control::PrewarmSummary;
+use crate::run_dir::RunDir;
+use crate::status::{BootStatus, MountStatus, ServedStatus};
+use crate::yolofs::{BootChoice, ModeArg};
+
+/// The list, and what the node would be asked to do beside it.
+#[derive(Debug, Default)]
+pub(super) struct MemoryNode {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mounts: BTreeMap<String, (MountSpec, MountView)>,
+    draining: bool,
+}
+
+impl MemoryNode {
+    /// Puts a mount there as it is.
+    pub(super) fn put(&self, view: MountView) {
+        let spec = spec_of(&view);
+        self.state
+            .lock()
+            .mounts
+            .insert(view.status.id.clone(), (spec, view));
+    }
+
+    fn with<T>(
+        &self,
+        id: &str,
+        act: impl FnOnce(&mut MountView) -> Result<T, NodeError>,
+    ) -> Result<T, NodeError> {
+        match self.state.lock().mounts.get_mut(id) {
+            Some((_, view)) => act(view),
+            None => Err(NodeError::Unknown(id.to_owned())),
+        }
+    }
+}
+
+fn spec_of(view: &MountView) -> MountSpec {
+    MountSpec {
+        source: view.status.source.clone(),
+        mountpoint: view.status.mountpoint.clone(),
+        store: "/var/lib/yolofs/store".into(),
+        boot: BootChoice::Auto,
+        mode: None,
+        inject: true,
+        lock: false,
+        budget_bytes: None,
+        readahead_kib: None,
+        threads: 2,
+        auto: view.auto,
+        label: None,
+    }
+}
+
+fn boot(choice: &BootChoice) -> Option<BootStatus> {
+    let image = match choice {
+        BootChoice::None => return None,
+        BootChoice::Auto => "web".to_owned(),
+        other => String::from(other.clone()),
+    };
+    Some(BootStatus {
+        image,
+        content: "1ab221de3be08a1f".to_owned(),
+        blocks: 484,
+        stale_blocks: 0,
+        stale_files: 0,
+        damaged: 0,
+        injected_pages: 484,
+        evicted_pages: 0,
+        prewarm: "done".to_owned(),
+    })
+}
+
+fn view_of(spec: &MountSpec) -> MountView {
+    let mode = match spec.mode {
+        Some(ModeArg::Disk) => "disk",
+        _ => "lower",
+    };
+    MountView {
+        status: MountStatus {
+            id: RunDir::id_of(&spec.mountpoint),
+            mountpoint: spec.mountpoint.clone(),
+            source: spec.source.clone(),
+            mode: mode.to_owned(),
+            state: "serving".to_owned(),
+            pid: 4242,
+            boot: boot(&spec.boot),
+            served: Some(ServedStatus {
+                requests: [("lookup".to_owned(), 7), ("read".to_owned(), 2)].into(),
+                ..ServedStatus::default()
+            }),
+        },
+        restarts: 0,
+        last_gap_ms: None,
+        error: None,
+        auto: spec.auto,
+    }
+}
+
+impl NodeControl for MemoryNode {
+    fn node(&self) -> NodeView {
+        let state = self.state.lock();
+        let mounts = state.mounts.len() as u64;
+        NodeView {
+            version: "0.1.0".to_owned(),
+            pid: 4200,
+            uptime_seconds: 86_400,
+            draining: state.draining,
+            mounts,
+            worker_restarts: 0,
+            workers: vec![WorkerView {
+                pid: 4242,
+                mounts,
+                current: true,
+            }],
+            keeper: "systemd".to_owned(),
+        }
+    }
+
+    fn mounts(&self) -> Vec<MountView> {
+        let state = self.state.lock();
+        let mut views: Vec<_> = state
+            .mounts
+            .values()
+            .map(|(_, view)| view.clone())
+            .collect();
+        views.sort_by(|a, b| a.status.mountpoint.cmp(&b.status.mountpoint));
+        views
+    }
+
+    fn mount(&self, id: &str) -> Result<MountView, NodeError> {
+        self.with(id, |view| Ok(view.clone()))
+    }
+
+    fn make(&self, spec: MountSpec) -> Result<Made, NodeError> {
+        if !spec.mountpoint.is_absolute() {
+            return Err(NodeError::Invalid(
+                "the mount point must be absolute".to_owned(),
+            ));
+        }
+        let mut state = self.state.lock();
+        let view = view_of(&spec);
+        let id = view.status.id.clone();
+        match state.mounts.get(&id) {
+            Some((there, view)) if *there == spec => Ok(Made {
+                mount: view.clone(),
+                new: false,
+            }),
+            Some(_) => {
+                let at = spec.mountpoint.display();
+                Err(NodeError::Conflict(format!("{at} has another mount")))
+            }
+            None if state.draining => {
+                Err(NodeError::Conflict("the node is being drained".to_owned()))
+            }
+            None => {
+                state.mounts.insert(id, (spec, view.clone()));
+                Ok(Made {
+                    mount: view,
+                    new: true,
+                })
+            }
+        }
+    }
+
+    fn unmount(&self, id: &str, lazy: bool) -> Result<(), NodeError> {
+        self.with(id, |view| {
+            if view.status.mountpoint.ends_with("busy") && !lazy {
+                return Err(NodeError::Conflict("it is in use".to_owned()));
+            }
+            Ok(())
+        })?;
+        self.state.lock().mounts.remove(id);
+        Ok(())
+    }
+
+    fn prewarm(&self, id: &str, budget_bytes: Option<u64>) -> Result<PrewarmSummary, NodeError> {
+        self.with(id, |view| {
+            let Some(boot) = &view.status.boot else {
+                return Err(NodeError::Conflict("it has no boot image".to_owned()));
+            };
+            let bytes = boot.blocks * 4096;
+            let injected_bytes = bytes.min(budget_bytes.unwrap_or(bytes));
+            Ok(PrewarmSummary {
+                touches: 8,
+                injected_bytes,
+                skipped_bytes: 0,
+                took_ms: 3,
+            })
+        })
+    }
+
+    fn swap(&self, id: &str, choice: BootChoice) -> Result<MountView, NodeError> {
+        if choice == BootChoice::Image("nope".to_owned()) {
+            return Err(NodeError::Invalid("there is no boot image nope".to_owned()));
+        }
+        self.with(id, |view| {
+            view.status.boot = boot(&choice);
+            Ok(view.clone())
+        })
+    }
+
+    fn drain(&self) -> Result<Drained, NodeError> {
+        let mut state = self.state.lock();
+        state.draining = true;
+        let unmounted = state.mounts.len() as u64;
+        state.mounts.clear();
+        Ok(Drained {
+            unmounted,
+            in_use: 0,
+        })
+    }
+
+    fn upgrade(&self, program: &Path) -> Result<Upgraded, NodeError> {
+        if program.ends_with("false") {
+            return Err(NodeError::Failed(
+                anyhow::anyhow!("root cause").context("it does not run"),
+            ));
+        }
+        Ok(Upgraded {
+            program: program.to_owned(),
+            workers: 1,
+            longest_gap_ms: 40,
+        })
+    }
+}
