@@ -8,7 +8,7 @@ use anyhow::bail;
 
 use super::engine::EngineArgs;
 use super::start::start_daemon;
-use super::station::Station;
+use super::station::{LOOK_EVERY, Station};
 use super::status::text;
 use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Chosen;
@@ -22,9 +22,7 @@ use crate::store::StoreArgs;
 /// a disk that may be busy.
 const DEADLINE: Duration = Duration::from_secs(600);
 /// How long a daemon may be on its way in or out.
-const CHANGE_OVER: Duration = Duration::from_secs(30);
-/// How often that is looked at; nothing tells when another process listens.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(super) const CHANGE_OVER: Duration = Duration::from_secs(30);
 
 /// Which images a command is about.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,15 +1,15 @@
 //! `yolofs docker detach` and `yolofs docker clear`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::attach::ImagesArgs;
+use super::attach::{CHANGE_OVER, ImagesArgs};
 use super::engine::EngineArgs;
-use super::station::Station;
+use super::station::{LOOK_EVERY, Station};
 use super::status::ask_or_look;
 use super::talk::{Ask, Told};
-use super::wanted::Wanted;
+use super::wanted::{Chosen, Wanted};
 use crate::control::call;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
@@ -48,22 +48,36 @@ pub(super) fn run(
     let data_root = engine.data_root()?;
     let chosen = args.images.chosen(engine)?;
     let station = Station::of(run_dir, &data_root);
-    let ask = Ask::Detach(chosen.clone());
-    match call(&station.socket(), &ask, DEADLINE) {
-        Ok(Told::Status(_)) => {}
-        Ok(Told::Failed(why)) => bail!("{why}"),
-        // It detaches everything by itself, but what it was told stays noted.
-        Ok(Told::Leaving) | Err(_) => {
-            let _turn = run_dir.take_turn()?;
-            let mut wanted = Wanted::load(&station.wanted())?;
-            wanted.remove(&chosen);
-            wanted.save(&station.wanted())?;
-            station.clear_dead().context("clearing dead mounts")?;
-        }
-    }
+    detach(&chosen, &station)?;
     let status = ask_or_look(&station, &data_root)?;
     print(args.format.format(), &status, super::status::text)?;
     Ok(Outcome::Done)
+}
+
+/// Asks the daemon, or notes what is no longer wanted in its stead if there is none.
+fn detach(chosen: &Chosen, station: &Station) -> anyhow::Result<()> {
+    let ask = Ask::Detach(chosen.clone());
+    let deadline = Instant::now() + CHANGE_OVER;
+    loop {
+        match call(&station.socket(), &ask, DEADLINE) {
+            Ok(Told::Status(_)) => return Ok(()),
+            Ok(Told::Failed(why)) => bail!("{why}"),
+            Ok(Told::Leaving) | Err(_) => {}
+        }
+        // What is wanted is written by whoever has the duty, and by nobody else: a daemon on its
+        // way in or out would write over it.
+        if let Some(duty) = station.take_duty()? {
+            let mut wanted = Wanted::load(&station.wanted())?;
+            wanted.remove(chosen);
+            wanted.save(&station.wanted())?;
+            let _cleared = station.clear_dead(&duty).context("clearing dead mounts")?;
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            bail!("the daemon that serves the layers neither answers nor ends");
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 pub(super) fn clear(args: &ClearArgs, run_dir: &RunDir) -> anyhow::Result<Outcome> {
@@ -72,8 +86,8 @@ pub(super) fn clear(args: &ClearArgs, run_dir: &RunDir) -> anyhow::Result<Outcom
         for mountpoint in &dead {
             println!("{}", mountpoint.display());
         }
-        if !args.dry_run {
-            station.clear_dead()?;
+        if let (false, Some(duty)) = (args.dry_run, station.take_duty()?) {
+            let _cleared = station.clear_dead(&duty)?;
         }
     }
     Ok(Outcome::Done)

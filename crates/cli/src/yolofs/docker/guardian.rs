@@ -153,7 +153,12 @@ fn guard(
 
 /// Takes dead mounts away. What cannot be is tried again with the next death.
 fn clear(station: &Station) {
-    match station.clear_dead() {
+    let cleared = station.take_duty().and_then(|duty| match duty {
+        Some(duty) => station.clear_dead(&duty),
+        // Another worker serves.
+        None => Ok(0),
+    });
+    match cleared {
         Ok(0) => {}
         Ok(cleared) => log::warn!("took away {cleared} mounts that nobody served"),
         Err(error) => log::error!("{error:#}"),

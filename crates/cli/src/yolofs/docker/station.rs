@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use nix::errno::Errno;
@@ -14,6 +15,9 @@ use crate::run_dir::{MOUNT_KIND, RunDir};
 const PREFIX: &str = "docker-";
 /// The ending of the file that a worker holds locked for as long as it serves.
 const LOCK: &str = "lock";
+
+/// How often it is looked at whether the duty is free; nothing tells.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The place of the daemon for one Docker directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,17 +104,31 @@ impl Station {
         }
     }
 
-    /// Takes away the mounts that nobody serves, if nobody does, and returns how many these were.
+    /// Takes the duty to serve as soon as nobody has it; `None` if somebody still has it when
+    /// `patience` has passed. Who only looks for dead mounts has it for a moment.
+    ///
+    /// # Errors
+    /// If the run directory cannot be used.
+    pub(super) fn await_duty(&self, patience: Duration) -> anyhow::Result<Option<Duty>> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let duty = self.take_duty()?;
+            if duty.is_some() || Instant::now() >= deadline {
+                return Ok(duty);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Takes away the mounts that nobody serves, which the duty tells, and returns how many these
+    /// were.
     ///
     /// Asks the mounts nothing: who asks a dead one gets an error, but who asks one that is only
     /// stuck would wait.
     ///
     /// # Errors
     /// If the list of mounts cannot be read, or the system refuses to unmount.
-    pub(super) fn clear_dead(&self) -> anyhow::Result<usize> {
-        let Some(_nobody_starts_meanwhile) = self.take_duty()? else {
-            return Ok(0);
-        };
+    pub(super) fn clear_dead(&self, _nobody_serves: &Duty) -> anyhow::Result<usize> {
         let dead = self.mounts()?;
         for mountpoint in &dead {
             clear(mountpoint).with_context(|| format!("unmounting {}", mountpoint.display()))?;

@@ -83,7 +83,8 @@ impl Wanted {
             .with_context(|| format!("understanding {}: remove it to start anew", path.display()))
     }
 
-    /// Keeps it, whole or not at all.
+    /// Keeps it, whole or not at all. Only who has the duty to serve may: there is one place aside,
+    /// and the last to write wins.
     ///
     /// # Errors
     /// If it cannot be written.

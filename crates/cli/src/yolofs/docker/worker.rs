@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::parent_id;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
@@ -61,6 +61,9 @@ struct Seen {
     hides_mounts: Option<bool>,
 }
 
+/// How long the duty to serve may be with somebody who only looks for dead mounts.
+const DUTY_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How a worker begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beginning {
@@ -81,7 +84,7 @@ pub(super) fn run(
     let interrupt = Interrupt::install()?;
     stay_with(guardian)?;
     super::super::daemon::allow_many_files();
-    let Some(duty) = station.take_duty()? else {
+    let Some(duty) = station.await_duty(DUTY_PATIENCE)? else {
         bail!(
             "the layers of {} are served already: see yolofs docker status",
             root.path().display()
