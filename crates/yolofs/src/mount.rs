@@ -91,7 +91,10 @@ impl Mount {
         };
         // From here on an error drops `mount`, which unmounts.
         mount.watch = Some(Watch::start(mount.visible.ids(), mount.state())?);
-        mount.state().set_private(mount.visible.private(root)?);
+        let private = mount.visible.private(&root);
+        // An open root of the visible mount would make it busy.
+        drop(root);
+        mount.state().set_private(private?);
         Ok(mount)
     }
 

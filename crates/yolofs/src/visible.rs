@@ -74,10 +74,10 @@ impl Visible {
     pub fn attach(detached: DetachedMount, target: &Path) -> Result<(Self, OwnedFd), MountError> {
         let place = Place::open(target)?;
         let (visible, root) = place.attach(detached)?;
-        match visible.private(root) {
+        match visible.private(&root) {
             Ok(private) => Ok((visible, private)),
             Err(error) => {
-                // The root is closed by now. Whatever hinders this is the lesser trouble.
+                // Whatever hinders this is the lesser trouble.
                 let _undone = umount2(&visible.target, MntFlags::MNT_DETACH);
                 Err(error)
             }
@@ -197,7 +197,7 @@ impl Visible {
 
     /// Returns a copy of the mount at `root` that no path leads to. Linux before 6.15 cannot copy
     /// a detached mount, so it is a copy of the visible one, not the reverse.
-    pub(crate) fn private(&self, root: OwnedFd) -> Result<OwnedFd, MountError> {
+    pub(crate) fn private(&self, root: &OwnedFd) -> Result<OwnedFd, MountError> {
         DetachedMount::copy_of(root.as_fd())
             .map(OwnedFd::from)
             .map_err(MountError::step("making the private mount"))
