@@ -5,13 +5,13 @@
 
 pub mod cached;
 pub mod dents;
-pub mod fd;
+pub mod inherit;
 pub mod lock;
 pub mod malloc;
 pub mod mount;
 pub mod net;
 pub mod passing;
-pub mod process;
+pub mod pidfd;
 pub mod read;
 pub mod stat;
 pub mod xattr;
