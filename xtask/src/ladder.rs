@@ -33,6 +33,7 @@ const LADDER: &[Rung] = &[
     rung("oci", &["blocks", "rawio"]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
+    rung("fdstore", &["rawio"]),
     rung("report", &[]),
     // L2: the file system knows the seams, not who implements them.
     rung("yolofs", &["blocks", "rawio"]),
@@ -47,6 +48,7 @@ const LADDER: &[Rung] = &[
             "tracer",
             "oci",
             "engine",
+            "fdstore",
             "snapshotter",
             "report",
             "yolofs",

@@ -26,8 +26,7 @@ use blocks::{FileId, Tree};
 use parking_lot::Mutex;
 use rawio::stat::stat_at;
 
-use self::ids::Ids;
-use crate::disk_inode::DiskInode;
+use self::ids::{DiskInode, Ids};
 use crate::{LocalError, Paths, SourceRoot};
 
 /// Files that the scan did not know and that are remembered before it is worth to look which of

@@ -1,0 +1,42 @@
+//! What can go wrong.
+
+use std::io;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// Why it did not work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// `NOTIFY_SOCKET` names no unix socket.
+    #[error("{0:?} is no address of a unix socket: it begins with / or @")]
+    Address(String),
+    /// A name that the protocol cannot carry.
+    #[error("{0:?} cannot name a descriptor")]
+    Name(String),
+    /// The variables of `sd_listen_fds(3)` do not fit together.
+    #[error("LISTEN_FDS is {0:?}, which is no number of descriptors")]
+    Count(String),
+    /// The manager did not answer in time.
+    #[error("the service manager has not taken notice in time")]
+    Unanswered,
+    /// A step of it failed.
+    #[error("{doing}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Makes errors of one step.
+    pub(crate) fn step<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Io {
+            doing,
+            source: error.into(),
+        }
+    }
+}

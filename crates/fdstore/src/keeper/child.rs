@@ -1,0 +1,91 @@
+//! The process that a keeper looks after.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, getppid};
+use rawio::pidfd::PidFd;
+
+/// A process, and what it has said so far.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) pid: u32,
+    process: PidFd,
+    kin: Kin,
+    started: Instant,
+    /// Whether it has said that it is ready.
+    pub(super) ready: bool,
+    /// Whether it has said that it ends on purpose.
+    pub(super) stopping: bool,
+}
+
+/// How it is related to the keeper.
+#[derive(Clone, Copy, Debug)]
+enum Kin {
+    /// The keeper has started it, and learns its exit code.
+    Own,
+    /// It has started the keeper.
+    Parent,
+}
+
+impl Child {
+    pub(super) fn started(pid: u32) -> io::Result<Self> {
+        Self::new(pid, Kin::Own)
+    }
+
+    /// The process that has started this one.
+    pub(super) fn parent() -> io::Result<Self> {
+        let parent = getppid();
+        let pid = u32::try_from(parent.as_raw()).map_err(io::Error::other)?;
+        let mut child = Self::new(pid, Kin::Parent)?;
+        // It may have ended before its descriptor was opened, and the number be another's now.
+        if getppid() != parent {
+            return Err(io::Error::from_raw_os_error(
+                nix::errno::Errno::ESRCH as i32,
+            ));
+        }
+        child.ready = true;
+        Ok(child)
+    }
+
+    fn new(pid: u32, kin: Kin) -> io::Result<Self> {
+        Ok(Self {
+            pid,
+            process: PidFd::open(pid)?,
+            kin,
+            started: Instant::now(),
+            ready: false,
+            stopping: false,
+        })
+    }
+
+    /// What polls as readable when it has ended.
+    pub(super) fn end(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    pub(super) fn lived(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// Reaps it after its end, and returns its exit code if it had one that can be known.
+    pub(super) fn reap(&self) -> io::Result<Option<i32>> {
+        match self.kin {
+            Kin::Parent => Ok(None),
+            Kin::Own => {
+                let pid = Pid::from_raw(i32::try_from(self.pid).map_err(io::Error::other)?);
+                match waitpid(pid, None)? {
+                    WaitStatus::Exited(_, code) => Ok(Some(code)),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The service's side: telling the manager.
+
+use std::io::Read as _;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rawio::passing;
+
+use crate::{Address, Message, Result, StoreError, is_name};
+
+/// How long a message waits for room in the manager's queue. It takes them in microseconds
+/// unless it is stopped.
+const SEND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The way to the service manager, systemd or a [`Keeper`](crate::Keeper).
+///
+/// Messages are in the manager's queue when a call returns, and are taken in their order;
+/// [`barrier`](Self::barrier) waits until they were. Each goes to whoever listens at the address
+/// then: another manager may have taken over.
+#[derive(Debug)]
+pub struct Notifier(Address);
+
+impl Notifier {
+    /// Returns the way to where `NOTIFY_SOCKET` says.
+    #[must_use]
+    pub const fn new(address: Address) -> Self {
+        Self(address)
+    }
+
+    /// Tells that the start is over.
+    ///
+    /// # Errors
+    /// If the manager is gone, or does not take messages any more.
+    pub fn ready(&self) -> Result<()> {
+        self.tell(&Message {
+            ready: true,
+            ..Message::default()
+        })
+    }
+
+    /// Tells how things are, in one line for people.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready).
+    pub fn status(&self, status: &str) -> Result<()> {
+        self.tell(&Message {
+            status: Some(status.to_owned()),
+            ..Message::default()
+        })
+    }
+
+    /// Tells that the end has begun: whatever the exit code, it is meant.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready).
+    pub fn stopping(&self) -> Result<()> {
+        self.tell(&Message {
+            stopping: true,
+            ..Message::default()
+        })
+    }
+
+    /// Has the manager keep a descriptor under a name, beside those of that name it has already.
+    ///
+    /// It is not polled: a manager that did would be woken by each request on a FUSE device.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready), and if the protocol cannot carry the name. That the store is
+    /// full is not told.
+    pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> Result<()> {
+        let message = Message {
+            store: true,
+            unpolled: true,
+            name: Some(checked(name)?),
+            ..Message::default()
+        };
+        self.send(&message, &[descriptor])
+    }
+
+    /// Has the manager forget all descriptors of a name.
+    ///
+    /// # Errors
+    /// As [`store`](Self::store).
+    pub fn remove(&self, name: &str) -> Result<()> {
+        self.tell(&Message {
+            remove: true,
+            name: Some(checked(name)?),
+            ..Message::default()
+        })
+    }
+
+    /// Tells which program to start when this one ends, whatever its exit code. A
+    /// [`Keeper`](crate::Keeper) understands that; systemd ignores it. A program that ends before
+    /// it says [`ready`](Self::ready) is followed by the one before it.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready).
+    pub fn run_next(&self, program: &Path) -> Result<()> {
+        self.tell(&Message {
+            program: Some(program.to_owned()),
+            ..Message::default()
+        })
+    }
+
+    /// Waits until the manager has taken all that was sent before.
+    ///
+    /// # Errors
+    /// [`StoreError::Unanswered`] if it has not by the time `patience` has passed.
+    pub fn barrier(&self, patience: Duration) -> Result<()> {
+        let step = || StoreError::step("waiting for the service manager");
+        let (mut taken, sent) = std::io::pipe().map_err(step())?;
+        let message = Message {
+            barrier: true,
+            ..Message::default()
+        };
+        self.send(&message, &[sent.as_fd()])?;
+        drop(sent);
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            // The end of the pipe is no event that is asked for: it is always told.
+            match poll(
+                &mut [PollFd::new(taken.as_fd(), PollFlags::empty())],
+                timeout,
+            ) {
+                Ok(0) if left.is_zero() => return Err(StoreError::Unanswered),
+                Ok(0) | Err(Errno::EINTR) => (),
+                Ok(_) => return taken.read(&mut [0]).map(drop).map_err(step()),
+                Err(errno) => return Err(step()(errno.into())),
+            }
+        }
+    }
+
+    fn tell(&self, message: &Message) -> Result<()> {
+        self.send(message, &[])
+    }
+
+    fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        let socket = self.0.connect()?;
+        let step = || StoreError::step("telling the service manager");
+        let patience = Some(SEND_PATIENCE);
+        socket.set_write_timeout(patience).map_err(step())?;
+        // A datagram is taken whole or not at all.
+        passing::send(socket.as_fd(), &message.encode(), descriptors)
+            .map(drop)
+            .map_err(step())
+    }
+}
+
+fn checked(name: &str) -> Result<String> {
+    match is_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err(StoreError::Name(name.to_owned())),
+    }
+}

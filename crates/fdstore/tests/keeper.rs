@@ -1,0 +1,331 @@
+//! Keepers with real children, which are killed.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod actor;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rawio::pidfd::PidFd;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the tests that the arguments name, or all; or plays what the tests start.
+fn main() {
+    actor::play();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    for (name, test) in TESTS {
+        if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
+            println!("test {name} ...");
+            // One that fails panics, which ends this program with a failure.
+            test();
+        }
+    }
+    println!("test result: ok");
+}
+
+/// A test and its name.
+type Test = (&'static str, fn());
+
+const TESTS: &[Test] = &[
+    ("descriptors_survive_kills", descriptors_survive_kills),
+    (
+        "a_barrier_is_answered_and_a_full_store_refuses_what_is_too_much",
+        a_barrier_is_answered_and_a_full_store_refuses_what_is_too_much,
+    ),
+    (
+        "a_failure_is_followed_by_a_start_and_an_end_on_purpose_is_not",
+        a_failure_is_followed_by_a_start_and_an_end_on_purpose_is_not,
+    ),
+    (
+        "a_signal_is_passed_on_and_ends_both",
+        a_signal_is_passed_on_and_ends_both,
+    ),
+    ("strangers_are_not_heard", strangers_are_not_heard),
+    (
+        "the_next_program_is_started_when_the_child_ends",
+        the_next_program_is_started_when_the_child_ends,
+    ),
+    (
+        "a_program_that_never_is_ready_is_followed_by_the_one_before",
+        a_program_that_never_is_ready_is_followed_by_the_one_before,
+    ),
+    (
+        "a_child_whose_keeper_was_killed_starts_another_around_itself",
+        a_child_whose_keeper_was_killed_starts_another_around_itself,
+    ),
+];
+
+/// A keeper, and where its children report.
+struct Stage {
+    keeper: Child,
+    listener: UnixListener,
+    dir: TempDir,
+    /// Others that were seen, to be gone in the end.
+    others: Vec<PidFd>,
+}
+
+/// A child that has reported.
+struct Actor {
+    pid: u32,
+    keeper: u32,
+    path: PathBuf,
+    names: String,
+    orders: BufReader<UnixStream>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("test")).unwrap();
+        let keeper = Command::new(std::env::current_exe().unwrap())
+            .env(actor::ROLE, "keeper")
+            .env(actor::TEST_SOCKET, dir.path().join("test"))
+            .env(actor::KEEPER_ADDRESS, dir.path().join("keeper"))
+            .spawn()
+            .unwrap();
+        Self {
+            keeper,
+            listener,
+            dir,
+            others: Vec::new(),
+        }
+    }
+
+    /// Waits for the next child.
+    fn child(&mut self) -> Actor {
+        let timeout = PollTimeout::try_from(PATIENCE).unwrap();
+        let mut events = [PollFd::new(
+            std::os::fd::AsFd::as_fd(&self.listener),
+            PollFlags::POLLIN,
+        )];
+        assert_eq!(poll(&mut events, timeout).unwrap(), 1, "no child came");
+        let (stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut orders = BufReader::new(stream);
+        let mut hello = String::new();
+        orders.read_line(&mut hello).unwrap();
+        let mut words = hello.trim_end_matches('\n').split(' ');
+        let mut word = || words.next().unwrap().to_owned();
+        let actor = Actor {
+            pid: word().parse().unwrap(),
+            keeper: word().parse().unwrap(),
+            path: word().into(),
+            names: word(),
+            orders,
+        };
+        self.others.extend(PidFd::open(actor.pid));
+        actor
+    }
+
+    fn signal(&self, signal: Signal) {
+        send(self.keeper.id(), signal);
+    }
+
+    /// Waits for the keeper's end.
+    fn ends(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.keeper.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the keeper goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Children end when nobody listens to them; a keeper that is killed starts no others.
+        drop(self.keeper.kill());
+        drop(self.keeper.wait());
+        for other in &self.others {
+            drop(other.signal(Signal::SIGKILL));
+        }
+    }
+}
+
+impl Actor {
+    fn tell(&mut self, order: &str) {
+        writeln!(self.orders.get_mut(), "{order}").unwrap();
+    }
+
+    /// Gives an order, and returns the answer.
+    fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        let mut answer = String::new();
+        let read = self.orders.read_line(&mut answer).unwrap();
+        assert!(read > 0, "the child died of {order}");
+        assert!(!answer.starts_with("error"), "{order}: {answer}");
+        answer.trim_end().to_owned()
+    }
+
+    fn kill(&self) {
+        send(self.pid, Signal::SIGKILL);
+    }
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+}
+
+fn descriptors_survive_kills() {
+    let mut stage = Stage::new();
+    let mut first = stage.child();
+    assert_eq!(first.names, "");
+    assert_eq!(first.keeper, stage.keeper.id());
+    first.ask("ready");
+    first.ask("store-file file-1 one");
+    first.ask("store-pipe pipe-2 two");
+    first.ask("store-file gone-3 three");
+    first.ask("remove gone-3");
+    first.ask("status fine");
+    // No barrier: what was sent before the death is heard before the next start.
+    first.kill();
+    for round in 0..3 {
+        let mut next = stage.child();
+        assert_eq!(next.names, "file-1:pipe-2", "round {round}");
+        assert_eq!(next.ask("read file-1"), "one");
+        if round == 2 {
+            // The writer died with the first child; a store that polled would have dropped it.
+            assert_eq!(next.ask("read pipe-2"), "two");
+            next.tell("exit 0");
+        } else {
+            next.kill();
+        }
+    }
+    assert_eq!(stage.ends().code(), Some(0));
+}
+
+fn a_barrier_is_answered_and_a_full_store_refuses_what_is_too_much() {
+    let mut stage = Stage::new();
+    let mut child = stage.child();
+    for index in 0..50 {
+        child.ask(&format!("store-file f{index} {index}"));
+    }
+    child.ask("barrier");
+    child.kill();
+    let mut next = stage.child();
+    assert_eq!(next.names.split(':').count(), 40);
+    assert_eq!(next.ask("read f39"), "39");
+}
+
+fn a_failure_is_followed_by_a_start_and_an_end_on_purpose_is_not() {
+    let mut stage = Stage::new();
+    stage.child().tell("exit 3");
+    let mut child = stage.child();
+    child.ask("stopping");
+    child.tell("exit 3");
+    assert_eq!(stage.ends().code(), Some(3));
+}
+
+fn a_signal_is_passed_on_and_ends_both() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut stage = Stage::new();
+        // Held, because a child ends when nobody listens to it.
+        let child = stage.child();
+        stage.signal(signal);
+        // A child that does not handle it dies of it, and has no code.
+        assert_eq!(stage.ends().code(), Some(99), "{signal}");
+        drop(child);
+    }
+}
+
+fn strangers_are_not_heard() {
+    let mut stage = Stage::new();
+    let mut child = stage.child();
+    let stranger = fdstore::Address::Path(stage.dir.path().join("keeper"));
+    let stranger = fdstore::Notifier::new(stranger);
+    let file = tempfile::tempfile().unwrap();
+    stranger
+        .store("stranger", std::os::fd::AsFd::as_fd(&file))
+        .unwrap();
+    stranger.stopping().unwrap();
+    // It is taken from the queue and its descriptors are closed, so that nobody can fill it.
+    stranger.barrier(PATIENCE).unwrap();
+    child.ask("store-file mine x");
+    child.kill();
+    assert_eq!(stage.child().names, "mine");
+}
+
+fn the_next_program_is_started_when_the_child_ends() {
+    let mut stage = Stage::new();
+    let mut child = stage.child();
+    let other = stage.dir.path().join("other");
+    std::fs::hard_link(&child.path, &other)
+        .or_else(|_| std::fs::copy(&child.path, &other).map(drop))
+        .unwrap();
+    child.ask("ready");
+    child.ask("store-file kept yes");
+    child.ask(&format!("next {}", other.display()));
+    // Even an end on purpose: the word for what comes next was meant.
+    child.tell("exit 0");
+    let mut new = stage.child();
+    assert_eq!((&new.path, new.names.as_str()), (&other, "kept"));
+    new.ask("ready");
+    new.ask("barrier");
+    new.kill();
+    let newer = stage.child();
+    assert_eq!(newer.path, other);
+}
+
+fn a_program_that_never_is_ready_is_followed_by_the_one_before() {
+    let mut stage = Stage::new();
+    let mut child = stage.child();
+    let here = child.path.clone();
+    child.ask("ready");
+    child.ask("store-file kept yes");
+    for bad in ["/bin/false", "/nowhere/at/all"] {
+        child.ask(&format!("next {bad}"));
+        child.kill();
+        child = stage.child();
+        assert_eq!(
+            (&child.path, child.names.as_str()),
+            (&here, "kept"),
+            "{bad}"
+        );
+        child.ask("ready");
+    }
+}
+
+fn a_child_whose_keeper_was_killed_starts_another_around_itself() {
+    let mut stage = Stage::new();
+    let mut first = stage.child();
+    first.ask("store-file old one");
+    first.kill();
+    let mut child = stage.child();
+    for _ in 0..3 {
+        let keeper = PidFd::open(child.keeper).unwrap();
+        send(child.keeper, Signal::SIGKILL);
+        drop(stage.keeper.try_wait());
+        assert!(keeper.ended_within(PATIENCE).unwrap());
+        let adopter: u32 = child.ask("surround").parse().unwrap();
+        stage.others.extend(PidFd::open(adopter));
+        child.ask("barrier");
+        child.ask("remove new");
+        child.ask("store-file new two");
+        child.kill();
+        child = stage.child();
+        assert_eq!(child.keeper, adopter);
+        let mut names: Vec<_> = child.names.split(':').collect();
+        names.sort_unstable();
+        assert_eq!(names, ["new", "old"]);
+    }
+    assert_eq!(child.ask("read old"), "one");
+    assert_eq!(child.ask("read new"), "two");
+    let keeper = PidFd::open(child.keeper).unwrap();
+    child.tell("exit 0");
+    assert!(keeper.ended_within(PATIENCE).unwrap());
+}
