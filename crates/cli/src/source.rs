@@ -1,6 +1,7 @@
 //! A source, opened: what `record`, `from-trace`, `verify` and `mount` start from.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use blocks::{FileId, Timestamp, Tree};
-use localfs::{DirSource, Reason, SourceKind, SourceRoot};
+use localfs::{DirSource, Reason, SourceKind, SourceRoot, TimedSource};
 use tracer::{Trace, TraceInfo};
 use yolofs::Space;
 
@@ -105,7 +106,7 @@ impl Source {
 /// Returns what tells how full a source's file system is.
 pub(crate) fn space(
     root: &Arc<SourceRoot>,
-) -> impl Fn() -> std::io::Result<Space> + Send + Sync + 'static {
+) -> impl Fn() -> io::Result<Space> + Send + Sync + 'static {
     let root = Arc::clone(root);
     move || {
         let all = root.statfs()?;
@@ -117,6 +118,19 @@ pub(crate) fn space(
             inodes: all.files(),
             inodes_free: all.files_free(),
         })
+    }
+}
+
+/// Returns the same as [`space`], with the deadline that the source's files have.
+pub(crate) fn space_within(
+    files: &Arc<TimedSource<DirSource>>,
+    root: &Arc<SourceRoot>,
+) -> impl Fn() -> io::Result<Space> + Send + Sync + 'static {
+    let (files, ask) = (Arc::clone(files), Arc::new(space(root)));
+    move || {
+        let ask = Arc::clone(&ask);
+        let space = files.within("asking for its space", move |_| ask());
+        space.map_err(io::Error::other)?
     }
 }
 

@@ -74,6 +74,12 @@ pub(crate) struct ServedStatus {
     pub(crate) divergence_permille: u64,
     /// Files that changed while they were mounted.
     pub(crate) diverted_files: u64,
+    /// Questions that the source did not answer within the deadline.
+    #[serde(default)]
+    pub(crate) late_answers: u64,
+    /// Threads that wait for such an answer still.
+    #[serde(default)]
+    pub(crate) hung_threads: u64,
     /// Requests of the kernel, by kind.
     pub(crate) requests: BTreeMap<String, u64>,
 }
@@ -175,6 +181,13 @@ fn one(mount: &MountStatus) -> String {
             row(
                 "changed files",
                 format!("{} while mounted", served.diverted_files),
+            );
+        }
+        if served.late_answers > 0 {
+            let hung = served.hung_threads;
+            row(
+                "late answers",
+                format!("{} of the source, {hung} threads wait", served.late_answers),
             );
         }
         let counts = served.requests.iter().filter(|(_, count)| **count > 0);

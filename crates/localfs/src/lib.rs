@@ -5,6 +5,7 @@
 //! - [`scan`] reads all metadata into a [`blocks::Tree`].
 //! - [`DirSource`] reads contents and proves for each read that they are of the version asked for.
 //! - [`TimedSource`] answers within a deadline, whether the disk does or not.
+//! - [`LazyTree`] answers for a source that was not scanned, by looking when it is asked.
 //! - [`LiveTree`] answers for a source that may change while it is mounted.
 //!
 //! Nothing here ever follows a symbolic link below the root: every name is opened by
@@ -14,17 +15,21 @@
 
 mod attr;
 mod dir_source;
+mod disk_inode;
 mod error;
+mod lazy;
 mod live;
 mod open;
 mod paths;
 mod qcow2;
 mod root;
 mod scan;
+mod shown;
 mod timed;
 
 pub use dir_source::DirSource;
 pub use error::LocalError;
+pub use lazy::LazyTree;
 pub use live::LiveTree;
 pub use paths::Paths;
 pub use qcow2::Qcow2Error;

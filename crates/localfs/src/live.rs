@@ -26,7 +26,8 @@ use blocks::{FileId, Tree};
 use parking_lot::Mutex;
 use rawio::stat::stat_at;
 
-use self::ids::{DiskInode, Ids};
+use self::ids::Ids;
+use crate::disk_inode::DiskInode;
 use crate::{LocalError, Paths, SourceRoot};
 
 /// Files that the scan did not know and that are remembered before it is worth to look which of

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blocks::{BlockSource, FileId, Likeness, Namespace, NodeKind, compare};
-use localfs::{DirSource, LiveTree, Note, Reason, SourceRoot, scan};
+use blocks::{BlockSource, EntryRef, FileId, Likeness, Namespace, NodeKind, compare};
+use localfs::{DirSource, LazyTree, LiveTree, Note, Reason, SourceRoot, scan};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -73,13 +73,19 @@ fn privileged_other_mounts_are_left_out_and_named() {
     }
     assert_eq!(tree.resolve(b"bound-file"), None);
 
-    let live = LiveTree::new(root, Arc::clone(&tree), Duration::ZERO).unwrap();
-    assert_eq!(live.lookup(FileId::ROOT, b"bound-file").unwrap(), None);
-    for path in ["tmpfs", "bound"] {
-        let sub = live.lookup(FileId::ROOT, path.as_bytes()).unwrap().unwrap();
-        assert_eq!(live.lookup(sub, b"inside").unwrap(), None);
-        assert_eq!(live.lookup(sub, b"file").unwrap(), None);
-        live.list(sub, 0, &mut |entry| panic!("{entry:?}")).unwrap();
+    let live = LiveTree::new(Arc::clone(&root), tree, Duration::ZERO).unwrap();
+    let lazy = LazyTree::new(root).unwrap();
+    let both: [&dyn Namespace; 2] = [&live, &lazy];
+    for names in both {
+        assert_eq!(names.lookup(FileId::ROOT, b"bound-file").unwrap(), None);
+        for path in ["tmpfs", "bound"] {
+            let sub = names.lookup(FileId::ROOT, path.as_bytes());
+            let sub = sub.unwrap().unwrap();
+            assert_eq!(names.lookup(sub, b"inside").unwrap(), None);
+            assert_eq!(names.lookup(sub, b"file").unwrap(), None);
+            let shown = &mut |entry: EntryRef<'_>| panic!("{entry:?}");
+            names.list(sub, 0, shown).unwrap();
+        }
     }
 }
 
@@ -102,6 +108,11 @@ fn privileged_a_mount_over_the_source_does_not_hide_it() {
     let live = LiveTree::new(Arc::clone(&root), Arc::clone(&tree), Duration::ZERO).unwrap();
     assert_eq!(live.attr(key.file).unwrap().size, 7);
     assert_eq!(live.lookup(FileId::ROOT, b"other").unwrap(), None);
+    let lazy = LazyTree::new(Arc::clone(&root)).unwrap();
+    assert_eq!(lazy.lookup(FileId::ROOT, b"other").unwrap(), None);
+    let sub = lazy.lookup(FileId::ROOT, b"sub").unwrap().unwrap();
+    let file = lazy.lookup(sub, b"file").unwrap().unwrap();
+    assert_eq!(lazy.in_tree(file, &tree), Some(key.file));
     let source = DirSource::new(root, tree);
     let mut buf = [0; 16];
     assert_eq!(source.read_at(&key, 0, &mut buf).unwrap(), 7);
@@ -124,29 +135,31 @@ fn privileged_devices_whiteouts_and_trusted_attributes() {
         rawio::xattr::set_at(&fd, name.as_bytes(), attribute, b"y").unwrap();
     }
 
-    let tree = scan(&SourceRoot::open(dir.path()).unwrap(), |_| ())
-        .unwrap()
-        .tree;
-    let attr = |name: &str| {
-        tree.inode(tree.resolve(name.as_bytes()).unwrap())
-            .unwrap()
-            .attr
-    };
-    assert_eq!(
-        (attr("null").kind, attr("null").rdev),
-        (NodeKind::CharDevice, 0x103)
-    );
-    assert_eq!(
-        (attr("disk").kind, attr("disk").rdev),
-        (NodeKind::BlockDevice, 0x1111_0370)
-    );
-    assert_eq!(
-        (attr("whiteout").kind, attr("whiteout").rdev),
-        (NodeKind::CharDevice, 0)
-    );
-    for name in ["null", "link", ""] {
-        let file = tree.resolve(name.as_bytes()).unwrap();
-        let value = tree.xattr(file, b"trusted.overlay.opaque").unwrap();
-        assert_eq!(value.as_deref(), Some(b"y".as_slice()), "{name:?}");
+    let root = Arc::new(SourceRoot::open(dir.path()).unwrap());
+    let tree = scan(&root, |_| ()).unwrap().tree;
+    let lazy = LazyTree::new(root).unwrap();
+    let both: [&dyn Namespace; 2] = [&tree, &lazy];
+    for names in both {
+        let find = |name: &str| match name {
+            "" => FileId::ROOT,
+            name => names
+                .lookup(FileId::ROOT, name.as_bytes())
+                .unwrap()
+                .unwrap(),
+        };
+        for (name, kind, device) in [
+            ("null", NodeKind::CharDevice, 0x103),
+            ("disk", NodeKind::BlockDevice, 0x1111_0370),
+            ("whiteout", NodeKind::CharDevice, 0),
+        ] {
+            let attr = names.attr(find(name)).unwrap();
+            assert_eq!((attr.kind, attr.rdev), (kind, device), "{name}");
+        }
+        let opaque = b"trusted.overlay.opaque";
+        for name in ["null", "link", ""] {
+            let value = names.xattr(find(name), opaque).unwrap();
+            assert_eq!(value.as_deref(), Some(b"y".as_slice()), "{name:?}");
+        }
+        assert_eq!(names.xattr(find("disk"), opaque).unwrap(), None);
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod cached;
 pub mod dents;
+pub mod fd;
 pub mod inherit;
 pub mod lock;
 pub mod malloc;
@@ -12,6 +13,7 @@ pub mod mount;
 pub mod net;
 pub mod passing;
 pub mod pidfd;
+pub mod process;
 pub mod read;
 pub mod stat;
 pub mod xattr;

@@ -46,11 +46,24 @@ impl MountContext {
         self.configure(libc::FSCONFIG_SET_FLAG, Some(key), None)
     }
 
-    /// Creates the file system, and a mount of it that no path leads to yet.
+    /// Creates the file system, and a mount of it that no path leads to yet and through which
+    /// nothing can be changed.
     ///
     /// # Errors
     /// If the file system refuses the parameters; the message is the kernel's.
     pub fn mount(self) -> io::Result<DetachedMount> {
+        self.mount_with(libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOATIME)
+    }
+
+    /// Creates the file system, and a mount of it that no path leads to yet.
+    ///
+    /// # Errors
+    /// If the file system refuses the parameters; the message is the kernel's.
+    pub fn mount_writable(self) -> io::Result<DetachedMount> {
+        self.mount_with(0)
+    }
+
+    fn mount_with(self, attributes: u64) -> io::Result<DetachedMount> {
         self.configure(libc::FSCONFIG_CMD_CREATE, None, None)?;
         // SAFETY: the call takes no pointers.
         let fd = unsafe {
@@ -58,7 +71,7 @@ impl MountContext {
                 libc::SYS_fsmount,
                 self.0.as_raw_fd(),
                 libc::FSMOUNT_CLOEXEC,
-                libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOATIME,
+                attributes,
             )
         };
         // SAFETY: fsmount gives a new descriptor, which nobody else owns.
@@ -197,12 +210,25 @@ impl AsFd for DetachedMount {
     }
 }
 
-/// Returns the id of the mount that `file` was opened through: the first number of its line in
-/// `/proc/self/mountinfo`.
+/// What tells a mount from all others: its id and the device number of its file system. An id is
+/// used again by a later mount, but not together with the device number as long as the file system
+/// is mounted anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MountIds {
+    /// The first number of its line in `/proc/self/mountinfo`.
+    pub id: u64,
+    /// The device number of the file system.
+    pub major: u32,
+    /// The device number of the file system.
+    pub minor: u32,
+}
+
+/// Returns which mount `file` was opened through. The file system itself is not asked: it may be
+/// one that nobody serves yet.
 ///
 /// # Errors
 /// If the kernel does not tell (Linux before 5.8).
-pub fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
+pub fn mount_ids(file: BorrowedFd<'_>) -> io::Result<MountIds> {
     let mut status = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is NUL-terminated, and the call writes at most one `statx` to the pointer.
     let result = unsafe {
@@ -222,7 +248,20 @@ pub fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
     if status.stx_mask & libc::STATX_MNT_ID == 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    Ok(status.stx_mnt_id)
+    Ok(MountIds {
+        id: status.stx_mnt_id,
+        major: status.stx_dev_major,
+        minor: status.stx_dev_minor,
+    })
+}
+
+/// Returns the id of the mount that `file` was opened through: the first number of its line in
+/// `/proc/self/mountinfo`.
+///
+/// # Errors
+/// If the kernel does not tell (Linux before 5.8).
+pub fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
+    mount_ids(file).map(|ids| ids.id)
 }
 
 /// Takes over the descriptor that a system call returned, or its error.
@@ -244,13 +283,16 @@ mod tests {
 
     #[test]
     fn every_file_has_a_mount_that_mountinfo_lists() {
-        let root = File::open("/").unwrap();
-        let id = mount_id(root.as_fd()).unwrap();
+        let root = File::open("/proc").unwrap();
+        let ids = mount_ids(root.as_fd()).unwrap();
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let listed = table
+        let line = table
             .lines()
-            .any(|line| line.split(' ').next() == Some(&id.to_string()));
-        assert!(listed, "mount {id} is not in mountinfo");
+            .map(|line| line.split(' ').collect::<Vec<_>>())
+            .find(|fields| fields[0] == ids.id.to_string())
+            .unwrap();
+        assert_eq!(line[2], format!("{}:{}", ids.major, ids.minor));
+        assert_eq!(mount_id(root.as_fd()).unwrap(), ids.id);
     }
 
     #[test]

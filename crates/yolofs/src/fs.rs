@@ -170,6 +170,12 @@ impl FileSystem {
         self.observer.is_some()
     }
 
+    /// Returns whether any file may be passed through to the source.
+    #[must_use]
+    pub fn may_pass_through(&self) -> bool {
+        self.config.mode == Mode::Disk && self.backing.is_some() && !self.is_recording()
+    }
+
     /// Returns whether any file may have an extended attribute.
     #[must_use]
     pub fn has_xattrs(&self) -> bool {

@@ -74,7 +74,7 @@ impl Adapter {
             | InitFlags::FUSE_ASYNC_DIO;
         if self.fs.mode() == Mode::Lower {
             flags |= InitFlags::FUSE_NO_OPEN_SUPPORT | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
-        } else if !self.fs.is_recording() {
+        } else if self.fs.may_pass_through() {
             flags |= InitFlags::FUSE_PASSTHROUGH;
         }
         if self.fs.lifetime() != Lifetime::Forever {
@@ -126,7 +126,7 @@ impl Filesystem for Adapter {
         }
         if let Some(readahead) = self.readahead {
             // 0 is refused, and 1 is rounded down to no page. More than the kernel offers is cut;
-            // `Mount` asks for the rest by other means.
+            // `Visible` asks for the rest by other means.
             if let Err(nearest) = config.set_max_readahead(readahead.max(1)) {
                 let _was = config.set_max_readahead(nearest);
             }

@@ -16,9 +16,9 @@ use blocks::{
 use rawio::cached::cached_pages;
 
 use crate::fs::FileSystem;
-use crate::mount::Mount;
 use crate::notify::Told;
 use crate::prewarm::{PrewarmError, PrewarmOptions, PrewarmReport, Progress, Walker};
+use crate::serving::Serving;
 
 /// Blocks in a message to the kernel. Below 64 KiB each message costs more than its bytes; above
 /// 1 MiB nothing is gained, and demand waits longer for a pause.
@@ -83,7 +83,7 @@ impl Part {
 
 /// Pushes the content of a plan, in its order, and counts in `report` what became of it.
 pub(crate) fn push(
-    mount: &Mount,
+    serving: &Serving,
     plan: &ReplayPlan,
     cache: &dyn BlockCache,
     options: &PrewarmOptions<'_>,
@@ -91,10 +91,11 @@ pub(crate) fn push(
     progress: Progress,
     report: &mut PrewarmReport,
 ) -> Result<Pushed, PrewarmError> {
-    let fs = mount.file_system();
+    let fs = serving.file_system();
     let mut jobs = jobs(&plan.extents, |file| fs.content_key(file));
     let total: u64 = jobs.iter().map(|job| job.byte_len(job.range)).sum();
-    if fs.injected().any() {
+    // A server before this one may have pushed them.
+    if fs.injected().any() || serving.took_over() {
         report.present_bytes = leave_out_present(&mut jobs, walker);
     }
     let progress = Progress {
@@ -103,7 +104,7 @@ pub(crate) fn push(
         ..progress
     };
     let mut pusher = Pusher {
-        mount,
+        serving,
         fs,
         walker,
         report,
@@ -243,7 +244,7 @@ fn place(blocks: u64) -> usize {
 
 /// Writes to the kernel what was read.
 struct Pusher<'a> {
-    mount: &'a Mount,
+    serving: &'a Serving,
     fs: &'a FileSystem,
     walker: &'a mut Walker,
     report: &'a mut PrewarmReport,
@@ -269,7 +270,7 @@ impl Pusher<'_> {
                 self.write(part, &batch.buffer)?;
                 self.progress.bytes += wanted;
             }
-            if !self.mount.visible() {
+            if !self.serving.visible() {
                 return Err(PrewarmError::Unmounted);
             }
             options.tell(self.progress);
@@ -313,7 +314,7 @@ impl Pusher<'_> {
             let Some(pushing) = self.fs.diversions().begin_push(file) else {
                 return Ok(Stored::Diverted);
             };
-            let told = self.mount.notifier().store(file, offset, data);
+            let told = self.serving.notifier().store(file, offset, data);
             drop(pushing);
             match told {
                 Ok(Told::Known) => return Ok(Stored::Done),

@@ -5,7 +5,10 @@
 //!   FUSE, and is tested against a model without mounting anything.
 //! - [`Mount`] puts it into the kernel. The adapter between the two translates, calls and
 //!   replies; all the other decisions are the file system's.
-//! - [`Mount::prewarm`] brings back what recorded boots touched: it looks names up through the
+//! - The parts of a mount can live in different processes, and die: [`Connection`] is the kernel's
+//!   end, [`Visible`] the mount at its place, and [`Serving`] the threads that answer, which
+//!   another process can take over under users who only wait.
+//! - [`Serving::prewarm`] brings back what recorded boots touched: it looks names up through the
 //!   mount, so that the kernel remembers them, and pushes blocks into the kernel's page cache.
 //!   What was pushed costs no request.
 //!
@@ -14,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod connection;
 mod errno;
 mod fs;
 mod fuse;
@@ -21,10 +25,15 @@ mod inject;
 mod mount;
 mod notify;
 mod prewarm;
+mod serving;
+mod visible;
 
+pub use connection::{Connection, Hello, HelloError};
 pub use fs::{
     CachePath, Config, Counters, DirItem, Entry, FileSystem, FsError, Mode, Node, OpenDecision,
     ReadOutcome, Request, Space, XattrReply, node_id,
 };
-pub use mount::{Busy, End, Mount, MountError, MountOptions, Readahead};
+pub use mount::{Mount, MountError, MountOptions};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
+pub use serving::{End, Ended, ServeOptions, Serving};
+pub use visible::{Busy, MountIds, MountTable, Readahead, Visible};

@@ -20,6 +20,8 @@ use crate::fs::node_id;
 
 /// `FUSE_NOTIFY_INVAL_INODE`: forget attributes and pages of a file.
 const INVAL_INODE: u32 = 2;
+/// `FUSE_NOTIFY_RESEND`: send again what was read and not answered.
+const RESEND: u32 = 7;
 /// `FUSE_NOTIFY_STORE`: put these bytes into the page cache of a file.
 const STORE: u32 = 4;
 /// `struct fuse_out_header`.
@@ -76,6 +78,12 @@ impl Notifier {
         self.send(INVAL_INODE, &body, &[])
     }
 
+    /// Has the kernel send again every request that was read from the device and not answered.
+    /// Linux before 6.9 does not know how.
+    pub(crate) fn resend(&self) -> io::Result<()> {
+        self.send(RESEND, &[], &[]).map(drop)
+    }
+
     fn send(&self, code: u32, body: &[u8], data: &[u8]) -> io::Result<Told> {
         let len = HEADER_LEN + body.len() + data.len();
         let mut header = [0; HEADER_LEN]; // unique is 0: no request is answered
@@ -86,11 +94,9 @@ impl Notifier {
             IoSlice::new(body),
             IoSlice::new(data),
         ];
-        let parts = if data.is_empty() {
-            &parts[..2]
-        } else {
-            &parts[..]
-        };
+        // An empty part at the end is one too many for the kernel.
+        let filled = parts.iter().take_while(|part| !part.is_empty()).count();
+        let parts = &parts[..filled];
         let device = self.device.lock().clone().ok_or(Errno::ENOTCONN)?;
         match nix::sys::uio::writev(&device, parts) {
             Ok(_) => Ok(Told::Known),

@@ -17,6 +17,7 @@ use rawio::lock::LockedPages;
 
 use crate::inject;
 use crate::mount::Mount;
+use crate::serving::Serving;
 pub(crate) use walk::Walker;
 
 /// Whether what was pushed is kept in memory.
@@ -25,7 +26,7 @@ pub enum Lock {
     /// The kernel may drop it when memory runs short.
     #[default]
     No,
-    /// It stays until the visible mount is gone, or [`Mount::release`] is called.
+    /// It stays until the visible mount is gone, or [`Serving::release`] is called.
     Yes,
 }
 
@@ -147,6 +148,21 @@ impl PrewarmOptions<'_> {
 }
 
 impl Mount {
+    /// Does what [`Serving::prewarm`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prewarm(
+        &self,
+        plan: &ReplayPlan,
+        cache: &dyn BlockCache,
+        options: &PrewarmOptions<'_>,
+    ) -> Result<PrewarmReport, PrewarmError> {
+        self.serving().prewarm(plan, cache, options)
+    }
+}
+
+impl Serving {
     /// Brings the mount to where the boots that `plan` was made of left it, with blocks from
     /// `cache`. What has not been brought when it ends early is answered on demand.
     ///
@@ -164,7 +180,7 @@ impl Mount {
         cache: &dyn BlockCache,
         options: &PrewarmOptions<'_>,
     ) -> Result<PrewarmReport, PrewarmError> {
-        let mut held = self.held().lock();
+        let mut held = self.state().held();
         let root = self.dir_fd().ok_or(PrewarmError::Unmounted)?;
         let Held { walker, locks } = &mut *held;
         let walker = walker.get_or_insert_with(|| Walker::new(root));

@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blocks::{CachedSource, Digest};
 use bootimg::{Attached, Image};
-use localfs::DirSource;
+use localfs::{DirSource, Patience, TimedSource};
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions, PrewarmOptions};
 
 use super::LayerPlace;
 use crate::mount_table::needs_root;
-use crate::source::{Source, space};
+use crate::source::{Source, space_within};
 
 /// How long users of a mount may take to let go of it.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const PINS_MAX: u64 = 2048;
 const PINS_SHARE: u64 = 1024;
 
 /// The source of a layer: what the boot image has not, the directory has.
-type Cached = CachedSource<Arc<Attached>, Arc<DirSource>>;
+type Cached = CachedSource<Arc<Attached>, Arc<TimedSource<DirSource>>>;
 
 /// A layer with its mount. Dropping it unmounts, lazily if it is in use.
 #[derive(Debug)]
@@ -63,7 +63,8 @@ impl Served {
         let root = Arc::clone(&source.root);
         let source = Source { root, tree };
         let image = Arc::new(image.attach(&source.tree));
-        let reader = source.reader();
+        let reader = TimedSource::new(source.reader(), Patience::default());
+        let reader = Arc::new(reader);
         let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&reader)));
         let boot_files: HashSet<_> = image.plan().extents.iter().map(|e| e.file).collect();
         let mode = Mode::Lower;
@@ -72,8 +73,8 @@ impl Served {
             Arc::clone(&cached) as _,
             Config { mode, boot_files },
         )
-        .with_sparse(reader as _)
-        .with_space(space(&source.root));
+        .with_sparse(Arc::clone(&reader) as _)
+        .with_space(space_within(&reader, &source.root));
         let mount = mount(fs, &place.target, &place.label)?;
         Ok(Self {
             place: place.clone(),

@@ -77,6 +77,7 @@ impl Served {
         let (counters, cached) = (self.mount.counters(), self.source.counts());
         let boot_bytes = self.image.plan().block_count().saturating_mul(4096);
         let divergence = cached.fallthrough_bytes.saturating_mul(1000);
+        let times = self.source.source().timekeeping();
         let requests = counters.by_kind().filter(|(_, count)| *count > 0);
         let requests: BTreeMap<String, u64> = requests
             .map(|(kind, count)| (kind.name().to_owned(), count))
@@ -88,6 +89,8 @@ impl Served {
             fallthrough_bytes: cached.fallthrough_bytes,
             divergence_permille: divergence.checked_div(boot_bytes).unwrap_or(0),
             diverted_files: counters.diverted_files,
+            late_answers: times.late,
+            hung_threads: times.hung as u64,
             requests,
         }
     }

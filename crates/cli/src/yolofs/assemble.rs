@@ -6,22 +6,25 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow, bail};
 use blocks::{BlockSource, CachedSource, Namespace, Tree};
 use bootimg::{Attached, Image};
-use localfs::{DirSource, LiveTree, Paths, SourceKind, SourceRoot};
+use localfs::{DirSource, LiveTree, Paths, Patience, SourceKind, SourceRoot, TimedSource};
 use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
 
 use super::mount::{BootChoice, ModeArg, MountArgs};
-use crate::source::Source;
+use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
 
 /// The source of a mount with a boot image: what the image has not, the disk has.
-pub(super) type Cached = CachedSource<Arc<Attached>, Arc<DirSource>>;
+pub(super) type Cached = CachedSource<Arc<Attached>, Arc<Timed>>;
+/// The files of a source, within a deadline.
+pub(super) type Timed = TimedSource<DirSource>;
 
 /// What is served, before it is mounted.
 pub(super) struct Assembly {
     pub(super) fs: FileSystem,
     pub(super) tree: Arc<Tree>,
     pub(super) boot: Option<(String, Arc<Attached>, Arc<Cached>)>,
+    pub(super) source: Arc<Timed>,
     pub(super) recorder: Option<Arc<Recorder>>,
     pub(super) mode: Mode,
 }
@@ -51,23 +54,28 @@ pub(super) fn assemble(
         }
     };
     let reader = Arc::new(DirSource::new(Arc::clone(root), paths));
+    let patience = Patience {
+        deadline: args.source_deadline,
+        ..Patience::default()
+    };
+    let timed = Arc::new(TimedSource::new(Arc::clone(&reader), patience));
     let boot = image.map(|(name, image)| {
         let image = Arc::new(image.attach(&tree));
         warn_stale(&name, &image);
-        let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&reader)));
+        let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&timed)));
         (name, image, cached)
     });
     let source: Arc<dyn BlockSource> = match &boot {
         Some((_, _, cached)) => Arc::clone(cached) as _,
-        None => Arc::clone(&reader) as _,
+        None => Arc::clone(&timed) as _,
     };
     let mode = mode(args.mode, root);
     let boot_files = boot.iter().flat_map(|(_, image, _)| &image.plan().extents);
     let boot_files: HashSet<_> = boot_files.map(|extent| extent.file).collect();
     let mut fs = FileSystem::new(names, source, Config { mode, boot_files })
-        .with_sparse(Arc::clone(&reader) as _)
-        .with_backing(Arc::clone(&reader) as _)
-        .with_space(crate::source::space(root));
+        .with_sparse(Arc::clone(&timed) as _)
+        .with_backing(Arc::clone(&timed) as _)
+        .with_space(space_within(&timed, root));
     let recorder = args
         .record
         .as_ref()
@@ -81,6 +89,7 @@ pub(super) fn assemble(
         fs,
         tree,
         boot,
+        source: timed,
         recorder,
         mode,
     })

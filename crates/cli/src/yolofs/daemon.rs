@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tracer::Recorder;
 use yolofs::{Busy, Counters, End, Lock, Mode, Mount, MountOptions};
 
-use super::assemble::{Cached, assemble, readahead};
+use super::assemble::{Cached, Timed, assemble, readahead};
 use super::mount::MountArgs;
 use super::prewarmer::Prewarmer;
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
@@ -42,6 +42,7 @@ struct Daemon {
     mode: Mode,
     mount: Arc<Mount>,
     boot: Option<Boot>,
+    source: Arc<Timed>,
     recorder: Option<Arc<Recorder>>,
     started: SystemTime,
 }
@@ -110,6 +111,7 @@ pub(super) fn serve(
         mode: assembly.mode,
         mount,
         boot,
+        source: assembly.source,
         recorder: assembly.recorder,
         started: SystemTime::now(),
     });
@@ -339,6 +341,7 @@ impl Daemon {
 
     fn status(&self) -> MountStatus {
         let counters = self.mount.counters();
+        let source = self.source.timekeeping();
         let cached = self
             .boot
             .as_ref()
@@ -381,6 +384,8 @@ impl Daemon {
                     .checked_div(boot_bytes)
                     .unwrap_or(0),
                 diverted_files: counters.diverted_files,
+                late_answers: source.late,
+                hung_threads: source.hung as u64,
                 requests,
             }),
         }

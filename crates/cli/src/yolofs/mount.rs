@@ -51,6 +51,9 @@ pub(super) struct MountArgs {
     /// The source may change while it is mounted: ask it again after so many seconds
     #[arg(long, value_name = "SECS", help_heading = "Validity", value_parser = seconds)]
     pub(super) revalidate: Option<Duration>,
+    /// Fail what the source has not answered after so many seconds, instead of waiting for ever
+    #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
+    pub(super) source_deadline: Duration,
     /// Answer reads from the boot image one by one instead of pushing it into the page cache
     #[arg(long, help_heading = "Prewarm")]
     pub(super) no_inject: bool,

@@ -1,18 +1,19 @@
 //! Finding files by the names they were met by, and making sure that they are what was met.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use blocks::{Attr, FileId, NodeKind, SourceError, SourceErrorKind};
+use blocks::{Attr, FileId, SourceError, SourceErrorKind};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use rawio::stat::{Stat, stat_at};
 
 use super::LiveTree;
-use super::ids::DiskInode;
 use crate::attr::attr_of;
+use crate::disk_inode::DiskInode;
 use crate::open::{gone, open_beneath, open_to_read};
 use crate::scan;
+use crate::shown::{absent, stat_shown};
 
 /// How often a file is asked again that was replaced between two halves of one question.
 const ATTEMPTS: usize = 4;
@@ -74,7 +75,7 @@ impl LiveTree {
             Ok(dir) => dir,
             Err(error) => return absent(error),
         };
-        let Some((stat, attr)) = self.stat_shown(&dir, name)? else {
+        let Some((stat, attr)) = stat_shown(&dir, name, self.mount)? else {
             return Ok(None);
         };
         Ok(Some(Found {
@@ -83,22 +84,6 @@ impl LiveTree {
             stat,
             attr,
         }))
-    }
-
-    /// Returns the attributes of `name` in `dir`, if it is there and shown: directories on which
-    /// something is mounted are (and look empty), files that are mounted are not.
-    pub(super) fn stat_shown(
-        &self,
-        dir: impl AsFd,
-        name: &[u8],
-    ) -> io::Result<Option<(Stat, Attr)>> {
-        let stat = match stat_at(dir, name) {
-            Ok(stat) => stat,
-            Err(error) => return absent(error),
-        };
-        let attr =
-            attr_of(&stat).filter(|attr| stat.mount == self.mount || attr.kind == NodeKind::Dir);
-        Ok(attr.map(|attr| (stat, attr)))
     }
 
     /// Asks `question` about a file, again if it was replaced under its name meanwhile.
@@ -180,15 +165,5 @@ impl LiveTree {
         };
         let gone: Vec<FileId> = files.iter().copied().filter(is_gone).collect();
         self.ids.lock().forget(&gone);
-    }
-}
-
-/// What is not there is no failure.
-fn absent<T>(error: io::Error) -> io::Result<Option<T>> {
-    let error = gone(error);
-    if error.kind() == io::ErrorKind::NotFound {
-        Ok(None)
-    } else {
-        Err(error)
     }
 }

@@ -8,6 +8,7 @@ use blocks::{FileId, Namespace, NodeKind, Tree, Version};
 use rawio::stat::Stat;
 
 use crate::attr::attr_of;
+use crate::disk_inode::DiskInode;
 
 /// Names that are remembered of a file with several; the oldest is forgotten first.
 const NAMES: usize = 8;
@@ -19,27 +20,6 @@ const EARLIER_IDS: u32 = 8;
 /// Longest path that is put together, in bytes. Far beyond what any program opens; it ends the
 /// walk where outdated names make directories each other's parents.
 const PATH_LIMIT: usize = 1 << 20;
-
-/// What makes an inode the same one. The number alone does not: it is reused. The time of birth
-/// is not, and the type covers for file systems that do not keep it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DiskInode {
-    device: (u32, u32),
-    inode: u64,
-    birth: Option<(i64, u32)>,
-    kind: Option<NodeKind>,
-}
-
-impl DiskInode {
-    pub(super) fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.device,
-            inode: stat.inode,
-            birth: stat.birth,
-            kind: attr_of(stat).map(|attr| attr.kind),
-        }
-    }
-}
 
 /// A name in a directory.
 type Place = (FileId, Box<[u8]>);

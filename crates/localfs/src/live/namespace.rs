@@ -8,15 +8,10 @@ use blocks::{
     Attr, EntryRef, FileId, Lifetime, NAME_MAX, Namespace, NodeKind, SourceError, SourceErrorKind,
 };
 use nix::fcntl::{OFlag, readlinkat};
-use nix::unistd::{Whence, lseek};
-use rawio::dents::Lister;
 use rawio::xattr;
 
 use super::LiveTree;
-
-/// Cursors at the end of a directory are the largest that a file offset can be (ext4, btrfs,
-/// tmpfs). A file system above us counts `.` and `..` in and must have room for them.
-const CURSOR_END: u64 = i64::MAX as u64 - 16;
+use crate::shown::{is_name, list_names, stat_shown};
 
 impl LiveTree {
     fn list_disk(
@@ -47,7 +42,7 @@ impl LiveTree {
         next: u64,
         visit: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, SourceError> {
-        let shown = self.stat_shown(fd, name);
+        let shown = stat_shown(fd, name, self.mount);
         let shown = shown.map_err(|error| SourceError::from_io("listing", error).about(dir))?;
         let Some((stat, attr)) = shown.filter(|_| name.len() <= NAME_MAX) else {
             return Ok(ControlFlow::Continue(()));
@@ -68,8 +63,7 @@ impl Namespace for LiveTree {
 
     fn lookup(&self, dir: FileId, name: &[u8]) -> Result<Option<FileId>, SourceError> {
         let doing = "looking up a name";
-        let special = matches!(name, b"" | b"." | b"..");
-        if special || name.len() > NAME_MAX || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        if !is_name(name) {
             return Ok(None);
         }
         let Some(fd) = self.open_dir(dir, OFlag::O_PATH, doing)? else {
@@ -79,7 +73,7 @@ impl Namespace for LiveTree {
         if self.root.disk_files().is_some_and(beside) {
             return Ok(None);
         }
-        let shown = self.stat_shown(&fd, name);
+        let shown = stat_shown(&fd, name, self.mount);
         match shown.map_err(|error| SourceError::from_io(doing, error).about(dir))? {
             Some((stat, _)) => self.meet(&stat, dir, name).map(Some),
             None => Ok(None),
@@ -113,24 +107,9 @@ impl Namespace for LiveTree {
         if let Some(files) = self.root.disk_files() {
             return self.list_disk(&fd, files, cursor, visit);
         }
-        if cursor >= CURSOR_END {
-            return Ok(());
-        }
-        let from = i64::try_from(cursor).unwrap_or(i64::MAX);
-        lseek(&fd, from, Whence::SeekSet).map_err(|errno| failed(errno.into()))?;
-        let mut lister = Lister::new();
-        loop {
-            let entries = lister.next(&fd).map_err(failed)?;
-            if entries.is_empty() {
-                return Ok(());
-            }
-            for entry in entries.filter(|entry| !matches!(entry.name, b"." | b"..")) {
-                let next = entry.next.min(CURSOR_END);
-                if self.show(&fd, dir, entry.name, next, visit)?.is_break() {
-                    return Ok(());
-                }
-            }
-        }
+        list_names(&fd, cursor, failed, |name, next| {
+            self.show(&fd, dir, name, next, visit)
+        })
     }
 
     fn target(&self, link: FileId) -> Result<Vec<u8>, SourceError> {

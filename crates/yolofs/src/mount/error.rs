@@ -46,21 +46,21 @@ pub enum MountError {
 }
 
 impl MountError {
-    pub(super) fn target(target: &Path, source: io::Error) -> Self {
+    pub(crate) fn target(target: &Path, source: io::Error) -> Self {
         Self::Target {
             target: target.to_owned(),
             source,
         }
     }
 
-    pub(super) fn unmount(target: &Path, source: io::Error) -> Self {
+    pub(crate) fn unmount(target: &Path, source: io::Error) -> Self {
         Self::Unmount {
             target: target.to_owned(),
             source,
         }
     }
 
-    pub(super) fn step(doing: &'static str) -> impl Fn(io::Error) -> Self {
+    pub(crate) fn step(doing: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Step { doing, source }
     }
 }

@@ -4,8 +4,7 @@
 //! for each mount, mounting 300 layers would read 300 tables 300 times.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -16,8 +15,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
-use super::visible::{Listed, MountRecord};
-use super::{MountError, State};
+use super::MountError;
+use crate::serving::State;
+use crate::visible::{MountIds, MountTable, Table};
 
 /// The table is read no more often than this: who mounts many layers makes an event for each.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -35,9 +35,9 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Has a mount watched, which must be in the table already or have been.
-    pub(super) fn start(record: MountRecord, state: &Arc<State>) -> Result<Self, MountError> {
+    pub(super) fn start(ids: MountIds, state: &Arc<State>) -> Result<Self, MountError> {
         let watcher = Watcher::running().map_err(MountError::step("watching the mount table"))?;
-        let number = watcher.watched.add(record, state);
+        let number = watcher.watched.add(ids, state);
         // It may have gone before anybody watched it, with nothing to come that would tell.
         watcher.look.write(1).map_err(|errno| {
             watcher.watched.remove(number);
@@ -60,15 +60,15 @@ struct Watched(Mutex<Mounts>);
 #[derive(Debug, Default)]
 struct Mounts {
     next: u64,
-    by_number: HashMap<u64, (MountRecord, Arc<State>)>,
+    by_number: HashMap<u64, (MountIds, Arc<State>)>,
 }
 
 impl Watched {
-    fn add(&self, record: MountRecord, state: &Arc<State>) -> u64 {
+    fn add(&self, ids: MountIds, state: &Arc<State>) -> u64 {
         let mut mounts = self.0.lock();
         let number = mounts.next;
         mounts.next += 1;
-        mounts.by_number.insert(number, (record, Arc::clone(state)));
+        mounts.by_number.insert(number, (ids, Arc::clone(state)));
         number
     }
 
@@ -83,11 +83,11 @@ impl Watched {
 
     /// Takes out what is no longer listed, of the mounts below the number `before`: those that
     /// were watched before the list was read. A later one may be younger than the list.
-    fn take_gone(&self, before: u64, listed: &Listed) -> Vec<Arc<State>> {
+    fn take_gone(&self, before: u64, listed: &MountTable) -> Vec<Arc<State>> {
         let mut mounts = self.0.lock();
         let gone = mounts
             .by_number
-            .extract_if(|number, (record, _)| *number < before && !record.is_in(listed));
+            .extract_if(|number, (ids, _)| *number < before && !listed.lists(*ids));
         gone.map(|(_, (_, state))| state).collect()
     }
 }
@@ -149,29 +149,6 @@ impl Drop for Watcher {
     }
 }
 
-/// The mount table, open.
-#[derive(Debug)]
-struct Table {
-    file: File,
-    text: Vec<u8>,
-}
-
-impl Table {
-    fn open() -> io::Result<Self> {
-        Ok(Self {
-            file: File::open("/proc/self/mountinfo")?,
-            text: Vec::new(),
-        })
-    }
-
-    fn read(&mut self) -> io::Result<Listed> {
-        self.text.clear();
-        self.file.rewind()?;
-        self.file.read_to_end(&mut self.text)?;
-        Ok(Listed::of(&String::from_utf8_lossy(&self.text)))
-    }
-}
-
 fn watch(watched: &Watched, mut table: Table, look: &EventFd, stop: &EventFd) -> io::Result<()> {
     loop {
         let read_at = Instant::now();
@@ -190,7 +167,7 @@ fn watch(watched: &Watched, mut table: Table, look: &EventFd, stop: &EventFd) ->
         let mut waits = [
             PollFd::new(stop.as_fd(), PollFlags::POLLIN),
             PollFd::new(look.as_fd(), PollFlags::POLLIN),
-            PollFd::new(table.file.as_fd(), PollFlags::POLLPRI),
+            PollFd::new(table.as_fd(), PollFlags::POLLPRI),
         ];
         wait(&mut waits, PollTimeout::NONE)?;
         // Whether it was asked to look or not: it looks next.
@@ -218,17 +195,24 @@ fn wait(waits: &mut [PollFd<'_>], timeout: PollTimeout) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::visible::tests::record;
     use super::*;
+
+    const fn mount(id: u64, minor: u32) -> MountIds {
+        MountIds {
+            id,
+            major: 0,
+            minor,
+        }
+    }
 
     #[test]
     fn only_what_is_no_longer_listed_is_taken_out() {
         let watched = Watched::default();
         let states = [Arc::new(State::default()), Arc::new(State::default())];
-        watched.add(record(31, 47), &states[0]);
-        watched.add(record(32, 48), &states[1]);
+        watched.add(mount(31, 47), &states[0]);
+        watched.add(mount(32, 48), &states[1]);
         // Number 32 is used again, by a mount of another file system.
-        let listed = Listed::of("31 1 0:47 / /a ro\n32 1 0:25 / /b rw\n");
+        let listed = MountTable::parse("31 1 0:47 / /a ro\n32 1 0:25 / /b rw\n");
         let gone = watched.take_gone(watched.next(), &listed);
         assert_eq!(gone.len(), 1);
         assert!(Arc::ptr_eq(&gone[0], &states[1]));
@@ -240,8 +224,8 @@ mod tests {
         let watched = Watched::default();
         let state = Arc::new(State::default());
         let before = watched.next();
-        let listed = Listed::of("31 1 0:47 / /a ro\n");
-        watched.add(record(32, 48), &state);
+        let listed = MountTable::parse("31 1 0:47 / /a ro\n");
+        watched.add(mount(32, 48), &state);
         assert!(watched.take_gone(before, &listed).is_empty());
         assert_eq!(watched.take_gone(watched.next(), &listed).len(), 1);
     }

@@ -1,0 +1,85 @@
+//! A source that stops answering takes neither the mount nor its daemon with it.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod lab;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use lab::{Lab, busybox_root, fails, ok, until};
+
+/// A daemon that was stopped; it goes on when this is dropped, whatever became of the test.
+struct Stopped(String);
+
+impl Stopped {
+    fn stop(pid: &str) -> Self {
+        ok(Command::new("kill").args(["-STOP", pid]));
+        Self(pid.to_owned())
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _gone = Command::new("kill").args(["-CONT", &self.0]).output();
+    }
+}
+
+/// Reads a file from a program of its own, so that a read that hangs is not the test's.
+fn cat(file: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["60", "cat"]).arg(file);
+    command
+}
+
+#[test]
+fn privileged_a_source_that_hangs_fails_reads_and_nothing_else() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    // A source whose server can be stopped: another mount of ours.
+    let source = lab.mount(&root, "source", &[]);
+    let server = lab.status(&source)["pid"].to_string();
+    let mountpoint = lab.mount(&source, "mnt", &["--source-deadline", "0.5"]);
+    let daemon = lab.status(&mountpoint)["pid"].to_string();
+    let read = |name: &str| ok(cat(&mountpoint.join(name)).arg("/dev/null"));
+    assert_eq!(read("etc/config"), "answer = 42\n");
+
+    let stopped = Stopped::stop(&server);
+    for part in ["usr/lib/part00", "usr/lib/part01"] {
+        // The exit code of cat, not that of a timeout.
+        let error = fails(1, &mut cat(&mountpoint.join(part)));
+        assert!(
+            error.contains("timed out") || error.contains("I/O"),
+            "{error}"
+        );
+    }
+    // What the kernel has of it is still there, and the daemon still answers.
+    assert_eq!(read("etc/config"), "answer = 42\n");
+    let status = lab.status(&mountpoint);
+    assert_eq!(status["state"], "serving");
+    assert!(status["served"]["late_answers"].as_u64().unwrap() >= 2);
+    assert!(status["served"]["hung_threads"].as_u64().unwrap() >= 1);
+    drop(stopped);
+
+    until("the helpers to come back", || {
+        lab.status(&mountpoint)["served"]["hung_threads"] == 0
+    });
+    let want = fs::read(root.join("usr/lib/part00")).unwrap();
+    until("the file to be read", || {
+        fs::read(mountpoint.join("usr/lib/part00")).is_ok_and(|got| got == want)
+    });
+
+    // A source that hangs keeps nobody from unmounting, nor the daemon from its end.
+    let stopped = Stopped::stop(&server);
+    fails(1, &mut cat(&mountpoint.join("usr/lib/part02")));
+    lab.umount(&mountpoint);
+    until("the daemon's end", || {
+        let stat = fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, state)| state.starts_with('Z'))
+    });
+    drop(stopped);
+}

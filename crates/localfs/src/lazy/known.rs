@@ -1,0 +1,108 @@
+//! What was met so far: ids, attributes, and the names that led there.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use blocks::{Attr, FileId, NodeKind};
+use rawio::stat::Stat;
+
+use crate::attr::attr_of;
+use crate::disk_inode::DiskInode;
+
+/// A file, and where it was first met.
+struct Node {
+    attr: Attr,
+    /// The root holds itself.
+    dir: FileId,
+    name: Arc<[u8]>,
+}
+
+pub(super) struct Known {
+    /// By id. Nothing is ever forgotten: an id that the kernel has must stay good.
+    nodes: Vec<Node>,
+    names: HashMap<FileId, HashMap<Arc<[u8]>, FileId>>,
+    /// Files with several names.
+    linked: HashMap<DiskInode, FileId>,
+}
+
+impl Known {
+    /// Returns what is known when only the attributes of the root are.
+    pub(super) fn new(root: Attr) -> Self {
+        let root = Node {
+            attr: root,
+            dir: FileId::ROOT,
+            name: Arc::default(),
+        };
+        Self {
+            nodes: vec![root],
+            names: HashMap::new(),
+            linked: HashMap::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn attr(&self, file: FileId) -> Option<Attr> {
+        Some(self.nodes.get(file.index())?.attr)
+    }
+
+    pub(super) fn dir_of(&self, file: FileId) -> Option<FileId> {
+        Some(self.nodes.get(file.index())?.dir)
+    }
+
+    pub(super) fn path(&self, file: FileId) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = file;
+        // Directories are met before what is in them, so the way up ends at the root.
+        while at != FileId::ROOT {
+            let node = self.nodes.get(at.index())?;
+            names.push(&*node.name);
+            at = node.dir;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    /// Returns what `name` was found to be in `dir`.
+    pub(super) fn child(&self, dir: FileId, name: &[u8]) -> Option<FileId> {
+        self.names.get(&dir)?.get(name).copied()
+    }
+
+    /// Returns the id of what was found as `name` in `dir`; `None` if there is none left. If
+    /// another thread was faster, its finding stands.
+    pub(super) fn meet(&mut self, dir: FileId, name: &[u8], stat: &Stat) -> Option<FileId> {
+        if let Some(known) = self.child(dir, name) {
+            return Some(known);
+        }
+        let attr = attr_of(stat)?;
+        let has_names = attr.nlink > 1 && attr.kind != NodeKind::Dir;
+        let disk = DiskInode::of(stat);
+        let linked = self.linked.get(&disk).copied().filter(|_| has_names);
+        let name: Arc<[u8]> = name.into();
+        let file = match linked {
+            Some(file) => file,
+            None => {
+                let file = FileId(u32::try_from(self.nodes.len()).ok()?);
+                let name = Arc::clone(&name);
+                self.nodes.push(Node { attr, dir, name });
+                if has_names {
+                    self.linked.insert(disk, file);
+                }
+                file
+            }
+        };
+        self.names.entry(dir).or_default().insert(name, file);
+        Some(file)
+    }
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Known")
+            .field("files", &self.nodes.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,237 @@
+//! Answering the kernel: the threads that serve a file system, whoever made its mount.
+//!
+//! A server may die at any moment. Whoever holds the device gives it to the next one, which
+//! agrees to what the kernel was told first, takes what the dead one had read and not answered
+//! (the kernel sends it again when asked), and goes on. No state hangs on open files, and files
+//! keep their numbers if the names are the same: nobody notices but by waiting.
+
+mod invalidate;
+mod session;
+mod state;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(crate) use state::{Inner, State};
+
+use crate::connection::{Connection, Hello};
+use crate::fs::{Counters, FileSystem};
+use crate::fuse::Adapter;
+use crate::mount::MountError;
+use crate::notify::Notifier;
+use crate::visible::Readahead;
+use invalidate::Invalidator;
+use session::{Agreed, Session, Turn};
+
+/// How long a thread that drops a [`Serving`] waits for its users before it leaves them alone.
+pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Is told when a session is over, on a thread of its own.
+#[derive(Clone)]
+pub struct Ended(Arc<dyn Fn(&End) + Send + Sync>);
+
+impl Ended {
+    /// Returns one that calls `tell`.
+    #[must_use]
+    pub fn new(tell: impl Fn(&End) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    fn tell(&self, end: &End) {
+        (self.0)(end);
+    }
+}
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ended").finish_non_exhaustive()
+    }
+}
+
+/// How a file system is served.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// How many threads serve requests. Two are enough: more gained nothing in measurements.
+    pub threads: NonZeroUsize,
+    /// How far the kernel reads ahead; see [`Visible::set_readahead`](crate::Visible::set_readahead),
+    /// which has to follow. A file system that records reads nothing ahead, whatever is said here.
+    pub readahead: Readahead,
+    /// Who is told of the end.
+    pub ended: Option<Ended>,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            threads: const { NonZeroUsize::new(2).unwrap() },
+            readahead: Readahead::default(),
+            ended: None,
+        }
+    }
+}
+
+/// Why a mount is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The visible mount is gone: somebody unmounted it. Users that remain, such as an overlay,
+    /// are still served.
+    Unmounted,
+    /// The session is over: no users remain, or somebody aborted the connection.
+    SessionOver,
+    /// The session failed with this message; the mount answers nothing any more.
+    Failed(String),
+}
+
+/// The threads that answer the kernel's requests. They end when the last user of the file system
+/// is gone, which is not before this, and everybody else, has let go of the private mount.
+#[derive(Debug)]
+pub struct Serving {
+    fs: Arc<FileSystem>,
+    hello: Hello,
+    turn: Turn,
+    notifier: Arc<Notifier>,
+    state: Arc<State>,
+    invalidator: Option<Invalidator>,
+    session: Option<Session>,
+}
+
+impl Serving {
+    /// Serves a file system on a connection, whether it was served before or not.
+    ///
+    /// The names must be those that earlier servers had, with the same numbers, and a file system
+    /// that is to outlive its server passes no files through: what the kernel knows of those dies
+    /// with the server. `private` is the
+    /// root of a mount that no path leads to: the prewarm walks through it. What the kernel was
+    /// told is in [`Serving::hello`]; whoever starts the next server must have it.
+    ///
+    /// # Errors
+    /// If an earlier server told the kernel something else, or the kernel does not listen.
+    pub fn start(
+        fs: Arc<FileSystem>,
+        connection: &Connection,
+        private: Option<OwnedFd>,
+        options: &ServeOptions,
+    ) -> Result<Self, MountError> {
+        let readahead = if fs.is_recording() {
+            Readahead::Kib(0)
+        } else {
+            options.readahead
+        };
+        let state = Arc::new(State::default());
+        if let Some(private) = private {
+            state.set_private(private);
+        }
+        let raw = connection.device().try_clone_to_owned();
+        let notifier = Arc::new(Notifier::new(raw.map_err(MountError::Device)?));
+        let adapter = Adapter::new(Arc::clone(&fs), readahead.bytes());
+        let agreed = Agreed::on(connection, adapter, options)?;
+        let (hello, turn) = (agreed.hello.clone(), agreed.turn);
+        if turn == Turn::Later {
+            // Before anything is read, so that nothing is sent again that we have read ourselves.
+            take_over(&notifier)?;
+        }
+        let session = agreed.run(&state, &notifier, options)?;
+        let invalidator = Some(Invalidator::start(&fs, &notifier));
+        Ok(Self {
+            fs,
+            hello,
+            turn,
+            notifier,
+            state,
+            invalidator,
+            session: Some(session),
+        })
+    }
+
+    /// Returns the file system that is served.
+    #[must_use]
+    pub const fn file_system(&self) -> &Arc<FileSystem> {
+        &self.fs
+    }
+
+    /// Returns the first talk with the kernel, with its answer.
+    #[must_use]
+    pub const fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Returns what was asked of this server, and answered.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.fs.counters()
+    }
+
+    /// Returns the root of the private mount, open as a path, or `None` when it was let go.
+    /// Whoever keeps it keeps the session alive.
+    #[must_use]
+    pub fn dir_fd(&self) -> Option<Arc<OwnedFd>> {
+        self.state.private()
+    }
+
+    /// Returns whether nobody has said yet that the visible mount is gone.
+    #[must_use]
+    pub fn visible(&self) -> bool {
+        self.state.visible()
+    }
+
+    /// Notes that the visible mount is gone: lets go of the private one and of everything in it.
+    /// Waits for a running prewarm to notice. Those who still use the file system are served.
+    pub fn let_go(&self) {
+        self.state.let_go(self.state.mark_gone());
+    }
+
+    /// Drops what the prewarm holds: pins and locked memory. Waits for a prewarm that is running.
+    pub fn release(&self) {
+        self.state.release();
+    }
+
+    /// Returns why the mount is over, or `None` if it is not.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        self.state.look(Inner::end)
+    }
+
+    /// Waits until the last user is gone and every thread that serves has ended. Returns whether
+    /// that came true before `patience` had passed.
+    #[must_use]
+    pub fn wait_for_users(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let ended = self.state.wait_for(Some(deadline), Inner::session_end);
+        ended.is_some()
+    }
+
+    /// Whether there was a server before, whose pages the kernel may still have.
+    pub(crate) fn took_over(&self) -> bool {
+        self.turn == Turn::Later
+    }
+
+    pub(crate) const fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    pub(crate) const fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.let_go();
+        drop(self.invalidator.take());
+        match self.session.take() {
+            Some(session) if self.wait_for_users(DROP_PATIENCE) => session.join(),
+            Some(_) => log::warn!("a mount is still used; it is served until this process ends"),
+            None => (),
+        }
+    }
+}
+
+/// Has the kernel send again what the server before had read and not answered.
+fn take_over(notifier: &Notifier) -> Result<(), MountError> {
+    notifier
+        .resend()
+        .map_err(MountError::step("asking the kernel to send requests again"))
+}
