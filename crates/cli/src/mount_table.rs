@@ -1,13 +1,20 @@
 //! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
+use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
+use rawio::mount::mount_id;
+
+use crate::run_dir::MOUNT_KIND;
 
 /// Returns what to add to "mounting on ..." for those who may not: the system says only that
 /// `/dev/fuse` cannot be opened.
@@ -19,13 +26,66 @@ pub(crate) fn needs_root() -> &'static str {
     }
 }
 
+/// The topmost mount of a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Top {
+    /// Its type.
+    pub(crate) kind: String,
+    /// What it shows as its source.
+    pub(crate) label: String,
+}
+
+impl Top {
+    /// Returns whether it is one of ours with this label.
+    pub(crate) fn is_ours(&self, label: &str) -> bool {
+        self.kind == MOUNT_KIND && self.label == label
+    }
+}
+
+/// Returns the topmost mount at `mountpoint`, if there is one.
+///
+/// # Errors
+/// If the table cannot be read.
+pub(crate) fn top_at(mountpoint: &Path) -> anyhow::Result<Option<Top>> {
+    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
+    Ok(topmost(&table, mountpoint))
+}
+
 /// Returns the type of the topmost mount at `mountpoint`, if there is one.
 ///
 /// # Errors
 /// If the table cannot be read.
 pub(crate) fn kind_at(mountpoint: &Path) -> anyhow::Result<Option<String>> {
-    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
-    Ok(topmost(&table, mountpoint))
+    Ok(top_at(mountpoint)?.map(|top| top.kind))
+}
+
+/// Returns whether something is mounted on a directory: two calls, where the table may have
+/// hundreds of lines.
+pub(crate) fn is_covered(dir: &Path) -> bool {
+    let id = |path: &Path| {
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let file = open(path, flags, Mode::empty()).ok()?;
+        mount_id(file.as_fd()).ok()
+    };
+    let around = dir.parent().and_then(id);
+    // What cannot even be opened is a dead mount.
+    around.is_some() && id(dir) != around
+}
+
+/// Unmounts what nobody serves any more at `dir`, where the topmost mount is of ours; returns
+/// whether there was such a mount.
+///
+/// # Errors
+/// If the table cannot be read, or the system refuses to unmount.
+pub(crate) fn clear_if_dead(dir: &Path) -> anyhow::Result<bool> {
+    // Attributes may be in the kernel's cache; how full the file system is never is.
+    let is_dead = || statvfs(dir) == Err(Errno::ENOTCONN);
+    if kind_at(dir)?.as_deref() != Some(MOUNT_KIND) || !is_dead() {
+        return Ok(false);
+    }
+    log::warn!("{}: clearing a mount that nobody serves", dir.display());
+    clear(dir)?;
+    Ok(true)
 }
 
 /// Returns where mounts of this type lie that show `label` as their source, the last mounted
@@ -92,12 +152,14 @@ pub(crate) fn clear(mountpoint: &Path) -> anyhow::Result<()> {
     .context("clearing what its daemon left behind")
 }
 
-fn topmost(table: &[u8], mountpoint: &Path) -> Option<String> {
+fn topmost(table: &[u8], mountpoint: &Path) -> Option<Top> {
     let lines = table.split(|byte| *byte == b'\n').rev();
     let mut lines = lines.filter_map(parse);
-    lines
-        .find(|line| line.mountpoint == mountpoint)
-        .map(|line| line.kind)
+    let line = lines.find(|line| line.mountpoint == mountpoint)?;
+    Some(Top {
+        kind: line.kind,
+        label: line.source,
+    })
 }
 
 /// What a line of the table says.
@@ -160,12 +222,10 @@ mod tests {
 
     #[test]
     fn the_last_line_of_a_place_is_on_top() {
-        assert_eq!(
-            topmost(TABLE, Path::new("/mnt/a b")).as_deref(),
-            Some("tmpfs")
-        );
-        assert_eq!(topmost(TABLE, Path::new("/")).as_deref(), Some("ext4"));
-        assert_eq!(topmost(TABLE, Path::new("/mnt")), None);
+        let kind = |place| topmost(TABLE, Path::new(place)).map(|top| top.kind);
+        assert_eq!(kind("/mnt/a b").as_deref(), Some("tmpfs"));
+        assert_eq!(kind("/").as_deref(), Some("ext4"));
+        assert_eq!(kind("/mnt"), None);
     }
 
     #[test]
@@ -199,5 +259,7 @@ mod tests {
             kind_at(Path::new("/proc")).unwrap().as_deref(),
             Some("proc")
         );
+        assert!(is_covered(Path::new("/proc")));
+        assert!(!is_covered(Path::new("/proc/self/fd")));
     }
 }

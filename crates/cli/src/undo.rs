@@ -15,8 +15,7 @@ use engine::{Containerd, Docker};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 
-use crate::mount_table::kind_at;
-use crate::run_dir::MOUNT_KIND;
+use crate::mount_table::{clear_if_dead, top_at};
 
 /// The label of recorded containers.
 pub(crate) const LABEL: &str = "yolofs.record";
@@ -24,10 +23,12 @@ pub(crate) const LABEL: &str = "yolofs.record";
 /// One thing to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Undo {
-    /// Unmounts a recorded mount, if it is (still) one.
+    /// Unmounts a recorded mount, if it is (still) there.
     Unmount {
         /// Where it is.
         at: PathBuf,
+        /// Its label: what it may have been mounted over stays.
+        label: String,
     },
     /// Removes Docker's containers with this value of our label.
     DockerContainers {
@@ -69,10 +70,12 @@ impl Undo {
     /// If it cannot be done.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         match self {
-            Self::Unmount { at } => {
-                if kind_at(at)?.as_deref() == Some(MOUNT_KIND) {
+            Self::Unmount { at, label } => {
+                if top_at(at)?.is_some_and(|top| top.is_ours(label)) {
                     let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH;
                     umount2(at, flags).with_context(|| format!("unmounting {}", at.display()))?;
+                    // Its daemon may have died below us.
+                    clear_if_dead(at)?;
                 }
             }
             Self::DockerContainers { host, label } => {

@@ -72,6 +72,11 @@ impl Room {
 
     /// Starts a recording that goes on until it is stopped, and waits until its container runs.
     fn endless(&self) -> (Child, String) {
+        self.endless_over(2)
+    }
+
+    /// Does so, and expects so many mounts: a recorder over each layer, and what is served below.
+    fn endless_over(&self, mounts: usize) -> (Child, String) {
         let wait = "while [ ! -e /tmp/go ]; do sleep 0.05; done; echo gone";
         let mut command = self.record("app", &["--until", "line:gone", "--", "sh", "-c", wait]);
         let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn();
@@ -80,7 +85,7 @@ impl Room {
             id = self.docker.run(&["ps", "-q", "--no-trunc"]);
             !id.is_empty()
         });
-        assert_eq!(self.docker.mounts().len(), 2, "a recorder under each layer");
+        assert_eq!(self.docker.mounts().len(), mounts);
         (child.unwrap(), id)
     }
 
@@ -256,10 +261,12 @@ fn privileged_docker_failures_are_explained_and_leave_nothing() {
     assert!(why.contains("does the engine hang?"), "{why}");
 
     let (_, dir) = room.docker.layers("app").remove(1);
-    ok(room.lab.yolofs().arg("mount").args([&dir, &dir]));
+    ok(Command::new("mount")
+        .args(["-t", "tmpfs", "other"])
+        .arg(&dir));
     let why = fails(1, &mut room.record("app", &[]));
-    assert!(why.contains("detach"), "{why}");
-    room.lab.umount(&dir);
+    ok(Command::new("umount").arg(&dir));
+    assert!(why.contains("a tmpfs is mounted over"), "{why}");
     room.assert_clean();
 }
 
@@ -267,6 +274,8 @@ fn privileged_docker_failures_are_explained_and_leave_nothing() {
 fn privileged_docker_recorder_that_is_stopped_or_killed_leaves_nothing() {
     let room = Room::new();
     let (mut child, _) = room.endless();
+    let why = fails(1, &mut room.record("app", &[]));
+    assert!(why.contains("is being recorded already"), "{why}");
     signal(&child, Signal::SIGINT);
     assert_eq!(wait(&mut child), Some(130));
     room.assert_clean();
@@ -428,15 +437,92 @@ fn privileged_what_an_archive_told_serves_docker() {
     let run = output(run.args(["run", "--rm", "app", "cat", "/data/app1"]));
     assert!(run.stdout == noise(101, 20_000), "the file is another one");
 
-    // What is served comes from the page cache: it cannot be recorded.
-    let why = fails(
-        1,
-        &mut room.record("app", &["--until", "exit", "--", "true"]),
-    );
-    assert!(why.contains("yolofs docker detach"), "{why}");
     ok(&mut room.docker.yolofs(&room.lab, &["detach", "app"]));
-    let both = room.recorded("app", &["--until", "exit", "--", "cat", "/data/app2"]);
-    assert_eq!(kept(&both, 1, "recorded_blocks"), DATA_BLOCKS);
-    assert_eq!(kept(&both, 1, "blocks"), 2 * DATA_BLOCKS, "{both}");
     room.assert_clean();
+}
+
+#[test]
+fn privileged_what_is_served_is_recorded_and_then_served_from_that() {
+    let room = Room::new();
+    let (docker, lab) = (&room.docker, &room.lab);
+    let cat = |file: &str| room.recorded("app", &["--until", "exit", "--", "cat", file]);
+    cat("/data/app1");
+    ok(&mut docker.yolofs(lab, &["attach", "--all"]));
+    // Of the layer with the data: its state, and the blocks of its boot image.
+    let data = docker.layers("app")[1].0.clone();
+    let layers = || {
+        let status = docker.status(lab);
+        let layers = status["layers"].as_array().unwrap().iter();
+        let mut layers: Vec<_> = layers
+            .filter(|layer| layer["layer"] == data.as_str())
+            .map(|layer| {
+                let state = layer["state"].as_str().unwrap().to_owned();
+                (state, layer["boot"]["blocks"].as_u64().unwrap())
+            })
+            .collect();
+        layers.sort();
+        layers
+    };
+    let (serving, leaving) = ("serving".to_owned(), "leaving".to_owned());
+    assert_eq!(layers(), [(serving.clone(), DATA_BLOCKS)]);
+    let on = ["run", "-d", "--name", "on", "app", "sleep", "1000"];
+    docker.run(&on);
+    let both = cat("/data/app2");
+    // Through the page cache of what is served, nothing would have been read.
+    assert_eq!(kept(&both, 1, "recorded_blocks"), DATA_BLOCKS, "{both}");
+    assert_eq!(kept(&both, 1, "blocks"), 2 * DATA_BLOCKS, "{both}");
+    until(
+        "the new boot image to be served, and the old to one container",
+        || {
+            layers()
+                == [
+                    (leaving.clone(), DATA_BLOCKS),
+                    (serving.clone(), 2 * DATA_BLOCKS),
+                ]
+        },
+    );
+    assert_eq!(docker.mounts().len(), 2);
+    for how in [&["exec", "on"][..], &["run", "--rm", "app"]] {
+        for (file, seed) in [("app1", 101), ("app2", 102)] {
+            let mut command = docker.docker();
+            let read = output(command.args(how).args(["cat", file]));
+            assert!(read.stdout == noise(seed, 20_000), "{how:?} {file}");
+        }
+    }
+    docker.run(&["rm", "-f", "on"]);
+    until("the old mount to go", || {
+        layers() == [(serving.clone(), 2 * DATA_BLOCKS)]
+    });
+
+    // Detached while it is recorded: what lies below the recorder goes when the recorder has.
+    let (mut child, id) = room.endless_over(4);
+    ok(&mut docker.yolofs(lab, &["detach", "--all"]));
+    docker.run(&["exec", &id, "sh", "-c", "echo > /tmp/go"]);
+    assert_eq!(wait(&mut child), Some(0));
+    until("everything to go", || room.is_clean());
+}
+
+#[test]
+fn privileged_a_daemon_killed_below_a_recorder_leaves_no_dead_mount() {
+    let room = Room::new();
+    let (docker, lab) = (&room.docker, &room.lab);
+    room.recorded("app", &["--until", "exit", "--", "cat", "/data/app1"]);
+    ok(&mut docker.yolofs(lab, &["attach", "app"]));
+    let (mut child, id) = room.endless_over(4);
+    let pid = docker.status(lab)["pid"].as_i64().unwrap();
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+    docker.run(&[
+        "exec",
+        &id,
+        "sh",
+        "-c",
+        "cat app2 >/dev/null; echo > /tmp/go",
+    ]);
+    assert_eq!(wait(&mut child), Some(0));
+    until("the layers to be served again", || {
+        docker.served_layers(lab, "app") == 2 && docker.mounts().len() == 2
+    });
+    docker.run(&["run", "--rm", "app", "cat", "app1"]);
+    ok(&mut docker.yolofs(lab, &["detach", "app"]));
+    until("everything to go", || room.is_clean());
 }

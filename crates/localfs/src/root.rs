@@ -1,6 +1,6 @@
 //! The opened source.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,9 +8,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use blocks::SourceId;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 use nix::sys::statvfs::{Statvfs, fstatvfs};
+use rawio::mount::{DetachedMount, mount_id};
 
 use crate::LocalError;
 use crate::qcow2;
@@ -95,6 +96,40 @@ impl SourceRoot {
         })
     }
 
+    /// Opens a directory tree as [`open`](Self::open) does, but below whatever is mounted over its
+    /// root: what is served in place is a source as well.
+    ///
+    /// # Errors
+    /// If it cannot be opened or is no directory; if something is mounted over it and the process
+    /// may not mount.
+    pub fn open_plain(path: impl AsRef<Path>) -> Result<Self, LocalError> {
+        let given = path.as_ref();
+        let open = || {
+            // Not asked of the directory itself: a mount whose daemon died answers nothing.
+            let no_root = || io::Error::other("not a directory in another one");
+            let parent = given.parent().ok_or_else(no_root)?.canonicalize()?;
+            let name = given.file_name().ok_or_else(no_root)?;
+            let around = open_dir(&parent)?;
+            let dir = match open_in(&around, name) {
+                Ok(dir) if mount_id(dir.as_fd())? == mount_id(around.as_fd())? => dir,
+                // It lives on without the copy of the mount that it was opened in.
+                _ => open_in(&DetachedMount::copy_of(around.as_fd())?, name)?,
+            };
+            Ok((parent.join(name), dir))
+        };
+        let (path, dir) = open().map_err(|source| LocalError::Open {
+            path: given.to_path_buf(),
+            source,
+        })?;
+        Ok(Self {
+            dir,
+            path,
+            kind: SourceKind::Tree,
+            files: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+
     /// Returns the canonical path it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -159,6 +194,12 @@ impl AsFd for SourceRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
+}
+
+/// Opens a directory in another one, as [`open_dir`] does. No symbolic link is followed.
+fn open_in(around: &impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    Ok(openat(around, name, flags, Mode::empty())?)
 }
 
 /// A descriptor that only stands for the directory: it reads nothing and outlives every mount.

@@ -163,3 +163,30 @@ fn privileged_devices_whiteouts_and_trusted_attributes() {
         assert_eq!(names.xattr(find("disk"), opaque).unwrap(), None);
     }
 }
+
+#[test]
+fn privileged_a_directory_is_opened_below_what_covers_it() {
+    own_mounts();
+    let dir = dir();
+    let layer = dir.path().join("layer");
+    fs::create_dir_all(layer.join("bin")).unwrap();
+    fs::write(layer.join("bin/file"), b"plain").unwrap();
+    let open = || {
+        let root = Arc::new(SourceRoot::open_plain(&layer).unwrap());
+        let tree = Arc::new(scan(&root, |_| ()).unwrap().tree);
+        let file = tree.resolve(b"bin/file").expect("the plain file");
+        let source = DirSource::new(Arc::clone(&root), Arc::clone(&tree) as Arc<_>);
+        let mut bytes = [0; 5];
+        let read = source.read_at(&tree.key(file).unwrap(), 0, &mut bytes);
+        assert_eq!((read.unwrap(), &bytes), (5, b"plain"));
+        (root.id(), root.path().to_owned())
+    };
+    let uncovered = open();
+    assert_eq!(uncovered.0, SourceRoot::open(&layer).unwrap().id());
+    mount_tmpfs(&layer);
+    mount_tmpfs(&layer);
+    assert_eq!(open(), uncovered);
+    let missing = SourceRoot::open_plain(dir.path().join("missing")).unwrap_err();
+    assert!(missing.to_string().contains("missing"), "{missing}");
+    assert!(SourceRoot::open_plain(Path::new("/")).is_err());
+}

@@ -127,7 +127,8 @@ impl MountContext {
 pub struct DetachedMount(OwnedFd);
 
 impl DetachedMount {
-    /// Returns a new detached mount of what is mounted at the root of `mount`.
+    /// Returns a new detached mount of the directory that `mount` is open on, without the mounts
+    /// that lie on it.
     ///
     /// The copy takes no part in the propagation of mounts: what is mounted below the original
     /// later does not show up in it.
@@ -154,7 +155,20 @@ impl DetachedMount {
     /// # Errors
     /// If the target is not a directory of this mount namespace, or the process may not mount.
     pub fn attach(self, target: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+        self.move_to(target, 0)
+    }
+
+    /// Puts the mount below the topmost one at `target`, which is open on that mount's root: it
+    /// comes to light when the other is unmounted, and no moment is without a mount.
+    ///
+    /// # Errors
+    /// If nothing is mounted there, or the kernel does not know how (Linux before 6.5).
+    pub fn attach_beneath(self, target: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        self.move_to(target, libc::MOVE_MOUNT_BENEATH)
+    }
+
+    fn move_to(self, target: BorrowedFd<'_>, how: libc::c_uint) -> io::Result<OwnedFd> {
+        let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH | how;
         // SAFETY: both paths are NUL-terminated and outlive the call.
         let result = unsafe {
             libc::syscall(

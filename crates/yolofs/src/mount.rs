@@ -20,7 +20,7 @@ pub use error::MountError;
 use crate::connection::Connection;
 use crate::fs::{Counters, FileSystem};
 use crate::serving::{DROP_PATIENCE, End, Inner, ServeOptions, Serving, State};
-use crate::visible::{BUSY_RETRY, Busy, Place, Readahead, Tried, Visible};
+use crate::visible::{BUSY_RETRY, Busy, Layering, Place, Readahead, Tried, Visible};
 use watch::Watch;
 
 /// How a file system is mounted.
@@ -35,6 +35,8 @@ pub struct MountOptions {
     /// How far the kernel reads ahead. A file system that records reads nothing ahead, whatever
     /// is said here.
     pub readahead: Readahead,
+    /// Where the mount goes if something is mounted at the target already.
+    pub layering: Layering,
 }
 
 impl MountOptions {
@@ -45,6 +47,7 @@ impl MountOptions {
             source: source.into(),
             threads: const { NonZeroUsize::new(2).unwrap() },
             readahead: Readahead::default(),
+            layering: Layering::default(),
         }
     }
 }
@@ -82,7 +85,7 @@ impl Mount {
         // session and its threads.
         let serving = Serving::start(fs, &connection, None, &serve)?;
         drop(connection);
-        let (visible, root) = place.attach(detached)?;
+        let (visible, root) = place.attach(detached, options.layering)?;
         visible.set_readahead(readahead);
         let mut mount = Self {
             visible,
@@ -127,6 +130,12 @@ impl Mount {
     #[must_use]
     pub fn visible(&self) -> bool {
         self.serving.visible()
+    }
+
+    /// Returns whether what the target's path leads to is this mount, and not another on top.
+    #[must_use]
+    pub fn is_on_top(&self) -> bool {
+        self.visible.is_on_top()
     }
 
     /// Waits until the mount is over, and returns why.

@@ -42,6 +42,16 @@ impl Readahead {
     }
 }
 
+/// Where a mount goes at a target that has one already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layering {
+    /// Over it.
+    #[default]
+    Over,
+    /// Below the topmost one, to take its place when that is unmounted (Linux 6.5).
+    Beneath,
+}
+
 /// What to do about a mount that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
@@ -73,7 +83,7 @@ impl Visible {
     /// If the target is no directory, or the process may not mount.
     pub fn attach(detached: DetachedMount, target: &Path) -> Result<(Self, OwnedFd), MountError> {
         let place = Place::open(target)?;
-        let (visible, root) = place.attach(detached)?;
+        let (visible, root) = place.attach(detached, Layering::Over)?;
         match visible.private(&root) {
             Ok(private) => Ok((visible, private)),
             Err(error) => {
@@ -230,12 +240,18 @@ impl Place {
     }
 
     /// Attaches a mount here, and returns it with the descriptor of its root.
-    pub(crate) fn attach(self, detached: DetachedMount) -> Result<(Visible, OwnedFd), MountError> {
+    pub(crate) fn attach(
+        self,
+        detached: DetachedMount,
+        layering: Layering,
+    ) -> Result<(Visible, OwnedFd), MountError> {
         let Self { target, spot } = self;
         let ids = mount_ids(detached.as_fd()).map_err(MountError::step("finding the mount"))?;
-        let root = detached
-            .attach(spot.as_fd())
-            .map_err(|error| MountError::target(&target, error))?;
+        let attached = match layering {
+            Layering::Over => detached.attach(spot.as_fd()),
+            Layering::Beneath => detached.attach_beneath(spot.as_fd()),
+        };
+        let root = attached.map_err(|error| MountError::target(&target, error))?;
         Ok((Visible { target, ids }, root))
     }
 }

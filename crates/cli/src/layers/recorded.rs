@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use tracer::{Limits, Recorder, Trace};
-use yolofs::{Busy, Config, FileSystem, Mount};
+use yolofs::{Busy, Config, FileSystem, Layering, Mount};
 
 use super::LayerPlace;
 use super::served::mount;
@@ -45,7 +45,7 @@ impl RecordedLayer {
         .with_residency(reader)
         .with_space(space(&source.root))
         .with_observer(Arc::clone(&recorder) as _);
-        let mount = mount(fs, &place.target, &place.label)?;
+        let mount = mount(fs, place, Layering::Over)?;
         Ok(Self {
             place: place.clone(),
             source,

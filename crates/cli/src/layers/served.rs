@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, TimedSource};
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
-use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions, PrewarmOptions};
+use yolofs::{Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions};
 
 use super::LayerPlace;
 use crate::mount_table::needs_root;
@@ -44,7 +43,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Mounts a layer that was scanned before anything covered it.
+    /// Mounts a layer whose plain directory was scanned.
     ///
     /// # Errors
     /// If it cannot be mounted.
@@ -52,6 +51,7 @@ impl Served {
         place: &LayerPlace,
         source: &Source,
         image: Arc<Image>,
+        layering: Layering,
     ) -> anyhow::Result<Self> {
         // Mostly the two trees are equal. One of them is enough then: the trees are most of what
         // a served layer takes of memory.
@@ -75,7 +75,7 @@ impl Served {
         )
         .with_sparse(Arc::clone(&reader) as _)
         .with_space(space_within(&reader, &source.root));
-        let mount = mount(fs, &place.target, &place.label)?;
+        let mount = mount(fs, place, layering)?;
         Ok(Self {
             place: place.clone(),
             image,
@@ -149,8 +149,14 @@ fn pins() -> u64 {
 }
 
 /// Mounts a layer's file system.
-pub(super) fn mount(fs: FileSystem, target: &Path, label: &str) -> anyhow::Result<Mount> {
+pub(super) fn mount(
+    fs: FileSystem,
+    place: &LayerPlace,
+    layering: Layering,
+) -> anyhow::Result<Mount> {
+    let LayerPlace { target, label, .. } = place;
     let mut options = MountOptions::new(target, label);
+    options.layering = layering;
     // Opens cost nothing and pages are pushed: few requests come, and a second thread for each of
     // some hundred layers would wait for ever.
     options.threads = NonZeroUsize::MIN;

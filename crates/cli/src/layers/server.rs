@@ -1,6 +1,6 @@
 //! Many layers, served from one process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -10,13 +10,14 @@ use anyhow::{Context as _, bail};
 use bootimg::Store;
 use localfs::SourceRoot;
 use parking_lot::{Condvar, Mutex};
-use yolofs::Busy;
+use yolofs::{Busy, Layering};
 
 use super::bind::{bind, recorded_here};
 use super::served::Served;
 use super::warm::{Hold, WarmPool};
 use super::{LayerPlace, LayerStatus};
 use crate::interrupt::Interrupt;
+use crate::mount_table::{Top, clear, is_covered, top_at};
 use crate::source::Source;
 
 /// How long to wait for somebody else who attaches or detaches at the same place: binding reads
@@ -91,23 +92,52 @@ impl LayerServer {
     }
 
     /// Serves a layer from its boot image, if the store has one, and warms it in the background.
+    /// One that is served from an older boot image is served from the newer one from then on; who
+    /// uses the former mount keeps it.
     ///
     /// # Errors
     /// If it cannot be opened, scanned or mounted, or its boot image cannot be bound.
     pub(crate) fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
         let turn = self.take_turn(&place.target)?;
-        if turn.served.as_ref().is_some_and(|s| s.mount.visible()) {
+        let before = turn.served.clone().filter(|served| served.mount.visible());
+        if before.as_ref().is_some_and(|s| !self.is_outdated(s)) {
             return Ok(Attach::Already);
         }
         let served = self
-            .serve(place)
+            .serve(place, before.as_deref())
             .with_context(|| format!("attaching layer {}", place.layer.short()))?;
         let Some(served) = served else {
-            return Ok(Attach::Unknown);
+            return Ok(match before {
+                Some(_) => Attach::Already,
+                None => Attach::Unknown,
+            });
         };
+        if let Some(Err(error)) = before.map(|before| before.unmount(Busy::Lazy)) {
+            log::warn!("{error:#}; it is served from its older boot image");
+        }
         self.pool.add(&served);
         turn.replace(Some(served));
         Ok(Attach::Attached)
+    }
+
+    /// Returns where layers are served of which the store has a newer boot image by now.
+    #[must_use]
+    pub(crate) fn outdated(&self) -> BTreeSet<PathBuf> {
+        let layers = self.layers.lock();
+        let served = layers.by_target.iter().filter_map(|(target, slot)| {
+            let Slot::Served(served) = slot else {
+                return None;
+            };
+            self.is_outdated(served).then(|| target.clone())
+        });
+        served.collect()
+    }
+
+    /// Whether the layer was recorded again in its directory. A store that cannot say has no news.
+    fn is_outdated(&self, served: &Served) -> bool {
+        let used = served.image.image().info();
+        let newest = self.store.layer_at(served.layer(), used.source.id);
+        matches!(newest, Ok(Some(newest)) if newest != used.id)
     }
 
     /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
@@ -117,14 +147,18 @@ impl LayerServer {
         self.pool.hold()
     }
 
-    fn serve(&self, place: &LayerPlace) -> anyhow::Result<Option<Arc<Served>>> {
+    fn serve(
+        &self,
+        place: &LayerPlace,
+        before: Option<&Served>,
+    ) -> anyhow::Result<Option<Arc<Served>>> {
         // Most layers of a node have no boot image: not even their names are read then.
         let known = self.store.layer(&place.layer)?.is_some();
         if !known {
             return Ok(None);
         }
-        // Opened before the mount covers it: it may be served in place.
-        let source = Source::scan(Arc::new(SourceRoot::open(&place.source)?))?;
+        // It may be served in place.
+        let source = Source::scan(Arc::new(SourceRoot::open_plain(&place.source)?))?;
         let image = match recorded_here(&self.store, &source, &place.layer)? {
             Some(image) => Some(image),
             None => {
@@ -133,7 +167,14 @@ impl LayerServer {
             }
         };
         let Some(image) = image else { return Ok(None) };
-        Served::start(place, &source, image).map(|served| Some(Arc::new(served)))
+        make_room(place, before)?;
+        // No moment without a mount: a container may be starting.
+        let layering = match before {
+            Some(_) => Layering::Beneath,
+            None => Layering::Over,
+        };
+        let served = Served::start(place, &source, image, layering)?;
+        Ok(Some(Arc::new(served)))
     }
 
     /// Stops to serve what is mounted on `target`; nothing there is fine. After [`Busy::Lazy`],
@@ -153,13 +194,31 @@ impl LayerServer {
         Ok(())
     }
 
-    /// Stops to serve everything; what cannot be unmounted is logged.
+    /// Stops to serve everything; what cannot be unmounted is logged. What somebody has mounted
+    /// something over, such as a recorder, is served until that is gone: call it again then.
     pub(crate) fn detach_all(&self) {
         for target in self.targets() {
+            if self.is_buried(&target) {
+                continue;
+            }
             if let Err(error) = self.detach(&target, Busy::Lazy) {
                 log::warn!("{error:#}");
             }
         }
+    }
+
+    /// Returns whether a layer is served on `target`.
+    #[must_use]
+    pub(crate) fn serves(&self, target: &Path) -> bool {
+        let layers = self.layers.lock();
+        let slot = layers.by_target.get(target);
+        matches!(slot, Some(Slot::Served(served)) if served.mount.visible())
+    }
+
+    fn is_buried(&self, target: &Path) -> bool {
+        let layers = self.layers.lock();
+        let slot = layers.by_target.get(target);
+        matches!(slot, Some(Slot::Served(served)) if !served.mount.is_on_top())
     }
 
     /// Returns where layers are served, visibly.
@@ -249,6 +308,26 @@ impl LayerServer {
             served,
         })
     }
+}
+
+/// Sees to it that nothing hides a mount that is about to be made: what a process of ours left when
+/// it died is cleared, and whatever else lies there, such as a recorder, is waited for by trying
+/// again.
+fn make_room(place: &LayerPlace, before: Option<&Served>) -> anyhow::Result<()> {
+    if before.is_some_and(|before| before.mount.is_on_top()) {
+        return Ok(());
+    }
+    while is_covered(&place.target) {
+        match top_at(&place.target)? {
+            Some(top) if before.is_none() && top.is_ours(&place.label) => clear(&place.target)?,
+            Some(Top { kind, label }) => bail!(
+                "a {kind} ({label}) is mounted over {}",
+                place.target.display()
+            ),
+            None => break, // gone just now
+        }
+    }
+    Ok(())
 }
 
 /// The right to change what is served at one place. Dropped, it leaves there what it has.

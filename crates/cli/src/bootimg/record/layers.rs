@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use engine::LocalLayer;
-use nix::errno::Errno;
-use nix::sys::statvfs::statvfs;
+use localfs::SourceRoot;
 use serde::Serialize;
 use tracer::{Limits, MergeOptions, Recorder, Trace};
 use yolofs::{Busy, Mount};
@@ -17,11 +16,14 @@ use super::tree::{UMOUNT_PATIENCE, mount_recorded};
 use crate::interrupt::Interrupt;
 use crate::layers::bind::bind;
 use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
-use crate::mount_table::{clear, kind_at};
+use crate::mount_table::{clear_if_dead, top_at};
 use crate::run_dir::MOUNT_KIND;
 use crate::source::{Source, trace_info};
 use crate::store::StoreArgs;
 use crate::undo::{Guard, Undo};
+
+/// How the labels of recorders begin.
+const LABEL: &str = "record:";
 
 /// A layer and what its runs did.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ impl Layers {
     /// Opens and scans the directories of the layers.
     ///
     /// # Errors
-    /// If one cannot be read, or is mounted over.
+    /// If one cannot be read, or is being recorded by somebody else.
     pub(super) fn open(layers: &[LocalLayer], interrupt: &Interrupt) -> anyhow::Result<Self> {
         let mut opened = Vec::new();
         for layer in layers {
@@ -66,8 +68,9 @@ impl Layers {
             let parent = layer.dir.parent().context("a layer is no root")?;
             let name = layer.dir.file_name().context("a layer has a name")?;
             let dir = parent.canonicalize().with_context(context)?.join(name);
-            ensure_uncovered(&dir).with_context(context)?;
-            let source = Source::open(&dir).with_context(context)?;
+            make_room(&dir).with_context(context)?;
+            let source = SourceRoot::open_plain(&dir).with_context(context)?;
+            let source = Source::scan(Arc::new(source)).with_context(context)?;
             opened.push(Layer {
                 diff_id,
                 dir,
@@ -78,7 +81,8 @@ impl Layers {
         Ok(Self(opened))
     }
 
-    /// Mounts a fresh recorder over each layer's directory.
+    /// Mounts a fresh recorder over each layer's directory, and over what serves it: who uses that
+    /// is not disturbed.
     ///
     /// # Errors
     /// If one cannot be mounted; the others are unmounted again.
@@ -88,10 +92,10 @@ impl Layers {
             layers: Vec::new(),
         };
         for layer in &self.0 {
-            ensure_uncovered(&layer.dir)?; // somebody may have attached it since
+            make_room(&layer.dir)?; // somebody may have come since
             let recorder = Arc::new(Recorder::new(Limits::default()));
             guard.promise(unmount(layer))?;
-            let mount = mount_recorded(&layer.source, &recorder, &layer.dir)?;
+            let mount = mount_recorded(&layer.source, &recorder, &layer.dir, &label(&layer.dir))?;
             mounted.layers.push((recorder, mount));
         }
         Ok(mounted)
@@ -130,6 +134,8 @@ impl Layers {
                 .unmount(Busy::Lazy, UMOUNT_PATIENCE)
                 .with_context(|| format!("unmounting the recorder of {}", layer.dir.display()))?;
             guard.fulfilled(&unmount(layer))?;
+            // Its daemon may have died below us.
+            clear_if_dead(&layer.dir)?;
         }
         Ok(())
     }
@@ -188,29 +194,28 @@ impl Recorders {
 fn unmount(layer: &Layer) -> Undo {
     Undo::Unmount {
         at: layer.dir.clone(),
+        label: label(&layer.dir),
     }
 }
 
-/// A layer that is served by a daemon already would be recorded through its page cache, which asks
-/// for nothing. What a dead daemon left is cleared: it answers nobody.
-fn ensure_uncovered(dir: &Path) -> anyhow::Result<()> {
-    match kind_at(dir)? {
+/// What the mount table shows of a recorder: never what it shows of a daemon that serves.
+fn label(dir: &Path) -> String {
+    format!("{LABEL}{}", dir.display())
+}
+
+/// Sees to it that a recorder may be mounted over a layer's directory. A daemon of ours that serves
+/// it may be covered; what a dead one left is cleared, because it answers nobody.
+fn make_room(dir: &Path) -> anyhow::Result<()> {
+    while clear_if_dead(dir)? {}
+    match top_at(dir)? {
         None => Ok(()),
-        Some(kind) if kind != MOUNT_KIND => bail!("a {kind} is mounted over {}", dir.display()),
-        Some(_) if is_dead(dir) => {
-            log::warn!("{}: clearing a mount that nobody serves", dir.display());
-            clear(dir)
+        Some(top) if top.kind != MOUNT_KIND => {
+            bail!("a {} is mounted over {}", top.kind, dir.display())
         }
-        Some(_) => bail!(
-            "yolofs is mounted over {} already: detach the image first, with yolofs docker detach \
-             (or wait for the recording that is running)",
+        Some(top) if top.label.starts_with(LABEL) => bail!(
+            "{} is being recorded already: wait until that is done",
             dir.display()
         ),
+        Some(_) => Ok(()),
     }
-}
-
-/// Returns whether nobody serves the mount at `dir` any more. Attributes may be in the kernel's
-/// cache; how full the file system is never is.
-fn is_dead(dir: &Path) -> bool {
-    statvfs(dir) == Err(Errno::ENOTCONN)
 }

@@ -101,7 +101,8 @@ fn record_once(
     }
     let place = Scratch::new(run_dir)?;
     let recorder = Arc::new(Recorder::new(Limits::default()));
-    let mount = mount_recorded(source, &recorder, &place.mountpoint)?;
+    let label = source.root.path().to_string_lossy();
+    let mount = mount_recorded(source, &recorder, &place.mountpoint, &label)?;
     let started = SystemTime::now();
     let mut workload = start(args, source, &place)?;
     let idle = || {
@@ -125,7 +126,7 @@ fn record_once(
     Ok((trace, ready))
 }
 
-/// Mounts a source with a recorder that sees every request.
+/// Mounts a source with a recorder that sees every request; `label` is what the mount table shows.
 ///
 /// # Errors
 /// If it cannot be mounted.
@@ -133,6 +134,7 @@ pub(super) fn mount_recorded(
     source: &Source,
     recorder: &Arc<Recorder>,
     mountpoint: &Path,
+    label: &str,
 ) -> anyhow::Result<Mount> {
     let reader = source.reader();
     let mode = match source.root.kind() {
@@ -152,7 +154,7 @@ pub(super) fn mount_recorded(
     .with_residency(reader)
     .with_space(space(&source.root))
     .with_observer(Arc::clone(recorder) as _);
-    let options = MountOptions::new(mountpoint, source.root.path().to_string_lossy());
+    let options = MountOptions::new(mountpoint, label);
     Mount::start(Arc::new(fs), &options).with_context(|| {
         format!(
             "mounting the source with a recorder under it{}",

@@ -97,14 +97,16 @@ pub(super) fn reconcile(
         .map(|layer| (layer.dir.clone(), layer))
         .collect();
     problems.0.retain(|dir, _| layers.contains_key(dir));
+    let outdated = server.outdated();
     let mut served = BTreeSet::new();
     for target in server.targets() {
         if layers.contains_key(&target) {
             served.insert(target);
         } else if let Err(error) = server.detach(&target, Busy::Lazy) {
-            log::warn!("{error:#}");
+            problems.add(target, &error);
         }
     }
+    served.retain(|target| !outdated.contains(target));
     layers.retain(|dir, _| !served.contains(dir) && !problems.must_wait(dir));
     if hides_mounts(root)? {
         if !layers.is_empty() {

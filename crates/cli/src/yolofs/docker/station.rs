@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::mount_table::{clear, labelled};
+use crate::mount_table::{clear, labelled, top_at};
 use crate::run_dir::{MOUNT_KIND, RunDir};
 
 /// What the names of all its files, and the labels of all its mounts, begin with.
@@ -131,7 +131,11 @@ impl Station {
     pub(super) fn clear_dead(&self, _nobody_serves: &Duty) -> anyhow::Result<usize> {
         let dead = self.mounts()?;
         for mountpoint in &dead {
-            clear(mountpoint).with_context(|| format!("unmounting {}", mountpoint.display()))?;
+            // What lies over it, such as a recorder, is not ours; the recorder clears what it finds.
+            if top_at(mountpoint)?.is_some_and(|top| top.is_ours(&self.label())) {
+                clear(mountpoint)
+                    .with_context(|| format!("unmounting {}", mountpoint.display()))?;
+            }
         }
         Ok(dead.len())
     }

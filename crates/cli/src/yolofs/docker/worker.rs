@@ -161,6 +161,10 @@ impl Worker {
         if seen == now.seen && next_try.is_none_or(|at| at > Instant::now()) {
             return;
         }
+        if seen.store != now.seen.store {
+            // A recording that was in the way is over.
+            now.problems.forget();
+        }
         match self.reconcile(&mut now) {
             // What changes from here on is seen next time.
             Ok(()) => now.seen = seen,
@@ -243,13 +247,14 @@ impl Worker {
     /// Serves those who have a detached layer below them until the last of them is gone.
     fn serve_the_last(&self) -> anyhow::Result<()> {
         let mounts = mount_events()?;
-        let mut users = self.server.leaving();
-        if users > 0 {
-            log::warn!("{users} layers are still in use by containers: serving these to their end");
+        let users = || self.server.leaving() + self.server.targets().len();
+        let at_first = users();
+        if at_first > 0 {
+            log::warn!("{at_first} layers are still in use: serving these to their end");
         }
-        while users > 0 {
+        while users() > 0 {
             wait(&mut [PollFd::new(mounts.as_fd(), PollFlags::POLLPRI)])?;
-            users = self.server.leaving();
+            self.server.detach_all(); // what was recorded meanwhile
         }
         Ok(())
     }

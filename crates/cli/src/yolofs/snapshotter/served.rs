@@ -69,6 +69,8 @@ enum State {
     /// It is about to be mounted.
     Coming,
     Served,
+    /// It is served, and about to be from a newer boot image.
+    Renewing,
 }
 
 #[derive(Debug)]
@@ -181,6 +183,17 @@ impl Now {
             self.jobs.push_back(Job::Attach(id));
         }
     }
+
+    /// Has a layer that is served mounted from a newer boot image: the next containers wait for it,
+    /// as for one that is coming.
+    fn renew(&mut self, id: SnapshotId) {
+        if let Some(known) = self.layers.get_mut(&id)
+            && known.state == State::Served
+        {
+            known.state = State::Renewing;
+            self.jobs.push_back(Job::Attach(id));
+        }
+    }
 }
 
 impl Shared {
@@ -206,12 +219,16 @@ impl Shared {
                 return;
             }
         };
+        let outdated = self.server.outdated();
         let mut now = self.now.lock();
         now.chains = chains;
         now.seen = Some(changed);
         let ids: Vec<SnapshotId> = now.layers.keys().copied().collect();
         for id in ids {
             now.want(id);
+            if outdated.contains(&self.place(id)) {
+                now.renew(id);
+            }
         }
         drop(now);
         self.changed.notify_all();
@@ -221,19 +238,20 @@ impl Shared {
     fn served(&self, layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
         let deadline = Instant::now() + PATIENCE;
         let mut now = self.now.lock();
-        let is = |now: &Now, layer: &LayerDir, state: State| {
-            now.layers
-                .get(&layer.id)
-                .is_some_and(|known| known.state == state)
+        let is = |now: &Now, layer: &LayerDir, states: [State; 2]| {
+            let known = now.layers.get(&layer.id);
+            known.is_some_and(|known| states.contains(&known.state))
         };
-        while !now.ending && layers.iter().any(|layer| is(&now, layer, State::Coming)) {
+        let changes = |now: &Now, layer| is(now, layer, [State::Coming, State::Renewing]);
+        while !now.ending && layers.iter().any(|layer| changes(&now, layer)) {
             if self.changed.wait_until(&mut now, deadline).timed_out() {
                 break;
             }
         }
-        let served = layers
-            .iter()
-            .map(|layer| is(&now, layer, State::Served).then(|| self.place(layer.id)));
+        let served = layers.iter().map(|layer| {
+            let is_served = is(&now, layer, [State::Served, State::Renewing]);
+            is_served.then(|| self.place(layer.id))
+        });
         served.collect()
     }
 
