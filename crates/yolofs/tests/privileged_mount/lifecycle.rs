@@ -23,12 +23,12 @@ use yolofs::{
 
 use crate::rig::{Files, Mounted, PATIENCE, eventually, is_mounted, memory_image, pattern, run};
 
-fn one_file() -> Files {
+pub(crate) fn one_file() -> Files {
     let nodes = vec![Node::dir(&[("file", 1)]), Node::file(0)];
     Files::new(nodes, &[(1, pattern(1, 100_000))])
 }
 
-fn whole_file() -> ReplayPlan {
+pub(crate) fn whole_file() -> ReplayPlan {
     ReplayPlan {
         extents: vec![Extent {
             file: FileId(1),
@@ -168,6 +168,22 @@ fn a_source_can_be_mounted_over_itself() {
     assert_eq!(fs::read(path.join("file")).unwrap(), pattern(1, 100_000));
 }
 
+/// A program made for the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let example = tests
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("examples")
+        .join(name);
+    assert!(
+        example.exists(),
+        "run `cargo test -p yolofs --features privileged`, examples too"
+    );
+    example
+}
+
 /// The example that serves a pattern, in a process of its own.
 pub(crate) struct Server {
     pub(crate) child: Child,
@@ -181,19 +197,9 @@ impl Server {
     pub(crate) fn start(shell: &str, mib: u32) -> Self {
         let dir = TempDir::new().unwrap();
         let target = dir.path().canonicalize().unwrap();
-        let tests = std::env::current_exe().unwrap();
-        let example = tests
-            .ancestors()
-            .nth(2)
-            .unwrap()
-            .join("examples/serve_pattern");
-        assert!(
-            example.exists(),
-            "run `cargo test -p yolofs --features privileged`, examples too"
-        );
         let mut child = Command::new("sh")
             .args(["-c", &format!("{shell} exec \"$@\""), "sh"])
-            .arg(example)
+            .arg(example("serve_pattern"))
             .arg(&target)
             .arg(mib.to_string())
             .stdin(Stdio::piped())

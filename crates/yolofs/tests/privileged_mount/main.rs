@@ -4,6 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this is tests")]
 
+#[path = "../../examples/handed/mod.rs"]
+mod handed;
+
 mod contents;
 mod disk;
 mod lifecycle;
@@ -12,3 +15,4 @@ mod overlay;
 mod prewarm;
 mod read_only;
 mod rig;
+mod takeover;

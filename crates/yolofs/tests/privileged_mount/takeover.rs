@@ -1,0 +1,377 @@
+//! Mounts whose servers die, one after the other, and whose users only wait.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use blocks::FileId;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use rawio::lock::LockedPages;
+use rawio::passing;
+use tempfile::TempDir;
+use yolofs::{
+    Busy, Config, Connection, End, FileSystem, Hello, Mode, MountTable, PrewarmOptions,
+    ServeOptions, Serving, Visible, node_id,
+};
+
+use crate::handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
+use crate::lifecycle::{example, one_file, whole_file};
+use crate::rig::{PATIENCE, eventually, memory_image, pattern, undisturbed};
+
+/// How often the server is killed.
+const KILLS: u64 = 10;
+
+/// A mount without a server, and all that is needed to serve it.
+struct Unserved {
+    connection: Connection,
+    visible: Visible,
+    private: Option<OwnedFd>,
+    _dir: TempDir,
+}
+
+impl Unserved {
+    fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let (connection, detached) = Connection::open("taken over").unwrap();
+        let (visible, private) = Visible::attach(detached, dir.path()).unwrap();
+        Self {
+            connection,
+            visible,
+            private: Some(private),
+            _dir: dir,
+        }
+    }
+
+    fn serve(&mut self, fs: FileSystem, options: &ServeOptions) -> Serving {
+        let private = self.private.as_ref().unwrap().try_clone().unwrap();
+        let serving = Serving::start(Arc::new(fs), &self.connection, Some(private), options);
+        let serving = serving.unwrap();
+        self.connection.set_hello(serving.hello().clone());
+        serving
+    }
+
+    fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.visible.target().join(name)
+    }
+
+    fn is_listed(&self) -> bool {
+        self.visible.is_listed(&MountTable::read().unwrap())
+    }
+}
+
+impl Drop for Unserved {
+    fn drop(&mut self) {
+        // After a test that failed somebody may wait for an answer; after others all is over.
+        if std::thread::panicking() {
+            let _over = self.visible.abort();
+        }
+        let _gone = self.visible.unmount(Busy::Lazy, PATIENCE);
+    }
+}
+
+/// A server in a process of its own, which can be killed.
+struct Server {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl Server {
+    /// Has a process serve a mount; reads of one part of the held file are never answered.
+    fn start(mount: &mut Unserved, held: u64) -> Self {
+        let (socket, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        let child = Command::new(example("serve_handed"))
+            .arg(held.to_string())
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .unwrap();
+        let server = Self { child, socket };
+        let hello = mount.connection.hello();
+        let len = u32::try_from(hello.request().len()).unwrap();
+        let mut message = len.to_le_bytes().to_vec();
+        message.extend_from_slice(hello.request());
+        message.extend_from_slice(hello.answer().unwrap_or_default());
+        let private = mount.private.as_ref().unwrap();
+        let descriptors = [mount.connection.device(), private.as_fd()];
+        passing::send(server.socket.as_fd(), &message, &descriptors).unwrap();
+        let answer = server.hear();
+        let told = Hello::from_parts(hello.request().to_vec(), Some(answer)).unwrap();
+        assert!(hello.answer().is_none() || *hello == told, "{told:?}");
+        mount.connection.set_hello(told);
+        server
+    }
+
+    /// What the server says next; nothing if it has ended.
+    fn hear(&self) -> Vec<u8> {
+        let mut said = vec![0; 16 << 10];
+        let (len, _) = passing::receive(self.socket.as_fd(), &mut said).unwrap();
+        said.truncate(len);
+        said
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ended = self.child.kill().and_then(|()| self.child.wait());
+    }
+}
+
+/// Stops the readers; after a failure also those who wait for an answer.
+struct Stop<'a>(&'a AtomicBool, Visible);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+        if std::thread::panicking() {
+            let _over = self.1.abort();
+        }
+    }
+}
+
+/// Numbers that look random and are the same each time.
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[track_caller]
+fn assert_content(file: FileId, offset: u64, bytes: &[u8]) {
+    let mut expected = vec![0; bytes.len()];
+    fill(file, offset, &mut expected);
+    assert!(bytes == expected, "file {} is wrong at {offset}", file.0);
+}
+
+/// Reads pieces of the large file until told to stop, through `bring`, and has the kernel forget
+/// them, so that the server is asked each time.
+fn read_pieces(
+    path: &Path,
+    seed: u64,
+    rounds: &AtomicU64,
+    stop: &AtomicBool,
+    bring: impl Fn(&File, u64, usize),
+) {
+    let file = File::open(path).unwrap();
+    let size = file.metadata().unwrap().size();
+    let mut state = seed;
+    while !stop.load(SeqCst) {
+        let len = 1 + random(&mut state) % 65_536;
+        let offset = random(&mut state) % (size - len);
+        let mut bytes = vec![0; usize::try_from(len).unwrap()];
+        bring(&file, offset & !4095, bytes.len());
+        file.read_exact_at(&mut bytes, offset).unwrap();
+        assert_content(LARGE_FILE, offset, &bytes);
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        rounds.fetch_add(1, SeqCst);
+    }
+}
+
+/// Lists directories and asks for the attributes of all that is in them, and reads the files.
+fn walk(root: &Path, dirs: impl Iterator<Item = FileId>) {
+    let names = names().unwrap();
+    for dir in dirs {
+        let path = root.join(OsStr::from_bytes(&names.path(dir).unwrap()));
+        let mut found: Vec<_> = fs::read_dir(&path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        found.sort();
+        let expected: Vec<_> = names.entries(dir).collect();
+        assert_eq!(found.len(), expected.len());
+        for (name, (expected, file)) in found.iter().zip(expected) {
+            assert_eq!(name.as_bytes(), expected);
+            let status = fs::metadata(path.join(name)).unwrap();
+            let size = names.inode(file).unwrap().attr.size;
+            assert_eq!((status.ino(), status.size()), (node_id(file), size));
+            assert_content(file, 0, &fs::read(path.join(name)).unwrap());
+        }
+    }
+}
+
+#[test]
+fn servers_are_killed_and_nobody_notices() {
+    let mut mount = Unserved::new();
+    let (stop, rounds) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
+    let dirs: Vec<FileId> = {
+        let names = names().unwrap();
+        let root = names.entries(FileId::ROOT).map(|(_, file)| file);
+        root.filter(|file| names.entries(*file).len() > 0).collect()
+    };
+    let share = dirs.len() / usize::try_from(KILLS).unwrap();
+    let mut server = Server::start(&mut mount, 0);
+    let visible = mount.visible.clone();
+    let target = visible.target().to_owned();
+    std::thread::scope(|scope| {
+        let (target, stop, rounds) = (&target, &stop, &rounds);
+        let _stopped = Stop(stop, visible.clone());
+        scope.spawn(move || {
+            read_pieces(&target.join("large"), 1, &rounds[0], stop, |_, _, _| ());
+        });
+        scope.spawn(move || {
+            read_pieces(
+                &target.join("large"),
+                2,
+                &rounds[1],
+                stop,
+                |file, at, len| {
+                    drop(LockedPages::lock(file, at, len).unwrap());
+                },
+            );
+        });
+        for (kill, dirs) in (0..KILLS).zip(dirs.chunks(share)) {
+            let walker = scope.spawn(move || walk(target, dirs.iter().copied()));
+            let waiter = scope.spawn(move || {
+                let held = File::open(target.join("held")).unwrap();
+                let mut bytes = vec![0; 4096];
+                let offset = kill * PART + PART / 2;
+                held.read_exact_at(&mut bytes, offset).unwrap();
+                assert_content(HELD_FILE, offset, &bytes);
+            });
+            // A request is in flight that this server will never answer, and others are.
+            assert_eq!(server.hear(), b"held");
+            let before = rounds.each_ref().map(|rounds| rounds.load(SeqCst));
+            eventually("readers get on", || {
+                let now = rounds.each_ref().map(|rounds| rounds.load(SeqCst));
+                now[0] > before[0] + 5 && now[1] > before[1] + 5
+            });
+            server.kill();
+            server = Server::start(&mut mount, kill + 1);
+            waiter.join().unwrap();
+            walker.join().unwrap();
+        }
+    });
+    // The last server ends by itself with the last user.
+    mount.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+    assert!(!mount.is_listed());
+    mount.private = None;
+    assert_eq!(server.hear(), b"");
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_mount_that_nobody_serves_can_be_found_and_unmounted() {
+    let mount = Unserved::new();
+    assert!(mount.is_listed() && mount.visible.is_on_top());
+    assert_eq!(mount.connection.hello().answer(), None);
+    let again = Visible::resume(mount.visible.target().to_owned(), mount.visible.ids());
+    assert_eq!(again, mount.visible);
+    again.unmount(Busy::Wait, PATIENCE).unwrap();
+    assert!(!mount.is_listed() && !mount.visible.is_on_top());
+    again.unmount(Busy::Wait, PATIENCE).unwrap(); // once more is no error
+}
+
+#[test]
+fn a_mount_that_is_given_up_leaves_nobody_waiting() {
+    let mount = Unserved::new();
+    std::thread::scope(|scope| {
+        let path = mount.path("file");
+        let waiter = scope.spawn(move || fs::metadata(path).unwrap_err());
+        eventually("somebody waits", || waits_for_fuse(&mount));
+        mount.visible.abort().unwrap();
+        let error = waiter.join().unwrap();
+        let over = [nix::libc::ENOTCONN, nix::libc::ECONNABORTED];
+        assert!(over.contains(&error.raw_os_error().unwrap()), "{error}");
+    });
+    mount.visible.abort().unwrap(); // once more is no error
+    assert!(mount.is_listed());
+}
+
+/// Whether somebody waits for an answer, the kernel's own first request not counted.
+fn waits_for_fuse(mount: &Unserved) -> bool {
+    let control = rawio::mount::MountContext::open(c"fusectl").unwrap();
+    let control = control.mount().unwrap();
+    let name = format!("{}/waiting", mount.visible.ids().minor);
+    let file = nix::fcntl::openat(
+        &control,
+        name.as_str(),
+        nix::fcntl::OFlag::O_RDONLY,
+        nix::sys::stat::Mode::empty(),
+    );
+    let waiting = io::read_to_string(File::from(file.unwrap())).unwrap();
+    waiting.trim().parse::<u32>().unwrap() > 1
+}
+
+#[test]
+fn a_server_that_wants_something_else_is_refused() {
+    let mut mount = Unserved::new();
+    let files = one_file();
+    let options = ServeOptions::default();
+    let serving = mount.serve(files.file_system(Mode::Lower), &options);
+    let other = files.file_system(Mode::Disk);
+    let refused = Serving::start(Arc::new(other), &mount.connection, None, &options).unwrap_err();
+    let why = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(why.contains("was told abilities"), "{why}");
+    // The one before it goes on.
+    assert_eq!(fs::read(mount.path("file")).unwrap(), pattern(1, 100_000));
+    mount.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+    mount.private = None;
+    serving.let_go();
+    assert!(serving.wait_for_users(PATIENCE));
+    assert_eq!(serving.end(), Some(End::SessionOver));
+}
+
+#[test]
+fn a_prewarm_by_the_next_server_leaves_alone_what_is_there() {
+    undisturbed(|| {
+        let mut mount = Unserved::new();
+        let files = one_file();
+        let options = ServeOptions::default();
+        let first = mount.serve(files.file_system(Mode::Lower), &options);
+        let image = memory_image(&files, &whole_file());
+        let prewarm = |serving: &Serving| {
+            let prewarm = PrewarmOptions::default();
+            serving.prewarm(&whole_file(), &image, &prewarm).unwrap()
+        };
+        let report = prewarm(&first);
+        assert_eq!((report.injected_bytes, report.present_bytes), (100_000, 0));
+        let next = mount.serve(files.file_system(Mode::Lower), &options);
+        let report = prewarm(&next);
+        assert_eq!((report.injected_bytes, report.present_bytes), (0, 100_000));
+        assert_eq!(first.hello(), next.hello());
+        mount.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+        mount.private = None;
+        first.let_go();
+        next.let_go();
+        assert!(first.wait_for_users(PATIENCE) && next.wait_for_users(PATIENCE));
+    });
+}
+
+#[test]
+fn the_end_of_a_session_is_told() {
+    let mut mount = Unserved::new();
+    let (told, end) = std::sync::mpsc::channel();
+    let options = ServeOptions {
+        ended: Some(yolofs::Ended::new(move |end| {
+            told.send(end.clone()).unwrap();
+        })),
+        ..ServeOptions::default()
+    };
+    let fs = FileSystem::new(
+        names().unwrap(),
+        Arc::new(blocks::testing::MemSource::default()),
+        Config::default(),
+    );
+    let serving = mount.serve(fs, &options);
+    mount.visible.abort().unwrap();
+    assert_eq!(end.recv_timeout(PATIENCE).unwrap(), End::SessionOver);
+    assert_eq!(serving.end(), Some(End::SessionOver));
+}
