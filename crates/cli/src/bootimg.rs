@@ -18,6 +18,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
@@ -64,7 +65,7 @@ enum BootimgCommand {
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    crate::logging::init(log::LevelFilter::Warn);
+    crate::logging::init(LevelFilter::WARN);
     // The stages of the sandbox must have no thread and no blocked signal: they come first.
     match Stage::of_this_process() {
         Some(stage) => stage

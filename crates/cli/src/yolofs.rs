@@ -12,6 +12,7 @@ mod umount;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
 
 pub(crate) use docker::served_layers;
 pub(crate) use mount::{BootChoice, ModeArg};
@@ -46,7 +47,7 @@ enum YolofsCommand {
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    crate::logging::init(log::LevelFilter::Warn);
+    crate::logging::init(LevelFilter::WARN);
     let args = Yolofs::parse();
     report("yolofs", &run(&args))
 }

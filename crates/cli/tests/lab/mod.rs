@@ -75,7 +75,9 @@ impl Lab {
         command
             .env("YOLOFS_STORE", self.store())
             .env("YOLOFS_RUN_DIR", self.run_dir());
-        command.env_remove("YOLOFS_LOG");
+        command
+            .env_remove("YOLOFS_LOG")
+            .env_remove("YOLOFS_LOG_FORMAT");
         command
     }
 
