@@ -10,6 +10,7 @@ pub(crate) mod client;
 pub(crate) mod control;
 #[cfg(test)]
 mod memory;
+mod metrics;
 pub(crate) mod spec;
 pub(crate) mod view;
 pub(crate) mod wire;

@@ -26,15 +26,6 @@ struct State {
 }
 
 impl MemoryNode {
-    /// Puts a mount there as it is.
-    pub(super) fn put(&self, view: MountView) {
-        let spec = spec_of(&view);
-        self.state
-            .lock()
-            .mounts
-            .insert(view.status.id.clone(), (spec, view));
-    }
-
     fn with<T>(
         &self,
         id: &str,
@@ -47,21 +38,28 @@ impl MemoryNode {
     }
 }
 
-fn spec_of(view: &MountView) -> MountSpec {
-    MountSpec {
-        source: view.status.source.clone(),
-        mountpoint: view.status.mountpoint.clone(),
-        store: "/var/lib/yolofs/store".into(),
-        boot: BootChoice::Auto,
-        mode: None,
-        inject: true,
-        lock: false,
-        budget_bytes: None,
-        readahead_kib: None,
-        threads: 2,
-        auto: view.auto,
-        label: None,
+/// Returns a mount with a number of its own in every field that counts something.
+pub(super) fn busy_mount(mountpoint: &str) -> MountView {
+    let text = serde_json::json!({"source": "/srv/a", "mountpoint": mountpoint, "store": "/s"});
+    let spec = serde_json::from_value(text).unwrap();
+    let mut view = view_of(&spec);
+    view.restarts = 2;
+    view.last_gap_ms = Some(85);
+    if let Some(boot) = &mut view.status.boot {
+        boot.stale_files = 4;
+        boot.stale_blocks = 5;
+        boot.damaged = 6;
+        boot.evicted_pages = 9;
     }
+    if let Some(served) = &mut view.status.served {
+        served.hits = 11;
+        served.misses = 12;
+        served.hit_bytes = 11 * 4096;
+        served.fallthrough_bytes = 12 * 4096;
+        served.divergence_permille = 25;
+        served.diverted_files = 1;
+    }
+    view
 }
 
 fn boot(choice: &BootChoice) -> Option<BootStatus> {

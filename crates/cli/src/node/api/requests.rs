@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reply::{Answer, Refusal, json, nothing, text};
 use super::serve::Desk;
+use crate::node::metrics;
 use crate::yolofs::BootChoice;
 
 /// A request, as far as it depends on who asks.
@@ -152,10 +153,14 @@ pub(super) fn upgrade(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
     Ok(json(StatusCode::OK, &desk.node.upgrade(&program)?))
 }
 
-pub(super) fn metrics(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn measured(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
-    let _by_status = desk.answers.by_status();
-    Ok(text(StatusCode::OK, ""))
+    let page = metrics::page(
+        desk.node.node(),
+        desk.node.mounts(),
+        desk.answers.by_status(),
+    );
+    Ok(text(StatusCode::OK, page))
 }
 
 /// Says that the API answers, and asks the node nothing: a node that waits for something is not

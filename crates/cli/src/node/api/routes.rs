@@ -58,7 +58,7 @@ pub(super) static ROUTES: &[Route] = &[
     ),
     route(Method::POST, "/v1/drain", Pace::Change, requests::drain),
     route(Method::POST, "/v1/upgrade", Pace::Change, requests::upgrade),
-    route(Method::GET, "/metrics", Pace::Look, requests::metrics),
+    route(Method::GET, "/metrics", Pace::Look, requests::measured),
     route(Method::GET, "/healthz", Pace::Look, requests::healthz),
     route(Method::GET, "/readyz", Pace::Look, requests::readyz),
 ];

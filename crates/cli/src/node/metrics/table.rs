@@ -1,0 +1,383 @@
+//! The table of metrics. Names follow Prometheus' habits: base units, `_total` for counters.
+
+use super::super::view::MountView;
+use super::MOUNTS_MAX;
+use super::{Kind, Metric, Read, Sample, Seen};
+use crate::status::{BootStatus, ServedStatus};
+
+use Kind::{Counter, Gauge};
+
+/// Every metric there is.
+pub(super) static METRICS: &[Metric] = &[
+    Metric {
+        name: "yolofs_node_info",
+        kind: Gauge,
+        unit: "1",
+        labels: &["version", "keeper"],
+        help: "Always 1; its labels tell which version runs, and what keeps its descriptors.",
+        question: "What runs here?",
+        read: Read::Node(|seen| {
+            let version = ("version", seen.node.version.clone());
+            vec![sample(
+                vec![version, ("keeper", seen.node.keeper.clone())],
+                1,
+            )]
+        }),
+    },
+    Metric {
+        name: "yolofs_node_uptime_seconds",
+        kind: Gauge,
+        unit: "seconds",
+        labels: &[],
+        help: "Time since the node's process started.",
+        question: "Was the node restarted?",
+        read: Read::Node(|seen| one(seen.node.uptime_seconds)),
+    },
+    Metric {
+        name: "yolofs_node_draining",
+        kind: Gauge,
+        unit: "1",
+        labels: &[],
+        help: "1 if the node takes no more mounts.",
+        question: "Why are there no new mounts?",
+        read: Read::Node(|seen| one(u64::from(seen.node.draining))),
+    },
+    Metric {
+        name: "yolofs_node_resident_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &[],
+        help: "Memory of the node's process.",
+        question: "Does the node grow?",
+        read: Read::Node(|seen| one(seen.node_memory.resident_bytes)),
+    },
+    Metric {
+        name: "yolofs_workers",
+        kind: Gauge,
+        unit: "processes",
+        labels: &[],
+        help: "Processes that serve mounts.",
+        question: "Does anybody serve?",
+        read: Read::Node(|seen| one(seen.node.workers.len() as u64)),
+    },
+    Metric {
+        name: "yolofs_workers_outdated",
+        kind: Gauge,
+        unit: "processes",
+        labels: &[],
+        help: "Workers that run another program than the node: one from before an upgrade.",
+        question: "Has the upgrade reached every mount?",
+        read: Read::Node(|seen| {
+            let outdated = seen.node.workers.iter().filter(|worker| !worker.current);
+            one(outdated.count() as u64)
+        }),
+    },
+    Metric {
+        name: "yolofs_workers_resident_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &[],
+        help: "Memory of all workers, pages of files that they share included.",
+        question: "How much memory does serving take at most?",
+        read: Read::Node(|seen| one(seen.workers_memory.resident_bytes)),
+    },
+    Metric {
+        name: "yolofs_workers_private_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &[],
+        help: "Memory of all workers that nobody shares: heap and stacks.",
+        question: "What does a mount cost, and do workers grow?",
+        read: Read::Node(|seen| one(seen.workers_memory.private_bytes)),
+    },
+    Metric {
+        name: "yolofs_worker_restarts_total",
+        kind: Counter,
+        unit: "restarts",
+        labels: &[],
+        help: "Workers that died and were replaced, upgrades not counted.",
+        question: "Do workers crash?",
+        read: Read::Node(|seen| one(seen.node.worker_restarts)),
+    },
+    Metric {
+        name: "yolofs_mounts",
+        kind: Gauge,
+        unit: "mounts",
+        labels: &["state"],
+        help: "Mounts by state.",
+        question: "Is every mount served?",
+        read: Read::Node(mounts_by_state),
+    },
+    Metric {
+        name: "yolofs_mounts_unlisted",
+        kind: Gauge,
+        unit: "mounts",
+        labels: &[],
+        help: "Mounts without series of their own, because there are more than 1024.",
+        question: "Do I see all mounts?",
+        read: Read::Node(|seen| one(seen.mounts.len().saturating_sub(MOUNTS_MAX) as u64)),
+    },
+    Metric {
+        name: "yolofs_api_requests_total",
+        kind: Counter,
+        unit: "requests",
+        labels: &["code"],
+        help: "Requests that the API has answered, by status.",
+        question: "Who is refused, and does the API fail?",
+        read: Read::Node(|seen| {
+            let by_code = seen.answers.iter();
+            by_code
+                .map(|(code, count)| sample(vec![("code", code.to_string())], *count))
+                .collect()
+        }),
+    },
+    Metric {
+        name: "yolofs_mount_info",
+        kind: Gauge,
+        unit: "1",
+        labels: &["mountpoint", "id", "source", "mode", "image"],
+        help: "Always 1; its labels tell what is mounted, and from which boot image.",
+        question: "What is this mount?",
+        read: Read::Mount(|mount| {
+            let status = &mount.status;
+            let image = status.boot.as_ref().map(|boot| boot.image.clone());
+            let labels = vec![
+                ("id", status.id.clone()),
+                ("source", status.source.to_string_lossy().into_owned()),
+                ("mode", status.mode.clone()),
+                ("image", image.unwrap_or_default()),
+            ];
+            vec![sample(labels, 1)]
+        }),
+    },
+    Metric {
+        name: "yolofs_mount_serving",
+        kind: Gauge,
+        unit: "1",
+        labels: &["mountpoint"],
+        help: "1 if the mount is served, 0 in any other state.",
+        question: "Which mount hangs?",
+        read: Read::Mount(|mount| one(u64::from(mount.status.state == "serving"))),
+    },
+    Metric {
+        name: "yolofs_mount_worker_restarts_total",
+        kind: Counter,
+        unit: "restarts",
+        labels: &["mountpoint"],
+        help: "How often the mount's worker was replaced, upgrades not counted.",
+        question: "Which mount makes its worker crash?",
+        read: Read::Mount(|mount| one(mount.restarts)),
+    },
+    Metric {
+        name: "yolofs_mount_last_gap_seconds",
+        kind: Gauge,
+        unit: "seconds",
+        labels: &["mountpoint"],
+        help: "From the death of the last worker until its successor served; absent without one.",
+        question: "How long did users wait when a worker died?",
+        read: Read::Mount(|mount| {
+            let gap = mount.last_gap_ms.map(|ms| Sample {
+                labels: Vec::new(),
+                value: ms as f64 / 1000.0,
+            });
+            gap.into_iter().collect()
+        }),
+    },
+    Metric {
+        name: "yolofs_mount_requests_total",
+        kind: Counter,
+        unit: "requests",
+        labels: &["mountpoint", "kind"],
+        help: "Requests of the kernel, by kind.",
+        question: "What reaches us that the kernel could have answered?",
+        read: Read::Mount(|mount| {
+            let requests = mount
+                .status
+                .served
+                .iter()
+                .flat_map(|served| &served.requests);
+            requests
+                .map(|(kind, count)| sample(vec![("kind", kind.clone())], *count))
+                .collect()
+        }),
+    },
+    Metric {
+        name: "yolofs_mount_hits_total",
+        kind: Counter,
+        unit: "runs of blocks",
+        labels: &["mountpoint"],
+        help: "Runs of blocks that were answered from the boot image.",
+        question: "Does the boot image help?",
+        read: Read::Mount(|mount| served(mount, |served| served.hits)),
+    },
+    Metric {
+        name: "yolofs_mount_misses_total",
+        kind: Counter,
+        unit: "runs of blocks",
+        labels: &["mountpoint"],
+        help: "Runs of blocks that were not in the boot image.",
+        question: "How often does a boot wait for the disk?",
+        read: Read::Mount(|mount| served(mount, |served| served.misses)),
+    },
+    Metric {
+        name: "yolofs_mount_read_bytes_total",
+        kind: Counter,
+        unit: "bytes",
+        labels: &["mountpoint", "origin"],
+        help: "Bytes that reads were answered with, by origin: boot_image or source.",
+        question: "Where does the data come from?",
+        read: Read::Mount(|mount| {
+            let origin = |name: &str, bytes| sample(vec![("origin", name.to_owned())], bytes);
+            let both = mount.status.served.iter().flat_map(|served| {
+                [
+                    origin("boot_image", served.hit_bytes),
+                    origin("source", served.fallthrough_bytes),
+                ]
+            });
+            both.collect()
+        }),
+    },
+    Metric {
+        name: "yolofs_mount_divergence_ratio",
+        kind: Gauge,
+        unit: "1",
+        labels: &["mountpoint"],
+        help: "Bytes from the source for each byte of the boot image; 0 is a boot as recorded.",
+        question: "Is it worth recording anew? Above 0.2 it is.",
+        read: Read::Mount(|mount| {
+            let ratio = mount.status.served.as_ref().map(|served| Sample {
+                labels: Vec::new(),
+                value: served.divergence_permille as f64 / 1000.0,
+            });
+            ratio.into_iter().collect()
+        }),
+    },
+    Metric {
+        name: "yolofs_mount_diverted_files_total",
+        kind: Counter,
+        unit: "files",
+        labels: &["mountpoint"],
+        help: "Files that changed while they were mounted.",
+        question: "Does someone write to the source?",
+        read: Read::Mount(|mount| served(mount, |served| served.diverted_files)),
+    },
+    Metric {
+        name: "yolofs_mount_boot_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &["mountpoint"],
+        help: "Bytes of the boot image that are valid.",
+        question: "How large is this boot?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.blocks * BLOCK_BYTES)),
+    },
+    Metric {
+        name: "yolofs_mount_stale_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &["mountpoint"],
+        help: "Bytes of the boot image left out because their file changed since the recording.",
+        question: "How much of the recording is lost?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.stale_blocks * BLOCK_BYTES)),
+    },
+    Metric {
+        name: "yolofs_mount_stale_files",
+        kind: Gauge,
+        unit: "files",
+        labels: &["mountpoint"],
+        help: "Files left out of the boot image for that reason.",
+        question: "Was the source updated without a new recording?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.stale_files)),
+    },
+    Metric {
+        name: "yolofs_mount_damaged_reads_total",
+        kind: Counter,
+        unit: "reads",
+        labels: &["mountpoint"],
+        help: "Reads that met damage in the boot image and went to the source instead.",
+        question: "Does the disk under the store rot?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.damaged)),
+    },
+    Metric {
+        name: "yolofs_mount_injected_pages_total",
+        kind: Counter,
+        unit: "pages",
+        labels: &["mountpoint"],
+        help: "Pages that were brought into the page cache.",
+        question: "Was the boot in memory before it began?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.injected_pages)),
+    },
+    Metric {
+        name: "yolofs_mount_evicted_pages_total",
+        kind: Counter,
+        unit: "pages",
+        labels: &["mountpoint"],
+        help: "Of these, pages that were asked for again because the kernel had dropped them.",
+        question: "Is there too little memory for the boot?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.evicted_pages)),
+    },
+    Metric {
+        name: "yolofs_mount_prewarm",
+        kind: Gauge,
+        unit: "1",
+        labels: &["mountpoint", "state"],
+        help: "1 for the state the prewarm is in: off, running, done, cancelled or failed.",
+        question: "Is the boot image in memory yet?",
+        read: Read::Mount(|mount| {
+            let state = mount.status.boot.as_ref();
+            state
+                .map(|boot| sample(vec![("state", boot.prewarm.clone())], 1))
+                .into_iter()
+                .collect()
+        }),
+    },
+];
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// The states of a mount that are always listed, so that a graph of them has no holes.
+const STATES: [&str; 5] = ["starting", "serving", "leaving", "restarting", "failed"];
+
+fn mounts_by_state(seen: &Seen) -> Vec<Sample> {
+    let mut counts: Vec<(&str, u64)> = STATES.map(|state| (state, 0)).to_vec();
+    for mount in &seen.mounts {
+        let state = mount.status.state.as_str();
+        match counts.iter_mut().find(|(name, _)| *name == state) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((state, 1)),
+        }
+    }
+    let counts = counts.into_iter();
+    counts
+        .map(|(state, count)| sample(vec![("state", state.to_owned())], count))
+        .collect()
+}
+
+fn sample(labels: Vec<(&'static str, String)>, value: u64) -> Sample {
+    // Prometheus knows only floating point numbers.
+    let value = value as f64;
+    Sample { labels, value }
+}
+
+fn one(value: u64) -> Vec<Sample> {
+    vec![sample(Vec::new(), value)]
+}
+
+/// A count of a mount that is served; nothing is known of another.
+fn served(mount: &MountView, read: fn(&ServedStatus) -> u64) -> Vec<Sample> {
+    mount
+        .status
+        .served
+        .iter()
+        .flat_map(|it| one(read(it)))
+        .collect()
+}
+
+/// A count of a mount that has a boot image.
+fn boot(mount: &MountView, read: fn(&BootStatus) -> u64) -> Vec<Sample> {
+    mount
+        .status
+        .boot
+        .iter()
+        .flat_map(|it| one(read(it)))
+        .collect()
+}
