@@ -23,6 +23,7 @@ mod namespace;
 mod plan;
 mod range_set;
 mod source;
+mod swap;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tree;
@@ -38,6 +39,7 @@ pub use namespace::{EntryRef, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};
+pub use swap::SwapCache;
 pub use tree::{
     Attr, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree, TreeError,
     TreeParts, Xattr,
