@@ -30,7 +30,7 @@ mod tree;
 
 pub use access::{Access, Caller, Event, Observer, Touch, Warmth};
 pub use block::{BLOCK_SHIFT, BLOCK_SIZE, BlockIndex, BlockRange};
-pub use cached::{CacheCounts, CachedSource};
+pub use cached::{CacheCounts, CachedSource, Miss};
 pub use compare::{Aspect, Difference, Likeness, compare};
 pub use digest::{Digest, ParseDigestError};
 pub use error::{SourceError, SourceErrorKind};
