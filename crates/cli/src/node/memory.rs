@@ -68,6 +68,8 @@ pub(crate) fn busy_mount(mountpoint: &str) -> MountView {
         served.fallthrough_bytes = 12 * 4096;
         served.divergence_permille = 25;
         served.diverted_files = 1;
+        served.late_answers = 7;
+        served.hung_threads = 3;
     }
     view
 }

@@ -124,6 +124,8 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_read_bytes_total", origin("source"), 49_152.0),
         ("yolofs_mount_divergence_ratio", None, 0.025),
         ("yolofs_mount_diverted_files_total", None, 1.0),
+        ("yolofs_mount_late_answers_total", None, 7.0),
+        ("yolofs_mount_hung_threads", None, 3.0),
         ("yolofs_mount_boot_bytes", None, 484.0 * 4096.0),
         ("yolofs_mount_stale_bytes", None, 5.0 * 4096.0),
         ("yolofs_mount_stale_files", None, 4.0),
