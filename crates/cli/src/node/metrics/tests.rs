@@ -151,6 +151,29 @@ fn what_a_path_may_contain_survives() {
 }
 
 #[test]
+fn no_series_is_there_twice() {
+    let mut left = busy_mount("/mnt/a");
+    left.status.id = "another".to_owned();
+    left.status.state = "leaving".to_owned();
+    let twin = busy_mount("/mnt/b");
+    let page = page_of(vec![left, busy_mount("/mnt/a"), busy_mount("/mnt/b"), twin]);
+    let mut names = BTreeSet::new();
+    for line in page.lines() {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        assert!(line.starts_with('#') || names.insert(series), "{line}");
+    }
+    assert!(
+        page.contains("yolofs_mount_serving{mountpoint=\"/mnt/a\"} 1\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("yolofs_mounts{state=\"leaving\"} 1\n"),
+        "{page}"
+    );
+    assert!(page.contains("yolofs_mounts_unlisted 2\n"), "{page}");
+}
+
+#[test]
 fn what_is_not_known_is_not_made_up() {
     let mut mount = busy_mount("/mnt/a");
     mount.status.state = "restarting".to_owned();
