@@ -35,7 +35,6 @@ const LADDER: &[Rung] = &[
     rung("snapshotter", &["blocks", "rawio"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
-    rung("confine", &[]),
     // L2: the file system knows the seams, not who implements them.
     rung("yolofs", &["blocks", "rawio"]),
     // L3: assembles everything.
@@ -52,7 +51,6 @@ const LADDER: &[Rung] = &[
             "fdstore",
             "snapshotter",
             "report",
-            "confine",
             "yolofs",
         ],
     ),
@@ -62,6 +60,7 @@ const LADDER: &[Rung] = &[
             "blocks", "rawio", "localfs", "bootimg", "tracer", "oci", "engine", "yolofs", "cli",
         ],
     ),
+    rung("e2e", &["blocks", "rawio", "localfs", "yolofs"]),
     rung("xtask", &["cli"]),
 ];
 

@@ -1,0 +1,211 @@
+//! A place for one run: a run directory, mount points, and the programs.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use nix::mount::{MntFlags, umount2};
+use tempfile::TempDir;
+
+use crate::Base;
+use crate::base::IMAGE;
+use crate::processes::{self, Process, Role};
+
+/// Longer than anything takes on a busy machine; reached only by a failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The place. What is left in it when it is dropped is ended and unmounted.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    dir: TempDir,
+    store: PathBuf,
+    source: PathBuf,
+}
+
+impl Lab {
+    pub(crate) fn new(base: &Base) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("yolofs-soak-run")
+            .tempdir()?;
+        fs::create_dir_all(dir.path().join("run"))?;
+        Ok(Self {
+            dir,
+            store: base.store(),
+            source: base.source(),
+        })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn make_dir(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path(name);
+        fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(path)
+    }
+
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    /// Serves from another store from now on.
+    pub(crate) fn set_store(&mut self, store: PathBuf) {
+        self.store = store;
+    }
+
+    /// Mounts another source from now on.
+    pub(crate) fn set_source(&mut self, source: PathBuf) {
+        self.source = source;
+    }
+
+    pub(crate) fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// Returns one of the programs, for this lab.
+    pub(crate) fn program(&self, name: &str) -> anyhow::Result<Command> {
+        let mut command = Command::new(programs()?.join(name));
+        command
+            .env("YOLOFS_STORE", &self.store)
+            .env("YOLOFS_RUN_DIR", self.run_dir())
+            .env("YOLOFS_STATE_DIR", self.path("state"))
+            .env_remove("YOLOFS_LOG")
+            // Ctrl-C is for the harness alone, which then ends them in order.
+            .process_group(0);
+        Ok(command)
+    }
+
+    pub(crate) fn yolofs(&self, args: &[&str]) -> anyhow::Result<Command> {
+        let mut command = self.program("yolofs")?;
+        command.args(args);
+        Ok(command)
+    }
+
+    /// Mounts the source on a new directory, served by a daemon of its own.
+    pub(crate) fn mount(&self, name: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
+        self.mount_from(name, IMAGE, flags)
+    }
+
+    /// The same, from another boot image.
+    pub(crate) fn mount_from(
+        &self,
+        name: &str,
+        image: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<PathBuf> {
+        let mountpoint = self.make_dir(name)?;
+        let mut mount = self.mount_command()?;
+        mount.args(["--boot", image]).args(flags);
+        done(mount.args([self.source(), &mountpoint]))?;
+        Ok(mountpoint)
+    }
+
+    /// Returns the command that mounts something, served by a daemon of its own.
+    pub(crate) fn mount_command(&self) -> anyhow::Result<Command> {
+        self.yolofs(&["mount"])
+    }
+
+    pub(crate) fn umount(&self, mountpoint: &Path) -> anyhow::Result<()> {
+        done(self.yolofs(&["umount"])?.arg(mountpoint)).map(drop)
+    }
+
+    /// Returns the processes that work here in a role.
+    pub(crate) fn processes(&self, role: Role) -> Vec<Process> {
+        let mut all = self.all_processes();
+        all.retain(|process| process.role == role);
+        all
+    }
+
+    pub(crate) fn all_processes(&self) -> Vec<Process> {
+        processes::of_run_dir(&self.run_dir())
+    }
+
+    /// Returns where something is mounted, the topmost last.
+    pub(crate) fn mounts(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let table = fs::read_to_string("/proc/self/mounts").context("reading the mount table")?;
+        let points = table.lines().filter_map(|line| line.split(' ').nth(1));
+        let ours = points.map(PathBuf::from);
+        Ok(ours
+            .filter(|point| point.starts_with(self.dir.path()))
+            .collect())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for process in self.all_processes() {
+            if let Ok(process) = rawio::pidfd::PidFd::open(process.pid) {
+                // It may have ended by itself just now.
+                drop(process.signal(nix::sys::signal::Signal::SIGKILL));
+            }
+        }
+        for point in self.mounts().unwrap_or_default().iter().rev() {
+            if let Err(errno) = umount2(point, MntFlags::MNT_DETACH) {
+                eprintln!("unmounting {}: {errno}", point.display());
+            }
+        }
+    }
+}
+
+/// Returns where the programs are: beside this one, or what `YOLOFS_PROGRAMS` names.
+pub(crate) fn programs() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("YOLOFS_PROGRAMS") {
+        return Ok(dir.into());
+    }
+    let here = std::env::current_exe().context("finding this program")?;
+    let mut dirs = here.ancestors().skip(1).take(2);
+    let found = dirs.find(|dir| dir.join("yolofs").exists() && dir.join("bootimg").exists());
+    found
+        .map(Path::to_owned)
+        .context("yolofs and bootimg are missing beside this program: cargo build -p cli")
+}
+
+/// Returns the program that does harm, which is this one or beside it.
+pub(crate) fn soak() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_exe().context("finding this program")?;
+    let dirs = here.ancestors().skip(1).take(2);
+    let found = dirs.map(|dir| dir.join("soak")).find(|path| path.exists());
+    found.context("soak is missing beside this program: cargo build -p e2e")
+}
+
+/// Runs a command that must succeed, and returns what it printed.
+pub(crate) fn done(command: &mut Command) -> anyhow::Result<String> {
+    let output = output(command)?;
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}\n{out}{err}",
+        output.status
+    );
+    Ok(out)
+}
+
+/// Runs a command, whatever its code.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<Output> {
+    command
+        .output()
+        .with_context(|| format!("running {command:?}"))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Waits until `condition` holds, or fails with what `why_not` says.
+pub(crate) fn until(
+    what: &str,
+    mut condition: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition()? {
+        if Instant::now() > deadline {
+            bail!("waited in vain: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The kinds of harm.
+
+mod crowds;
+mod daemon;
+mod node;
+mod pressure;
+mod sources;
+
+use crate::Bench;
+
+/// One kind of harm.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: &'static str,
+    /// What is done, and what must hold.
+    pub what: &'static str,
+    pub(crate) run: fn(&mut Bench<'_>) -> anyhow::Result<()>,
+}
+
+impl std::fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All of them.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "undisturbed",
+        what: "no harm: nothing fails, nothing leaks",
+        run: daemon::undisturbed,
+    },
+    Scenario {
+        name: "daemon-killed",
+        what: "kill -9 of a standalone daemon: ENOTCONN and nothing else, a clean umount, a new mount",
+        run: daemon::killed,
+    },
+    Scenario {
+        name: "image-damaged",
+        what: "bytes of the boot image flipped, before the mount and under it: no read fails or is wrong",
+        run: daemon::image_damaged,
+    },
+    Scenario {
+        name: "source-fails",
+        what: "reads of the source give EIO: so do reads of the mount, and no byte is wrong; it heals",
+        run: sources::fails,
+    },
+    Scenario {
+        name: "source-slow",
+        what: "reads of the source are held up: nothing fails",
+        run: sources::slow,
+    },
+    Scenario {
+        name: "source-changes",
+        what: "files of the source are replaced and cut short: each read is of one version",
+        run: sources::changes,
+    },
+    Scenario {
+        name: "store-full",
+        what: "no space in the store: recording fails and says so, mounts serve on",
+        run: pressure::store_full,
+    },
+    Scenario {
+        name: "memory-short",
+        what: "a daemon in a cgroup with too little memory for the page cache: slower, never wrong",
+        run: pressure::memory_short,
+    },
+    Scenario {
+        name: "many-mounts",
+        what: "200 mounts and unmounts, eight at a time: each serves, none is left",
+        run: crowds::many,
+    },
+    Scenario {
+        name: "one-place",
+        what: "mounts and unmounts of one place at once: it is mounted once or not at all",
+        run: crowds::one_place,
+    },
+    Scenario {
+        name: "worker-killed",
+        what: "kill -9 of the worker again and again: no read fails",
+        run: node::worker_killed,
+    },
+    Scenario {
+        name: "node-killed",
+        what: "kill -9 of the node service: no mount is lost, no read fails",
+        run: node::node_killed,
+    },
+    Scenario {
+        name: "keeper-killed",
+        what: "kill -9 of the keeper: the node starts another, and survives its own death again",
+        run: node::keeper_killed,
+    },
+    Scenario {
+        name: "node-and-worker-killed",
+        what: "kill -9 of both at once: no read fails",
+        run: node::node_and_worker_killed,
+    },
+    Scenario {
+        name: "worker-frozen",
+        what: "the worker is stopped for up to a second: reads wait, none fails",
+        run: node::worker_frozen,
+    },
+    Scenario {
+        name: "node-frozen",
+        what: "the node is stopped for up to a second: mounts are served on",
+        run: node::node_frozen,
+    },
+    Scenario {
+        name: "upgraded",
+        what: "another program under living mounts: no read fails",
+        run: node::upgraded,
+    },
+    Scenario {
+        name: "images-swapped",
+        what: "the boot image of a living mount is taken away and brought back, damaged: no byte is wrong",
+        run: node::images_swapped,
+    },
+    Scenario {
+        name: "rebooted",
+        what: "everything is killed and unmounted, as a reboot does: the next node makes the mounts again",
+        run: node::rebooted,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_is_described_in_the_docs() {
+        let docs = include_str!("../../docs/faults.md");
+        for scenario in SCENARIOS {
+            assert!(
+                docs.contains(&format!("`{}`", scenario.name)),
+                "{}",
+                scenario.name
+            );
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Harm to the node, its keeper and its workers.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::Signal;
+
+use super::daemon::{damage, files_below, is_blocks};
+use crate::Bench;
+use crate::base::IMAGE;
+use crate::lab::{done, programs};
+use crate::node::{self, Service, await_another, no_leak, one, open_descriptors, replace, send};
+use crate::processes::Role;
+use crate::workload::Mix;
+
+/// The longest time between two harms: long enough that readers get to work in between, short
+/// enough that some hit a successor that has just begun.
+const PAUSE: Duration = Duration::from_millis(300);
+
+type Harm = fn(&mut Bench<'_>) -> anyhow::Result<()>;
+
+/// Does harm to a node while its mount is read; no read may fail.
+fn under_harm(bench: &mut Bench<'_>, harm: Harm) -> anyhow::Result<()> {
+    let mut service = Service::start(&bench.lab)?;
+    let mountpoint = node::mount(&bench.lab, "mnt")?;
+    bench.truth().compare(&mountpoint)?;
+    let before = open_descriptors(&bench.lab)?;
+    let readers = bench.read(&mountpoint, Mix::ALL)?;
+    bench.at_random(PAUSE, harm)?;
+    let tally = readers.stop()?;
+    bench.take(&tally, &[])?;
+    bench.truth().compare(&mountpoint)?;
+    no_leak(&bench.lab, before)?;
+    bench.lab.umount(&mountpoint)?;
+    service.stop(&bench.lab)
+}
+
+pub(super) fn worker_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| replace(&bench.lab, Role::Worker))
+}
+
+pub(super) fn node_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| replace(&bench.lab, Role::Node))
+}
+
+/// The keeper, and after it, now and then, the node that has started another.
+pub(super) fn keeper_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| {
+        replace(&bench.lab, Role::Keeper)?;
+        if bench.rng.once_in(2) {
+            // What the new keeper was given must do.
+            ask_node(bench)?;
+            replace(&bench.lab, Role::Node)?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn node_and_worker_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| {
+        let pair = [one(&bench.lab, Role::Node)?, one(&bench.lab, Role::Worker)?];
+        for process in &pair {
+            send(process, Signal::SIGKILL)?;
+        }
+        for process in &pair {
+            await_another(&bench.lab, process)?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn worker_frozen(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| freeze(bench, Role::Worker))
+}
+
+pub(super) fn node_frozen(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| freeze(bench, Role::Node))
+}
+
+/// Stops a process for a while.
+fn freeze(bench: &mut Bench<'_>, role: Role) -> anyhow::Result<()> {
+    let process = one(&bench.lab, role)?;
+    send(&process, Signal::SIGSTOP)?;
+    std::thread::sleep(Duration::from_millis(bench.rng.below(1000)));
+    // It may have been replaced meanwhile, because it did not answer.
+    drop(send(&process, Signal::SIGCONT));
+    Ok(())
+}
+
+/// Waits until the node answers.
+fn ask_node(bench: &Bench<'_>) -> anyhow::Result<()> {
+    done(&mut bench.lab.yolofs(&["node", "status"])?).map(drop)
+}
+
+pub(super) fn upgraded(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| {
+        // The same program by another name is another program.
+        let program = bench
+            .lab
+            .path(if bench.rng.once_in(2) { "one" } else { "other" });
+        if !program.exists() {
+            fs::copy(programs()?.join("yolofs"), &program).context("copying the program")?;
+        }
+        let mut upgrade = bench.lab.yolofs(&["upgrade", "--program"])?;
+        done(upgrade.arg(&program))?;
+        crate::lab::until("the node to answer after an upgrade", || {
+            Ok(ask_node(bench).is_ok())
+        })
+    })
+}
+
+/// The boot image comes and goes, and more of it is damaged each time.
+pub(super) fn images_swapped(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let store = bench.lab.path("store");
+    done(
+        Command::new("cp")
+            .arg("-aT")
+            .args([bench.base().store(), store.clone()]),
+    )?;
+    bench.lab.set_store(store);
+    under_harm(bench, |bench| {
+        let blocks: Vec<PathBuf> = files_below(&bench.lab.path("store"))?
+            .into_iter()
+            .filter(|path| is_blocks(path))
+            .collect();
+        ensure!(!blocks.is_empty(), "the store has no blocks to damage");
+        damage(&blocks[bench.rng.index(blocks.len())], bench)?;
+        let image = if bench.rng.once_in(2) { IMAGE } else { "none" };
+        let mountpoint = bench.lab.path("mnt");
+        let mut swap = bench.lab.yolofs(&["node", "swap"])?;
+        done(swap.arg(mountpoint).arg(image)).map(drop)
+    })
+}
+
+/// Everything dies, nothing is unmounted in order, and the run directory is empty afterwards.
+pub(super) fn rebooted(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let mut service = Service::start(&bench.lab)?;
+    let places = ["mnt0", "mnt1", "mnt2"].map(|name| node::mount(&bench.lab, name));
+    let places = places.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    bench.at_random(PAUSE, |bench| {
+        service.fall(&bench.lab)?;
+        for point in bench.lab.mounts()?.iter().rev() {
+            umount2(point, MntFlags::MNT_DETACH).context("unmounting what was left")?;
+        }
+        // What is in memory does not survive a reboot.
+        fs::remove_dir_all(bench.lab.run_dir())?;
+        fs::create_dir_all(bench.lab.run_dir())?;
+        service = Service::start(&bench.lab)?;
+        for place in &places {
+            crate::lab::until("a mount to be made again", || {
+                Ok(bench.lab.mounts()?.contains(place) && node::serves(place).is_ok())
+            })?;
+        }
+        let readers = bench.read(&places[0], Mix::ALL)?;
+        bench.truth().compare(&places[1])?;
+        let tally = readers.stop()?;
+        bench.take(&tally, &[])
+    })?;
+    for place in &places {
+        bench.truth().compare(place)?;
+        bench.lab.umount(place)?;
+    }
+    service.stop(&bench.lab)
+}

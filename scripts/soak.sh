@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Does harm to real mounts while others read from them, and proves that nothing was lost.
+# scripts/soak.sh --minutes 2, --hours 1, --only worker-killed --runs 200, --list: docs/faults.md.
+source "$(dirname "$0")/need.sh"
+cd "$REPO"
+need_root "The soak"
+[ -e /dev/fuse ] || die "/dev/fuse is missing: load the kernel module with 'modprobe fuse'"
+need_cargo
+# What is measured is what is shipped.
+cargo build --quiet --release -p cli -p e2e --bins
+exec target/release/soak "$@"
