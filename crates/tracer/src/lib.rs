@@ -1,13 +1,14 @@
 //! What a boot did, and what to make of it.
 //!
 //! ```text
-//! mount --note()--> Recorder --finish()--+
+//! mount --note()--> Recorder --stop()----+
 //!                                        +--> Trace --merge()--> ReplayPlan --> boot image
 //! logs of QEMU, blkparse --import::*()---+      |
 //!                                               +--> file, Summary, Plot
 //! ```
 //!
 //! - [`Recorder`] listens at the mount and costs a boot next to nothing.
+//! - [`Heard`] is what it heard, before the files have the ids of a tree.
 //! - [`Trace`] is one recorded boot. It stands by itself: it carries the paths and versions of
 //!   the files it mentions, so it can be understood when the mount is long gone. Its file form
 //!   is laid down in `docs/trace-format.md`.
@@ -22,6 +23,7 @@
 
 mod commands;
 mod format;
+mod heard;
 pub mod import;
 mod merge;
 pub mod plot;
@@ -29,6 +31,7 @@ mod recorder;
 mod summary;
 mod trace;
 
+pub use heard::Heard;
 pub use merge::{MergeError, MergeOptions, Merged, Similarity, merge};
 pub use recorder::{Limits, Recorder};
 pub use summary::{CommandShare, Footprint, GRANULARITIES, Summary, WarmthBytes};

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use blocks::{Caller, Event, FileId, Observer, Touch, Tree};
+use blocks::{Caller, Event, Observer, Touch, Tree};
 use parking_lot::Mutex;
 
 use crate::commands::{CommandName, Commands};
-use crate::trace::{self, CommandId, Trace, TraceEvent, TraceInfo, TracedFile};
+use crate::heard::Heard;
+use crate::trace::{self, CommandId, Trace, TraceEvent, TraceInfo};
 
 /// How many names of threads are kept apart; after them, new ones count as unknown. A boot has some
 /// tens, but a thread can rename itself as often as it likes.
@@ -39,7 +40,7 @@ impl Default for Limits {
 ///
 /// [`Observer::note`] costs one read of `/proc/PID/comm` through a descriptor that is held open
 /// and one push under a lock that nobody holds for longer. What is beyond the limits is counted,
-/// not kept. After [`Recorder::finish`] it is deaf.
+/// not kept. After [`Recorder::stop`] it is deaf.
 #[derive(Debug)]
 pub struct Recorder {
     limits: Limits,
@@ -48,12 +49,12 @@ pub struct Recorder {
     /// first.
     last_us: AtomicU64,
     commands: Commands,
-    heard: Mutex<Heard>,
+    notes: Mutex<Notes>,
 }
 
 /// What a recorder has heard so far.
 #[derive(Debug, Default)]
-struct Heard {
+struct Notes {
     events: Vec<TraceEvent>,
     name_bytes: usize,
     lost: u64,
@@ -75,7 +76,7 @@ impl Recorder {
             start: Instant::now(),
             last_us: AtomicU64::new(0),
             commands: Commands::new(proc),
-            heard: Mutex::new(Heard::default()),
+            notes: Mutex::default(),
         }
     }
 
@@ -90,7 +91,7 @@ impl Recorder {
     /// Returns how many events were kept so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.heard.lock().events.len()
+        self.notes.lock().events.len()
     }
 
     /// Returns whether nothing was heard so far.
@@ -99,37 +100,33 @@ impl Recorder {
         self.len() == 0
     }
 
-    /// Stops listening and returns what was heard, as a trace of the source whose metadata `tree`
-    /// is. Events about files that `tree` does not have count as lost. A second call returns an
-    /// empty trace.
+    /// Stops listening and returns what was heard. A second call returns nothing heard.
     #[must_use]
-    pub fn finish(&self, info: TraceInfo, tree: &Tree) -> Trace {
+    pub fn stop(&self) -> Heard {
         let lasted_us = micros(self.start.elapsed());
-        let heard = {
-            let mut heard = self.heard.lock();
-            let finished = Heard {
+        let notes = {
+            let mut notes = self.notes.lock();
+            let finished = Notes {
                 finished: true,
-                ..Heard::default()
+                ..Notes::default()
             };
-            std::mem::replace(&mut *heard, finished)
+            std::mem::replace(&mut *notes, finished)
         };
         self.commands.close();
-        let mut trace = Trace {
-            info,
+        Heard {
             lasted_us,
-            lost: heard.lost,
-            files: traced_files(&heard.events, tree),
-            commands: heard.command_names,
-            events: Vec::new(),
-        };
-        let mut events = heard.events;
-        let before = events.len();
-        events.retain(|event| trace.file(trace::file_of(&event.what)).is_some());
-        trace.lost += (before - events.len()) as u64;
-        // Answers come in another order than questions do where several threads serve.
-        events.sort_by_key(|event| event.at_us);
-        trace.events = events;
-        trace
+            lost: notes.lost,
+            commands: notes.command_names,
+            events: notes.events,
+        }
+    }
+
+    /// Stops listening and returns what was heard, as a trace of the source whose metadata `tree`
+    /// is, and which was mounted with its ids. Events about files that `tree` does not have count
+    /// as lost. A second call returns an empty trace.
+    #[must_use]
+    pub fn finish(&self, info: TraceInfo, tree: &Tree) -> Trace {
+        self.stop().into_trace(info, tree)
     }
 }
 
@@ -143,16 +140,16 @@ impl Observer for Recorder {
             return;
         }
         let command = self.commands.name_of(caller.pid);
-        let mut heard = self.heard.lock();
-        if heard.finished {
+        let mut notes = self.notes.lock();
+        if notes.finished {
             return;
         }
-        if !heard.admit(&event, self.limits) {
-            heard.lost += 1;
+        if !notes.admit(&event, self.limits) {
+            notes.lost += 1;
             return;
         }
-        let command = heard.command_id(command);
-        heard.events.push(TraceEvent {
+        let command = notes.command_id(command);
+        notes.events.push(TraceEvent {
             at_us: micros(now.saturating_sub(took)),
             took_us: u32::try_from(took.as_micros()).unwrap_or(u32::MAX),
             pid: caller.pid,
@@ -162,7 +159,7 @@ impl Observer for Recorder {
     }
 }
 
-impl Heard {
+impl Notes {
     /// Once a limit is reached nothing is kept any more: a trace is the beginning of a boot, never
     /// a sieve of it.
     fn admit(&mut self, event: &Event, limits: Limits) -> bool {
@@ -192,23 +189,6 @@ impl Heard {
             next
         })
     }
-}
-
-/// The files that events are about, as the tree has them.
-fn traced_files(events: &[TraceEvent], tree: &Tree) -> Vec<TracedFile> {
-    let mut mentioned: Vec<FileId> = events.iter().map(|e| trace::file_of(&e.what)).collect();
-    mentioned.sort_unstable();
-    mentioned.dedup();
-    let traced = |file: FileId| {
-        let path = tree.path(file)?;
-        let fits = path.len() <= trace::PATH_LIMIT;
-        fits.then_some(TracedFile {
-            file,
-            version: tree.key(file)?.version,
-            path,
-        })
-    };
-    mentioned.into_iter().filter_map(traced).collect()
 }
 
 /// Microseconds, cut at half a million years.

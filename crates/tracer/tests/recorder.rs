@@ -249,3 +249,42 @@ fn loses_nothing_under_many_threads() {
         .collect();
     assert_eq!(offsets, expected);
 }
+
+/// A mount whose source was not scanned gives ids of its own.
+#[test]
+fn files_are_called_what_the_tree_calls_them() {
+    let recorder = Recorder::new(Limits::default());
+    let list = |dir| Event::Touch(Touch::List { dir: FileId(dir) });
+    let link = |link| Event::Touch(Touch::ReadLink { link: FileId(link) });
+    for event in [
+        lookup(b"bin"),
+        read(7, 0, 4096),
+        list(5),
+        read(9, 0, 1),
+        link(8),
+    ] {
+        recorder.note(NOBODY, event, NO_TIME);
+    }
+    let mut heard = recorder.stop();
+    recorder.note(NOBODY, lookup(b"late"), NO_TIME);
+    assert!(recorder.is_empty(), "it is deaf now");
+    let left_out = heard.call_files(|file| match file.0 {
+        0 => Some(FileId(0)),
+        5 => Some(FileId(1)),
+        7 => Some(FileId(2)),
+        8 => Some(FileId(3)),
+        _ => None,
+    });
+    assert_eq!(left_out, [FileId(9)]);
+    let trace = heard.into_trace(info(), &small_tree());
+    trace.check().unwrap();
+    let what: Vec<&Event> = trace.events.iter().map(|event| &event.what).collect();
+    assert_eq!(
+        what,
+        [&lookup(b"bin"), &read(2, 0, 4096), &list(1), &link(3)]
+    );
+    assert_eq!(
+        trace.lost, 0,
+        "what changed is left out, and the rest is whole"
+    );
+}
