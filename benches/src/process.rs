@@ -38,7 +38,19 @@ pub struct Finished {
 /// # Errors
 /// If it cannot be started, is not done within `deadline` (it is killed), or the rig is
 /// interrupted. A program that fails is not an error.
-pub fn run(mut command: Command, deadline: Duration) -> anyhow::Result<Finished> {
+pub fn run(command: Command, deadline: Duration) -> anyhow::Result<Finished> {
+    run_heard(command, deadline, &mut |_| Ok(()))
+}
+
+/// As [`run`]; `hear` is told all that was written to standard error, whenever it is more.
+///
+/// # Errors
+/// As [`run`], and those of `hear`.
+pub fn run_heard(
+    mut command: Command,
+    deadline: Duration,
+    hear: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<Finished> {
     let name = format!("{:?}", command.get_program());
     let (output, stdout) = std::io::pipe().context("making a pipe")?;
     let (errors, stderr) = std::io::pipe().context("making a pipe")?;
@@ -50,7 +62,7 @@ pub fn run(mut command: Command, deadline: Duration) -> anyhow::Result<Finished>
     let started = Instant::now();
     let mut child = Guard::spawn(&mut command)?;
     drop(command); // with its ends of the pipes, so that the child's are the last
-    let ([output, errors], status) = read_to_end([output, errors], started + deadline)
+    let ([output, errors], status) = read_to_end([output, errors], started + deadline, hear)
         .and_then(|texts| Ok((texts, child.wait_until(started + deadline)?)))
         .with_context(|| format!("waiting for {name}"))?;
     Ok(Finished {
@@ -73,8 +85,12 @@ pub fn run_ok(command: Command, deadline: Duration) -> anyhow::Result<Finished> 
     Ok(finished)
 }
 
-/// Reads both until their writers are gone.
-fn read_to_end(mut pipes: [PipeReader; 2], deadline: Instant) -> anyhow::Result<[String; 2]> {
+/// Reads both until their writers are gone; `hear` hears of the second.
+fn read_to_end(
+    mut pipes: [PipeReader; 2],
+    deadline: Instant,
+    hear: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<[String; 2]> {
     let mut texts = [Vec::new(), Vec::new()];
     let mut open = [true, true];
     let mut chunk = [0; 4096];
@@ -85,6 +101,9 @@ fn read_to_end(mut pipes: [PipeReader; 2], deadline: Instant) -> anyhow::Result<
             match pipes[index].read(&mut chunk).context("reading output")? {
                 0 => open[index] = false,
                 len => texts[index].extend_from_slice(&chunk[..len]),
+            }
+            if index == 1 {
+                hear(&String::from_utf8_lossy(&texts[1]))?;
             }
         }
     }
@@ -221,6 +240,24 @@ mod tests {
             (finished.output.as_str(), finished.errors.as_str()),
             ("out\n", "err\n")
         );
+    }
+
+    #[test]
+    fn what_is_said_is_heard_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let go = dir.path().join("go");
+        let script = "echo ready >&2; until [ -e \"$0\" ]; do sleep 0.01; done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&go);
+        // It ends only because it was heard.
+        let mut hear = |said: &str| {
+            if said.contains("ready") {
+                fs::write(&go, "")?;
+            }
+            Ok(())
+        };
+        let finished = run_heard(command, LONG, &mut hear).unwrap();
+        assert!(finished.status.success());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::process::run_ok;
 
 /// Recording a machine's boot takes the longest: a few boots, each slower than without a recorder.
-const DEADLINE: Duration = Duration::from_secs(600);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Where the programs are, and the store and the run directory they use.
 #[derive(Clone, Debug)]

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::engine::Docker;
 use super::program::Program;
-use crate::process::{run_ok, wait_for};
-use crate::programs::{Programs, Served, json};
+use crate::process::{run_heard, run_ok, wait_for};
+use crate::programs::{self, Programs, Served, json};
 
 /// Attaching reads boot images from the store and pushes them into the page cache.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -55,15 +55,17 @@ pub fn record(programs: &Programs, docker: &Docker, program: Program) -> anyhow:
     json(command).with_context(|| format!("recording the boot of {}", program.image()))
 }
 
-/// As [`record`], once, and until the program answers a client: what the rig waits for, too.
+/// As [`record`], once, and until the program answers a client: what the rig waits for, too. When
+/// it does, `ready` is called; what comes after it is no part of the start.
 ///
 /// # Errors
-/// If the container does not become ready, or the recording fails.
+/// If the container does not become ready, or the recording fails, and those of `ready`.
 pub fn record_until_answer(
     programs: &Programs,
     docker: &Docker,
     program: Program,
-) -> anyhow::Result<Value> {
+    ready: &mut dyn FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let port = program.port();
     let until = match program {
         Program::Redis | Program::Postgres => format!("tcp:{port}"),
@@ -73,7 +75,23 @@ pub fn record_until_answer(
     };
     let mut command = recorder(programs, docker, program);
     command.args(["--run-args", "--no-healthcheck", "--until", &until]);
-    json(command).with_context(|| format!("recording the boot of {}", program.image()))
+    let recording = || format!("recording the boot of {}", program.image());
+    let mut is_ready = false;
+    let mut hear = |said: &str| {
+        if !is_ready && said.contains(READY) {
+            is_ready = true;
+            ready()?;
+        }
+        Ok(())
+    };
+    let recorded = run_heard(command, programs::DEADLINE, &mut hear).with_context(recording)?;
+    let (status, errors) = (recorded.status, recorded.errors.trim());
+    ensure!(
+        status.success() && is_ready,
+        "{} failed ({status}): {errors}",
+        recording()
+    );
+    Ok(())
 }
 
 fn recorder(programs: &Programs, docker: &Docker, program: Program) -> Command {
@@ -85,6 +103,9 @@ fn recorder(programs: &Programs, docker: &Docker, program: Program) -> Command {
     command.args(["--run-args", "--network=none"]);
     command
 }
+
+/// What `bootimg record` says when the container is ready.
+const READY: &str = "ready after ";
 
 impl<'a> Attached<'a> {
     /// Attaches the images of these programs, and returns when they are prewarmed.

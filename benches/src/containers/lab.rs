@@ -188,7 +188,8 @@ impl ContainerLab {
     }
 
     /// Records a start with the disk in this state, as [`sample`](Self::sample) measures one: from
-    /// empty caches, until an answer of the program's. The recording is forgotten.
+    /// empty caches, from the call of `bootimg record` until an answer of the program's. The
+    /// recording is forgotten.
     ///
     /// # Errors
     /// If that fails.
@@ -198,23 +199,30 @@ impl ContainerLab {
         self.make_cold()?;
         let mut conditions = Conditions::impose(self, start.disk)?;
         let (all, foreign) = (self.stage.reads()?, conditions.foreign_reads()?);
-        let said = attached::record_until_answer(&programs, &self.docker, program)?;
-        let (all, foreign) = (
-            self.stage.reads()?.since(all),
-            conditions.foreign_reads()?.since(foreign),
-        );
-        let ready_ms = said["runs"][0]["ready_ms"].as_f64();
+        let began = Instant::now();
+        let mut reads = || -> anyhow::Result<_> {
+            let all = self.stage.reads()?.since(all);
+            Ok(all.since(conditions.foreign_reads()?.since(foreign)))
+        };
+        let mut at_ready = None;
+        attached::record_until_answer(&programs, &self.docker, program, &mut || {
+            at_ready = Some((began.elapsed(), reads()?));
+            Ok(())
+        })?;
+        let (ready, disk) = at_ready.context("the recorded start was never ready")?;
+        let later = reads()?.since(disk).requests;
+        eprintln!("{later} more reads after it was ready: the scan of the layers");
         Ok(Sample {
             subject: start.subject.to_owned(),
             engine: "docker",
             disk: start.disk,
             mode: Way::Recording,
             round: start.round,
-            ready_ms: ready_ms.context("bootimg record does not say how long it took")?,
+            ready_ms: milliseconds(ready),
             program_ms: None,
             prepare_ms: 0.0,
-            disk_reads: all.since(foreign).requests,
-            disk_bytes: all.since(foreign).bytes,
+            disk_reads: disk.requests,
+            disk_bytes: disk.bytes,
             disk_writes: 0,
             fuse_requests: None,
         })

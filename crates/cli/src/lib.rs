@@ -17,6 +17,7 @@ mod net_probe;
 mod node;
 mod output;
 mod read_around;
+mod recorded;
 mod run_dir;
 mod sandbox;
 mod size;

@@ -103,6 +103,40 @@ impl Source {
     }
 }
 
+/// An opened source that is scanned when its metadata is first wanted: after a boot that is
+/// recorded, not before.
+#[derive(Debug)]
+pub(crate) struct LateSource {
+    root: Arc<SourceRoot>,
+    scanned: Option<Source>,
+}
+
+impl LateSource {
+    /// Returns an opened source that was not scanned.
+    #[must_use]
+    pub(crate) const fn new(root: Arc<SourceRoot>) -> Self {
+        let scanned = None;
+        Self { root, scanned }
+    }
+
+    /// Returns the opened directory.
+    #[must_use]
+    pub(crate) const fn root(&self) -> &Arc<SourceRoot> {
+        &self.root
+    }
+
+    /// Returns the source with its metadata, which is read now unless it was before.
+    ///
+    /// # Errors
+    /// If it cannot be scanned.
+    pub(crate) fn scanned(&mut self) -> anyhow::Result<&Source> {
+        match &mut self.scanned {
+            Some(source) => Ok(source),
+            none => Ok(none.insert(Source::scan(Arc::clone(&self.root))?)),
+        }
+    }
+}
+
 /// Returns what tells how full a source's file system is.
 pub(crate) fn space(
     root: &Arc<SourceRoot>,

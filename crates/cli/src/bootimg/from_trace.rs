@@ -1,5 +1,6 @@
 //! `bootimg from-trace`: boot images from what was recorded elsewhere.
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -87,6 +88,7 @@ pub(super) fn run(
         merged,
         command: Vec::new(),
         ready_ms: Vec::new(),
+        left_out: BTreeSet::new(),
     };
     let kept = keep(&args.keep, store, &source, &recording, interrupt)?;
     print(args.format.format(), &kept, super::keep::Kept::text)?;

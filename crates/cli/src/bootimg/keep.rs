@@ -1,5 +1,6 @@
 //! Making a boot image of a plan, and keeping it: the end of `record` and of `from-trace`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -40,6 +41,8 @@ pub(super) struct Recording {
     pub(super) merged: Merged,
     pub(super) command: Vec<OsString>,
     pub(super) ready_ms: Vec<u64>,
+    /// Files that changed while they were recorded, with what became of them.
+    pub(super) left_out: BTreeSet<String>,
 }
 
 /// What was kept.
@@ -61,7 +64,7 @@ pub(super) struct Kept {
     /// Uses of metadata to repeat before a boot.
     touches: u64,
     /// Files that changed while they were recorded, and are not in the boot image.
-    dropped: Vec<String>,
+    dropped: BTreeSet<String>,
     similarity: Similarity,
 }
 
@@ -118,6 +121,8 @@ pub(super) fn keep(
     interrupt.check()?;
     let (name, report) = written.context("keeping the boot image")?;
     let similarity = recording.merged.similarity;
+    let mut dropped = recording.left_out.clone();
+    dropped.extend(report.dropped.iter().map(describe));
     Ok(Kept {
         name,
         file: args.out.clone(),
@@ -127,7 +132,7 @@ pub(super) fn keep(
         bytes: report.blocks * 4096,
         source_bytes: info.source_bytes,
         touches: plan.touches.len() as u64,
-        dropped: report.dropped.iter().map(describe).collect(),
+        dropped,
         similarity: Similarity {
             jaccard_min: similarity.jaccard_min,
             jaccard_mean: similarity.jaccard_mean,

@@ -1,16 +1,17 @@
 //! One layer that is recorded instead of sped up.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use tracer::{Limits, Recorder, Trace};
-use yolofs::{Busy, Config, FileSystem, Layering, Mount};
+use localfs::SourceRoot;
+use tracer::{Heard, Trace};
+use yolofs::{Busy, Layering, Mount};
 
 use super::LayerPlace;
 use super::served::mount;
-use crate::read_around::ReadAround;
-use crate::source::{Source, space, trace_info};
+use crate::recorded::Recorded;
+use crate::source::Source;
 
 /// How long the mount may be in use when the recording is over; then it is detached.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
@@ -19,9 +20,8 @@ const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct RecordedLayer {
     place: LayerPlace,
-    source: Source,
-    recorder: Arc<Recorder>,
-    started: SystemTime,
+    root: Arc<SourceRoot>,
+    recorded: Recorded,
     mount: Mount,
 }
 
@@ -29,28 +29,17 @@ impl RecordedLayer {
     /// Mounts a layer with a recorder under it.
     ///
     /// # Errors
-    /// If it cannot be opened, scanned or mounted.
+    /// If it cannot be opened or mounted.
     pub(crate) fn start(place: &LayerPlace) -> anyhow::Result<Self> {
         // Opened before the mount covers it: it may be served in place.
-        let source = Source::open(&place.source)
-            .with_context(|| format!("opening layer {}", place.layer.short()))?;
-        let recorder = Arc::new(Recorder::new(Limits::default()));
-        let reader = source.reader();
-        let fs = FileSystem::new(
-            Arc::clone(&source.tree) as _,
-            Arc::new(ReadAround::new(Arc::clone(&reader))),
-            Config::default(),
-        )
-        .with_sparse(Arc::clone(&reader) as _)
-        .with_residency(reader)
-        .with_space(space(&source.root))
-        .with_observer(Arc::clone(&recorder) as _);
-        let mount = mount(fs, place, Layering::Over)?;
+        let context = || format!("opening layer {}", place.layer.short());
+        let root = Arc::new(SourceRoot::open(&place.source).with_context(context)?);
+        let recorded = Recorded::new(&root).with_context(context)?;
+        let mount = mount(recorded.file_system(), place, Layering::Over)?;
         Ok(Self {
             place: place.clone(),
-            source,
-            recorder,
-            started: SystemTime::now(),
+            root,
+            recorded,
             mount,
         })
     }
@@ -64,20 +53,27 @@ impl RecordedLayer {
     /// Returns when the last request was answered, or `None` before the first.
     #[must_use]
     pub(crate) fn last_event(&self) -> Option<Instant> {
-        self.recorder.last_event()
+        self.recorded.last_event()
     }
 
     /// Ends the recording and leaves the mount to whoever uses it.
     #[must_use]
-    pub(crate) fn stop(&self) -> Trace {
-        let info = trace_info(&self.source.root, self.started);
-        self.recorder.finish(info, &self.source.tree)
+    pub(crate) fn stop(&self) -> Heard {
+        self.recorded.stop()
     }
 
-    /// Returns the layer's directory, as it was opened before the mount covered it.
-    #[must_use]
-    pub(crate) const fn source(&self) -> &Source {
-        &self.source
+    /// Scans the layer and returns what was heard as a trace of it. What changed since the boot
+    /// met it is left out, and logged.
+    ///
+    /// # Errors
+    /// If the layer cannot be scanned.
+    pub(crate) fn trace(&self, heard: Heard) -> anyhow::Result<(Source, Trace)> {
+        let source = Source::scan(Arc::clone(&self.root))?;
+        let (trace, left_out) = self.recorded.trace(heard, &source);
+        for file in left_out {
+            log::warn!("{file}: left out of the boot image");
+        }
+        Ok((source, trace))
     }
 
     /// Takes the mount away; users that remain are served until the last of them lets go.

@@ -18,12 +18,16 @@ use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::layers::keep::{About, Earlier};
-use crate::output::{count, percent, print};
+use crate::output::{count, duration, percent, print};
 use crate::size::Size;
 use crate::source::timestamp;
 use crate::store::StoreArgs;
 use crate::undo::Guard;
 use crate::until::{Checks, Until};
+
+/// Begins the line that says when a container was ready: what comes after it, a scan above all, is
+/// no part of the start. The bench waits for it.
+const READY: &str = "ready after ";
 
 /// Who has the image that is recorded, and runs it.
 pub(super) trait Engine {
@@ -100,7 +104,7 @@ pub(super) fn record(
     let image = engine.image();
     let chosen = choose(args.until.as_ref(), &image.config)?;
     say(&chosen);
-    let mut layers = Layers::open(&image.layers, interrupt)?;
+    let mut layers = Layers::open(&image.layers)?;
     ensure!(!image.layers.is_empty(), "the image has no layers");
     engine.promise(&mut guard, args.runs)?;
     let mut recording = Recording::new(args, &*engine, &chosen.until)?;
@@ -109,7 +113,7 @@ pub(super) fn record(
             .run_once(number, &mut layers, &mut guard, interrupt)
             .with_context(|| format!("recording run {number} of {}", args.runs))?;
     }
-    let report = recording.keep(&layers, store, interrupt)?;
+    let report = recording.keep(&mut layers, store, interrupt)?;
     drop(guard); // removes the containers
     print(args.format.format(), &report, text)?;
     Ok(Outcome::Done)
@@ -201,26 +205,29 @@ impl<'a> Recording<'a> {
         let mut running = self.engine.start(&start)?;
         let (timeout, idle) = (self.args.timeout, || recorders.idle());
         let ready = wait_ready(&mut *running, self.until, timeout, interrupt, &idle);
-        let traces = layers.take_traces(&recorders);
-        let summaries = traces.and_then(|traces| {
-            for (index, trace) in traces.iter().enumerate() {
-                if let Some(dir) = &self.args.keep_traces {
-                    keep_trace(dir, &format!("run{number}-layer{index}"), trace)?;
-                }
-            }
-            Ok(traces.into_iter().map(Summary::of).collect::<Vec<_>>())
-        });
+        let heard = recorders.stop();
+        if let Ok(ready) = &ready {
+            eprintln!("{READY}{}", duration(*ready));
+        }
         let killed = running.kill().context("stopping the container");
-        layers.unmount(recorders, guard)?;
-        let (ready, summaries) = (ready?, summaries?);
+        let recorded = layers.unmount(recorders, guard)?;
+        let ready = ready?;
         killed?;
+        let boot = recorded.into_iter().zip(heard).collect();
+        let traces = layers.take_traces(boot, interrupt)?;
+        for (index, trace) in traces.iter().enumerate() {
+            if let Some(dir) = &self.args.keep_traces {
+                keep_trace(dir, &format!("run{number}-layer{index}"), trace)?;
+            }
+        }
+        let summaries: Vec<_> = traces.into_iter().map(Summary::of).collect();
         self.runs.push(Run::of(ready, &summaries));
         Ok(())
     }
 
     fn keep(
         self,
-        layers: &Layers,
+        layers: &mut Layers,
         store: &StoreArgs,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ImageReport> {

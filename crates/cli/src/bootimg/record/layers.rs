@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use engine::LocalLayer;
 use localfs::SourceRoot;
 use serde::Serialize;
-use tracer::{Limits, MergeOptions, Recorder, Trace};
+use tracer::{Heard, MergeOptions, Trace};
 use yolofs::{Busy, Mount};
 
 use super::tree::{UMOUNT_PATIENCE, mount_recorded};
@@ -17,8 +17,9 @@ use crate::interrupt::Interrupt;
 use crate::layers::bind::bind;
 use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use crate::mount_table::{clear_if_dead, top_at};
+use crate::recorded::Recorded;
 use crate::run_dir::MOUNT_KIND;
-use crate::source::{Source, trace_info};
+use crate::source::LateSource;
 use crate::store::StoreArgs;
 use crate::undo::{Guard, Undo};
 
@@ -30,7 +31,7 @@ const LABEL: &str = "record:";
 struct Layer {
     diff_id: Digest,
     dir: PathBuf,
-    source: Source,
+    source: LateSource,
     traces: Vec<Trace>,
 }
 
@@ -48,14 +49,13 @@ pub(super) struct LayerReport {
 }
 
 impl Layers {
-    /// Opens and scans the directories of the layers.
+    /// Opens the directories of the layers.
     ///
     /// # Errors
     /// If one cannot be read, or is being recorded by somebody else.
-    pub(super) fn open(layers: &[LocalLayer], interrupt: &Interrupt) -> anyhow::Result<Self> {
+    pub(super) fn open(layers: &[LocalLayer]) -> anyhow::Result<Self> {
         let mut opened = Vec::new();
         for layer in layers {
-            interrupt.check()?; // a scan takes as long as the disk does
             let diff_id = layer.diff_id;
             let context = || {
                 format!(
@@ -69,8 +69,8 @@ impl Layers {
             let name = layer.dir.file_name().context("a layer has a name")?;
             let dir = parent.canonicalize().with_context(context)?.join(name);
             make_room(&dir).with_context(context)?;
-            let source = SourceRoot::open_plain(&dir).with_context(context)?;
-            let source = Source::scan(Arc::new(source)).with_context(context)?;
+            let root = SourceRoot::open_plain(&dir).with_context(context)?;
+            let source = LateSource::new(Arc::new(root));
             opened.push(Layer {
                 diff_id,
                 dir,
@@ -87,29 +87,55 @@ impl Layers {
     /// # Errors
     /// If one cannot be mounted; the others are unmounted again.
     pub(super) fn mount(&self, guard: &mut Guard) -> anyhow::Result<Recorders> {
-        let mut mounted = Recorders {
-            started: SystemTime::now(),
-            layers: Vec::new(),
-        };
+        let mut mounted = Vec::new();
         for layer in &self.0 {
             make_room(&layer.dir)?; // somebody may have come since
-            let recorder = Arc::new(Recorder::new(Limits::default()));
+            let recorded = Recorded::new(layer.source.root())?;
             guard.promise(unmount(layer))?;
-            let mount = mount_recorded(&layer.source, &recorder, &layer.dir, &label(&layer.dir))?;
-            mounted.layers.push((recorder, mount));
+            let mount = mount_recorded(&recorded, &layer.dir, &label(&layer.dir))?;
+            mounted.push((recorded, mount));
         }
-        Ok(mounted)
+        Ok(Recorders(mounted))
     }
 
-    /// Takes what the recorders saw until now: the boot ends here, and what stopping the container
-    /// reads is not part of it.
+    /// Unmounts the recorders of a run. Its container is gone by now.
     ///
     /// # Errors
-    /// If there was more than a trace can hold.
-    pub(super) fn take_traces(&mut self, recorders: &Recorders) -> anyhow::Result<Vec<&Trace>> {
-        for (layer, (recorder, _)) in self.0.iter_mut().zip(&recorders.layers) {
-            let info = trace_info(&layer.source.root, recorders.started);
-            let trace = recorder.finish(info, &layer.source.tree);
+    /// If one cannot be unmounted.
+    pub(super) fn unmount(
+        &self,
+        recorders: Recorders,
+        guard: &mut Guard,
+    ) -> anyhow::Result<Vec<Recorded>> {
+        let mut unmounted = Vec::new();
+        for (layer, (recorded, mount)) in self.0.iter().zip(recorders.0) {
+            mount
+                .unmount(Busy::Lazy, UMOUNT_PATIENCE)
+                .with_context(|| format!("unmounting the recorder of {}", layer.dir.display()))?;
+            guard.fulfilled(&unmount(layer))?;
+            // Its daemon may have died below us.
+            clear_if_dead(&layer.dir)?;
+            unmounted.push(recorded);
+        }
+        Ok(unmounted)
+    }
+
+    /// Takes what was heard of a boot that is over, as traces of the layers, which are scanned for
+    /// that.
+    ///
+    /// # Errors
+    /// If a layer cannot be scanned, or there was more than a trace can hold.
+    pub(super) fn take_traces(
+        &mut self,
+        boot: Vec<(Recorded, Heard)>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Vec<&Trace>> {
+        for (layer, (recorded, heard)) in self.0.iter_mut().zip(boot) {
+            interrupt.check()?; // a scan takes as long as the disk does
+            let (trace, left_out) = recorded.trace(heard, layer.source.scanned()?);
+            for file in left_out {
+                log::warn!("{file}: left out of the boot image");
+            }
             ensure!(
                 trace.lost == 0,
                 "the run made more events than a trace can hold ({} lost): use an earlier --until",
@@ -124,28 +150,12 @@ impl Layers {
             .collect())
     }
 
-    /// Unmounts the recorders of a run. Its container is gone by now.
-    ///
-    /// # Errors
-    /// If one cannot be unmounted.
-    pub(super) fn unmount(&self, recorders: Recorders, guard: &mut Guard) -> anyhow::Result<()> {
-        for (layer, (_, mount)) in self.0.iter().zip(recorders.layers) {
-            mount
-                .unmount(Busy::Lazy, UMOUNT_PATIENCE)
-                .with_context(|| format!("unmounting the recorder of {}", layer.dir.display()))?;
-            guard.fulfilled(&unmount(layer))?;
-            // Its daemon may have died below us.
-            clear_if_dead(&layer.dir)?;
-        }
-        Ok(())
-    }
-
     /// Keeps a boot image of each layer that was needed.
     ///
     /// # Errors
     /// If one cannot be kept.
     pub(super) fn keep(
-        &self,
+        &mut self,
         store: &StoreArgs,
         about: &About,
         earlier: Earlier,
@@ -153,8 +163,8 @@ impl Layers {
     ) -> anyhow::Result<Vec<LayerReport>> {
         let store = store.open()?;
         let mut reports = Vec::new();
-        for layer in &self.0 {
-            let (source, id) = (&layer.source, &layer.diff_id);
+        for layer in &mut self.0 {
+            let (source, id) = (layer.source.scanned()?, &layer.diff_id);
             let merged = tracer::merge(&layer.traces, &source.tree, &MergeOptions::default())
                 .with_context(|| format!("merging the runs of layer {}", id.short()))?;
             if earlier == Earlier::United {
@@ -174,20 +184,23 @@ impl Layers {
 
 /// The recorders of one run, one for each layer.
 #[derive(Debug)]
-pub(super) struct Recorders {
-    started: SystemTime,
-    layers: Vec<(Arc<Recorder>, Mount)>,
-}
+pub(super) struct Recorders(Vec<(Recorded, Mount)>);
 
 impl Recorders {
     /// Returns for how long nothing was asked of any layer.
     pub(super) fn idle(&self) -> Duration {
-        let last = self
-            .layers
-            .iter()
-            .filter_map(|(recorder, _)| recorder.last_event())
+        let layers = self.0.iter();
+        let last = layers
+            .filter_map(|(recorded, _)| recorded.last_event())
             .max();
         last.map_or(Duration::ZERO, |last| last.elapsed())
+    }
+
+    /// Returns what was heard until now: the boot ends here, and what stopping the container reads
+    /// is not part of it.
+    pub(super) fn stop(&self) -> Vec<Heard> {
+        let layers = self.0.iter();
+        layers.map(|(recorded, _)| recorded.stop()).collect()
     }
 }
 

@@ -1,13 +1,14 @@
 //! Recording a command on a directory tree or a disk image.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use localfs::SourceKind;
-use tracer::{Limits, MergeOptions, Recorder, Summary, Trace};
-use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions};
+use localfs::{SourceKind, SourceRoot};
+use tracer::{Heard, MergeOptions, Summary, Trace};
+use yolofs::{Busy, Mount, MountOptions};
 
 use super::{RecordArgs, Report, Run, keep_trace, text};
 use crate::bootimg::keep::{Recording, keep};
@@ -16,9 +17,9 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::mount_table::needs_root;
 use crate::output::print;
-use crate::read_around::ReadAround;
+use crate::recorded::Recorded;
 use crate::run_dir::RunDir;
-use crate::source::{Source, space, trace_info};
+use crate::source::LateSource;
 use crate::store::StoreArgs;
 use crate::until::{Until, port_answers};
 use crate::workload::{Place, Workload};
@@ -38,19 +39,23 @@ pub(super) fn record(
 ) -> anyhow::Result<Outcome> {
     let until = check(args)?;
     clear_dead(run_dir)?;
-    let source = Source::open(&args.source)?;
-    interrupt.check()?; // a scan takes as long as the disk does
+    let mut source = LateSource::new(Arc::new(SourceRoot::open(&args.source)?));
     let mut runs = Vec::new();
     let mut traces = Vec::new();
+    let mut left_out = BTreeSet::new();
     for number in 1..=args.runs {
-        let (trace, ready) = record_once(args, &until, &source, run_dir, interrupt)
-            .with_context(|| format!("recording run {number} of {}", args.runs))?;
+        let recorded = record_once(args, &until, source.root(), run_dir, interrupt)
+            .and_then(|boot| boot.traced(&mut source, &mut left_out));
+        let (trace, ready) =
+            recorded.with_context(|| format!("recording run {number} of {}", args.runs))?;
+        interrupt.check()?; // a scan takes as long as the disk does
         if let Some(dir) = &args.keep_traces {
             keep_trace(dir, &format!("run{number}"), &trace)?;
         }
         runs.push(Run::of(ready, &[Summary::of(&trace)]));
         traces.push(trace);
     }
+    let source = source.scanned()?;
     let merged = tracer::merge(&traces, &source.tree, &MergeOptions::default())
         .context("merging the recorded runs")?;
     let ready_ms = runs.iter().map(|run| run.ready_ms).collect();
@@ -58,8 +63,9 @@ pub(super) fn record(
         merged,
         command: args.command.clone(),
         ready_ms,
+        left_out,
     };
-    let kept = keep(&args.keep, store, &source, &recording, interrupt)?;
+    let kept = keep(&args.keep, store, source, &recording, interrupt)?;
     print(args.format.format(), &Report { kept, runs }, text)?;
     Ok(Outcome::Done)
 }
@@ -85,14 +91,40 @@ fn check(args: &RecordArgs) -> anyhow::Result<Until> {
     }
 }
 
+/// A boot that was recorded.
+struct Boot {
+    recorded: Recorded,
+    heard: Heard,
+    ready: Duration,
+}
+
+impl Boot {
+    /// Returns the trace, and when it was ready. Adds the files that are not in the trace, because
+    /// they changed, to `left_out`.
+    fn traced(
+        self,
+        source: &mut LateSource,
+        left_out: &mut BTreeSet<String>,
+    ) -> anyhow::Result<(Trace, Duration)> {
+        let (trace, changed) = self.recorded.trace(self.heard, source.scanned()?);
+        left_out.extend(changed);
+        ensure!(
+            trace.lost == 0,
+            "the run made more events than a trace can hold ({} lost): use an earlier --until",
+            trace.lost
+        );
+        Ok((trace, self.ready))
+    }
+}
+
 /// Records one run on a fresh mount, whose page cache is empty.
 fn record_once(
     args: &RecordArgs,
     until: &Until,
-    source: &Source,
+    root: &Arc<SourceRoot>,
     run_dir: &RunDir,
     interrupt: &Interrupt,
-) -> anyhow::Result<(Trace, Duration)> {
+) -> anyhow::Result<Boot> {
     if let Until::Tcp(port) = until {
         ensure!(
             !port_answers(*port),
@@ -100,30 +132,27 @@ fn record_once(
         );
     }
     let place = Scratch::new(run_dir)?;
-    let recorder = Arc::new(Recorder::new(Limits::default()));
-    let label = source.root.path().to_string_lossy();
-    let mount = mount_recorded(source, &recorder, &place.mountpoint, &label)?;
-    let started = SystemTime::now();
-    let mut workload = start(args, source, &place)?;
+    let recorded = Recorded::new(root)?;
+    let mount = mount_recorded(&recorded, &place.mountpoint, &root.path().to_string_lossy())?;
+    let mut workload = start(args, root, &place)?;
     let idle = || {
-        recorder
+        recorded
             .last_event()
             .map_or(Duration::ZERO, |last| last.elapsed())
     };
     let ready = workload.wait_ready(until, args.timeout, interrupt, &idle);
     // The boot ends here: what stopping the command reads is not part of it.
-    let trace = recorder.finish(trace_info(&source.root, started), &source.tree);
+    let heard = recorded.stop();
     workload.stop();
     mount
         .unmount(Busy::Lazy, UMOUNT_PATIENCE)
         .context("unmounting the recorded mount")?;
     let ready = ready?;
-    ensure!(
-        trace.lost == 0,
-        "the run made more events than a trace can hold ({} lost): use an earlier --until",
-        trace.lost
-    );
-    Ok((trace, ready))
+    Ok(Boot {
+        recorded,
+        heard,
+        ready,
+    })
 }
 
 /// Mounts a source with a recorder that sees every request; `label` is what the mount table shows.
@@ -131,31 +160,12 @@ fn record_once(
 /// # Errors
 /// If it cannot be mounted.
 pub(super) fn mount_recorded(
-    source: &Source,
-    recorder: &Arc<Recorder>,
+    recorded: &Recorded,
     mountpoint: &Path,
     label: &str,
 ) -> anyhow::Result<Mount> {
-    let reader = source.reader();
-    let mode = match source.root.kind() {
-        SourceKind::Tree => Mode::Lower,
-        SourceKind::Disk { .. } => Mode::Disk,
-    };
-    let config = Config {
-        mode,
-        ..Config::default()
-    };
-    let fs = FileSystem::new(
-        Arc::clone(&source.tree) as _,
-        Arc::new(ReadAround::new(Arc::clone(&reader))),
-        config,
-    )
-    .with_sparse(Arc::clone(&reader) as _)
-    .with_residency(reader)
-    .with_space(space(&source.root))
-    .with_observer(Arc::clone(recorder) as _);
     let options = MountOptions::new(mountpoint, label);
-    Mount::start(Arc::new(fs), &options).with_context(|| {
+    Mount::start(Arc::new(recorded.file_system()), &options).with_context(|| {
         format!(
             "mounting the source with a recorder under it{}",
             needs_root()
@@ -163,8 +173,8 @@ pub(super) fn mount_recorded(
     })
 }
 
-fn start(args: &RecordArgs, source: &Source, place: &Scratch) -> anyhow::Result<Workload> {
-    match source.root.kind() {
+fn start(args: &RecordArgs, root: &SourceRoot, place: &Scratch) -> anyhow::Result<Workload> {
+    match root.kind() {
         SourceKind::Disk { name, .. } => {
             let image = place.mountpoint.join(name);
             Workload::start(&Place::Here, ("YOLOFS_IMAGE", &image), &args.command)

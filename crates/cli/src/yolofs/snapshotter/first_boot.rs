@@ -28,7 +28,7 @@ const LABELS: [&str; 2] = ["containerd.io/snapshot/yolofs.record", "yolofs.recor
 /// containerd unpacks a layer into a snapshot with this label, or with such a key.
 const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
 const UNPACK_PREFIX: &str = "extract-";
-/// Boots that are recorded at once. Each holds the names of all files of its layers in memory.
+/// Boots that are recorded at once. Each holds the names that it met, and what it did, in memory.
 const AT_ONCE: usize = 8;
 
 /// Which first boots are recorded, and until when.
@@ -88,7 +88,7 @@ impl FirstBoots {
         if is_known(&top) || !self.now.lock().admits(top) {
             return None;
         }
-        // Scanning the layers takes a while on a cold disk: without the lock.
+        // Mounting the layers may wait for a cold disk: without the lock.
         let dir = self.dir.join(snapshot.id.to_string());
         let started = Boot::start(&dir, &snapshot.name, layers, top, quiet)
             .and_then(|boot| Follower::start(boot, Arc::clone(&self.keeper)));

@@ -11,6 +11,7 @@ use tracer::MergeOptions;
 
 use super::boot::Boot;
 use crate::interrupt::Interrupt;
+use crate::layers::RecordedLayer;
 use crate::layers::keep::{About, Earlier, keep_layer};
 
 /// What containerd's configuration is expected to call this snapshotter. It only matters to
@@ -29,6 +30,7 @@ pub(in super::super) struct Keeper {
 impl Keeper {
     /// Keeps what was read; returns the image's reference.
     pub(super) fn keep(&self, boot: &Boot) -> anyhow::Result<String> {
+        let heard: Vec<_> = boot.layers.iter().map(RecordedLayer::stop).collect();
         let ready = boot.last_event().map(|last| last - boot.started);
         let ready_ms = ready.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let about = About {
@@ -43,14 +45,16 @@ impl Keeper {
             image.layers.len(),
             boot.layers.len()
         );
-        for (recorded, layer) in boot.layers.iter().rev().zip(&image.layers) {
-            let source = recorded.source();
-            let merged = tracer::merge(&[recorded.stop()], &source.tree, &MergeOptions::default())
-                .with_context(|| format!("reading the recording of layer {}", layer.short()))?;
+        let from_the_lowest = boot.layers.iter().zip(heard).rev();
+        for ((recorded, heard), layer) in from_the_lowest.zip(&image.layers) {
+            let reading = || format!("reading the recording of layer {}", layer.short());
+            let (source, trace) = recorded.trace(heard).with_context(reading)?;
+            let merged = tracer::merge(&[trace], &source.tree, &MergeOptions::default())
+                .with_context(reading)?;
             let (store, earlier) = (&self.store, Earlier::United);
             keep_layer(
                 store,
-                source,
+                &source,
                 layer,
                 &merged,
                 &about,
