@@ -90,3 +90,94 @@ impl Recorded {
         (heard.into_trace(info, tree), left_out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    use blocks::{Caller, FileId};
+    use tempfile::TempDir;
+    use yolofs::CachePath;
+
+    const SOMEBODY: Caller = Caller { pid: 0 };
+
+    /// Twenty directories with twenty files each.
+    fn source() -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in 0..20 {
+            let sub = dir.path().join(format!("d{sub}"));
+            fs::create_dir(&sub).unwrap();
+            for file in 0..20 {
+                fs::write(sub.join(format!("f{file}")), b"content").unwrap();
+            }
+        }
+        dir
+    }
+
+    fn recorded(dir: &TempDir) -> Recorded {
+        Recorded::new(&Arc::new(SourceRoot::open(dir.path()).unwrap())).unwrap()
+    }
+
+    /// Opens and reads a file as a boot does.
+    fn read(fs: &FileSystem, path: &str) {
+        let mut file = FileId::ROOT;
+        for name in path.split('/') {
+            let entry = fs.lookup(SOMEBODY, file, name.as_bytes()).unwrap();
+            file = entry.node.unwrap().file;
+        }
+        let mut buf = [0; 4096];
+        let read = fs.read(SOMEBODY, file, 0, &mut buf, CachePath::Through);
+        assert_eq!(&buf[..read.unwrap()], b"content");
+    }
+
+    #[test]
+    fn a_boot_meets_what_it_asks_for_and_nothing_else() {
+        let dir = source();
+        let recorded = recorded(&dir);
+        let fs = recorded.file_system();
+        read(&fs, "d7/f3");
+        read(&fs, "d7/f4");
+        let missing = fs.lookup(SOMEBODY, FileId::ROOT, b"missing").unwrap();
+        assert_eq!(missing.node, None);
+        assert_eq!(recorded.names.known_files(), 4, "the root, d7, f3 and f4");
+
+        let heard = recorded.stop();
+        let source = Source::scan(Arc::clone(&recorded.root)).unwrap();
+        let (trace, left_out) = recorded.trace(heard, &source);
+        trace.check().unwrap();
+        assert!(left_out.is_empty(), "{left_out:?}");
+        let mut paths: Vec<_> = trace.files.iter().map(|file| file.path.clone()).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, [&b""[..], b"d7", b"d7/f3", b"d7/f4"]);
+        for file in &trace.files {
+            assert_eq!(source.tree.resolve(&file.path), Some(file.file));
+        }
+        let lost = (trace.lost, trace.events.len());
+        assert_eq!(lost, (0, 7), "two reads, and five names");
+    }
+
+    #[test]
+    fn what_changed_before_the_scan_is_left_out_and_named() {
+        let dir = source();
+        let recorded = recorded(&dir);
+        let fs = recorded.file_system();
+        for path in ["d1/f1", "d2/f2", "d3/f3"] {
+            read(&fs, path);
+        }
+        fs::write(dir.path().join("d2/f2"), b"longer content").unwrap();
+        fs::remove_file(dir.path().join("d3/f3")).unwrap();
+
+        let heard = recorded.stop();
+        let source = Source::scan(Arc::clone(&recorded.root)).unwrap();
+        let (trace, left_out) = recorded.trace(heard, &source);
+        assert_eq!(left_out, ["d2/f2: changed", "d3/f3: gone"]);
+        let path = |path: &&str| trace.files.iter().any(|file| file.path == path.as_bytes());
+        let here: Vec<_> = ["d1/f1", "d2/f2", "d3/f3"]
+            .into_iter()
+            .filter(path)
+            .collect();
+        assert_eq!(here, ["d1/f1"]);
+        assert_eq!(trace.lost, 0);
+    }
+}

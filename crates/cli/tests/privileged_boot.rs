@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use lab::{Lab, busybox_root, fails, json, noise, ok, output};
+use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
 
 /// What the recorded boots of these tests run: it reads two of twenty files, and part of a third.
 const BOOT: &str = "cat /usr/lib/part03 /usr/lib/part07 /etc/config > /dev/null; \
@@ -111,6 +111,48 @@ fn privileged_the_recording_is_exact() {
     assert_eq!(blocks("etc/config"), 1, "{shown}");
     assert_eq!(blocks("usr/lib/part11"), 1, "{shown}");
     assert_eq!(blocks("usr/lib/part15"), 0, "{shown}");
+}
+
+/// The source is a mount of ours, which counts what it is asked.
+#[test]
+fn privileged_the_source_is_scanned_after_the_boot_and_not_before() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let source = lab.mount(&root, "source", &["--boot", "none"]);
+    let listings = || lab.requests(&source, "readdir") + lab.requests(&source, "readdirplus");
+    let (began, go) = (lab.path("began"), lab.path("go"));
+    let boot = "cat \"$YOLOFS_MNT/usr/lib/part03\" > /dev/null; touch \"$0\"; \
+                until [ -e \"$1\" ]; do sleep 0.1; done";
+    let mut recorder = lab.bootimg();
+    recorder
+        .args([
+            "record",
+            "--no-chroot",
+            "--name",
+            "late",
+            "--timeout",
+            "120",
+        ])
+        .arg(&source)
+        .args(["--", "sh", "-c", boot])
+        .args([&began, &go]);
+    let report = std::thread::scope(|scope| {
+        let recording = scope.spawn(|| ok(&mut recorder));
+        until("a boot that began", || {
+            began.exists() || recording.is_finished()
+        });
+        let (listed, looked_up) = (listings(), lab.requests(&source, "lookup"));
+        fs::write(&go, "").unwrap();
+        let report = recording.join().unwrap();
+        assert_eq!(listed, 0, "a boot that lists nothing has nothing listed");
+        assert!(looked_up <= 6, "{looked_up} names for one file");
+        report
+    });
+    assert!(report.contains("1 file, 8 blocks"), "{report}");
+    // What was counted is what a scan does.
+    assert!(listings() > 0);
+    lab.umount(&source);
 }
 
 #[test]
