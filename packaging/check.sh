@@ -29,3 +29,19 @@ dump=$(containerd --config "$REPO/packaging/containerd/config.toml" config dump 
 jq -e '."storage-driver" == "yolofs"' "$REPO/packaging/containerd/docker-daemon.json" >/dev/null ||
     die "Docker's configuration is no JSON, or names no snapshotter"
 say "containerd accepts its configuration"
+
+# Dashboard and alerts ask only for metrics that there are, and the dashboard shows every one.
+dashboard=$REPO/packaging/grafana/yolofs.json
+rules=$REPO/packaging/prometheus/yolofs.rules.yml
+jq -e '.panels | map(.id) | length == (unique | length)' "$dashboard" >/dev/null ||
+    die "the dashboard is no JSON, or two panels have one id"
+metrics() { grep -o 'yolofs_[a-z_]*' | sort -u; }
+known=$(grep -o '^| `yolofs_[a-z_]*`' "$REPO/docs/observability.md" | metrics)
+shown=$(jq -r '.panels[].targets[]?.expr, (.templating.list[].query | .query? // empty)' "$dashboard" | metrics)
+alerted=$(grep -E '^ *expr:' "$rules" | metrics)
+[ "$(wc -l <<<"$alerted")" -gt 5 ] || die "no metrics found in $rules"
+unknown=$(comm -13 <(echo "$known") <(printf '%s\n' "$shown" "$alerted" | sort -u))
+[ -z "$unknown" ] || die "there are no such metrics: $unknown"
+hidden=$(comm -23 <(echo "$known") <(echo "$shown"))
+[ -z "$hidden" ] || die "the dashboard does not show: $hidden"
+say "dashboard and alerts know the metrics"

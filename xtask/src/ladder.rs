@@ -35,6 +35,7 @@ const LADDER: &[Rung] = &[
     rung("snapshotter", &["blocks", "rawio"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
+    rung("confine", &[]),
     // L2: the file system knows the seams, not who implements them.
     rung("yolofs", &["blocks", "rawio"]),
     // L3: assembles everything.
@@ -51,6 +52,7 @@ const LADDER: &[Rung] = &[
             "fdstore",
             "snapshotter",
             "report",
+            "confine",
             "yolofs",
         ],
     ),

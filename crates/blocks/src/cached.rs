@@ -1,8 +1,12 @@
 //! One source made of a cache and a source.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
-use crate::{BLOCK_SIZE, BlockCache, BlockRange, BlockSource, FileKey, Lookup, SourceError};
+use crate::{
+    BLOCK_SIZE, BlockCache, BlockRange, BlockSource, FileId, FileKey, Lookup, SourceError,
+};
 
 /// Reads from the cache what the cache has, and the rest from the source.
 ///
@@ -13,6 +17,18 @@ pub struct CachedSource<C, S> {
     cache: C,
     source: S,
     counts: Counters,
+    first_miss: OnceLock<Miss>,
+}
+
+/// A read that the cache had no answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// What was read.
+    pub file: FileId,
+    /// From where on, in bytes.
+    pub offset: u64,
+    /// When.
+    pub at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +62,7 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
             cache,
             source,
             counts: Counters::default(),
+            first_miss: OnceLock::new(),
         }
     }
 
@@ -57,6 +74,12 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
     /// Returns the source behind the cache.
     pub const fn source(&self) -> &S {
         &self.source
+    }
+
+    /// Returns the first read that the cache had no answer for: where a boot left the path of the
+    /// recorded ones.
+    pub fn first_miss(&self) -> Option<Miss> {
+        self.first_miss.get().copied()
     }
 
     /// Returns what was asked and answered so far.
@@ -128,7 +151,14 @@ impl<C: BlockCache, S: BlockSource> BlockSource for CachedSource<C, S> {
                     done += span(blocks);
                     continue;
                 }
-                Lookup::Miss { blocks } => span(blocks),
+                Lookup::Miss { blocks } => {
+                    self.first_miss.get_or_init(|| Miss {
+                        file: file.file,
+                        offset: at,
+                        at: Instant::now(),
+                    });
+                    span(blocks)
+                }
                 Lookup::Throttled => wanted,
             };
             let out = &mut buf[done..done + missing];

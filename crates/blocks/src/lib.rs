@@ -23,13 +23,14 @@ mod namespace;
 mod plan;
 mod range_set;
 mod source;
+mod swap;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tree;
 
 pub use access::{Access, Caller, Event, Observer, Touch, Warmth};
 pub use block::{BLOCK_SHIFT, BLOCK_SIZE, BlockIndex, BlockRange};
-pub use cached::{CacheCounts, CachedSource};
+pub use cached::{CacheCounts, CachedSource, Miss};
 pub use compare::{Aspect, Difference, Likeness, compare};
 pub use digest::{Digest, ParseDigestError};
 pub use error::{SourceError, SourceErrorKind};
@@ -38,6 +39,7 @@ pub use namespace::{EntryRef, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};
+pub use swap::SwapCache;
 pub use tree::{
     Attr, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree, TreeError,
     TreeParts, Xattr,

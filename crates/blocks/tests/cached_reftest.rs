@@ -183,3 +183,20 @@ fn a_source_that_ends_early_ends_the_read() {
     assert_eq!(read(&cached, &longer, (0, 20_000)).unwrap(), data);
     assert_eq!(read(&cached, &longer, (6000, 10)).unwrap(), b"");
 }
+
+#[test]
+fn the_first_miss_is_remembered() {
+    let data = content(3 * BLOCK_SIZE);
+    let cached = CachedSource::new(cache(&data, &[true, false, false]), source(&data));
+    let whole = key(data.len());
+    read(&cached, &whole, (0, BLOCK_SIZE)).unwrap();
+    assert_eq!(cached.first_miss(), None);
+    for block in [2, 1] {
+        read(&cached, &whole, (block * BLOCK_SIZE as u64, BLOCK_SIZE)).unwrap();
+    }
+    let miss = cached.first_miss().unwrap();
+    assert_eq!(
+        (miss.file, miss.offset),
+        (whole.file, 2 * BLOCK_SIZE as u64)
+    );
+}

@@ -106,7 +106,7 @@ impl SectionKind {
     }
 
     /// Returns how many bytes it may have when it is decoded.
-    const fn limit(self) -> u64 {
+    pub(crate) const fn limit(self) -> u64 {
         match self {
             Self::Tree => 1 << 30,
             Self::Meta => 64 << 10,

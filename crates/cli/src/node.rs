@@ -9,7 +9,7 @@ pub(crate) mod api;
 pub(crate) mod client;
 pub(crate) mod control;
 #[cfg(test)]
-mod memory;
+pub(crate) mod memory;
 mod metrics;
 pub(crate) mod spec;
 pub(crate) mod view;

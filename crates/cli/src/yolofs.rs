@@ -7,6 +7,7 @@ mod mount;
 mod prewarmer;
 mod snapshotter;
 mod status;
+mod top;
 mod umount;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ enum YolofsCommand {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
+    Top(top::TopArgs),
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter::SnapshotterArgs),
     Completions(CompletionsArgs),
@@ -57,6 +59,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
+        YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Snapshotter(command) => snapshotter::run(command, &args.store),
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),

@@ -23,6 +23,18 @@ pub enum LocalError {
         /// The path as it was given.
         path: PathBuf,
     },
+    /// The path leads elsewhere than where the source was opened.
+    #[error(
+        "{} was opened at {}: give the path without symbolic links",
+        path.display(),
+        place.display()
+    )]
+    Elsewhere {
+        /// The path as it was given.
+        path: PathBuf,
+        /// The directory that was opened.
+        place: PathBuf,
+    },
     /// A file of a chain of disk images cannot be opened.
     #[error("cannot open the disk image {name:?}, which {wanted_by:?} is based on")]
     Backing {

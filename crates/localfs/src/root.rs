@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -128,6 +128,69 @@ impl SourceRoot {
             files: Vec::new(),
             warnings: Vec::new(),
         })
+    }
+
+    /// Returns the source that was opened earlier, by this process or another: `dir` is the
+    /// descriptor that it had then ([`AsFd`]), `label` what it was called.
+    ///
+    /// # Errors
+    /// If the label is none, or the disk image is no longer one that can be served.
+    pub fn resume(dir: OwnedFd, label: &[u8]) -> Result<Self, LocalError> {
+        let not_one = || LocalError::NotASource {
+            path: OsStr::from_bytes(label).into(),
+        };
+        let (prefix, path) = label
+            .iter()
+            .position(|byte| *byte == b':')
+            .map(|colon| {
+                (
+                    &label[..=colon],
+                    Path::new(OsStr::from_bytes(&label[colon + 1..])),
+                )
+            })
+            .ok_or_else(not_one)?;
+        let (kind, files, warnings) = match prefix {
+            b"dir:" => (SourceKind::Tree, Vec::new(), Vec::new()),
+            b"disk:" => {
+                let name = path.file_name().ok_or_else(not_one)?.to_os_string();
+                let chain = qcow2::chain(&dir, name.as_bytes())?;
+                let format = chain.format;
+                let kind = SourceKind::Disk { name, format };
+                (kind, chain.files, chain.warnings)
+            }
+            _ => return Err(not_one()),
+        };
+        Ok(Self {
+            dir,
+            path: path.to_path_buf(),
+            kind,
+            files,
+            warnings,
+        })
+    }
+
+    /// Returns the label of a source of which only the descriptor and the canonical path are
+    /// known. Nothing is looked up by that path: the source may be covered by its own mount.
+    ///
+    /// # Errors
+    /// If the descriptor is that of another place.
+    pub fn label_of(dir: BorrowedFd<'_>, path: &Path) -> Result<OsString, LocalError> {
+        let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let place = fs::read_link(link).map_err(|source| LocalError::Open {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        let prefix = if place == path {
+            "dir:"
+        } else if path.parent() == Some(place.as_path()) {
+            "disk:"
+        } else {
+            let path = path.to_path_buf();
+            return Err(LocalError::Elsewhere { path, place });
+        };
+        let mut label = OsString::from(prefix);
+        label.push(path);
+        Ok(label)
     }
 
     /// Returns the canonical path it was opened by.

@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
@@ -325,5 +327,28 @@ proptest! {
             let tree = scan(&root, |_| ()).unwrap().tree;
             prop_assert_eq!(names(&tree), ["image"]);
         }
+    }
+}
+
+#[test]
+fn a_source_is_resumed_by_its_descriptor_and_label() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    fs::write(path.join("disk.raw"), [7; 4096]).unwrap();
+    for given in [path.clone(), path.join("disk.raw")] {
+        let opened = SourceRoot::open(&given).unwrap();
+        let fd = opened.as_fd();
+        let label = SourceRoot::label_of(fd, &given).unwrap();
+        assert_eq!(label, opened.label());
+        let again = fd.try_clone_to_owned().unwrap();
+        let again = SourceRoot::resume(again, label.as_bytes()).unwrap();
+        assert_eq!((again.kind(), again.path()), (opened.kind(), opened.path()));
+        assert_eq!(again.id(), opened.id());
+        let elsewhere = SourceRoot::label_of(fd, &path.join("a/b/c")).unwrap_err();
+        assert!(elsewhere.to_string().contains("symbolic links"));
+    }
+    for label in [&b""[..], b"dir", b"file:/x", b"disk:/"] {
+        let fd = fs::File::open(&path).unwrap().into();
+        assert!(SourceRoot::resume(fd, label).is_err());
     }
 }

@@ -14,7 +14,6 @@ pub mod mount;
 pub mod net;
 pub mod passing;
 pub mod pidfd;
-pub mod process;
 pub mod read;
 pub mod stat;
 pub mod xattr;

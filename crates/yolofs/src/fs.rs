@@ -11,6 +11,7 @@ mod diversion;
 mod error;
 mod injected;
 mod names;
+mod sample;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -33,6 +34,7 @@ use counters::Tally;
 use demand::Demand;
 use diversion::Diversions;
 use injected::Injected;
+pub(crate) use sample::Sample;
 
 /// Returns the number by which the kernel knows a file, and which `stat` shows: the index in the
 /// tree and one, because FUSE gives the root number 1.
@@ -95,6 +97,7 @@ pub struct FileSystem {
     tally: Tally,
     diversions: Diversions,
     injected: Injected,
+    sample: Sample,
     demand: Demand,
 }
 
@@ -115,6 +118,7 @@ impl FileSystem {
             tally: Tally::default(),
             diversions: Diversions::default(),
             injected: Injected::default(),
+            sample: Sample::default(),
             demand: Demand::default(),
         }
     }
@@ -196,6 +200,9 @@ impl FileSystem {
         let pages = self.injected.counts();
         counters.injected_pages = pages.injected;
         counters.evicted_pages = pages.evicted;
+        let sample = self.sample.counts();
+        counters.sampled_blocks = sample.held_back;
+        counters.sampled_asked = sample.asked;
         counters
     }
 
@@ -237,6 +244,11 @@ impl FileSystem {
 
     pub(crate) const fn injected(&self) -> &Injected {
         &self.injected
+    }
+
+    /// Returns the blocks that are held back from the page cache.
+    pub(crate) const fn sample(&self) -> &Sample {
+        &self.sample
     }
 
     pub(crate) const fn demand(&self) -> &Demand {

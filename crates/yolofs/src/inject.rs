@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use blocks::{
 
 use rawio::cached::cached_pages;
 
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, Sample};
 use crate::notify::Told;
 use crate::prewarm::{PrewarmError, PrewarmOptions, PrewarmReport, Progress, Walker};
 use crate::serving::Serving;
@@ -98,6 +99,9 @@ pub(crate) fn push(
     if fs.injected().any() || serving.took_over() {
         report.present_bytes = leave_out_present(&mut jobs, walker);
     }
+    if let Some(one_in) = options.hold_back {
+        jobs = hold_back(&jobs, fs.sample(), one_in);
+    }
     let progress = Progress {
         bytes: report.present_bytes,
         bytes_total: total,
@@ -161,6 +165,16 @@ fn jobs(extents: &[Extent], mut key: impl FnMut(FileId) -> Option<FileKey>) -> V
         }
     }
     jobs
+}
+
+/// Leaves out a sample of the blocks, and notes it.
+fn hold_back(jobs: &[Job], sample: &Sample, one_in: NonZeroU32) -> Vec<Job> {
+    let runs = |job: &Job| {
+        let key = job.key;
+        let runs = sample.hold_back(key.file, job.range, one_in);
+        runs.into_iter().map(move |range| Job { key, range })
+    };
+    jobs.iter().flat_map(runs).collect()
 }
 
 /// Leaves out the jobs whose pages the kernel still has from an earlier prewarm, and returns how

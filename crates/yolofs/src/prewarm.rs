@@ -9,6 +9,7 @@
 mod names;
 mod walk;
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,9 @@ pub struct PrewarmOptions<'a> {
     pub deadline: Option<Instant>,
     /// Hold no more files than this by descriptors. The limit of the process holds in any case.
     pub max_pins: Option<u64>,
+    /// Hold one in so many blocks back: how many of these a boot asks for tells how much of what
+    /// was pushed was needed ([`Counters::sampled_asked`](crate::Counters)).
+    pub hold_back: Option<NonZeroU32>,
     /// Is called now and then, on the thread that prewarms.
     pub progress: Option<&'a dyn Fn(Progress)>,
 }
@@ -75,6 +79,7 @@ impl std::fmt::Debug for PrewarmOptions<'_> {
             .field("budget_bytes", &self.budget_bytes)
             .field("deadline", &self.deadline)
             .field("max_pins", &self.max_pins)
+            .field("hold_back", &self.hold_back)
             .finish_non_exhaustive()
     }
 }

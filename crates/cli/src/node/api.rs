@@ -5,6 +5,8 @@
 //! and the time that each may take. A connection carries one request: whoever holds a connection
 //! open holds a place, and places are few.
 
+#[cfg(test)]
+mod docs;
 mod listen;
 mod reply;
 mod requests;

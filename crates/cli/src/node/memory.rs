@@ -15,7 +15,7 @@ use crate::yolofs::{BootChoice, ModeArg};
 
 /// The list, and what the node would be asked to do beside it.
 #[derive(Debug, Default)]
-pub(super) struct MemoryNode {
+pub(crate) struct MemoryNode {
     state: Mutex<State>,
 }
 
@@ -26,6 +26,16 @@ struct State {
 }
 
 impl MemoryNode {
+    /// Puts a mount there as it is.
+    pub(crate) fn put(&self, view: MountView) {
+        let text = serde_json::json!({
+            "source": view.status.source, "mountpoint": view.status.mountpoint, "store": "/s",
+        });
+        let spec = serde_json::from_value(text).unwrap();
+        let id = view.status.id.clone();
+        self.state.lock().mounts.insert(id, (spec, view));
+    }
+
     fn with<T>(
         &self,
         id: &str,
@@ -39,7 +49,7 @@ impl MemoryNode {
 }
 
 /// Returns a mount with a number of its own in every field that counts something.
-pub(super) fn busy_mount(mountpoint: &str) -> MountView {
+pub(crate) fn busy_mount(mountpoint: &str) -> MountView {
     let text = serde_json::json!({"source": "/srv/a", "mountpoint": mountpoint, "store": "/s"});
     let spec = serde_json::from_value(text).unwrap();
     let mut view = view_of(&spec);
@@ -58,8 +68,43 @@ pub(super) fn busy_mount(mountpoint: &str) -> MountView {
         served.fallthrough_bytes = 12 * 4096;
         served.divergence_permille = 25;
         served.diverted_files = 1;
+        served.late_answers = 7;
+        served.hung_threads = 3;
     }
     view
+}
+
+/// Returns what a node tells at two moments, two seconds apart: `a` is read from, `b` loses its
+/// worker, `c` has a new worker and drifts, `new` was not there before.
+pub(crate) fn two_sights() -> [(NodeView, Vec<MountView>); 2] {
+    let node = MemoryNode::default();
+    let [mut a, mut b, mut c] = ["/mnt/a", "/mnt/b", "/mnt/c"].map(busy_mount);
+    let count = |mount: &mut MountView, reads, bytes| {
+        if let Some(served) = &mut mount.status.served {
+            *served.requests.entry("read".to_owned()).or_default() += reads;
+            served.fallthrough_bytes += bytes;
+        }
+    };
+    count(&mut c, 100, 0);
+    for mount in [&a, &b, &c] {
+        node.put(mount.clone());
+    }
+    let before = (node.node(), node.mounts());
+    count(&mut a, 100, 4 << 20);
+    b.status.state = "restarting".to_owned();
+    b.status.served = None;
+    b.restarts = 3;
+    c.restarts = 0;
+    c.status.served = Some(ServedStatus {
+        hits: 10,
+        divergence_permille: 300,
+        ..ServedStatus::default()
+    });
+    count(&mut c, 10, 0);
+    for mount in [a, b, c, busy_mount("/mnt/new")] {
+        node.put(mount);
+    }
+    [before, (node.node(), node.mounts())]
 }
 
 fn boot(choice: &BootChoice) -> Option<BootStatus> {

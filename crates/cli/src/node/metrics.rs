@@ -13,7 +13,7 @@ mod table;
 mod tests;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::view::{MountView, NodeView};
 use process::Memory;
@@ -98,6 +98,22 @@ pub(super) fn page(node: NodeView, mounts: Vec<MountView>, answers: BTreeMap<u16
     page
 }
 
+impl Seen {
+    /// Returns the mounts that have series of their own: one for each mount point, and none that
+    /// is unmounted and still in use, because another may have its place. Series that are there
+    /// twice make Prometheus refuse the page.
+    fn listed(&self) -> impl Iterator<Item = &MountView> {
+        let mut places = HashSet::new();
+        let there = self
+            .mounts
+            .iter()
+            .filter(|mount| mount.status.state != "leaving");
+        let once =
+            there.filter(move |mount| places.insert(mount.status.mountpoint.to_string_lossy()));
+        once.take(MOUNTS_MAX)
+    }
+}
+
 impl Metric {
     fn samples(&self, seen: &Seen) -> Vec<Sample> {
         let read = match self.read {
@@ -105,7 +121,7 @@ impl Metric {
             Read::Mount(read) => read,
         };
         let mut samples = Vec::new();
-        for mount in seen.mounts.iter().take(MOUNTS_MAX) {
+        for mount in seen.listed() {
             for mut sample in read(mount) {
                 let mountpoint = mount.status.mountpoint.to_string_lossy().into_owned();
                 sample.labels.insert(0, ("mountpoint", mountpoint));

@@ -128,6 +128,10 @@ pub struct Counters {
     pub injected_pages: u64,
     /// Of these, pages that the kernel asked for again: it had dropped them.
     pub evicted_pages: u64,
+    /// Blocks that were held back from the page cache, as a sample of what is needed.
+    pub sampled_blocks: u64,
+    /// Of these, blocks that were asked for.
+    pub sampled_asked: u64,
 }
 
 impl Counters {

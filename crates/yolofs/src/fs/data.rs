@@ -72,7 +72,9 @@ impl FileSystem {
         let len = buf.len() as u64;
         let result = self.serve(Request::Read, || {
             if path == CachePath::Through {
-                self.injected.asked(file, BlockRange::covering(offset, len));
+                let asked = BlockRange::covering(offset, len);
+                self.injected.asked(file, asked);
+                self.sample.asked(file, asked);
             }
             let warmth = self.warmth(file, offset, len);
             let read = self.follow(file, |key| self.source.read_at(key, offset, buf))?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::num::NonZeroU32;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -143,6 +144,33 @@ fn drop_pages(file: &File, range: BlockRange) {
     let bytes = |n: u64| i64::try_from(n * 4096).unwrap();
     let (offset, len) = (bytes(range.start().0), bytes(range.len()));
     posix_fadvise(file, offset, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+}
+
+#[test]
+fn a_sample_is_held_back_and_tells_what_is_needed() {
+    undisturbed(|| {
+        let (files, plan) = one_file(1000);
+        let image = memory_image(&files, &plan);
+        let mounted = Mounted::without_readahead(files.file_system(Mode::Lower));
+        let options = PrewarmOptions {
+            hold_back: NonZeroU32::new(10),
+            ..PrewarmOptions::default()
+        };
+        let report = mounted.mount().prewarm(&plan, &image, &options).unwrap();
+        let counters = mounted.mount().counters();
+        let held_back = counters.sampled_blocks;
+        assert!((50..200).contains(&held_back), "{counters:?}");
+        assert_eq!(report.injected_bytes, (1000 - held_back) * 4096);
+        // A boot that reads the first half of the file.
+        let mut half = vec![0; 500 * 4096];
+        let file = File::open(mounted.path("file")).unwrap();
+        file.read_exact_at(&mut half, 0).unwrap();
+        assert_eq!(half, pattern(1, 1000 * 4096)[..half.len()]);
+        let counters = mounted.mount().counters();
+        assert!(counters.sampled_asked > 0 && counters.sampled_asked < held_back);
+        assert_eq!(counters.bytes_read, counters.sampled_asked * 4096);
+        assert_eq!(counters.evicted_pages, 0);
+    });
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The table of metrics. Names follow Prometheus' habits: base units, `_total` for counters.
 
 use super::super::view::MountView;
-use super::MOUNTS_MAX;
 use super::{Kind, Metric, Read, Sample, Seen};
 use crate::status::{BootStatus, ServedStatus};
 
@@ -113,9 +112,9 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Gauge,
         unit: "mounts",
         labels: &[],
-        help: "Mounts without series of their own, because there are more than 1024.",
+        help: "Mounts without series of their own: unmounted and still in use, or beyond the first 1024.",
         question: "Do I see all mounts?",
-        read: Read::Node(|seen| one(seen.mounts.len().saturating_sub(MOUNTS_MAX) as u64)),
+        read: Read::Node(|seen| one((seen.mounts.len() - seen.listed().count()) as u64)),
     },
     Metric {
         name: "yolofs_api_requests_total",
@@ -260,6 +259,24 @@ pub(super) static METRICS: &[Metric] = &[
         help: "Files that changed while they were mounted.",
         question: "Does someone write to the source?",
         read: Read::Mount(|mount| served(mount, |served| served.diverted_files)),
+    },
+    Metric {
+        name: "yolofs_mount_late_answers_total",
+        kind: Counter,
+        unit: "questions",
+        labels: &["mountpoint"],
+        help: "Questions that the source did not answer within the deadline.",
+        question: "Does the source hang?",
+        read: Read::Mount(|mount| served(mount, |served| served.late_answers)),
+    },
+    Metric {
+        name: "yolofs_mount_hung_threads",
+        kind: Gauge,
+        unit: "threads",
+        labels: &["mountpoint"],
+        help: "Threads that wait for such an answer still.",
+        question: "Does the source hang now?",
+        read: Read::Mount(|mount| served(mount, |served| served.hung_threads)),
     },
     Metric {
         name: "yolofs_mount_boot_bytes",

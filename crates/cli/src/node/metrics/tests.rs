@@ -124,6 +124,8 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_read_bytes_total", origin("source"), 49_152.0),
         ("yolofs_mount_divergence_ratio", None, 0.025),
         ("yolofs_mount_diverted_files_total", None, 1.0),
+        ("yolofs_mount_late_answers_total", None, 7.0),
+        ("yolofs_mount_hung_threads", None, 3.0),
         ("yolofs_mount_boot_bytes", None, 484.0 * 4096.0),
         ("yolofs_mount_stale_bytes", None, 5.0 * 4096.0),
         ("yolofs_mount_stale_files", None, 4.0),
@@ -146,6 +148,29 @@ fn what_a_path_may_contain_survives() {
         .find(|(name, ..)| name == "yolofs_mount_info")
         .unwrap();
     assert_eq!(labels["mountpoint"], odd);
+}
+
+#[test]
+fn no_series_is_there_twice() {
+    let mut left = busy_mount("/mnt/a");
+    left.status.id = "another".to_owned();
+    left.status.state = "leaving".to_owned();
+    let twin = busy_mount("/mnt/b");
+    let page = page_of(vec![left, busy_mount("/mnt/a"), busy_mount("/mnt/b"), twin]);
+    let mut names = BTreeSet::new();
+    for line in page.lines() {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        assert!(line.starts_with('#') || names.insert(series), "{line}");
+    }
+    assert!(
+        page.contains("yolofs_mount_serving{mountpoint=\"/mnt/a\"} 1\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("yolofs_mounts{state=\"leaving\"} 1\n"),
+        "{page}"
+    );
+    assert!(page.contains("yolofs_mounts_unlisted 2\n"), "{page}");
 }
 
 #[test]

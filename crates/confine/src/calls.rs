@@ -1,0 +1,154 @@
+//! The system calls that a process may make, by seccomp.
+//!
+//! What a call is there for stands in the [lists]. There are three kinds:
+//!
+//! - *Listed* calls are allowed, some with certain arguments only.
+//! - What only an intruder would do, such as to execute a program or to mount, **kills** the
+//!   process. Nothing of ours does it after the start, and an intruder gets no second try; the
+//!   mounts are taken over by a successor.
+//! - Every other call is **refused with `ENOSYS`**, as by a kernel that does not know it. Killing
+//!   would let a new C library that tries a new call first take the mounts away, and `EPERM`
+//!   would keep it from trying the old one then. A call that our own code lacks must not hide
+//!   like this: tests have it kill the process ([`Unlisted::Kills`]).
+
+mod lists;
+
+use std::collections::BTreeMap;
+
+use nix::errno::Errno;
+use nix::unistd::getpid;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+};
+
+use crate::ConfineError;
+use lists::{Argument, Call, Is};
+
+/// What a process does with its system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Serves mounts that others make and take away.
+    Serve,
+    /// Serves mounts and unmounts them.
+    ServeAndUnmount,
+}
+
+/// What becomes of a call that is in no list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unlisted {
+    /// It fails with `ENOSYS`.
+    #[default]
+    Refused,
+    /// It kills the process with `SIGSYS`, so that a test sees it.
+    Kills,
+}
+
+/// Allows the process, with all threads that it has and will have, the calls of a set, for ever.
+///
+/// # Errors
+/// If the kernel refuses, or a thread has a filter of its own.
+pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
+    let otherwise = match unlisted {
+        Unlisted::Refused => SeccompAction::Errno(Errno::ENOSYS as u32),
+        Unlisted::Kills => SeccompAction::KillProcess,
+    };
+    let mut allowed: Vec<&[Call]> = lists::SERVE.iter().map(|group| group.calls).collect();
+    if set == Set::ServeAndUnmount {
+        allowed.extend(lists::UNMOUNT.iter().map(|group| group.calls));
+    }
+    allowed.push(lists::REPLACED.calls);
+    // The strictest of all filters decides, so the order does not matter. Each is a program of
+    // its own because a program has one answer for what it lists and one for the rest.
+    let filters = [
+        program(&allowed, SeccompAction::Allow, otherwise)?,
+        program(
+            &[lists::REPLACED.calls],
+            SeccompAction::Errno(Errno::ENOSYS as u32),
+            SeccompAction::Allow,
+        )?,
+        program(
+            &[lists::NEVER.calls],
+            SeccompAction::KillProcess,
+            SeccompAction::Allow,
+        )?,
+    ];
+    // The strictest last: the two before it would be refused by it.
+    for filter in filters.iter().rev() {
+        match apply_filter_all_threads(filter) {
+            Err(seccompiler::Error::Seccomp(error))
+                if error.raw_os_error() == Some(Errno::EINVAL as i32) =>
+            {
+                log::warn!("this kernel filters no system calls: the process may make any");
+                return Ok(());
+            }
+            applied => applied?,
+        }
+    }
+    let calls: usize = allowed.iter().map(|calls| calls.len()).sum();
+    log::debug!("confined to {calls} system calls; others are {unlisted:?}");
+    Ok(())
+}
+
+/// Compiles lists of calls: `listed` is what becomes of them, `otherwise` of all others.
+fn program(
+    lists: &[&[Call]],
+    listed: SeccompAction,
+    otherwise: SeccompAction,
+) -> Result<BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in lists.iter().copied().flatten() {
+        let ways = call.only.iter().map(|argument| rule(*argument));
+        let ways = ways.collect::<Result<Vec<_>, _>>()?;
+        rules.insert(call.number, ways);
+    }
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    SeccompFilter::new(rules, otherwise, listed, arch)?.try_into()
+}
+
+/// One way in which a call is meant.
+fn rule(argument: Argument) -> Result<SeccompRule, BackendError> {
+    let (operator, value) = match argument.is {
+        Is::Exactly(value) => (SeccompCmpOp::Eq, value),
+        Is::With(bits) => (SeccompCmpOp::MaskedEq(bits), bits),
+        Is::Without(bits) => (SeccompCmpOp::MaskedEq(bits), 0),
+        Is::ThisProcess => (
+            SeccompCmpOp::Eq,
+            u64::from(getpid().as_raw().unsigned_abs()),
+        ),
+    };
+    let width = SeccompCmpArgLen::Dword;
+    let condition = SeccompCondition::new(argument.index, width, operator, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_list_compiles() {
+        for group in lists::SERVE.iter().chain(lists::UNMOUNT) {
+            program(&[group.calls], SeccompAction::Allow, SeccompAction::Trap).unwrap();
+        }
+        program(
+            &[lists::NEVER.calls],
+            SeccompAction::Trap,
+            SeccompAction::Allow,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn no_call_is_in_two_lists() {
+        let mut seen = HashSet::new();
+        let groups = lists::SERVE.iter().chain(lists::UNMOUNT);
+        for group in groups.chain([&lists::REPLACED, &lists::NEVER]) {
+            assert!(!group.why.is_empty());
+            for call in group.calls {
+                assert!(seen.insert(call.number), "{} twice", call.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The files that a process may open, by Landlock.
+//!
+//! Landlock looks at the path by which a file is opened. Descriptors that the process has already
+//! keep what they can, and files that are opened as paths only (`O_PATH`) need no right. It also
+//! forbids everything that changes the table of mounts, whatever capabilities there are: who has
+//! to unmount cannot have it.
+//!
+//! The kernel may know less of it than is asked for, or nothing: then the rest is what counts.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr as _,
+    RulesetCreatedAttr as _, Scope, path_beneath_rules,
+};
+
+use crate::ConfineError;
+
+/// The newest version of Landlock that is made use of (Linux 6.12).
+const NEWEST: ABI = ABI::V6;
+
+/// What may be opened for reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Whatever permissions allow. For who is handed descriptors of places that nobody knows when
+    /// the process starts.
+    All,
+    /// What is beneath these paths, and beneath those that may be written.
+    Beneath(Vec<PathBuf>),
+}
+
+/// Which files may be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// For reading.
+    pub reads: Reads,
+    /// For writing, making and removing: what is beneath these paths. One that does not exist is
+    /// left out.
+    pub writes: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Confines the calling thread, and all that it starts, to these files. Nothing can be
+    /// executed, no port be opened or called, and nobody outside be signalled.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn confine(&self) -> Result<(), ConfineError> {
+        let change: BitFlags<AccessFs> = AccessFs::from_write(NEWEST);
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let governed = match self.reads {
+            Reads::All => change | AccessFs::Execute,
+            Reads::Beneath(_) => AccessFs::from_all(NEWEST),
+        };
+        let rules = Ruleset::default()
+            .handle_access(governed)?
+            .handle_access(AccessNet::from_all(NEWEST))?
+            .scope(Scope::from_all(NEWEST))?
+            .create()?;
+        let rules = match &self.reads {
+            Reads::All => rules.add_rules(path_beneath_rules(&self.writes, change))?,
+            Reads::Beneath(places) => rules
+                .add_rules(path_beneath_rules(places, read))?
+                .add_rules(path_beneath_rules(&self.writes, read | change))?,
+        };
+        let status = rules.restrict_self()?;
+        log::debug!("confined to files by Landlock: {:?}", status.ruleset);
+        Ok(())
+    }
+}

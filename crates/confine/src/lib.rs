@@ -1,0 +1,61 @@
+//! Takes from a process what it does not need.
+//!
+//! Who serves a mount reads boot images that came from a registry and answers requests of
+//! whatever runs in a container. Should one of them find a hole in it, that must not be a way to
+//! the rest of the machine. So a serving process gives up, before it serves:
+//!
+//! - all [capabilities](capabilities) but those it names, and any way to new ones
+//!   (`no_new_privs`);
+//! - the [files](files) it does not read or write, by Landlock, as far as the kernel knows it;
+//! - the [system calls](calls) it does not make, by seccomp.
+//!
+//! [`Confinement::apply`] does all of it, in a process that has one thread yet. A process that
+//! must confine itself in steps calls the modules' functions one by one.
+
+#![forbid(unsafe_code)]
+
+pub mod calls;
+pub mod capabilities;
+mod error;
+pub mod files;
+
+use nix::sys::prctl::set_no_new_privs;
+
+pub use calls::{Set, Unlisted};
+pub use caps::Capability;
+pub use error::ConfineError;
+pub use files::{Files, Reads};
+
+/// What a process keeps.
+#[derive(Clone, Debug)]
+pub struct Confinement {
+    /// The capabilities that it keeps, if it has them.
+    pub capabilities: Vec<Capability>,
+    /// The files that it may open.
+    pub files: Files,
+    /// The system calls that it may make.
+    pub calls: Set,
+    /// What becomes of other calls.
+    pub unlisted: Unlisted,
+}
+
+impl Confinement {
+    /// Confines the process, for ever, and everything that it starts.
+    ///
+    /// # Errors
+    /// If the process has more than one thread: the others would stay as they are. If the kernel
+    /// refuses; the process may then be confined in part, and should not go on.
+    pub fn apply(&self) -> Result<(), ConfineError> {
+        let threads = std::fs::read_dir("/proc/self/task")
+            .map_err(ConfineError::step("counting threads"))?
+            .count();
+        if threads != 1 {
+            return Err(ConfineError::Threads(threads));
+        }
+        capabilities::keep_only(&self.capabilities)?;
+        set_no_new_privs()
+            .map_err(|errno| ConfineError::step("giving up new privileges")(errno.into()))?;
+        self.files.confine()?;
+        calls::allow_only(self.calls, self.unlisted)
+    }
+}

@@ -1,0 +1,188 @@
+//! A process that confines itself and does one deed: `confined-deed NAME DIRECTORY`.
+
+#![expect(clippy::unwrap_used, reason = "part of a test, which may panic")]
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use confine::{Capability, Confinement, Files, Reads, Set, Unlisted};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::getppid;
+
+fn main() {
+    let [name, place] = [1, 2].map(|index| std::env::args().nth(index).unwrap());
+    let place = PathBuf::from(place);
+    let deed = deeds().into_iter().find(|deed| deed.name == name).unwrap();
+    let confinement = Confinement {
+        capabilities: vec![Capability::CAP_DAC_READ_SEARCH],
+        files: Files {
+            reads: (deed.reads)(&place),
+            writes: vec![place.join("write")],
+        },
+        calls: deed.set,
+        unlisted: deed.unlisted,
+    };
+    confinement.apply().unwrap();
+    match (deed.act)(&place) {
+        Ok(()) => println!("done"),
+        Err(error) => println!("failed {:?}", error.raw_os_error()),
+    }
+}
+
+struct Deed {
+    name: &'static str,
+    set: Set,
+    reads: fn(&Path) -> Reads,
+    unlisted: Unlisted,
+    act: fn(&Path) -> io::Result<()>,
+}
+
+fn beneath(place: &Path) -> Reads {
+    Reads::Beneath(vec![place.join("read"), "/proc".into()])
+}
+
+fn all(_: &Path) -> Reads {
+    Reads::All
+}
+
+const fn deed(name: &'static str, act: fn(&Path) -> io::Result<()>) -> Deed {
+    Deed {
+        name,
+        set: Set::Serve,
+        reads: beneath,
+        unlisted: Unlisted::Kills,
+        act,
+    }
+}
+
+fn deeds() -> Vec<Deed> {
+    vec![
+        deed("work", work),
+        deed("read outside", |place| {
+            fs::read(place.join("outside")).map(drop)
+        }),
+        Deed {
+            reads: all,
+            ..deed("read outside, where that is allowed", |place| {
+                fs::read(place.join("outside")).map(drop)
+            })
+        },
+        deed("list outside", |place| fs::read_dir(place).map(drop)),
+        deed("write where it may only read", |place| {
+            fs::write(place.join("read/new"), "").map(drop)
+        }),
+        Deed {
+            reads: all,
+            ..deed("write outside", |place| {
+                fs::write(place.join("outside"), "")
+            })
+        },
+        Deed {
+            reads: all,
+            ..deed("remove outside", |place| {
+                fs::remove_file(place.join("outside"))
+            })
+        },
+        deed("open a port", |_| {
+            TcpListener::bind("127.0.0.1:0").map(drop)
+        }),
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("open a port, refused", |_| {
+                TcpListener::bind("127.0.0.1:0").map(drop)
+            })
+        },
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("call a socket", |place| {
+                UnixStream::connect(place.join("socket")).map(drop)
+            })
+        },
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("signal another process", |_| {
+                Ok(kill(getppid(), Signal::SIGCONT)?)
+            })
+        },
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("change a file's owner", |place| {
+                chown(place.join("write"), Some(1), None)
+            })
+        },
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("unmount", |place| {
+                Ok(umount2(&place.join("write"), MntFlags::MNT_DETACH)?)
+            })
+        },
+        deed("execute", |_| Command::new("/bin/true").status().map(drop)),
+        deed("mount", |place| {
+            let place = &place.join("write");
+            let none = None::<&str>;
+            Ok(mount(none, place, Some("tmpfs"), MsFlags::empty(), none)?)
+        }),
+        deed("look into another process", |_| {
+            let (mut byte, place) = (
+                [0],
+                RemoteIoVec {
+                    base: 0x1000,
+                    len: 1,
+                },
+            );
+            let mut local = [io::IoSliceMut::new(&mut byte)];
+            Ok(process_vm_readv(getppid(), &mut local, &[place]).map(drop)?)
+        }),
+        deed("leave for a namespace", |_| {
+            Ok(unshare(CloneFlags::CLONE_NEWNS)?)
+        }),
+    ]
+}
+
+/// What a process that serves does all day.
+fn work(place: &Path) -> io::Result<()> {
+    assert_eq!(fs::read(place.join("read/file"))?, b"content");
+    assert_eq!(fs::read_dir(place.join("read"))?.count(), 1);
+    let file = place.join("write/file");
+    fs::write(&file, vec![7; 1 << 20])?;
+    fs::rename(&file, place.join("write/renamed"))?;
+    fs::remove_file(place.join("write/renamed"))?;
+    let socket = place.join("write/socket");
+    let listener = UnixListener::bind(&socket)?;
+    drop(listener);
+    let threads: Vec<_> = (0..4)
+        .map(|number| std::thread::spawn(move || vec![number; 4 << 20].len()))
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), 4 << 20);
+    }
+    assert!(std::panic::catch_unwind(|| panic!("part of the test")).is_err());
+    let (mut reader, mut writer) = io::pipe()?;
+    writer.write_all(b"x")?;
+    reader.read_exact(&mut [0])?;
+
+    // This thread, and one that it starts.
+    let status = || fs::read_to_string("/proc/thread-self/status").unwrap();
+    for status in [status(), std::thread::spawn(status).join().unwrap()] {
+        for expected in [
+            // CAP_DAC_READ_SEARCH is number 2.
+            "CapPrm:\t0000000000000004",
+            "CapEff:\t0000000000000004",
+            "CapBnd:\t0000000000000004",
+            "CapInh:\t0000000000000000",
+            "NoNewPrivs:\t1",
+            "Seccomp:\t2",
+        ] {
+            assert!(status.contains(expected), "{expected}\n{status}");
+        }
+    }
+    Ok(())
+}

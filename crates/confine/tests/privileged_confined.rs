@@ -1,0 +1,109 @@
+//! What a confined process can do, and what it cannot. Each deed is done by a process of its own
+//! (`deed/main.rs`).
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use confine::{Confinement, Files, Reads, Set, Unlisted};
+use nix::sys::signal::Signal;
+
+/// A directory for a deed.
+fn place() -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    for dir in ["read", "write"] {
+        fs::create_dir(place.path().join(dir)).unwrap();
+    }
+    fs::write(place.path().join("read/file"), "content").unwrap();
+    File::create(place.path().join("outside")).unwrap();
+    place
+}
+
+/// Does a deed and returns how that ended: `done`, `failed` with a number, or `killed`.
+fn outcome(name: &str) -> String {
+    let place = place();
+    let output = Command::new(env!("CARGO_BIN_EXE_confined-deed"))
+        .arg(name)
+        .arg(place.path())
+        .output()
+        .unwrap();
+    if output.status.signal() == Some(Signal::SIGSYS as i32) {
+        return "killed".to_owned();
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{name}: {:?}\n{why}",
+        output.status
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn privileged_a_confined_process_does_what_serving_takes() {
+    assert_eq!(outcome("work"), "done");
+    assert_eq!(outcome("read outside, where that is allowed"), "done");
+}
+
+#[test]
+fn privileged_a_confined_process_opens_nothing_outside() {
+    let denied = format!("failed {:?}", Some(nix::libc::EACCES));
+    for name in [
+        "read outside",
+        "list outside",
+        "write where it may only read",
+        "write outside",
+        "remove outside",
+    ] {
+        assert_eq!(outcome(name), denied, "{name}");
+    }
+}
+
+#[test]
+fn privileged_what_is_in_no_list_is_refused_as_unknown() {
+    let unknown = format!("failed {:?}", Some(nix::libc::ENOSYS));
+    for name in [
+        "open a port, refused",
+        "call a socket",
+        "signal another process",
+        "change a file's owner",
+        "unmount",
+    ] {
+        assert_eq!(outcome(name), unknown, "{name}");
+    }
+    assert_eq!(outcome("open a port"), "killed");
+}
+
+#[test]
+fn privileged_what_only_an_intruder_does_is_the_end() {
+    for name in [
+        "execute",
+        "mount",
+        "look into another process",
+        "leave for a namespace",
+    ] {
+        assert_eq!(outcome(name), "killed", "{name}");
+    }
+}
+
+#[test]
+fn a_process_with_threads_is_not_confined_by_halves() {
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || held.recv().is_err());
+    let confinement = Confinement {
+        capabilities: Vec::new(),
+        files: Files {
+            reads: Reads::All,
+            writes: Vec::new(),
+        },
+        calls: Set::Serve,
+        unlisted: Unlisted::Refused,
+    };
+    let error = confinement.apply().unwrap_err();
+    assert!(matches!(error, confine::ConfineError::Threads(2..)));
+    drop(hold);
+    assert!(thread.join().unwrap());
+}
