@@ -28,8 +28,9 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watch the node and its mounts
 ///
-/// Shows reads and bytes from the source per second, hits, divergence, state and restarts of each
-/// mount. Keys: q quits, n, t, r, h, s, d and x sort (again: the other way round), arrows scroll.
+/// Shows for each mount its state, reads and bytes from the source per second, the share of bytes
+/// that came from the boot image (what is in the page cache included), divergence and restarts.
+/// Keys: q quits, n, t, r, b, s, d and x sort (again: the other way round), arrows scroll.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TopArgs {
     /// Look for one interval, print a table and end; so it does without a terminal, too

@@ -39,8 +39,8 @@ pub(super) struct Row {
     pub(super) mountpoint: String,
     pub(super) state: String,
     reads_per_second: Option<f64>,
-    /// Hits, and all runs of blocks that were asked for since it was mounted.
-    hits: Option<(u64, u64)>,
+    /// Bytes from the boot image, and all bytes, since it was mounted.
+    from_boot: Option<(u64, u64)>,
     source_bytes_per_second: Option<f64>,
     pub(super) divergence_permille: Option<u64>,
     restarts: u64,
@@ -61,20 +61,30 @@ impl Row {
             mountpoint: mount.status.mountpoint.to_string_lossy().into_owned(),
             state: mount.status.state.clone(),
             reads_per_second: rate(|served| served.requests.get("read").copied().unwrap_or(0)),
-            hits: served.map(|served| (served.hits, served.hits + served.misses)),
+            from_boot: from_boot(mount),
             source_bytes_per_second: rate(|served| served.fallthrough_bytes),
             divergence_permille: served.map(|served| served.divergence_permille),
             restarts: mount.restarts,
         }
     }
 
-    fn hit_ratio(&self) -> f64 {
-        match self.hits {
-            Some((hits, all)) if all > 0 => hits as f64 / all as f64,
+    fn boot_share(&self) -> f64 {
+        match self.from_boot {
+            Some((boot, all)) if all > 0 => boot as f64 / all as f64,
             _ => -1.0,
         }
     }
 }
+
+/// Returns how many bytes came from the boot image, and how many there were. What was pushed into
+/// the page cache counts as having come from it: the kernel does not tell who reads it there.
+fn from_boot(mount: &MountView) -> Option<(u64, u64)> {
+    let (boot, served) = (mount.status.boot.as_ref()?, mount.status.served.as_ref()?);
+    let from_boot = boot.injected_pages * PAGE_BYTES + served.hit_bytes;
+    Some((from_boot, from_boot + served.fallthrough_bytes))
+}
+
+const PAGE_BYTES: u64 = 4096;
 
 /// Counts begin at 0 again with each worker.
 fn per_second(before: u64, now: u64, time: Duration) -> f64 {
@@ -91,8 +101,8 @@ pub(super) enum SortBy {
     State,
     /// The most reads first
     Reads,
-    /// The fewest hits first
-    Hits,
+    /// The smallest share from the boot image first
+    Boot,
     /// The most bytes from the source first
     Source,
     /// The farthest from its recording first
@@ -118,7 +128,7 @@ pub(super) static COLUMNS: [Column; 7] = [
         by: SortBy::Name,
         key: 'n',
         title: "MOUNT POINT",
-        width: 20,
+        width: 12,
         cell: |row| row.mountpoint.clone(),
         order: |_, _| Ordering::Equal,
     },
@@ -139,12 +149,12 @@ pub(super) static COLUMNS: [Column; 7] = [
         order: |a, b| most(a.reads_per_second, b.reads_per_second),
     },
     Column {
-        by: SortBy::Hits,
-        key: 'h',
-        title: "HITS",
-        width: 8,
-        cell: |row| known(row.hits, |(hits, all)| percent(hits, all)),
-        order: |a, b| a.hit_ratio().total_cmp(&b.hit_ratio()),
+        by: SortBy::Boot,
+        key: 'b',
+        title: "FROM BOOT",
+        width: 9,
+        cell: |row| known(row.from_boot, |(boot, all)| percent(boot, all)),
+        order: |a, b| a.boot_share().total_cmp(&b.boot_share()),
     },
     Column {
         by: SortBy::Source,
@@ -310,11 +320,11 @@ mod tests {
         let text = text(Some(&before), &now, Order::by(SortBy::Name));
         let lines: Vec<&str> = text.lines().skip(1).collect();
         let expected = [
-            "MOUNT POINT  STATE       READS/S  HITS     SOURCE/S  DIVERGED  RESTARTS",
-            "/mnt/a       serving     50       47.8 %   2.0 MiB   2.5 %     2",
-            "/mnt/b       restarting  -        -        -         -         3",
-            "/mnt/c       serving     5        100.0 %  0 B       30.0 %    0",
-            "/mnt/new     serving     -        47.8 %   -         2.5 %     2",
+            "MOUNT POINT  STATE       READS/S  FROM BOOT  SOURCE/S  DIVERGED  RESTARTS",
+            "/mnt/a       serving     50       32.3 %     2.0 MiB   2.5 %     2",
+            "/mnt/b       restarting  -        -          -         -         3",
+            "/mnt/c       serving     5        100.0 %    0 B       30.0 %    0",
+            "/mnt/new     serving     -        97.6 %     -         2.5 %     2",
         ];
         assert_eq!(lines, expected, "{text}");
     }
@@ -325,7 +335,7 @@ mod tests {
             (SortBy::Name, "a b c new"),
             (SortBy::State, "b a c new"),
             (SortBy::Reads, "a c b new"),
-            (SortBy::Hits, "b a new c"),
+            (SortBy::Boot, "b a new c"),
             (SortBy::Source, "a c b new"),
             (SortBy::Divergence, "c a new b"),
             (SortBy::Restarts, "b a new c"),

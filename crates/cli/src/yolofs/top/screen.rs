@@ -239,13 +239,13 @@ mod tests {
     fn it_looks_like_this() {
         let expected = [
             "yolofs 0.1.0, pid 4200, up 1 d 0 h, 4 mounts, 1 worker, 0 restarts, kept by systemd",
-            "MOUNT POINT                    STATE        READS/S     HITS   SOURCE/S  DIVERGED RESTARTS",
-            "/mnt/a                         serving           50   47.8 %    2.0 MiB     2.5 %        2",
-            "/mnt/b                         restarting         -        -          -         -        3",
-            "/mnt/c                         serving            5  100.0 %        0 B    30.0 %        0",
-            "/mnt/new                       serving            -   47.8 %          -     2.5 %        2",
+            "MOUNT POINT                   STATE        READS/S FROM BOOT   SOURCE/S  DIVERGED RESTARTS",
+            "/mnt/a                        serving           50    32.3 %    2.0 MiB     2.5 %        2",
+            "/mnt/b                        restarting         -         -          -         -        3",
+            "/mnt/c                        serving            5   100.0 %        0 B    30.0 %        0",
+            "/mnt/new                      serving            -    97.6 %          -     2.5 %        2",
             "",
-            "q quit | n name  t state  r reads  h hits  s source  d divergence  x restarts",
+            "q quit | n name  t state  r reads  b boot  s source  d divergence  x restarts",
         ];
         assert_eq!(drawn(&screen(), 90, 8), expected);
     }
@@ -309,10 +309,10 @@ mod tests {
             mount.status.mountpoint = "/var/lib/docker/overlay2/0123456789abcdef/diff".into();
         }
         let lines = drawn(&screen, 80, 8);
-        assert!(lines[2].starts_with("…23456789abcdef/diff "), "{lines:?}");
+        assert!(lines[2].starts_with("…3456789abcdef/diff "), "{lines:?}");
         for (width, height) in [(1, 1), (10, 2), (300, 100)] {
             drawn(&screen, width, height);
-            drawn(&Screen::new(Order::by(SortBy::Hits)), width, height);
+            drawn(&Screen::new(Order::by(SortBy::Boot)), width, height);
         }
     }
 }
