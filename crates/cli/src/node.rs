@@ -14,3 +14,4 @@ mod metrics;
 pub(crate) mod spec;
 pub(crate) mod view;
 pub(crate) mod wire;
+pub(crate) mod worker;

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use blocks::CacheCounts;
+use bootimg::Attached;
+use localfs::Timekeeping;
 use serde::{Deserialize, Serialize};
+use yolofs::Counters;
 
 use crate::control::{Answer, Request, call};
 use crate::output::{percent, table};
@@ -82,6 +86,59 @@ pub(crate) struct ServedStatus {
     pub(crate) hung_threads: u64,
     /// Requests of the kernel, by kind.
     pub(crate) requests: BTreeMap<String, u64>,
+}
+
+impl BootStatus {
+    /// Returns the status of a boot image in use.
+    #[must_use]
+    pub(crate) fn of(name: &str, image: &Attached, counters: &Counters, prewarm: &str) -> Self {
+        let (report, counts) = (image.report(), image.counts());
+        Self {
+            image: name.to_owned(),
+            content: image.image().info().id.to_string(),
+            blocks: image.plan().block_count(),
+            stale_blocks: report.blocks_dropped,
+            stale_files: report.dropped.len() as u64,
+            damaged: counts.damaged_reads + counts.failed_reads,
+            injected_pages: counters.injected_pages,
+            evicted_pages: counters.evicted_pages,
+            prewarm: prewarm.to_owned(),
+        }
+    }
+}
+
+impl ServedStatus {
+    /// Returns what was served: `cached` tells what came from where, of a mount that has a boot
+    /// image with so many blocks.
+    #[must_use]
+    pub(crate) fn of(
+        counters: &Counters,
+        cached: Option<CacheCounts>,
+        boot_blocks: u64,
+        source: Timekeeping,
+    ) -> Self {
+        // Without a boot image every byte read comes from the source.
+        let fallthrough_bytes =
+            cached.map_or(counters.bytes_read, |cached| cached.fallthrough_bytes);
+        let cached = cached.unwrap_or_default();
+        let boot_bytes = boot_blocks.saturating_mul(4096);
+        Self {
+            hits: cached.hits,
+            misses: cached.misses,
+            hit_bytes: cached.hit_bytes,
+            fallthrough_bytes,
+            divergence_permille: (fallthrough_bytes * 1000)
+                .checked_div(boot_bytes)
+                .unwrap_or(0),
+            diverted_files: counters.diverted_files,
+            late_answers: source.late,
+            hung_threads: source.hung as u64,
+            requests: counters
+                .by_kind()
+                .map(|(kind, count)| (kind.name().to_owned(), count))
+                .collect(),
+        }
+    }
 }
 
 impl MountStatus {

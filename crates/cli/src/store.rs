@@ -46,6 +46,14 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// Returns the flags that name a store which is only read.
+    pub(crate) const fn to_read(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            max: Size(u64::MAX),
+        }
+    }
+
     /// Returns the variables that name the same store to another process of ours.
     pub(crate) fn as_env(&self) -> [(&'static str, OsString); 2] {
         // It may be started in another directory.

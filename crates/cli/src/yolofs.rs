@@ -1,6 +1,6 @@
 //! The program `yolofs`: mounts sources, serves them, and tells how they do.
 
-mod assemble;
+pub(crate) mod assemble;
 mod daemon;
 mod docker;
 mod mount;
@@ -15,11 +15,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
+pub(crate) use daemon::allow_many_files;
 pub(crate) use docker::served_layers;
 pub(crate) use mount::{BootChoice, ModeArg};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
+use crate::node::worker::{self, WorkerArgs};
 use crate::run_dir::RunDirArg;
 use crate::store::StoreArgs;
 
@@ -44,6 +46,8 @@ enum YolofsCommand {
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter::SnapshotterArgs),
     Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Worker(WorkerArgs),
 }
 
 /// Parses the command line, does what it says, and returns the exit code.
@@ -62,6 +66,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Snapshotter(command) => snapshotter::run(command, &args.store),
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
+        YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }
 }

@@ -17,7 +17,7 @@ use crate::store::StoreArgs;
 /// The source of a mount with a boot image: what the image has not, the disk has.
 pub(super) type Cached = CachedSource<Arc<Attached>, Arc<Timed>>;
 /// The files of a source, within a deadline.
-pub(super) type Timed = TimedSource<DirSource>;
+pub(crate) type Timed = TimedSource<DirSource>;
 
 /// What is served, before it is mounted.
 pub(super) struct Assembly {
@@ -34,7 +34,12 @@ pub(super) fn assemble(
     store: &StoreArgs,
     root: &Arc<SourceRoot>,
 ) -> anyhow::Result<Assembly> {
-    let image = choose_image(args, store, root)?;
+    let unusable = if args.trust {
+        Unusable::Fails
+    } else {
+        Unusable::LeftOut
+    };
+    let image = choose_image(&args.boot, unusable, store, root)?;
     let tree = match &image {
         Some((_, image)) if args.trust => Arc::clone(image.tree()),
         None if args.trust => bail!(
@@ -95,10 +100,19 @@ pub(super) fn assemble(
     })
 }
 
-fn mode(asked: Option<ModeArg>, root: &SourceRoot) -> Mode {
+/// Returns how to serve a source.
+pub(crate) fn mode(asked: Option<ModeArg>, root: &SourceRoot) -> Mode {
     match (asked, root.kind()) {
         (Some(ModeArg::Lower), _) | (None, SourceKind::Tree) => Mode::Lower,
         (Some(ModeArg::Disk), _) | (None, SourceKind::Disk { .. }) => Mode::Disk,
+    }
+}
+
+/// Returns what a mode is called.
+pub(crate) const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Lower => "lower",
+        Mode::Disk => "disk",
     }
 }
 
@@ -110,12 +124,27 @@ pub(super) fn readahead(args: &MountArgs, has_boot_image: bool) -> Readahead {
     }
 }
 
-fn choose_image(
-    args: &MountArgs,
+/// What is to become of a boot image that was found, and not asked for by name, when it cannot be
+/// used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// It was only an offer: it is logged, and none is used.
+    LeftOut,
+    /// Nothing is to be served without it.
+    Fails,
+}
+
+/// Opens the boot image of a source, with what it is called.
+///
+/// # Errors
+/// If one that was asked for is not there or cannot be used, or the store cannot.
+pub(crate) fn choose_image(
+    boot: &BootChoice,
+    unusable: Unusable,
     store: &StoreArgs,
     root: &SourceRoot,
 ) -> anyhow::Result<Option<(String, Arc<Image>)>> {
-    let (store, id) = match &args.boot {
+    let (store, id) = match boot {
         BootChoice::None => return Ok(None),
         BootChoice::File(path) => {
             let image = Image::open(path).context("opening the boot image")?;
@@ -145,7 +174,7 @@ fn choose_image(
         Ok(image) => Ok(Some((name, Arc::new(image)))),
         // An image that somebody asked for by name must be there; one that we found ourselves
         // is only an offer.
-        Err(error) if args.boot == BootChoice::Auto && !args.trust => {
+        Err(error) if *boot == BootChoice::Auto && unusable == Unusable::LeftOut => {
             log::warn!("boot image {name} cannot be used: {:#}", anyhow!(error));
             Ok(None)
         }
@@ -154,7 +183,7 @@ fn choose_image(
 }
 
 /// Says once that a boot image is partly stale; `status` says it again whenever asked.
-fn warn_stale(name: &str, image: &Attached) {
+pub(crate) fn warn_stale(name: &str, image: &Attached) {
     let report = image.report();
     if let Some(first) = report.dropped.first() {
         log::warn!(

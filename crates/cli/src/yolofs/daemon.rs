@@ -1,7 +1,6 @@
 //! The process behind a mount: assembles the file system, serves it, answers commands, and ends
 //! when the mount does.
 
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +14,9 @@ use localfs::SourceRoot;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use tracer::Recorder;
-use yolofs::{Busy, Counters, End, Lock, Mode, Mount, MountOptions};
+use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions};
 
-use super::assemble::{Cached, Timed, assemble, readahead};
+use super::assemble::{Cached, Timed, assemble, mode_name, readahead};
 use super::mount::MountArgs;
 use super::prewarmer::Prewarmer;
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
@@ -136,7 +135,7 @@ const MANY_FILES: u64 = 1 << 20;
 
 /// A prewarm holds a descriptor on every file of the boot set; the usual 1024 are not enough for
 /// a Debian. What the system will not give costs speed only.
-pub(super) fn allow_many_files() {
+pub(crate) fn allow_many_files() {
     let raised = setrlimit(Resource::RLIMIT_NOFILE, MANY_FILES, MANY_FILES).or_else(|_| {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
@@ -341,32 +340,13 @@ impl Daemon {
 
     fn status(&self) -> MountStatus {
         let counters = self.mount.counters();
-        let source = self.source.timekeeping();
-        let cached = self
-            .boot
-            .as_ref()
-            .map(|boot| boot.source.counts())
-            .unwrap_or_default();
-        let boot_bytes = self.boot.as_ref().map_or(0, |boot| {
-            boot.image.plan().block_count().saturating_mul(4096)
-        });
-        // Without a boot image every byte read comes from the source.
-        let fallthrough_bytes = match &self.boot {
-            Some(_) => cached.fallthrough_bytes,
-            None => counters.bytes_read,
-        };
-        let requests: BTreeMap<String, u64> = counters
-            .by_kind()
-            .map(|(kind, count)| (kind.name().to_owned(), count))
-            .collect();
+        let boot = self.boot.as_ref();
+        let boot_blocks = boot.map_or(0, |boot| boot.image.plan().block_count());
         MountStatus {
             id: self.record.id.clone(),
             mountpoint: self.record.mountpoint.clone(),
             source: self.record.source.clone(),
-            mode: match self.mode {
-                Mode::Lower => "lower".to_owned(),
-                Mode::Disk => "disk".to_owned(),
-            },
+            mode: mode_name(self.mode).to_owned(),
             state: if self.mount.visible() {
                 "serving"
             } else {
@@ -374,20 +354,15 @@ impl Daemon {
             }
             .to_owned(),
             pid: self.record.pid,
-            boot: self.boot.as_ref().map(|boot| boot.status(&counters)),
-            served: Some(ServedStatus {
-                hits: cached.hits,
-                misses: cached.misses,
-                hit_bytes: cached.hit_bytes,
-                fallthrough_bytes,
-                divergence_permille: (fallthrough_bytes * 1000)
-                    .checked_div(boot_bytes)
-                    .unwrap_or(0),
-                diverted_files: counters.diverted_files,
-                late_answers: source.late,
-                hung_threads: source.hung as u64,
-                requests,
+            boot: boot.map(|boot| {
+                BootStatus::of(&boot.name, &boot.image, &counters, boot.prewarmer.state())
             }),
+            served: Some(ServedStatus::of(
+                &counters,
+                boot.map(|boot| boot.source.counts()),
+                boot_blocks,
+                self.source.timekeeping(),
+            )),
         }
     }
 
@@ -398,22 +373,5 @@ impl Daemon {
         };
         let trace = recorder.finish(crate::source::trace_info(root, self.started), tree);
         crate::source::write_trace(&trace, path)
-    }
-}
-
-impl Boot {
-    fn status(&self, counters: &Counters) -> BootStatus {
-        let (report, counts) = (self.image.report(), self.image.counts());
-        BootStatus {
-            image: self.name.clone(),
-            content: self.image.image().info().id.to_string(),
-            blocks: self.image.plan().block_count(),
-            stale_blocks: report.blocks_dropped,
-            stale_files: report.dropped.len() as u64,
-            damaged: counts.damaged_reads + counts.failed_reads,
-            injected_pages: counters.injected_pages,
-            evicted_pages: counters.evicted_pages,
-            prewarm: self.prewarmer.state().to_owned(),
-        }
     }
 }

@@ -1,0 +1,90 @@
+//! `yolofs worker`: the process that serves mounts of the node.
+//!
+//! It owns nothing: the node made the mounts, holds their descriptors, and gives them to another
+//! worker when this one dies, which may be at any moment. So nothing is ever put off until an
+//! orderly end, and whatever goes wrong beyond one request ends the process: its successor does
+//! better than a worker that limps.
+
+mod names;
+mod prepare;
+mod prewarm;
+mod served;
+mod service;
+mod shelf;
+
+use std::io::Write as _;
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use yolofs::End;
+
+use super::wire;
+use crate::exit::Outcome;
+use crate::run_dir::{RunDir, RunDirArg};
+use service::Desk;
+use shelf::Shelf;
+
+/// A worker that serves nothing and is asked nothing ends after so long.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Blocks of memory of this size, in bytes, are mapped by themselves: each session has a buffer
+/// for the largest request there may be, of which the first page is touched.
+const LARGE_BLOCK: u32 = 1 << 20;
+
+/// The last to go when memory runs short, but before the node itself and the system's own.
+const OOM_SCORE: &str = "-800";
+
+/// Serve mounts of the node
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct WorkerArgs {}
+
+/// Serves until there is nothing to serve.
+///
+/// # Errors
+/// If nobody can ask it.
+pub(crate) fn run(_: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+    rawio::malloc::map_blocks_from(LARGE_BLOCK);
+    crate::yolofs::allow_many_files();
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
+        log::debug!("this worker is as likely to be killed as any other process: {error}");
+    }
+    // The directory it was started in must not stay busy because of us.
+    std::env::set_current_dir("/").context("leaving the current directory")?;
+    let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let socket = wire::socket(run_dir.path(), std::process::id());
+    let listener = service::listen(&socket)?;
+    let (over, ends) = channel();
+    let shelf = Arc::new(Shelf::start(over)?);
+    let desk = Arc::new(Desk::new(Arc::clone(&shelf)));
+    service::serve(listener, &desk)?;
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{}", wire::READY)
+        .and_then(|()| stdout.flush())
+        .context("telling the node that it can ask")?;
+    loop {
+        let idle = if shelf.is_empty() {
+            desk.idle()
+        } else {
+            Duration::ZERO
+        };
+        if idle >= IDLE {
+            break;
+        }
+        match ends.recv_timeout(IDLE.saturating_sub(idle)) {
+            Ok((id, End::Failed(why))) => {
+                // Its users wait, because the node holds the device: another worker can answer.
+                log::error!("{id}: serving it failed: {why}");
+                exit(1);
+            }
+            Ok((id, _)) => shelf.forget(&id),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // Whoever connects from now on is told by the system that nobody is there.
+    std::fs::remove_file(&socket).context("removing the socket")?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,91 @@
+//! The names that a mount is served with: written down by its first worker, read by all others.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+
+use anyhow::{Context as _, bail};
+use blocks::Tree;
+use bootimg::{decode_names, encode_names};
+
+/// More than any names that [`encode_names`] gives.
+const LONGEST: u64 = 2 << 30;
+
+/// The names of a mount, and the label of its source.
+pub(super) struct Names {
+    pub(super) tree: Tree,
+    pub(super) label: Vec<u8>,
+}
+
+/// Reads what earlier workers served, or returns `None` if there was none. `told` says whether the
+/// kernel has been answered: before, what a worker died in the middle of writing counts as nothing.
+///
+/// # Errors
+/// If the file cannot be read, or is damaged and the kernel goes by it.
+pub(super) fn read(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Names>> {
+    let doing = "reading the names that the mount was served with";
+    let file = File::from(file.try_clone().context(doing)?);
+    let len = file.metadata().context(doing)?.len();
+    if len > LONGEST {
+        bail!("{doing}: {len} bytes are more than there can be");
+    }
+    let mut bytes = vec![0; usize::try_from(len).context(doing)?];
+    file.read_exact_at(&mut bytes, 0).context(doing)?;
+    match decode_names(&bytes) {
+        Ok((tree, label)) => Ok(Some(Names { tree, label })),
+        Err(_) if !told => Ok(None),
+        Err(error) => Err(error).context(doing),
+    }
+}
+
+/// Writes down what is served from now on. All of it is there before the kernel is answered.
+///
+/// # Errors
+/// If there is no room.
+pub(super) fn write(file: &OwnedFd, tree: &Tree, label: &[u8]) -> anyhow::Result<()> {
+    let doing = "writing down the names that the mount is served with";
+    let bytes = encode_names(tree, label).context(doing)?;
+    let file = File::from(file.try_clone().context(doing)?);
+    file.set_len(0)
+        .and_then(|()| file.write_all_at(&bytes, 0))
+        .context(doing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::source::Source;
+
+    fn scanned() -> Arc<Tree> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "content").unwrap();
+        Source::open(dir.path()).unwrap().tree
+    }
+
+    #[test]
+    fn names_are_written_once_and_read_again() {
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let tree = scanned();
+        assert!(read(&file, false).unwrap().is_none());
+        assert!(read(&file, true).is_err());
+        write(&file, &tree, b"dir:/srv").unwrap();
+        for told in [false, true] {
+            let names = read(&file, told).unwrap().unwrap();
+            assert_eq!((&names.tree, &names.label[..]), (&*tree, &b"dir:/srv"[..]));
+        }
+    }
+
+    #[test]
+    fn half_of_them_count_only_before_the_kernel_was_told() {
+        let file = tempfile::tempfile().unwrap();
+        let fd = OwnedFd::from(file.try_clone().unwrap());
+        write(&fd, &scanned(), b"dir:/srv").unwrap();
+        file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+        assert!(read(&fd, false).unwrap().is_none());
+        assert!(read(&fd, true).is_err());
+        write(&fd, &scanned(), b"dir:/srv").unwrap();
+        assert!(read(&fd, true).unwrap().is_some());
+    }
+}

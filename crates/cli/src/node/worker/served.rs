@@ -1,0 +1,220 @@
+//! One mount that is served.
+
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context as _, anyhow, bail};
+use yolofs::{Connection, End, Ended, Hello, Lock, Readahead, ServeOptions, Serving};
+
+use super::prepare::{Boot, Prepared, Refusal, open_boot, prepare};
+use super::prewarm::Prewarm;
+use crate::control::PrewarmSummary;
+use crate::node::spec::MountSpec;
+use crate::node::wire::{Adoption, Fault, Handed};
+use crate::status::{BootStatus, MountStatus, ServedStatus};
+use crate::yolofs::BootChoice;
+use crate::yolofs::assemble::mode_name;
+
+/// Is told the name of a mount whose session is over.
+pub(super) type Over = Sender<(String, End)>;
+
+/// A mount that this process serves.
+#[derive(Debug)]
+pub(super) struct Served {
+    id: String,
+    spec: MountSpec,
+    prepared: Prepared,
+    serving: Serving,
+    prewarm: Prewarm,
+    /// For a node that has lost its own.
+    device: OwnedFd,
+    source: OwnedFd,
+    names: OwnedFd,
+}
+
+impl Served {
+    /// Serves a mount from now on.
+    ///
+    /// # Errors
+    /// If its source or the boot image that was asked for cannot be used, or the kernel was told
+    /// something else before.
+    pub(super) fn start(adoption: Adoption, handed: Handed, over: Over) -> Result<Self, Refusal> {
+        let Adoption { id, spec, hello } = adoption;
+        let answer = Some(hello.answer).filter(|answer| !answer.is_empty());
+        let hello = Hello::from_parts(hello.request, answer)
+            .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+        let threads = NonZeroUsize::new(usize::from(spec.threads))
+            .ok_or_else(|| Refusal::new(Fault::Invalid, anyhow!("a mount needs a thread")))?;
+        let prepared = prepare(&spec, &handed, hello.answer().is_some())?;
+        let Handed {
+            device,
+            source,
+            names,
+            private,
+        } = handed;
+        let name = id.clone();
+        let options = ServeOptions {
+            threads,
+            readahead: spec.readahead_kib.map_or(Readahead::Kernel, Readahead::Kib),
+            ended: Some(Ended::new(move |end| {
+                // The other end lives as long as the process.
+                let _told = over.send((name.clone(), end.clone()));
+            })),
+        };
+        let leaving = private.is_none();
+        let connection = Connection::from_parts(device, hello);
+        let fs = Arc::clone(&prepared.fs);
+        let serving = Serving::start(fs, &connection, private, &options)
+            .with_context(|| format!("serving {}", spec.mountpoint.display()))?;
+        if leaving {
+            serving.let_go();
+        }
+        Ok(Self {
+            id,
+            spec,
+            prepared,
+            serving,
+            prewarm: Prewarm::new(),
+            device: connection.into_parts().0,
+            source,
+            names,
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns what the kernel was told.
+    pub(super) fn hello(&self) -> Vec<u8> {
+        self.serving.hello().answer().unwrap_or_default().to_vec()
+    }
+
+    /// Returns whether nobody uses it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.serving.end() == Some(End::SessionOver)
+    }
+
+    /// Returns whether it has a boot image that shall be in the page cache.
+    pub(super) fn wants_prewarm(&self) -> bool {
+        self.spec.inject && self.serving.visible() && self.prepared.boot.current().is_some()
+    }
+
+    /// Brings the boot image into the page cache, as the mount was asked for.
+    ///
+    /// # Errors
+    /// As [`Served::prewarm`].
+    pub(super) fn prewarm_first(&self) -> anyhow::Result<()> {
+        match self.prepared.boot.current() {
+            Some(boot) if self.wants_prewarm() => {
+                self.run_prewarm(&boot, self.spec.budget_bytes).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Brings the boot image into the page cache now.
+    ///
+    /// # Errors
+    /// If there is none, or the mount is gone.
+    pub(super) fn prewarm(&self, budget_bytes: Option<u64>) -> Result<PrewarmSummary, Refusal> {
+        let boot = self.prepared.boot.current();
+        let boot = boot
+            .ok_or_else(|| Refusal::new(Fault::Conflict, anyhow!("the mount has no boot image")))?;
+        Ok(self.run_prewarm(&boot, budget_bytes)?)
+    }
+
+    fn run_prewarm(&self, boot: &Boot, budget: Option<u64>) -> anyhow::Result<PrewarmSummary> {
+        let lock = if self.spec.lock { Lock::Yes } else { Lock::No };
+        self.prewarm.run(&self.serving, boot, lock, budget)
+    }
+
+    /// Serves from another boot image, or from none, from now on. All of it is read and verified
+    /// first; one that is damaged is refused, and the old one stays.
+    ///
+    /// # Errors
+    /// If it is not there or damaged.
+    pub(super) fn swap(&self, choice: &BootChoice) -> Result<(), Refusal> {
+        let Prepared { root, tree, .. } = &self.prepared;
+        let boot = open_boot(&self.spec, choice, root, tree)?;
+        match &boot {
+            Some(boot) => check(boot).map_err(|error| Refusal::new(Fault::Invalid, error))?,
+            None if *choice == BootChoice::None => {}
+            None => {
+                let none = anyhow!("the store has no boot image of it");
+                return Err(Refusal::new(Fault::Invalid, none));
+            }
+        }
+        self.prewarm.cancel();
+        let _before = self.prepared.boot.exchange(boot.map(Arc::new));
+        Ok(())
+    }
+
+    /// Lets go of the private mount, and of all that is held in it.
+    pub(super) fn let_go(&self) {
+        self.prewarm.cancel();
+        self.serving.let_go();
+    }
+
+    /// Returns descriptors for a node that has lost its own.
+    ///
+    /// # Errors
+    /// If no more files may be open.
+    pub(super) fn hand(&self) -> anyhow::Result<Handed> {
+        let private = self.serving.dir_fd();
+        let private = private.map(|fd| fd.try_clone()).transpose();
+        let all = || -> std::io::Result<Handed> {
+            Ok(Handed {
+                device: self.device.try_clone()?,
+                source: self.source.try_clone()?,
+                names: self.names.try_clone()?,
+                private: private?,
+            })
+        };
+        all().context("handing over a mount")
+    }
+
+    /// Returns how things are, from counters.
+    pub(super) fn status(&self) -> MountStatus {
+        let counters = self.serving.counters();
+        let boot = self.prepared.boot.current();
+        let cached = self.prepared.cached.counts();
+        MountStatus {
+            id: self.id.clone(),
+            mountpoint: self.spec.mountpoint.clone(),
+            source: self.spec.source.clone(),
+            mode: mode_name(self.prepared.mode).to_owned(),
+            state: if self.serving.visible() {
+                "serving"
+            } else {
+                "leaving"
+            }
+            .to_owned(),
+            pid: std::process::id(),
+            boot: boot.as_ref().map(|boot| {
+                BootStatus::of(&boot.name, &boot.image, &counters, self.prewarm.state())
+            }),
+            served: Some(ServedStatus::of(
+                &counters,
+                Some(cached),
+                boot.map_or(0, |boot| boot.image.plan().block_count()),
+                self.prepared.source.timekeeping(),
+            )),
+        }
+    }
+}
+
+/// Reads and verifies every byte of a boot image.
+fn check(boot: &Boot) -> anyhow::Result<()> {
+    let report = boot
+        .image
+        .image()
+        .verify(&mut bootimg::unwatched)
+        .map_err(|_| anyhow!("verifying it was cancelled"))?;
+    if !report.is_sound() {
+        bail!("boot image {} is damaged: see bootimg verify", boot.name);
+    }
+    Ok(())
+}
