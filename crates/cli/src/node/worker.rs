@@ -11,6 +11,8 @@ mod prewarm;
 mod served;
 mod service;
 mod shelf;
+#[cfg(all(test, feature = "privileged"))]
+mod tests;
 
 use std::io::Write as _;
 use std::process::exit;
