@@ -5,13 +5,31 @@
 //! dies, another takes the same descriptors and goes on (docs/adr/0007). The node's own death is
 //! survived by whoever keeps its descriptors: systemd, or a keeper of ours (docs/adr/0008).
 
+mod adopt;
 pub(crate) mod api;
 pub(crate) mod client;
 pub(crate) mod control;
+mod deaths;
+mod drain;
+mod guard;
+mod instance;
+mod keep;
+mod make;
 #[cfg(test)]
 pub(crate) mod memory;
 mod metrics;
+mod owned;
+mod owner;
+mod place;
+mod probe;
+mod restore;
+pub(crate) mod service;
 pub(crate) mod spec;
+mod takeover;
+mod turns;
+mod upgrade;
 pub(crate) mod view;
+mod watch;
 pub(crate) mod wire;
 pub(crate) mod worker;
+mod workers;

@@ -54,12 +54,19 @@ impl StoreArgs {
         }
     }
 
+    /// Returns where the store is, for another process: it may be started in another directory.
+    #[must_use]
+    pub(crate) fn absolute(&self) -> PathBuf {
+        std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone())
+    }
+
     /// Returns the variables that name the same store to another process of ours.
     pub(crate) fn as_env(&self) -> [(&'static str, OsString); 2] {
-        // It may be started in another directory.
-        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
         let max = self.max.0.to_string();
-        [(STORE_ENV, dir.into()), (STORE_MAX_ENV, max.into())]
+        [
+            (STORE_ENV, self.absolute().into()),
+            (STORE_MAX_ENV, max.into()),
+        ]
     }
 
     /// Returns the most bytes that the store may take.

@@ -1,14 +1,17 @@
 //! The program `yolofs`: mounts sources, serves them, and tells how they do.
 
 pub(crate) mod assemble;
+mod by_node;
 mod daemon;
 mod docker;
 mod mount;
+mod node;
 mod prewarmer;
 mod snapshotter;
 mod status;
 mod top;
 mod umount;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -40,9 +43,11 @@ pub struct Yolofs {
 #[derive(Debug, Subcommand)]
 enum YolofsCommand {
     Mount(mount::MountArgs),
+    Node(node::NodeArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
     Top(top::TopArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter::SnapshotterArgs),
     Completions(CompletionsArgs),
@@ -61,9 +66,11 @@ pub fn main() -> ExitCode {
 fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
     match &args.command {
         YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
+        YolofsCommand::Node(command) => node::run(command, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
+        YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
         YolofsCommand::Snapshotter(command) => snapshotter::run(command, &args.store),
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),

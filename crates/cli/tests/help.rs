@@ -33,6 +33,7 @@ fn help(program: &str, verb: &[&str]) -> String {
         .env_remove("YOLOFS_STORE")
         .env_remove("YOLOFS_STORE_MAX")
         .env_remove("YOLOFS_RUN_DIR")
+        .env_remove("YOLOFS_STATE_DIR")
         .env_remove("YOLOFS_NOTIFY_PARENT")
         .env_remove("DOCKER_HOST")
         .output()
@@ -73,7 +74,8 @@ fn help_is_what_the_snapshots_say() {
     let mut wrong = String::new();
     let mut names = Vec::new();
     for (name, path, command) in programs() {
-        let verbs = command.get_subcommands().map(|verb| verb.get_name());
+        let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let verbs = shown.map(|verb| verb.get_name());
         let all = std::iter::once(None).chain(verbs.filter(|verb| *verb != "help").map(Some));
         for verb in all {
             let file = format!(

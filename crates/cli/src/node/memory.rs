@@ -169,6 +169,7 @@ impl NodeControl for MemoryNode {
                 current: true,
             }],
             keeper: "systemd".to_owned(),
+            damaged: Vec::new(),
         }
     }
 

@@ -26,6 +26,9 @@ pub(crate) struct NodeView {
     pub(crate) workers: Vec<WorkerView>,
     /// What holds its descriptors while it is restarted: `systemd` or `keeper`.
     pub(crate) keeper: String,
+    /// Records that could not be read when it started, and were left out.
+    #[serde(default)]
+    pub(crate) damaged: Vec<PathBuf>,
 }
 
 /// One worker.

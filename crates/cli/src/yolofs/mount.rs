@@ -12,8 +12,9 @@ use clap::ValueEnum;
 use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
-use super::daemon;
+use super::{by_node, daemon};
 use crate::exit::Outcome;
+use crate::node::client::CallError;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::size::Size;
 use crate::store::StoreArgs;
@@ -22,6 +23,9 @@ use crate::until::seconds;
 /// Set for the daemon by the command that starts it: a flag could not be appended to a command
 /// line that has a `--`.
 const NOTIFY_PARENT: &str = "YOLOFS_NOTIFY_PARENT";
+
+/// How long the source has for an answer in mounts of the node, and elsewhere unless told otherwise.
+const SOURCE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Mount a directory tree or a disk image, read-only
 ///
@@ -70,6 +74,12 @@ pub(super) struct MountArgs {
     /// because what lies beside recorded blocks is on the disk]
     #[arg(long, value_name = "SIZE")]
     pub(super) readahead: Option<Size>,
+    /// Serve in a daemon of its own, even if the node service runs
+    #[arg(long, help_heading = "Service")]
+    pub(super) standalone: bool,
+    /// Learn from boots that drift from their recording; the node service does
+    #[arg(long, help_heading = "Service", conflicts_with_all = ["standalone", "foreground", "record", "trust", "revalidate"])]
+    pub(super) auto: bool,
     /// Threads that answer requests
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(super) threads: u8,
@@ -175,8 +185,34 @@ pub(super) fn run(
             mountpoint.display()
         );
     }
+    if !args.is_standalone() {
+        match by_node::mount(args, store, &run_dir, &mountpoint) {
+            Err(CallError::Nobody(socket)) if args.auto => bail!(
+                "--auto is for mounts of the node service, and none listens on {}: start it \
+                 (yolofs node)",
+                socket.display()
+            ),
+            Err(CallError::Nobody(_)) => {}
+            done => {
+                done?;
+                return Ok(Outcome::Done);
+            }
+        }
+    }
     start_daemon(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
     Ok(Outcome::Done)
+}
+
+impl MountArgs {
+    /// Whether what is asked for needs a daemon of its own.
+    fn is_standalone(&self) -> bool {
+        self.standalone
+            || self.source_deadline != SOURCE_DEADLINE
+            || self.foreground
+            || self.record.is_some()
+            || self.trust
+            || self.revalidate.is_some()
+    }
 }
 
 /// Serves in this process, and tells the parent, if one waits, how the start went.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 
+use super::by_node;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir::{RunDir, RunDirArg};
@@ -30,8 +31,13 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
         .map(std::path::absolute)
         .collect::<Result<_, _>>()?;
     let records = run_dir.list()?;
+    let of_node = by_node::mounts(&run_dir)?;
+    let known = |path: &PathBuf| {
+        records.iter().any(|record| record.mountpoint == *path)
+            || of_node.iter().any(|mount| mount.mountpoint == *path)
+    };
     for path in &wanted {
-        if !records.iter().any(|record| record.mountpoint == *path) {
+        if !known(path) {
             bail!(
                 "{} is not a mount of yolofs in {}",
                 path.display(),
@@ -39,12 +45,13 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
             );
         }
     }
-    let shown = records
-        .iter()
-        .filter(|r| wanted.is_empty() || wanted.contains(&r.mountpoint));
-    let mounts: Vec<MountStatus> = shown
+    let shown = |place: &PathBuf| wanted.is_empty() || wanted.contains(place);
+    let standalone = records.iter().filter(|record| shown(&record.mountpoint));
+    let mut mounts: Vec<MountStatus> = standalone
         .map(|record| MountStatus::ask(&run_dir, record))
         .collect();
+    mounts.extend(of_node.into_iter().filter(|mount| shown(&mount.mountpoint)));
+    mounts.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
     print(args.format.format(), &mounts, |mounts| text(mounts))?;
     Ok(Outcome::Done)
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::by_node;
 use crate::control::{Answer, Request, call};
 use crate::exit::Outcome;
 use crate::mount_table::{clear, kind_at};
@@ -42,6 +43,9 @@ pub(super) fn run(args: &UmountArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
 fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
     // A dead mount answers nothing, not even to canonicalize(3): its parent does.
     let mountpoint = resolve_parent(mountpoint)?;
+    if by_node::unmount(run_dir, &mountpoint, lazy)? {
+        return Ok(());
+    }
     let record = run_dir.find(&mountpoint)?;
     if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
         match call(

@@ -1,0 +1,170 @@
+//! Whether a mount can be made at a place: what a spec must say, and what may be there already.
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+use super::control::NodeError;
+use super::spec::MountSpec;
+use crate::mount_table::{clear, kind_at};
+use crate::run_dir::{MOUNT_KIND, RunDir};
+
+/// How long a mount may take to say whether anybody serves it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many dead mounts on top of each other are cleared away.
+const STACKED: usize = 16;
+
+/// Checks what a spec says of paths and numbers, and returns the id of its place.
+///
+/// # Errors
+/// [`NodeError::Invalid`], with what is wrong.
+pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
+    let invalid = |why: String| Err(NodeError::Invalid(why));
+    for (what, path) in [
+        ("source", &spec.source),
+        ("mount point", &spec.mountpoint),
+        ("store", &spec.store),
+    ] {
+        if !path.is_absolute() {
+            return invalid(format!("the {what} {} is not absolute", path.display()));
+        }
+    }
+    if !(1..=64).contains(&spec.threads) {
+        return invalid(format!("{} threads: it takes 1 to 64", spec.threads));
+    }
+    let place = &spec.mountpoint;
+    let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
+        return invalid("the root cannot be mounted over".to_owned());
+    };
+    // A dead mount answers nothing: its parent does.
+    match parent.canonicalize() {
+        Ok(found) if found.join(name) == *place => {}
+        Ok(_) => return invalid(format!("{} has symbolic links in it", place.display())),
+        Err(error) => return invalid(format!("{}: {error}", parent.display())),
+    }
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    match open(place, flags, Mode::empty()) {
+        // What is mounted there is looked at later.
+        Ok(_) | Err(Errno::ENOTCONN) => Ok(RunDir::id_of(place)),
+        Err(errno) => invalid(format!(
+            "{} is no directory to mount over: {errno}",
+            place.display()
+        )),
+    }
+}
+
+/// Makes sure that nothing else is mounted at a place, and clears away what dead daemons left
+/// there. In place, over its own source, a mount may lie on whatever that is.
+///
+/// # Errors
+/// [`NodeError::Conflict`] if something is there that is not ours to take away.
+pub(crate) fn make_free(spec: &MountSpec, run_dir: &RunDir) -> Result<(), NodeError> {
+    let place = &spec.mountpoint;
+    for _ in 0..STACKED {
+        let kind = match kind_at(place)? {
+            None => return Ok(()),
+            Some(kind) => kind,
+        };
+        if kind != MOUNT_KIND {
+            if spec.source == *place {
+                return Ok(());
+            }
+            return Err(NodeError::Conflict(format!(
+                "a mount of type {kind} is on {} already",
+                place.display()
+            )));
+        }
+        let record = run_dir.find(place)?;
+        if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
+            return Err(NodeError::Conflict(format!(
+                "{} is served already, by process {}: unmount it first (yolofs umount)",
+                place.display(),
+                record.pid
+            )));
+        }
+        if !is_dead(place) {
+            return Err(NodeError::Conflict(format!(
+                "a mount of yolofs that is not this node's is on {} already",
+                place.display()
+            )));
+        }
+        clear(place)?;
+        if let Some(record) = record {
+            run_dir.remove(&record, &run_dir.take_turn()?);
+        }
+    }
+    Err(NodeError::Conflict(format!(
+        "too many dead mounts lie on top of each other on {}",
+        place.display()
+    )))
+}
+
+/// Returns whether nobody will ever answer for the mount at a place. One that does not say is
+/// not dead.
+#[must_use]
+pub(crate) fn is_dead(place: &Path) -> bool {
+    let (tell, told) = channel();
+    let place = place.to_path_buf();
+    // It may hang for as long as somebody holds the device and does not serve.
+    let asked = std::thread::Builder::new()
+        .name("is-dead".to_owned())
+        .spawn(move || {
+            let dead = std::fs::read_dir(&place).map(drop);
+            let _too_late = tell.send(dead);
+        });
+    if let Err(error) = asked {
+        log::warn!("cannot look at a mount: {error}");
+        return false;
+    }
+    let not_connected = |error: &std::io::Error| {
+        matches!(
+            error.raw_os_error().map(Errno::from_raw),
+            Some(Errno::ENOTCONN | Errno::ECONNABORTED)
+        )
+    };
+    matches!(told.recv_timeout(PATIENCE), Ok(Err(error)) if not_connected(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(source: &str, place: &Path) -> MountSpec {
+        let spec = serde_json::json!({"source": source, "mountpoint": place, "store": "/store"});
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn a_spec_that_cannot_be_is_refused_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(dir.join("place")).unwrap();
+        std::fs::write(dir.join("file"), "").unwrap();
+        std::os::unix::fs::symlink("place", dir.join("link")).unwrap();
+        let said = |spec: &MountSpec| match check(spec) {
+            Ok(id) => id,
+            Err(error) => error.to_string(),
+        };
+        let good = spec("/srv", &dir.join("place"));
+        assert_eq!(said(&good), RunDir::id_of(&dir.join("place")));
+        assert!(said(&spec("srv", &dir.join("place"))).contains("not absolute"));
+        assert!(said(&spec("/srv", &dir.join("link"))).contains("no directory"));
+        assert!(said(&spec("/srv", &dir.join("file"))).contains("no directory"));
+        assert!(said(&spec("/srv", &dir.join("none"))).contains("no directory"));
+        assert!(said(&spec("/srv", &dir.join("link/x"))).contains("symbolic links"));
+        assert!(said(&spec("/srv", Path::new("/"))).contains("root"));
+        let threads = MountSpec { threads: 0, ..good };
+        assert!(said(&threads).contains("threads"));
+    }
+
+    #[test]
+    fn what_answers_is_not_dead() {
+        assert!(!is_dead(Path::new("/")));
+        assert!(!is_dead(Path::new("/nonexistent")));
+    }
+}

@@ -1,0 +1,84 @@
+//! Asking workers how they are: for whoever wants to know, and to find those that hang.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::owner::Owner;
+use super::wire::{Answer, Question};
+use super::workers::Worker;
+use crate::status::MountStatus;
+
+/// How long a probe waits for its answer, which comes from counters.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The time between the beginnings of two probes.
+const EVERY: Duration = Duration::from_secs(2);
+/// A worker that misses so many in a row, 10 s, is killed, and its mounts go to another.
+const MISSES: u32 = 5;
+
+/// What workers said of their mounts, by key.
+pub(crate) type Heard = HashMap<String, MountStatus>;
+
+/// Asks all of them at once, and returns what came back in time, with those that did not answer.
+pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Heard, Vec<Arc<Worker>>) {
+    let ask = |worker: &Arc<Worker>| match worker.ask(&Question::Status, patience) {
+        Ok(Answer::Status(status)) => Some(status.mounts),
+        Ok(other) => {
+            log::warn!("a worker answered another question: {other:?}");
+            None
+        }
+        Err(error) => {
+            log::debug!("{error:#}");
+            None
+        }
+    };
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = workers
+            .iter()
+            .map(|worker| (worker, scope.spawn(move || ask(worker))))
+            .collect();
+        // A panic is no answer.
+        let joined = asked.into_iter();
+        joined
+            .map(|(worker, thread)| (worker, thread.join().ok().flatten()))
+            .collect()
+    });
+    let (mut heard, mut silent) = (Heard::new(), Vec::new());
+    for (worker, answer) in answers {
+        match answer {
+            Some(mounts) => heard.extend(mounts.into_iter().map(|m| (m.id.clone(), m))),
+            None => silent.push(Arc::clone(worker)),
+        }
+    }
+    (heard, silent)
+}
+
+/// Starts to probe all workers again and again, on a thread of its own that ends with the node.
+///
+/// # Errors
+/// If there is no thread to be had.
+pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
+    let probe = move || {
+        while let Some(owner) = owner.upgrade() {
+            let workers = owner.pool.all();
+            drop(owner);
+            let asked = Instant::now();
+            let (_, silent) = ask_all(&workers, PATIENCE);
+            for worker in &workers {
+                let answered = !silent.iter().any(|s| Arc::ptr_eq(s, worker));
+                if worker.probed(answered) >= MISSES {
+                    log::error!("worker {} hangs, and is killed", worker.process.pid);
+                    worker.kill();
+                }
+            }
+            std::thread::sleep(EVERY.saturating_sub(asked.elapsed()));
+        }
+    };
+    std::thread::Builder::new()
+        .name("probe-workers".to_owned())
+        .spawn(probe)
+        .map(drop)
+        .context("starting the thread that probes the workers")
+}

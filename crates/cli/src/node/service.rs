@@ -1,0 +1,229 @@
+//! The processes of the node service: the node itself and, without systemd, its keeper.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use fdstore::{Address, Inherited, Keeper, Limits, Notifier, Program, Variables};
+use nix::fcntl::{Flock, FlockArg};
+
+use super::api::{self, Api};
+use super::instance::Records;
+use super::keep::{self, Keep, Returned};
+use super::owner::{Config, Owner, Tools, own_program};
+use super::workers::Pool;
+use super::{guard, probe, restore, watch};
+use crate::interrupt::Interrupt;
+use crate::run_dir::RunDir;
+
+/// The name of the API's socket among the descriptors: ours, and that of the socket unit.
+const API: &str = "api";
+
+/// The flag of the process that becomes the keeper of the node that started it.
+pub(crate) const KEEP_FLAG: &str = "--keep-parent";
+
+/// How long the first attempt to restore all mounts holds up who waits for the node: the engines,
+/// on a machine that boots.
+const RESTORE: Duration = Duration::from_secs(60);
+
+/// The node is among the last to go when memory runs out: all mounts hang on it.
+const OOM_SCORE: &str = "-900";
+
+/// What the service is started with.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Where sockets, records of mounts and workers are.
+    pub(crate) run_dir: PathBuf,
+    /// Where is written what survives a reboot.
+    pub(crate) state_dir: PathBuf,
+    /// At most so many mounts.
+    pub(crate) most_mounts: usize,
+}
+
+/// Runs the node, or the keeper that starts it, until it is told to end.
+///
+/// # Errors
+/// If the directories cannot be used, or another node uses them.
+pub(crate) fn run(settings: &Settings) -> anyhow::Result<()> {
+    spare_from_oom();
+    match std::env::var_os("NOTIFY_SOCKET") {
+        Some(address) => serve(settings, &Address::parse(&address)?),
+        None => {
+            let address = keeper_address(settings)?;
+            let keeper = Keeper::new(node_program(), address, Limits::default())?;
+            keeper.run().context("keeping the node running").map(drop)
+        }
+    }
+}
+
+/// Is the keeper of the node that started this process.
+///
+/// # Errors
+/// If that is gone.
+pub(crate) fn keep_parent(settings: &Settings) -> anyhow::Result<()> {
+    let inherited = Inherited::take(&variables())?;
+    let address = keeper_address(settings)?;
+    let keeper = Keeper::adopt(node_program(), address, Limits::default(), inherited)?;
+    keeper.run().context("keeping the node running").map(drop)
+}
+
+/// What a keeper starts: this program with the same arguments, and without [`KEEP_FLAG`].
+fn node_program() -> Program {
+    let arguments = std::env::args_os().skip(1);
+    Program {
+        path: own_program(),
+        arguments: arguments.filter(|argument| argument != KEEP_FLAG).collect(),
+        variables: std::env::vars_os().collect(),
+    }
+}
+
+fn keeper_address(settings: &Settings) -> anyhow::Result<Address> {
+    let dir = RunDir::open(&settings.run_dir)?;
+    Ok(Address::Path(dir.path().join("keeper.sock")))
+}
+
+fn variables() -> Variables {
+    let get = |name: &str| std::env::var_os(name);
+    Variables {
+        pid: get("LISTEN_PID"),
+        count: get("LISTEN_FDS"),
+        names: get("LISTEN_FDNAMES"),
+    }
+}
+
+/// Is the node.
+fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
+    let end = Interrupt::install()?;
+    crate::yolofs::allow_many_files();
+    let run_dir = RunDir::open(&settings.run_dir)?;
+    let records = Records::open(run_dir.path(), &settings.state_dir)?;
+    let _only_one = lock(&run_dir)?;
+    let mut inherited = Inherited::take(&variables())?;
+    let listener = inherited.remove(API).into_iter().next();
+    let keeper = guard::keeper_pid();
+    let keep = Keep::new(Some(Notifier::new(manager.clone())));
+    let listener = match listener {
+        Some(socket) => UnixListener::from(socket),
+        None => {
+            let listener = api::listen(&api::socket(&run_dir))?;
+            keep.put_one(API, listener.as_fd());
+            listener
+        }
+    };
+    let found = records.instances()?;
+    let mut damaged = found.damaged;
+    damaged.extend(records.wishes()?.damaged);
+    let config = Config {
+        most_mounts: settings.most_mounts,
+        kept_by: match keeper {
+            Some(_) => "keeper",
+            None => "systemd",
+        }
+        .to_owned(),
+        damaged,
+    };
+    let tools = Tools {
+        pool: Pool::new(run_dir.path(), own_program())?,
+        run_dir: run_dir.clone(),
+        records,
+        keep,
+        end: end.clone(),
+    };
+    let owner = Owner::new(config, tools);
+    let instances = found.records.into_iter().map(|(_, instance)| instance);
+    let orphans = owner.take_over(instances.collect(), sort(inherited));
+    watch::start(Arc::downgrade(&owner))?;
+    probe::start(Arc::downgrade(&owner))?;
+    restore::start(Arc::downgrade(&owner))?;
+    if let Some(keeper) = keeper {
+        let listener = listener.try_clone().context("sharing the API's socket")?;
+        let address = manager.clone();
+        guard::start(
+            Arc::downgrade(&owner),
+            keeper,
+            address,
+            listener,
+            keep_program(),
+        )?;
+    }
+    let api = Api::serve(listener, Arc::clone(&owner) as _)?;
+    begin(&owner, orphans)?;
+    owner.keep.tell(Notifier::ready);
+    end.wait();
+    // Whoever asked for something has the answer first.
+    drop(api);
+    owner.leave();
+    Ok(())
+}
+
+/// Has everything served that shall be: what an earlier node left, and then what is wished.
+fn begin(owner: &Arc<Owner>, orphans: Vec<Arc<super::owned::Owned>>) -> anyhow::Result<()> {
+    let (tell, told) = channel();
+    let beginning = Arc::clone(owner);
+    std::thread::Builder::new()
+        .name("begin".to_owned())
+        .spawn(move || {
+            beginning.serve_all(orphans);
+            beginning.restore();
+            let _too_late = tell.send(());
+        })
+        .context("starting the thread that restores mounts")?;
+    if told.recv_timeout(RESTORE).is_err() {
+        log::warn!(
+            "not all mounts are restored within {} s; it goes on",
+            RESTORE.as_secs()
+        );
+    }
+    Ok(())
+}
+
+/// What keeps a node that has lost its keeper: this program with the same arguments.
+fn keep_program() -> Program {
+    let mut program = node_program();
+    program.arguments.push(OsString::from(KEEP_FLAG));
+    program
+}
+
+/// Sorts what the keeper returned by mount. What is none of ours is dropped.
+fn sort(inherited: Inherited) -> BTreeMap<u32, Returned> {
+    let mut returned: BTreeMap<u32, Returned> = BTreeMap::new();
+    for (name, file) in inherited {
+        match keep::parse(&name) {
+            Some((kind, minor)) => returned.entry(minor).or_default().put(kind, file),
+            None => log::warn!("a descriptor {name} came that is not the node's"),
+        }
+    }
+    returned
+}
+
+/// Keeps other nodes from the same run directory, until dropped.
+fn lock(run_dir: &RunDir) -> anyhow::Result<Flock<File>> {
+    let path = run_dir.path().join("node/lock");
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err(_) => bail!(
+            "another node owns the mounts of {}",
+            run_dir.path().display()
+        ),
+    }
+}
+
+/// Has the kernel end other processes before this one when memory runs out, if it lets us.
+fn spare_from_oom() {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
+        log::debug!("the node is as likely to be killed as any other process: {error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! One at a time at each place.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::control::NodeError;
+
+/// How long to wait for somebody else who makes or unmounts at the same place.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The places where somebody is at work.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    taken: Mutex<BTreeSet<String>>,
+    changed: Condvar,
+}
+
+/// The right to change what is mounted at one place, until dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    id: String,
+}
+
+impl Turns {
+    /// Waits until nobody else is at work at the place, and keeps others away.
+    ///
+    /// # Errors
+    /// [`NodeError::Unavailable`] if that takes too long.
+    pub(crate) fn take(&self, id: &str) -> Result<Turn<'_>, NodeError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut taken = self.taken.lock();
+        while taken.contains(id) {
+            if self.changed.wait_until(&mut taken, deadline).timed_out() {
+                return Err(NodeError::Unavailable(format!(
+                    "somebody else has been mounting or unmounting there for {} s",
+                    PATIENCE.as_secs()
+                )));
+            }
+        }
+        taken.insert(id.to_owned());
+        Ok(Turn {
+            turns: self,
+            id: id.to_owned(),
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.taken.lock().remove(&self.id);
+        self.turns.changed.notify_all();
+    }
+}

@@ -1,0 +1,398 @@
+//! The processes that serve: starting them, finding them again, and which mount goes to which.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use parking_lot::Mutex;
+use rawio::pidfd::PidFd;
+
+use super::deaths::Cause;
+use super::instance::{ProcessRef, private_dir};
+use super::owned::Owned;
+use super::wire::{self, Answer, Question};
+use crate::run_dir::process_start;
+
+/// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
+pub(crate) const SHARED_BY: usize = 64;
+
+/// How long a worker may take until it listens.
+const START: Duration = Duration::from_secs(30);
+
+/// One worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    /// The process.
+    pub(crate) process: ProcessRef,
+    /// Whether it serves one mount, and will serve no other.
+    alone: bool,
+    socket: PathBuf,
+    handle: PidFd,
+    /// Only of those that this process has started.
+    child: Mutex<Option<Child>>,
+    /// What it serves or is asked to; `None` when it is dead.
+    mounts: Mutex<Option<BTreeMap<String, Arc<Owned>>>>,
+    /// Runs the program that new workers run.
+    current: AtomicBool,
+    /// Was killed on purpose, to be replaced.
+    replaced: AtomicBool,
+    /// Probes in a row that it did not answer.
+    missed: AtomicU32,
+}
+
+impl Worker {
+    fn new(
+        process: ProcessRef,
+        run_dir: &Path,
+        alone: bool,
+        child: Option<Child>,
+    ) -> anyhow::Result<Self> {
+        let handle =
+            PidFd::open(process.pid).with_context(|| format!("opening process {}", process.pid))?;
+        // The number may have been given away before it was opened.
+        if process_start(process.pid)? != process.started {
+            bail!("process {} has ended", process.pid);
+        }
+        Ok(Self {
+            process,
+            alone,
+            socket: wire::socket(run_dir, process.pid),
+            handle,
+            child: Mutex::new(child),
+            mounts: Mutex::new(Some(BTreeMap::new())),
+            current: AtomicBool::new(true),
+            replaced: AtomicBool::new(false),
+            missed: AtomicU32::new(0),
+        })
+    }
+
+    /// Asks it something that needs no descriptors.
+    ///
+    /// # Errors
+    /// If it does not answer in time.
+    pub(crate) fn ask(&self, question: &Question, patience: Duration) -> anyhow::Result<Answer> {
+        Ok(wire::ask(&self.socket, question, &[], patience)?.0)
+    }
+
+    /// Returns where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Ends it. Its mounts go to another.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = self.handle.signal(Signal::SIGKILL)
+            && error.raw_os_error() != Some(Errno::ESRCH as i32)
+        {
+            log::error!("cannot kill worker {}: {error}", self.process.pid);
+        }
+    }
+
+    /// Ends it because another program is to serve. It is no death that anybody counts.
+    pub(crate) fn replace(&self) {
+        self.replaced.store(true, SeqCst);
+        self.kill();
+    }
+
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(SeqCst)
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        self.current.load(SeqCst)
+    }
+
+    /// Notes whether it has answered a probe, and returns how many it missed in a row.
+    pub(crate) fn probed(&self, answered: bool) -> u32 {
+        if answered {
+            self.missed.store(0, SeqCst);
+            return 0;
+        }
+        self.missed.fetch_add(1, SeqCst) + 1
+    }
+
+    /// Returns whether it has answered the last probe.
+    pub(crate) fn answers(&self) -> bool {
+        self.missed.load(SeqCst) == 0
+    }
+
+    /// Waits until it has ended, and returns why.
+    pub(crate) fn wait(&self) -> Cause {
+        loop {
+            let mut end = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut end, PollTimeout::NONE) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => {
+                    log::error!("cannot wait for worker {}: {errno}", self.process.pid);
+                    break;
+                }
+            }
+        }
+        let status = self.child.lock().as_mut().map(Child::wait);
+        match status {
+            Some(Ok(status)) => match (status.signal(), status.code()) {
+                (Some(signal), _) if BY_OTHERS.iter().any(|s| *s as i32 == signal) => Cause::Killed,
+                // It has nothing to serve.
+                (None, Some(0)) => Cause::Killed,
+                _ => Cause::Crashed,
+            },
+            // Not our child: its parent has the result.
+            _ => Cause::Killed,
+        }
+    }
+
+    /// Takes a mount in, unless it is full or dead.
+    fn reserve(&self, mount: &Arc<Owned>) -> bool {
+        let mut mounts = self.mounts.lock();
+        let Some(mounts) = mounts.as_mut() else {
+            return false;
+        };
+        let room = if self.alone { 1 } else { SHARED_BY };
+        if mounts.len() >= room {
+            return false;
+        }
+        mounts.insert(mount.key.clone(), Arc::clone(mount));
+        true
+    }
+
+    /// Takes a mount out.
+    pub(crate) fn release(&self, key: &str) {
+        if let Some(mounts) = self.mounts.lock().as_mut() {
+            mounts.remove(key);
+        }
+    }
+
+    /// Returns how many mounts it has.
+    pub(crate) fn load(&self) -> usize {
+        self.mounts.lock().as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// Returns its mounts.
+    pub(crate) fn mounts(&self) -> Vec<Arc<Owned>> {
+        let mounts = self.mounts.lock();
+        mounts
+            .as_ref()
+            .map_or_else(Vec::new, |mounts| mounts.values().cloned().collect())
+    }
+
+    /// Returns its mounts, and takes no more.
+    fn close(&self) -> Vec<Arc<Owned>> {
+        let mounts = self.mounts.lock().take();
+        mounts.unwrap_or_default().into_values().collect()
+    }
+}
+
+/// Signals by which others end a process; the rest is what a process does to itself.
+const BY_OTHERS: [Signal; 5] = [
+    Signal::SIGKILL,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
+
+/// All workers.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    run_dir: PathBuf,
+    program: Mutex<PathBuf>,
+    workers: Mutex<Vec<Arc<Worker>>>,
+    /// Held while one is started, so that those who come meanwhile share it.
+    starting: Mutex<()>,
+}
+
+impl Pool {
+    /// Returns one without workers, which will run `program`.
+    ///
+    /// # Errors
+    /// If there is no directory for their sockets.
+    pub(crate) fn new(run_dir: &Path, program: PathBuf) -> anyhow::Result<Self> {
+        let sockets = run_dir.join("workers");
+        private_dir(&sockets)?;
+        Ok(Self {
+            run_dir: run_dir.to_path_buf(),
+            program: Mutex::new(program),
+            workers: Mutex::default(),
+            starting: Mutex::new(()),
+        })
+    }
+
+    /// Has workers run `program` from now on. Those there are run another.
+    pub(crate) fn set_program(&self, program: PathBuf) {
+        *self.program.lock() = program;
+        for worker in self.all() {
+            worker.current.store(false, SeqCst);
+        }
+    }
+
+    /// Returns all of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Worker>> {
+        self.workers.lock().clone()
+    }
+
+    /// Finds a worker for a mount, or starts one; `started` is told of it then, before it has a
+    /// mount. The mount counts as that worker's from now on.
+    ///
+    /// # Errors
+    /// If none can be started.
+    pub(crate) fn place(
+        &self,
+        mount: &Arc<Owned>,
+        started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Arc<Worker>> {
+        let alone = mount.is_alone();
+        loop {
+            if !alone && let Some(worker) = self.with_room(mount) {
+                return Ok(worker);
+            }
+            let _one_at_a_time = self.starting.lock();
+            if !alone && let Some(worker) = self.with_room(mount) {
+                return Ok(worker);
+            }
+            let program = self.program.lock().clone();
+            let worker = Arc::new(self.start(&program, alone)?);
+            let taken = worker.reserve(mount);
+            self.workers.lock().push(Arc::clone(&worker));
+            if let Err(error) = started(&worker) {
+                worker.kill();
+                self.bury(&worker);
+                return Err(error);
+            }
+            if taken {
+                return Ok(worker);
+            }
+        }
+    }
+
+    fn with_room(&self, mount: &Arc<Owned>) -> Option<Arc<Worker>> {
+        let fits = |worker: &&Arc<Worker>| {
+            !worker.alone && worker.is_current() && worker.answers() && worker.reserve(mount)
+        };
+        self.workers.lock().iter().find(fits).cloned()
+    }
+
+    /// Makes sure that a program can be a worker that understands us.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
+        let worker = self.start(program, true)?;
+        let answer = worker.ask(&Question::Status, START);
+        worker.kill();
+        let _cause = worker.wait();
+        let _gone = std::fs::remove_file(&worker.socket);
+        match answer? {
+            Answer::Status(_) => Ok(()),
+            other => bail!("it answered another question: {other:?}"),
+        }
+    }
+
+    fn start(&self, program: &Path, alone: bool) -> anyhow::Result<Worker> {
+        let mut command = Command::new(program);
+        command
+            .arg("--run-dir")
+            .arg(&self.run_dir)
+            .arg("worker")
+            // What was meant for the node alone.
+            .env_remove("LISTEN_PID")
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_FDNAMES")
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove(fdstore::KEEPER_PID)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            // What is typed at the node's terminal is not for its workers.
+            .process_group(0);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting a worker ({})", program.display()))?;
+        let started = child
+            .stdout
+            .take()
+            .context("a worker without standard output")
+            .and_then(|stdout| await_word(stdout, Instant::now() + START))
+            .and_then(|()| process_start(child.id()));
+        match started {
+            Ok(started) => {
+                let pid = child.id();
+                let process = ProcessRef { pid, started };
+                Worker::new(process, &self.run_dir, alone, Some(child))
+            }
+            Err(error) => {
+                let _killed = child.kill();
+                let status = child.wait().context("waiting for a worker")?;
+                Err(error.context(format!("starting a worker ({status})")))
+            }
+        }
+    }
+
+    /// Takes in a worker that an earlier node has started.
+    ///
+    /// # Errors
+    /// If it is not there any more.
+    pub(crate) fn find(&self, process: ProcessRef) -> anyhow::Result<Arc<Worker>> {
+        let mut workers = self.workers.lock();
+        if let Some(known) = workers.iter().find(|worker| worker.process == process) {
+            return Ok(Arc::clone(known));
+        }
+        let worker = Arc::new(Worker::new(process, &self.run_dir, false, None)?);
+        worker.current.store(runs_our_program(process.pid), SeqCst);
+        workers.push(Arc::clone(&worker));
+        Ok(worker)
+    }
+
+    /// Takes a mount in that a worker serves already.
+    pub(crate) fn claim(&self, worker: &Arc<Worker>, mount: &Arc<Owned>) {
+        if let Some(mounts) = worker.mounts.lock().as_mut() {
+            mounts.insert(mount.key.clone(), Arc::clone(mount));
+        }
+    }
+
+    /// Takes a dead worker out, and returns its mounts.
+    pub(crate) fn bury(&self, worker: &Arc<Worker>) -> Vec<Arc<Owned>> {
+        self.workers.lock().retain(|w| !Arc::ptr_eq(w, worker));
+        // It left its socket behind, unless it was orderly.
+        let _gone = std::fs::remove_file(&worker.socket);
+        worker.close()
+    }
+}
+
+/// Returns whether a process runs the program that this one runs.
+fn runs_our_program(pid: u32) -> bool {
+    let program = |process: &str| std::fs::metadata(format!("/proc/{process}/exe"));
+    match (program("self"), program(&pid.to_string())) {
+        (Ok(ours), Ok(its)) => (ours.dev(), ours.ino()) == (its.dev(), its.ino()),
+        _ => false,
+    }
+}
+
+/// Waits until a worker says that it listens.
+fn await_word(stdout: ChildStdout, deadline: Instant) -> anyhow::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let mut wait = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
+    let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+    // Interrupted is as good as early: what follows waits, too.
+    if poll(&mut wait, patience) == Ok(0) {
+        bail!("it has said nothing for {} s", START.as_secs());
+    }
+    let mut line = String::new();
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .context("listening to a worker")?;
+    if line.trim_end() != wire::READY {
+        bail!("it does not listen");
+    }
+    Ok(())
+}

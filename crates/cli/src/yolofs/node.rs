@@ -1,0 +1,121 @@
+//! `yolofs node`: the node service, and what it can be asked.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use crate::exit::Outcome;
+use crate::node::client::NodeClient;
+use crate::node::service::{self, Settings};
+use crate::output::{FormatArg, print};
+use crate::run_dir::{RunDir, RunDirArg};
+use crate::status::text;
+
+use super::mount::BootChoice;
+
+/// Where is written what survives a reboot, unless told otherwise.
+const STATE_DIR: &str = "/var/lib/yolofs/node";
+
+/// Run the node service, or ask the one that runs
+///
+/// The service owns mounts and has workers serve them: a mount outlives its worker, the service and
+/// an upgrade of both. It runs in the foreground; when it ends, its mounts stay.
+#[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(super) struct NodeArgs {
+    /// Directory with the mounts to be made again after a reboot
+    #[arg(long, value_name = "DIR", env = "YOLOFS_STATE_DIR", default_value = STATE_DIR)]
+    state_dir: PathBuf,
+    /// At most so many mounts
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    max_mounts: u16,
+    /// Keep the descriptors of the process that started this one
+    #[arg(long, hide = true)]
+    keep_parent: bool,
+    #[command(subcommand)]
+    verb: Option<NodeVerb>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum NodeVerb {
+    /// Show the service: its process, its workers, who keeps its descriptors
+    Status {
+        #[command(flatten)]
+        format: FormatArg,
+    },
+    /// Show its mounts
+    Mounts {
+        #[command(flatten)]
+        format: FormatArg,
+    },
+    /// Serve a mount from another boot image from now on
+    Swap {
+        /// Where it is mounted
+        #[arg(value_name = "MOUNTPOINT")]
+        mountpoint: PathBuf,
+        /// A name or an id of the store, a file (with a `/`), `auto` or `none`
+        #[arg(value_name = "IMAGE")]
+        image: BootChoice,
+    },
+    /// Take no more mounts, and unmount all
+    Drain,
+}
+
+pub(super) fn run(args: &NodeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+    let Some(verb) = &args.verb else {
+        let settings = Settings {
+            run_dir: run_dir.run_dir.clone(),
+            state_dir: args.state_dir.clone(),
+            most_mounts: args.max_mounts.into(),
+        };
+        if args.keep_parent {
+            service::keep_parent(&settings)?;
+        } else {
+            service::run(&settings)?;
+        }
+        return Ok(Outcome::Done);
+    };
+    let node = NodeClient::of(&RunDir::open(&run_dir.run_dir)?);
+    match verb {
+        NodeVerb::Status { format } => print(format.format(), &node.node()?, |view| {
+            let workers = view.workers.iter().map(|worker| {
+                let old = if worker.current {
+                    ""
+                } else {
+                    ", before the upgrade"
+                };
+                format!("  worker {}: {} mounts{old}\n", worker.pid, worker.mounts)
+            });
+            format!(
+                "yolofs {}, pid {}, up {} s, kept by {}{}\n{} mounts\n{}",
+                view.version,
+                view.pid,
+                view.uptime_seconds,
+                view.keeper,
+                if view.draining { ", draining" } else { "" },
+                view.mounts,
+                workers.collect::<String>(),
+            )
+            .trim_end()
+            .to_owned()
+        })?,
+        NodeVerb::Mounts { format } => print(format.format(), &node.mounts()?, |mounts| {
+            let shown: Vec<_> = mounts.iter().map(|view| view.status.clone()).collect();
+            text(&shown)
+        })?,
+        NodeVerb::Swap { mountpoint, image } => {
+            let id = RunDir::id_of(&std::path::absolute(mountpoint)?);
+            node.swap(&id, image.clone())?;
+        }
+        NodeVerb::Drain => {
+            let drained = node.drain()?;
+            if drained.in_use > 0 {
+                eprintln!(
+                    "yolofs: {} mounts are detached and still used; they are served until that ends",
+                    drained.in_use
+                );
+            }
+        }
+    }
+    Ok(Outcome::Done)
+}

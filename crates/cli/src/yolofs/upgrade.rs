@@ -1,0 +1,37 @@
+//! `yolofs upgrade`: another program under living mounts.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::exit::Outcome;
+use crate::node::client::NodeClient;
+use crate::run_dir::{RunDir, RunDirArg};
+
+/// Have the node service and its workers run another program, under living mounts
+///
+/// Reads that come meanwhile wait for some milliseconds; none fails.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct UpgradeArgs {
+    /// The program [default: the one that runs this command]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &UpgradeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+    let program = match &args.program {
+        Some(program) => program
+            .canonicalize()
+            .with_context(|| format!("opening {}", program.display()))?,
+        None => std::env::current_exe().context("finding this program")?,
+    };
+    let node = NodeClient::of(&RunDir::open(&run_dir.run_dir)?);
+    let upgraded = node.upgrade(&program)?;
+    println!(
+        "{} runs now; {} workers were replaced, and no mount was without one for more than {} ms",
+        upgraded.program.display(),
+        upgraded.workers,
+        upgraded.longest_gap_ms
+    );
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,311 @@
+//! A node service of its own for a test, and readers that notice every failed read.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::JoinHandle;
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::{Lab, json, noise, ok, output, until};
+
+/// How many files the source has that readers read.
+const FILES: u32 = 24;
+/// How long each is.
+const LEN: usize = 70_000;
+
+/// A running node; it, its keeper and its workers are ended when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Service<'a> {
+    pub(crate) lab: &'a Lab,
+    child: Option<Child>,
+}
+
+impl<'a> Service<'a> {
+    /// Starts one with its directories in the lab, and waits until it answers.
+    pub(crate) fn start(lab: &'a Lab) -> Self {
+        let mut service = Self { lab, child: None };
+        service.start_again();
+        service
+    }
+
+    /// Starts it after it was ended or killed.
+    pub(crate) fn start_again(&mut self) {
+        self.start_program(Path::new(env!("CARGO_BIN_EXE_yolofs")));
+    }
+
+    /// Starts a certain program as the service.
+    pub(crate) fn start_program(&mut self, program: &Path) {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.lab.path("node.log"))
+            .unwrap();
+        let child = Command::new(program)
+            .env("YOLOFS_STORE", self.lab.store())
+            .env("YOLOFS_LOG", "info")
+            .env_remove("NOTIFY_SOCKET")
+            .args(["node", "--run-dir"])
+            .arg(self.lab.run_dir())
+            .arg("--state-dir")
+            .arg(self.lab.path("state"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        until("the node to answer", || {
+            let status = self.child.as_mut().unwrap().try_wait().unwrap();
+            assert!(status.is_none(), "it ended: {}", self.said());
+            self.answers()
+        });
+    }
+
+    /// Whether the node answers now.
+    pub(crate) fn answers(&self) -> bool {
+        output(self.lab.yolofs().args(["node", "status"]))
+            .status
+            .success()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.lab.path("node.log")).unwrap_or_default()
+    }
+
+    /// What `yolofs node status --json` says.
+    pub(crate) fn node(&self) -> Value {
+        json(self.lab.yolofs().args(["node", "status", "--json"]))
+    }
+
+    /// What `yolofs node mounts --json` says of a mount, if it is listed.
+    pub(crate) fn listed(&self, mountpoint: &Path) -> Option<Value> {
+        let mounts = json(self.lab.yolofs().args(["node", "mounts", "--json"]));
+        let mounts = mounts.as_array().unwrap().iter();
+        let at = |mount: &&Value| mount["mountpoint"] == mountpoint.to_str().unwrap();
+        mounts.into_iter().find(at).cloned()
+    }
+
+    /// The state of a mount; empty if it is not listed.
+    pub(crate) fn state(&self, mountpoint: &Path) -> String {
+        let listed = self.listed(mountpoint).unwrap_or_default();
+        listed["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until a mount is in this state.
+    pub(crate) fn until_state(&self, mountpoint: &Path, state: &str) {
+        until(&format!("{} to be {state}", mountpoint.display()), || {
+            self.state(mountpoint) == state
+        });
+    }
+
+    /// The process that serves a mount; waits until there is one.
+    pub(crate) fn worker(&self, mountpoint: &Path) -> u32 {
+        self.until_state(mountpoint, "serving");
+        pid(&self.listed(mountpoint).unwrap()["pid"])
+    }
+
+    /// Kills the process that serves a mount, and waits until another does.
+    pub(crate) fn kill_worker(&self, mountpoint: &Path, signal: Signal) {
+        let worker = self.worker(mountpoint);
+        signal_to(worker, signal);
+        until("another worker to serve", || {
+            let listed = self.listed(mountpoint).unwrap();
+            listed["state"] == "failed"
+                || listed["state"] == "serving" && pid(&listed["pid"]) != worker
+        });
+    }
+
+    /// The node's own process.
+    pub(crate) fn pid(&self) -> u32 {
+        pid(&self.node()["pid"])
+    }
+
+    /// The process that was started: the node's keeper.
+    pub(crate) fn keeper(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Kills the node's own process, and waits until another answers.
+    pub(crate) fn kill_node(&self) {
+        let node = self.pid();
+        signal_to(node, Signal::SIGKILL);
+        self.until_another(node);
+    }
+
+    /// Waits until a process other than this one answers.
+    pub(crate) fn until_another(&self, node: u32) {
+        until("another node to answer", || {
+            self.answers() && self.pid() != node
+        });
+    }
+
+    /// Ends it as an administrator does, and waits until it has ended.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.child.take().unwrap();
+        signal_to(child.id(), Signal::SIGTERM);
+        until("the node to end", || child.try_wait().unwrap().is_some());
+    }
+
+    /// Kills the process that was started, and collects it.
+    pub(crate) fn kill_keeper(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().and_then(|()| child.wait()).unwrap();
+    }
+
+    /// Kills all of it, as a machine that loses its power does.
+    pub(crate) fn kill_all(&mut self) {
+        until("all processes to end", || {
+            let mine = self.processes();
+            for pid in &mine {
+                // It may have ended since.
+                let _gone = kill(as_pid(*pid), Signal::SIGKILL);
+            }
+            if let Some(child) = &mut self.child {
+                let _ended = child.try_wait();
+            }
+            mine.is_empty()
+        });
+        self.child = None;
+    }
+
+    /// All processes of this service, by their command lines, those that only wait to be
+    /// collected left out.
+    fn processes(&self) -> Vec<u32> {
+        let mark = self.lab.run_dir();
+        let mark = mark.to_str().unwrap().as_bytes();
+        let all = fs::read_dir("/proc").unwrap();
+        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
+            let ours = line.windows(mark.len()).any(|part| part == mark);
+            ours && *pid != std::process::id()
+                && [&b"yolofs"[..], b"exe", b"upgraded"]
+                    .iter()
+                    .any(|name| program.ends_with(name))
+        })
+        .collect()
+    }
+
+    /// Mounts a source with files to be read, and returns where.
+    pub(crate) fn mount(&self, name: &str) -> PathBuf {
+        let source = self.source(name);
+        self.lab.mount(&source, &format!("{name}-mnt"), &[])
+    }
+
+    /// Makes a source with files to be read.
+    pub(crate) fn source(&self, name: &str) -> PathBuf {
+        let source = self.lab.make_dir(name);
+        for index in 0..FILES {
+            fs::write(source.join(index.to_string()), noise(index, LEN)).unwrap();
+        }
+        source
+    }
+}
+
+impl Drop for Service<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the node said:\n{}", self.said());
+            // A failed test must not wait for what it left behind.
+            for pid in self.processes() {
+                let _gone = kill(as_pid(pid), Signal::SIGKILL);
+            }
+        } else {
+            self.kill_all();
+        }
+        if let Some(mut child) = self.child.take() {
+            let _ended = child.wait();
+        }
+    }
+}
+
+/// Readers of a mount, on threads. Every byte is compared, and every failure is kept.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    stop: Arc<AtomicBool>,
+    reads: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Readers {
+    /// Starts to read what [`Service::source`] has made, again and again.
+    pub(crate) fn start(mountpoint: &Path) -> Self {
+        let (stop, reads) = (Arc::default(), Arc::default());
+        let threads = (0..2).map(|_| {
+            let (stop, reads) = (Arc::clone(&stop), Arc::clone(&reads));
+            let mountpoint = mountpoint.to_owned();
+            std::thread::spawn(move || read_on(&mountpoint, &stop, &reads))
+        });
+        let threads = threads.collect();
+        let readers = Self {
+            stop,
+            reads,
+            threads,
+        };
+        readers.until_more();
+        readers
+    }
+
+    /// Waits until each file was read again.
+    pub(crate) fn until_more(&self) {
+        let wanted = self.reads.load(SeqCst) + u64::from(FILES);
+        until("readers to go on", || {
+            self.reads.load(SeqCst) >= wanted || self.threads.iter().any(JoinHandle::is_finished)
+        });
+    }
+
+    /// Stops them. Panics if a read failed or had a wrong byte.
+    pub(crate) fn stop(self) {
+        self.stop.store(true, SeqCst);
+        for thread in self.threads {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+fn read_on(mountpoint: &Path, stop: &AtomicBool, reads: &AtomicU64) -> Result<(), String> {
+    let wanted: Vec<_> = (0..FILES).map(|index| noise(index, LEN)).collect();
+    while !stop.load(SeqCst) {
+        for (index, wanted) in wanted.iter().enumerate() {
+            let path = mountpoint.join(index.to_string());
+            let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+            let file = File::open(&path).map_err(failed)?;
+            // The page cache must not answer for the worker.
+            posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+                .map_err(|errno| failed(errno.into()))?;
+            let mut read = vec![0; LEN];
+            file.read_exact_at(&mut read, 0).map_err(failed)?;
+            if read != *wanted {
+                return Err(format!("{}: wrong bytes", path.display()));
+            }
+            reads.fetch_add(1, SeqCst);
+        }
+    }
+    Ok(())
+}
+
+/// Sends a signal to a process, which must be there.
+pub(crate) fn signal_to(process: u32, signal: Signal) {
+    kill(as_pid(process), signal).unwrap();
+}
+
+fn as_pid(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap())
+}
+
+fn pid(value: &Value) -> u32 {
+    u32::try_from(value.as_u64().unwrap()).unwrap()
+}
+
+/// Unmounts without yolofs, as anybody may.
+pub(crate) fn umount(flags: &[&str], mountpoint: &Path) {
+    ok(Command::new("umount").args(flags).arg(mountpoint));
+}

@@ -1,0 +1,112 @@
+//! Workers that hang, crash again and again, or are replaced by another program.
+#![cfg(feature = "privileged")]
+
+mod lab;
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use lab::service::{Readers, Service, signal_to};
+use lab::{Lab, fails, ok, until};
+
+#[test]
+fn privileged_worker_that_hangs_is_replaced() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mountpoint = service.mount("tree");
+    let readers = Readers::start(&mountpoint);
+    let worker = service.worker(&mountpoint);
+    signal_to(worker, Signal::SIGSTOP);
+    // It is still told of, and nobody who asks waits for it.
+    assert!(service.listed(&mountpoint).is_some());
+    until("another worker to serve", || {
+        service.state(&mountpoint) == "serving" && service.worker(&mountpoint) != worker
+    });
+    readers.until_more();
+    readers.stop();
+    lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_mount_whose_workers_crash_takes_no_other_with_it() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let (bad, good) = (service.mount("bad"), service.mount("good"));
+    assert_eq!(service.worker(&bad), service.worker(&good));
+    let readers = Readers::start(&good);
+    // Three crashes with the other, five of its own; more if the machine is so slow that some are
+    // forgotten before the next.
+    let mut crashes = 0;
+    while service.state(&bad) != "failed" {
+        assert!(crashes < 100, "it is not given up");
+        service.kill_worker(&bad, Signal::SIGABRT);
+        crashes += 1;
+    }
+    let listed = service.listed(&bad).unwrap();
+    assert!(
+        listed["error"].as_str().unwrap().contains("crash"),
+        "{listed}"
+    );
+    // The place shows what is below the mount, and nobody waits there.
+    assert_eq!(fs::read_dir(&bad).unwrap().count(), 0);
+    readers.until_more();
+    readers.stop();
+    // Asked for again it gets another chance.
+    lab.mount(&lab.path("bad"), "bad-mnt", &[]);
+    service.until_state(&bad, "serving");
+    assert_eq!(fs::read(bad.join("1")).unwrap(), lab::noise(1, 70_000));
+    for place in [&bad, &good] {
+        lab.umount(place);
+    }
+}
+
+#[test]
+fn privileged_upgrade_under_readers_fails_no_read() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mountpoint = service.mount("tree");
+    let readers = Readers::start(&mountpoint);
+    let why = fails(1, lab.yolofs().args(["upgrade", "--program", "/bin/true"]));
+    assert!(why.contains("no yolofs"), "{why}");
+    let upgraded = lab.path("upgraded");
+    fs::copy(env!("CARGO_BIN_EXE_yolofs"), &upgraded).unwrap();
+    let (node, worker) = (service.pid(), service.worker(&mountpoint));
+    ok(lab.yolofs().args(["upgrade", "--program"]).arg(&upgraded));
+    service.until_another(node);
+    assert_ne!(service.worker(&mountpoint), worker);
+    for process in [service.pid(), service.worker(&mountpoint)] {
+        assert_eq!(program(process), upgraded);
+    }
+    let workers = service.node()["workers"].clone();
+    let workers = workers.as_array().unwrap().iter();
+    assert!(workers.clone().all(|worker| worker["current"] == true));
+    assert_eq!(service.listed(&mountpoint).unwrap()["restarts"], 0);
+    readers.until_more();
+    service.kill_worker(&mountpoint, Signal::SIGKILL);
+    readers.until_more();
+    readers.stop();
+    lab.umount(&mountpoint);
+}
+
+fn program(process: u32) -> std::path::PathBuf {
+    fs::read_link(Path::new("/proc").join(process.to_string()).join("exe")).unwrap()
+}
+
+#[test]
+fn privileged_unmount_while_workers_restart_leaves_nothing() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    for _ in 0..5 {
+        let mountpoint = service.mount("tree");
+        signal_to(service.worker(&mountpoint), Signal::SIGKILL);
+        lab.umount(&mountpoint);
+        until("the mount to be forgotten", || {
+            service.listed(&mountpoint).is_none()
+        });
+    }
+    let left = fs::read_dir(lab.run_dir().join("node")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+}
