@@ -34,8 +34,9 @@ pub const KEEPER_PID: &str = "YOLOFS_KEEPER_PID";
 /// The variable with the address of the manager's socket.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The name under which [`surround`] hands over the socket itself.
-const SOCKET_NAME: &str = "keeper-socket";
+/// What the name under which [`surround`] hands over the socket begins with; the number of the
+/// process that did follows.
+const SOCKET_PREFIX: &str = "keeper-socket-";
 
 /// The name of a descriptor that came without one, as systemd has it.
 const NAMELESS: &str = "stored";
@@ -74,6 +75,8 @@ pub struct Keeper {
     signals: SignalFd,
     store: Store,
     child: Option<Child>,
+    /// Whose messages count: the child, also after its end for what it sent before.
+    heard: u32,
     restarts: Restarts,
     start_at: Instant,
     /// A signal has asked for the end.
@@ -93,27 +96,31 @@ impl Keeper {
     }
 
     /// Makes a keeper for the process that has started this one with [`surround`], with what
-    /// that handed over. When it dies, `program` is started.
+    /// that handed over. When it dies, or has died already, `program` is started.
     ///
     /// # Errors
-    /// If nothing was handed over, or the parent is gone.
+    /// If nothing was handed over.
     pub fn adopt(
         program: Program,
         address: Address,
         limits: Limits,
         mut inherited: Inherited,
     ) -> Result<Self> {
-        let missing = io::Error::from(io::ErrorKind::NotFound);
-        let socket = inherited.remove(SOCKET_NAME).pop();
-        let socket = socket
-            .ok_or(missing)
-            .map_err(StoreError::step("taking the socket over"))?;
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let name = inherited
+            .names()
+            .find(|name| name.starts_with(SOCKET_PREFIX));
+        let name = name.map(str::to_owned).ok_or_else(missing);
+        let name = name.map_err(StoreError::step("taking the socket over"))?;
+        let socket = inherited.remove(&name).pop().ok_or_else(missing);
+        let socket = socket.map_err(StoreError::step("taking the socket over"))?;
         let mut keeper = Self::listen(program, address, socket.into(), limits)?;
         for (name, descriptor) in inherited {
             keeper.keep(&name, descriptor);
         }
-        let child = Child::parent().map_err(StoreError::step("watching over the parent"))?;
-        keeper.child = Some(child);
+        keeper.heard = name[SOCKET_PREFIX.len()..].parse().unwrap_or(0);
+        let child = Child::parent(keeper.heard);
+        keeper.child = child.map_err(StoreError::step("watching over the parent"))?;
         Ok(keeper)
     }
 
@@ -143,6 +150,7 @@ impl Keeper {
             signals,
             store: Store::new(limits),
             child: None,
+            heard: 0,
             restarts: Restarts::default(),
             start_at: Instant::now(),
             told_to_end: false,
@@ -161,6 +169,8 @@ impl Keeper {
                 if self.told_to_end {
                     return Ok(Ended { code: None });
                 }
+                // What a child that is gone has sent comes before its successor.
+                self.take_messages()?;
                 self.start_if_due();
             }
             let child_ended = self.wait()?;
@@ -199,7 +209,10 @@ impl Keeper {
             return;
         }
         match self.start() {
-            Ok(child) => self.child = Some(child),
+            Ok(child) => {
+                self.heard = child.pid;
+                self.child = Some(child);
+            }
             Err(error) => {
                 let path = self.program.path.display().to_string();
                 log::warn!("starting {path}: {error}");
@@ -255,17 +268,19 @@ impl Keeper {
                 Err(error) => return Err(StoreError::step("receiving a message")(error)),
             };
             let from = received.sender.map_or(0, |sender| sender.pid);
-            let Some(child) = self.child.as_mut().filter(|child| child.pid == from) else {
+            if from != self.heard {
                 log::warn!("process {from} is not the service: its message is dropped");
                 continue;
-            };
+            }
             if received.truncated {
                 log::warn!("a message of the service was cut short, and is dropped");
                 continue;
             }
             let message = Message::parse(&buffer[..received.len]);
-            child.ready |= message.ready;
-            child.stopping |= message.stopping;
+            if let Some(child) = &mut self.child {
+                child.ready |= message.ready;
+                child.stopping |= message.stopping;
+            }
             if message.ready {
                 self.former = None;
             }
@@ -348,7 +363,8 @@ pub fn surround(
     descriptors: &[(String, std::os::fd::BorrowedFd<'_>)],
 ) -> Result<u32> {
     let socket = address.bind()?;
-    let names: Vec<&str> = [SOCKET_NAME]
+    let socket_name = format!("{SOCKET_PREFIX}{}", std::process::id());
+    let names: Vec<&str> = [socket_name.as_str()]
         .into_iter()
         .chain(descriptors.iter().map(|(name, _)| name.as_str()))
         .collect();

@@ -65,6 +65,10 @@ const TESTS: &[Test] = &[
         "a_child_whose_keeper_was_killed_starts_another_around_itself",
         a_child_whose_keeper_was_killed_starts_another_around_itself,
     ),
+    (
+        "a_child_that_dies_before_its_new_keeper_looks_is_followed",
+        a_child_that_dies_before_its_new_keeper_looks_is_followed,
+    ),
 ];
 
 /// A keeper, and where its children report.
@@ -328,4 +332,29 @@ fn a_child_whose_keeper_was_killed_starts_another_around_itself() {
     let keeper = PidFd::open(child.keeper).unwrap();
     child.tell("exit 0");
     assert!(keeper.ended_within(PATIENCE).unwrap());
+}
+
+fn a_child_that_dies_before_its_new_keeper_looks_is_followed() {
+    let mut stage = Stage::new();
+    let mut first = stage.child();
+    first.ask("store-file old one");
+    first.kill();
+    let mut child = stage.child();
+    for round in 0..3 {
+        let keeper = PidFd::open(child.keeper).unwrap();
+        send(child.keeper, Signal::SIGKILL);
+        drop(stage.keeper.try_wait());
+        assert!(keeper.ended_within(PATIENCE).unwrap());
+        child.tell("surround-and-die");
+        child = stage.child();
+        stage.others.extend(PidFd::open(child.keeper));
+        // What it sent last counts as well.
+        let last = child
+            .names
+            .split(':')
+            .filter(|name| *name == "last")
+            .count();
+        assert_eq!(last, round + 1);
+    }
+    assert_eq!(child.ask("read old"), "one");
 }

@@ -36,19 +36,21 @@ impl Child {
         Self::new(pid, Kin::Own)
     }
 
-    /// The process that has started this one.
-    pub(super) fn parent() -> io::Result<Self> {
-        let parent = getppid();
-        let pid = u32::try_from(parent.as_raw()).map_err(io::Error::other)?;
-        let mut child = Self::new(pid, Kin::Parent)?;
-        // It may have ended before its descriptor was opened, and the number be another's now.
-        if getppid() != parent {
-            return Err(io::Error::from_raw_os_error(
-                nix::errno::Errno::ESRCH as i32,
-            ));
+    /// The process `pid` that has started this one, or `None` if it has ended since.
+    pub(super) fn parent(pid: u32) -> io::Result<Option<Self>> {
+        let still = || u32::try_from(getppid().as_raw()).is_ok_and(|parent| parent == pid);
+        if !still() {
+            return Ok(None);
         }
-        child.ready = true;
-        Ok(child)
+        match Self::new(pid, Kin::Parent) {
+            // It may have ended before its descriptor was opened, and the number be another's now.
+            Ok(child) if still() => Ok(Some(Self {
+                ready: true,
+                ..child
+            })),
+            Err(error) if still() => Err(error),
+            _ => Ok(None),
+        }
     }
 
     fn new(pid: u32, kin: Kin) -> io::Result<Self> {

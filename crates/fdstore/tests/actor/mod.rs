@@ -126,12 +126,17 @@ fn obey(inherited: Inherited) -> i32 {
                 file.read_to_string(&mut text).unwrap();
                 Ok(text)
             }
-            ["surround"] => {
+            [order @ ("surround" | "surround-and-die")] => {
                 let kept: Vec<_> = held
                     .iter()
                     .map(|(name, descriptor)| (name.clone(), descriptor.as_fd()))
                     .collect();
-                fdstore::surround(&program("adopter"), &address(), &kept).map(|pid| pid.to_string())
+                let keeper = fdstore::surround(&program("adopter"), &address(), &kept);
+                if *order == "surround-and-die" {
+                    notifier.store("last", test.as_fd()).unwrap();
+                    return 1;
+                }
+                keeper.map(|pid| pid.to_string())
             }
             ["exit", code] => return code.parse().unwrap(),
             order => panic!("{order:?} is no order"),
