@@ -4,13 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
+#[path = "../../oci/tests/registries/mod.rs"]
+mod registries;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use lab::dockerd::Dockerd;
 use lab::{Lab, ok, output, until};
+use registries::{Kind, Registry};
 
 const MD5: &str = "cat /usr/lib/part* | md5sum";
 
@@ -128,4 +131,65 @@ fn privileged_docker_starts_after_everything_was_killed() {
     ok(&mut docker.yolofs(&lab, &["clear"]));
     docker.start_again();
     assert_eq!(md5(&docker), sum);
+}
+
+#[test]
+fn privileged_docker_pulls_while_the_service_is_killed() {
+    let registry = Registry::start(Kind::Docker);
+    let app = format!("{}/some/app:1", registry.host());
+    let lab = Lab::new();
+    let mut docker = Dockerd::start(&lab, &[]);
+    docker.import_base(&lab);
+    docker.build(&lab, "one", "base");
+    docker.build(&lab, "two", "one");
+    docker.run(&["tag", "two", &app]);
+    docker.run(&["push", &app]);
+    docker.record(&lab, &app);
+    let run = ["run", "--rm", "--network=none", &app, "sh", "-c"];
+    let script = "cat /usr/lib/part* /data/* | md5sum";
+    let boot = [&run[..], &[script]].concat();
+    let sum = docker.run(&boot);
+    docker.run(&["image", "prune", "-af"]);
+    let layers = docker.data_root().join("overlay2");
+    let count = || fs::read_dir(&layers).unwrap().count();
+    // The worker alone, which the guardian follows up; then both, so that dead mounts may be left.
+    for with_guardian in [false, true] {
+        ok(&mut docker.yolofs(&lab, &["attach", "--all"]));
+        let pid = worker(&lab, &docker).unwrap();
+        let guardian = parent(pid);
+        let before = count();
+        let mut pull = docker.docker();
+        let pull = pull.args(["pull", &app]).stdout(Stdio::null());
+        let mut pull = pull.stderr(Stdio::null()).spawn().unwrap();
+        until("a layer to come", || {
+            count() > before || pull.try_wait().unwrap().is_some()
+        });
+        if with_guardian {
+            kill("-STOP", guardian);
+        }
+        kill("-9", pid);
+        if with_guardian {
+            kill("-9", guardian);
+        }
+        until("the pull to end", || pull.try_wait().unwrap().is_some());
+        if with_guardian {
+            until("the service to be gone", || {
+                docker.status(&lab)["state"] == "not running"
+            });
+            ok(&mut docker.yolofs(&lab, &["clear"]));
+        } else {
+            until("another worker to serve", || {
+                worker(&lab, &docker).is_some_and(|now| now != pid)
+            });
+        }
+        // What failed because of that succeeds now, and what was pulled is what was pushed.
+        docker.run(&["pull", &app]);
+        assert_eq!(docker.run(&boot), sum);
+        docker.stop();
+        docker.start_again();
+        assert_eq!(docker.run(&boot), sum);
+        ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+        assert_eq!(docker.run(&boot), sum, "the plain layers are whole");
+        docker.run(&["rmi", "-f", &app]);
+    }
 }

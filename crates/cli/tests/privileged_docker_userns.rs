@@ -4,9 +4,11 @@
 
 mod lab;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use lab::{Lab, busybox_root, ok};
+use lab::{Lab, busybox_root, fails, ok};
 
 /// Docker wants ranges of users in /etc, so it runs in a mount namespace with an /etc of its own;
 /// yolofs with it, for Docker must see its mounts.
@@ -79,4 +81,34 @@ fn privileged_docker_serves_remapped_users() {
         .env("YOLOFS_STORE", lab.store())
         .env("YOLOFS_RUN_DIR", lab.run_dir());
     ok(&mut script);
+}
+
+/// What Docker's client says of a daemon without root. Rootless daemons need users and namespaces
+/// that a test machine may not have, and nothing but this answer is looked at.
+const ROOTLESS: &str = r#"#!/bin/sh
+case " $* " in *" info "*) ;; *) exit 1 ;; esac
+cat <<'END'
+{"ServerVersion":"20.10.24","Driver":"overlay2","LiveRestoreEnabled":false,
+ "DockerRootDir":"/home/me/.local/share/docker",
+ "SecurityOptions":["name=seccomp,profile=default","name=rootless","name=cgroupns"]}
+END
+"#;
+
+#[test]
+fn privileged_docker_without_root_is_refused_in_words() {
+    let lab = Lab::new();
+    let client = lab.make_dir("bin").join("docker");
+    fs::write(&client, ROOTLESS).unwrap();
+    fs::set_permissions(&client, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", lab.path("bin").display());
+    for (mut command, args) in [
+        (lab.yolofs(), &["docker", "attach", "--all"][..]),
+        (lab.yolofs(), &["docker", "status"]),
+        (lab.bootimg(), &["record", "docker://app"]),
+    ] {
+        let why = fails(1, command.args(args).env("PATH", &path));
+        assert!(why.contains("this Docker is rootless"), "{args:?}: {why}");
+        assert!(why.contains("namespace"), "{args:?}: {why}");
+    }
 }

@@ -166,6 +166,15 @@ fn privileged_docker_images_are_recorded_until_they_are_ready() {
         let read = kept(&report, 1, "recorded_blocks");
         assert!(read >= DATA_BLOCKS, "{when}: {report}");
     }
+    // Docker's own checks, as often as the user says.
+    let theirs = ["--until", "docker:healthy", "--run-args"];
+    let often = ["--health-interval 200ms"];
+    let report = room.recorded("app", &[&theirs[..], &often].concat());
+    assert_eq!(report["until"], "a health check that succeeds");
+    assert!(
+        kept(&report, 1, "recorded_blocks") >= DATA_BLOCKS,
+        "{report}"
+    );
     let flags = [
         "--runs",
         "2",
