@@ -2,6 +2,7 @@
 
 mod artifact;
 mod from_trace;
+mod gc;
 mod images;
 mod inspect;
 mod keep;
@@ -49,7 +50,7 @@ enum BootimgCommand {
     Report(report::ReportArgs),
     Verify(verify::VerifyArgs),
     Merge(images::MergeArgs),
-    Gc(images::GcArgs),
+    Gc(gc::GcArgs),
     Export(images::ExportArgs),
     Import(images::ImportArgs),
     Push(push::PushArgs),
@@ -87,7 +88,7 @@ fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
         BootimgCommand::Report(command) => report::run(command, store, run_dir),
         BootimgCommand::Verify(command) => verify::run(command, store, &interrupt),
         BootimgCommand::Merge(command) => images::merge(command, store, &interrupt),
-        BootimgCommand::Gc(command) => images::gc(command, store),
+        BootimgCommand::Gc(command) => gc::run(command, store),
         BootimgCommand::Export(command) => images::export(command, store, &interrupt),
         BootimgCommand::Import(command) => images::import(command, store, &interrupt),
         BootimgCommand::Push(command) => push::run(command, store, &interrupt),

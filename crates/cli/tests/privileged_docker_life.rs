@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Stdio;
 
 use lab::dockerd::Dockerd;
-use lab::{Lab, ok, output, until};
+use lab::{Lab, json, ok, output, until};
 
 const MD5: &str = "cat /usr/lib/part* /data/* | md5sum";
 
@@ -181,4 +181,37 @@ fn privileged_docker_layers_changed_by_hand_are_read_as_they_are() {
         "{text}"
     );
     ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+}
+
+#[test]
+fn privileged_docker_layers_that_are_gone_are_garbage() {
+    let lab = Lab::new();
+    let docker = Dockerd::start(&lab, &[]);
+    docker.import_base(&lab);
+    docker.build(&lab, "app", "base");
+    docker.record(&lab, "app");
+    let saved = lab.path("app.tar");
+    docker.run(&["save", "-o", saved.to_str().unwrap(), "app"]);
+    // Its own layer comes back to another directory, and is bound to that.
+    docker.run(&["rmi", "app"]);
+    docker.run(&["load", "-i", saved.to_str().unwrap()]);
+    let top = docker.layers("app").pop().unwrap().1;
+    ok(&mut docker.yolofs(&lab, &["attach", "app"]));
+    ok(&mut docker.yolofs(&lab, &["detach", "app"]));
+    let gc = |flags: &[&str]| json(lab.bootimg().args(["gc", "--json"]).args(flags));
+    let images = || {
+        let list = json(lab.bootimg().args(["ls", "--json"]));
+        list.as_array().map(Vec::len)
+    };
+    assert_eq!(gc(&[])["unbound"], serde_json::json!([]), "it is in use");
+    let before = images();
+    docker.run(&["rmi", "app"]);
+    let would = gc(&["--dry-run"]);
+    // What was recorded of the layer stays: it may be pulled again.
+    assert_eq!(would["unbound"].as_array().unwrap().len(), 1, "{would}");
+    assert_eq!(would["unbound"][0]["dir"], top.to_str().unwrap());
+    assert_eq!(images(), before, "a dry run removes nothing");
+    assert_eq!(gc(&[])["unbound"], would["unbound"]);
+    assert_eq!(images().unwrap() + 1, before.unwrap());
+    assert_eq!(gc(&[])["unbound"], serde_json::json!([]));
 }

@@ -1,11 +1,11 @@
-//! The verbs of the store: `ls`, `rm`, `pin`, `unpin`, `gc`, `merge`, `export`, `import`.
+//! The verbs of the store: `ls`, `rm`, `pin`, `unpin`, `merge`, `export`, `import`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
-use bootimg::{AddReport, GcMode, GcReport, Stack, Store, StoredImage, Variant, WriteRequest};
+use bootimg::{AddReport, Stack, Store, StoredImage, Variant, WriteRequest};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -59,19 +59,6 @@ pub(super) enum Keep {
     Pinned,
     /// It may.
     Unpinned,
-}
-
-/// Remove what nobody needs from the store
-///
-/// That is what interrupted commands left behind, blocks that no boot image uses, and, when the
-/// store is larger than --store-max, the least valuable boot images that are not pinned.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct GcArgs {
-    /// Only say what would be removed
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    format: FormatArg,
 }
 
 /// Make one boot image of several of one source
@@ -295,66 +282,6 @@ pub(super) fn pin(args: &PinArgs, store: &StoreArgs, keep: Keep) -> anyhow::Resu
         .with_context(|| format!("changing the pin of {wanted}"))?;
     }
     Ok(Outcome::Done)
-}
-
-/// What `gc --json` prints.
-#[derive(Debug, Serialize)]
-struct Collected {
-    dry_run: bool,
-    /// Ids of boot images removed to make room.
-    evicted: Vec<String>,
-    /// Ids of boot images removed because they are damaged or have no name.
-    lost: Vec<String>,
-    segments_removed: usize,
-    segments_repacked: usize,
-    leftovers: usize,
-    bytes_before: u64,
-    bytes_after: u64,
-}
-
-pub(super) fn gc(args: &GcArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
-    let mode = if args.dry_run {
-        GcMode::DryRun
-    } else {
-        GcMode::Apply
-    };
-    let report = store.open()?.gc(mode).context("collecting garbage")?;
-    print(
-        args.format.format(),
-        &collected(&report, args.dry_run),
-        |collected| {
-            let would = if collected.dry_run {
-                "would go"
-            } else {
-                "went"
-            };
-            let images = collected.evicted.len() + collected.lost.len();
-            let segments = collected.segments_removed + collected.segments_repacked;
-            format!(
-                "{} to {}: {}, {} and {} {would}",
-                Size(collected.bytes_before),
-                Size(collected.bytes_after),
-                count(images as u64, "boot image"),
-                count(segments as u64, "segment"),
-                count(collected.leftovers as u64, "leftover")
-            )
-        },
-    )?;
-    Ok(Outcome::Done)
-}
-
-fn collected(report: &GcReport, dry_run: bool) -> Collected {
-    let ids = |images: &[bootimg::ImageId]| images.iter().map(ToString::to_string).collect();
-    Collected {
-        dry_run,
-        evicted: ids(&report.evicted),
-        lost: ids(&report.lost),
-        segments_removed: report.segments.len(),
-        segments_repacked: report.repacked.len(),
-        leftovers: report.leftovers,
-        bytes_before: report.bytes_before,
-        bytes_after: report.bytes_after,
-    }
 }
 
 /// What was added to the store.
