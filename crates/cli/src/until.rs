@@ -27,6 +27,8 @@ pub(crate) enum Until {
     Exit,
     /// Nothing was read for so long.
     Quiet(Duration),
+    /// So much time has passed.
+    After(Duration),
     /// The image's health check succeeds.
     Healthy(Checks),
 }
@@ -76,15 +78,17 @@ impl FromStr for Until {
                 text.strip_prefix("http:http:")
                     .map_or_else(|| text.parse(), |rest| format!("http:{rest}").parse())?,
             )),
-            ("quiet", secs) => {
+            ("quiet" | "after", secs) => {
                 let time = seconds(secs).map_err(anyhow::Error::msg);
-                Ok(Self::Quiet(
-                    time.context("quiet needs seconds, as in quiet:2")?,
-                ))
+                let time = time.with_context(|| format!("{kind} needs seconds, as in {kind}:2"))?;
+                Ok(match kind {
+                    "quiet" => Self::Quiet(time),
+                    _ => Self::After(time),
+                })
             }
             _ => bail!(
-                "use line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS or, for images, healthy or \
-                 docker:healthy"
+                "use line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS, after:SECS or, for images, \
+                 healthy or docker:healthy"
             ),
         }
     }
@@ -102,6 +106,7 @@ impl fmt::Display for Until {
             ),
             Self::Exit => write!(f, "the command's end"),
             Self::Quiet(time) => write!(f, "{} s without a read", time.as_secs_f64()),
+            Self::After(time) => write!(f, "{} s to pass", time.as_secs_f64()),
             Self::Healthy(_) => write!(f, "a health check that succeeds"),
         }
     }
@@ -183,6 +188,7 @@ mod tests {
             "http://x:1/y",
             "http:http://x/",
             "quiet:0.5",
+            "after:3",
             "healthy",
             "docker:healthy",
         ] {
@@ -200,6 +206,7 @@ mod tests {
             "tcp:70000",
             "http:ftp",
             "quiet:-1",
+            "after:",
             "when",
         ] {
             assert!(text.parse::<Until>().is_err(), "{text}");

@@ -129,6 +129,7 @@ impl Workload {
                 Until::Tcp(port) => port_answers(*port),
                 Until::Http(url) => http_answers(url),
                 Until::Quiet(time) => idle() >= *time,
+                Until::After(time) => self.started.elapsed() >= *time,
                 Until::Exit | Until::Healthy(_) => false,
             };
             if ready {
@@ -142,7 +143,7 @@ impl Workload {
             if let Some((status, at)) = self.exit {
                 return match until {
                     Until::Exit if status.success() => Ok(at - self.started),
-                    Until::Quiet(_) if status.success() => Ok(at - self.started),
+                    Until::Quiet(_) | Until::After(_) if status.success() => Ok(at - self.started),
                     _ => Err(ended_early(status, until).into()),
                 };
             }
@@ -252,7 +253,7 @@ fn ended_early(status: ExitStatus, until: &Until) -> Failure {
         (None, None) => "ended".to_owned(),
     };
     let wanted = match until {
-        Until::Exit | Until::Quiet(_) => "code 0 was wanted".to_owned(),
+        Until::Exit | Until::Quiet(_) | Until::After(_) => "code 0 was wanted".to_owned(),
         other => format!("waited for {other}"),
     };
     Failure::NotReady(format!("the command {how}: {wanted}; its output is above"))

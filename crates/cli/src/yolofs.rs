@@ -21,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 pub(crate) use daemon::allow_many_files;
 pub(crate) use docker::served_layers;
 pub(crate) use mount::{BootChoice, ModeArg};
+pub(crate) use snapshotter::all_snapshotters;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
@@ -71,7 +72,9 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
-        YolofsCommand::Snapshotter(command) => snapshotter::run(command, &args.store),
+        YolofsCommand::Snapshotter(command) => {
+            snapshotter::run(command, &args.store, &args.run_dir)
+        }
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),

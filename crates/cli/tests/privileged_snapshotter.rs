@@ -7,7 +7,7 @@ mod node;
 
 use std::fs;
 
-use lab::{Lab, noise, ok, until};
+use lab::{Lab, json, noise, ok, until};
 use node::{IMAGE, Node, archive};
 
 /// Says which directories the container's root is made of.
@@ -169,4 +169,115 @@ fn privileged_a_containerd_killed_while_it_unpacks_leaves_nothing() {
     assert_eq!(node.run(&[], "after", "cat /srv/greeting"), "hello");
     // Only a snapshot that goes makes containerd look for those that it does not know.
     node.forget_everything();
+}
+
+#[test]
+fn privileged_what_is_recorded_again_is_served_without_a_restart() {
+    let lab = Lab::new();
+    let node = Node::start(&lab, &["--auto-record", "--until", "quiet:0.2"]);
+    let archive = archive(&lab, 100_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    node.run(&[], "first", "cat /srv/greeting");
+    until("both layers to be served", || node.served() == 2);
+    let wait = "while :; do sleep 1; done";
+    node.ctr(&["run", "-d", IMAGE, "on", "/bin/sh", "-c", wait]);
+    // On purpose this time, and more of it: over the plain directories, whatever serves them.
+    let source = format!("containerd://default/{IMAGE}");
+    let mut record = lab.bootimg();
+    record.args(["record", &source, "--snapshotter", "yolofs", "--json"]);
+    record.arg("--containerd").arg(node.containerd_socket());
+    record.args(["--until", "exit", "--", "/bin/cat", "/srv/noise"]);
+    let kept = json(&mut record);
+    let recorded = kept["layers"][1]["kept"]["recorded_blocks"].as_u64();
+    assert!(recorded >= Some(25), "{kept}");
+    let blocks = |state: &str| {
+        let status = node.status();
+        let layers = status["layers"].as_array().unwrap().iter();
+        let those = layers.filter(|layer| layer["state"] == state);
+        those
+            .map(|layer| layer["boot"]["blocks"].as_u64().unwrap())
+            .max()
+    };
+    until("the new boot image to be served", || {
+        blocks("serving") >= Some(26)
+    });
+    assert!(blocks("leaving") < Some(25), "one container has the old");
+    assert_eq!(node.served(), 2);
+    let lowers = node.run(&[], "new", LOWERS);
+    assert!(lowers.contains("/root/served/"), "{lowers}");
+    let sum = node.run(&[], "newer", "md5sum /srv/noise");
+    let exec = [
+        "tasks",
+        "exec",
+        "--exec-id",
+        "x",
+        "on",
+        "/bin/md5sum",
+        "/srv/noise",
+    ];
+    assert_eq!(node.ctr(&exec), sum);
+    // A report of the node knows what is served.
+    let report = json(lab.bootimg().args(["report", "--node", "--json"]));
+    let mounts = report["node"]["mounts"].as_array().unwrap().iter();
+    let served = mounts.filter(|mount| mount["state"] == "serving").count();
+    assert_eq!(served, 2, "{report}");
+}
+
+#[test]
+fn privileged_a_first_boot_ends_as_it_was_asked_for() {
+    let lab = Lab::new();
+    let node = Node::start(&lab, &["--upper", "tmpfs,max=64M"]);
+    let archive = archive(&lab, 100_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let start = |id: &str, until: &str, script: &str| {
+        let label = format!("containerd.io/snapshot/yolofs.record={until}");
+        let script = format!("cat /srv/greeting; until [ -e /go ]; do sleep 0.1; done; {script}");
+        let run = ["run", "-d", "--snapshotter-label", &label];
+        node.ctr(&[&run[..], &[IMAGE, id, "/bin/sh", "-c", &script]].concat());
+    };
+    let go = |id: &str| {
+        let exec = ["tasks", "exec", "--exec-id", "go", id];
+        node.ctr(&[&exec[..], &["/bin/sh", "-c", "echo >/go"]].concat());
+    };
+    let recorded = |id: &str| {
+        until("the first boot to be over", || {
+            node.first_boot(id).0 != "recording"
+        });
+        let (state, boot) = node.first_boot(id);
+        assert_eq!(state, "recorded", "{boot}");
+        assert_eq!(boot["image"], IMAGE);
+        ok(lab.bootimg().args(["rm", IMAGE])); // the next boot is a first one again
+    };
+    // By its end, although its snapshot stays.
+    start("ends", "exit", "true");
+    assert_eq!(node.first_boot("ends").0, "recording");
+    go("ends");
+    recorded("ends");
+    // By its port.
+    start("listens", "tcp:8080", "/bin/nc -l -p 8080");
+    assert_eq!(node.first_boot("listens").0, "recording");
+    go("listens");
+    recorded("listens");
+    // By time.
+    start("goes-on", "after:0.3", "true");
+    recorded("goes-on");
+    // An image that is gone by then cannot be kept, and it is said why.
+    start("unknown", "exit", "true");
+    node.ctr(&["images", "rm", IMAGE]);
+    go("unknown");
+    until("the first boot to be over", || {
+        node.first_boot("unknown").0 == "failed"
+    });
+    let (_, boot) = node.first_boot("unknown");
+    let why = boot["why"].as_str().unwrap();
+    assert!(
+        why.contains("no image in containerd's namespace default"),
+        "{why}"
+    );
+    // What the four containers wrote.
+    let upper = node.status()["upper"].clone();
+    assert_eq!(upper["max_bytes"], 64 << 20);
+    assert!(upper["used_bytes"].as_u64() > Some(0), "{upper}");
+    let said = ok(lab.yolofs().args(["snapshotter", "status"]));
+    assert!(said.contains("not recorded: no image"), "{said}");
 }

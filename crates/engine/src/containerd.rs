@@ -34,6 +34,10 @@ pub const DEFAULT_ADDRESS: &str = "/run/containerd/containerd.sock";
 /// Its own snapshotter for overlayfs.
 pub const DEFAULT_SNAPSHOTTER: &str = "overlayfs";
 
+/// The label of a snapshot whose layers are to be the plain directories, whoever else serves them:
+/// those under which a recorder is. Snapshotters that do not know it have nothing else.
+pub const PLAIN_LABEL: &str = "containerd.io/snapshot/yolofs.plain";
+
 /// A namespace of a containerd.
 #[derive(Debug)]
 pub struct Containerd {

@@ -30,4 +30,4 @@ pub use lowers::{FaultyLowers, LayerDir, Lowers, PlainLowers};
 pub use overlay::Mount;
 pub use snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
 pub use snapshotter::{Config, Snapshotter};
-pub use tier::{UpperConfig, UpperPlace, WhenFull};
+pub use tier::{UpperConfig, UpperPlace, UpperUsage, WhenFull};

@@ -7,7 +7,7 @@ mod make;
 mod place;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -21,7 +21,7 @@ use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
-use crate::tier::{Tier, UpperConfig};
+use crate::tier::{Tier, UpperConfig, UpperUsage};
 use janitor::Janitor;
 
 /// Where the snapshots are kept, and how.
@@ -85,10 +85,24 @@ impl<L: Lowers> Snapshotter<L> {
         })
     }
 
+    /// Returns the directory of the snapshots.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.state.root.base()
+    }
+
     /// Returns who serves the layers.
     #[must_use]
     pub fn lowers(&self) -> &L {
         &self.state.lowers
+    }
+
+    /// Returns how full the fast tier is, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn upper(&self) -> Result<Option<UpperUsage>> {
+        self.state.tier.as_ref().map(Tier::usage).transpose()
     }
 
     /// Returns the snapshot `key`.

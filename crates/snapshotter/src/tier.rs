@@ -50,6 +50,17 @@ pub struct UpperConfig {
     pub when_full: WhenFull,
 }
 
+/// How full a fast tier is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpperUsage {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Bytes that are taken.
+    pub used_bytes: u64,
+    /// Most bytes.
+    pub max_bytes: u64,
+}
+
 /// An open tier.
 #[derive(Debug)]
 pub(crate) struct Tier {
@@ -74,6 +85,15 @@ impl Tier {
             dirs: Directories::open(&base)?,
             config,
             counted: Mutex::new(None),
+        })
+    }
+
+    /// Returns how full it is.
+    pub(crate) fn usage(&self) -> Result<UpperUsage> {
+        Ok(UpperUsage {
+            dir: self.dirs.base().to_owned(),
+            used_bytes: self.used()?,
+            max_bytes: self.config.max_bytes,
         })
     }
 

@@ -60,8 +60,8 @@ pub(super) struct RecordArgs {
     /// containerd://NAMESPACE/REF, oci:DIR[:TAG], docker-archive:FILE[:REF], or a name that Docker
     /// knows
     source: PathBuf,
-    /// When it counts as ready: line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS or, for images,
-    /// healthy or docker:healthy [default: exit; for images healthy if they have a health check,
+    /// When it counts as ready: line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS, after:SECS or, for
+    /// images, healthy or docker:healthy [default: exit; for images healthy if they have a health check,
     /// else their port, else quiet:2]
     #[arg(long, value_name = "WHEN")]
     until: Option<Until>,

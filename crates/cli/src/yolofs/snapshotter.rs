@@ -4,13 +4,14 @@ mod chains;
 mod first_boot;
 mod mounts;
 mod served;
+mod status;
 mod upper;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use snapshotter::{Config, Lowers, Snapshotter, UpperConfig, WhenFull, service};
 
@@ -18,11 +19,14 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::layers::LayerServer;
 use crate::mount_table::needs_root;
+use crate::run_dir::{RunDir, RunDirArg};
 use crate::store::StoreArgs;
 use crate::until::Until;
-use first_boot::{FirstBoots, Keeper, Policy};
+use first_boot::{Ending, FirstBoots, Keeper, Policy};
 use mounts::wait_for_the_last;
 use served::ServedLowers;
+pub(crate) use status::all as all_snapshotters;
+use status::{Ask, SnapshotterStatus, Told, UpperStatus};
 use upper::{FullArg, UpperArg};
 
 /// Threads for requests: containerd sends few at once, and each waits for a disk.
@@ -38,7 +42,10 @@ const HANDOVER_LOOK_MS: u16 = 50;
 /// Listens on a unix socket for containerd, which is told of it in its configuration as a proxy
 /// plugin; see docs/containerd.md. Works as containerd's own overlayfs snapshotter does.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct SnapshotterArgs {
+    #[command(subcommand)]
+    command: Option<SnapshotterCommand>,
     /// Directory of the snapshots
     #[arg(
         long,
@@ -68,7 +75,7 @@ pub(super) struct SnapshotterArgs {
     /// Record the first boot of every image on this node, so that the next is fast
     #[arg(long)]
     auto_record: bool,
-    /// When a first boot is over: `quiet:SECS`, when nothing was read for so long
+    /// When a first boot is over: quiet:SECS (without a read), after:SECS, exit or tcp:PORT
     #[arg(long, value_name = "WHEN", default_value = "quiet:2")]
     until: Until,
     /// Socket of the containerd that is served; it is asked which image a first boot was of
@@ -80,16 +87,16 @@ pub(super) struct SnapshotterArgs {
     containerd: PathBuf,
 }
 
+#[derive(Clone, Debug, clap::Subcommand)]
+enum SnapshotterCommand {
+    Status(status::StatusArgs),
+}
+
 impl SnapshotterArgs {
     fn policy(&self) -> anyhow::Result<Policy> {
-        let Until::Quiet(quiet) = self.until else {
-            bail!(
-                "--until {}: a first boot can only be over when it is quiet: quiet:SECS",
-                self.until
-            );
-        };
+        let ending = Ending::try_from(&self.until).context("reading --until")?;
         Ok(Policy {
-            always: self.auto_record.then_some(quiet),
+            always: self.auto_record.then_some(ending),
         })
     }
 
@@ -132,7 +139,15 @@ impl SnapshotterArgs {
     }
 }
 
-pub(super) fn run(args: &SnapshotterArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    args: &SnapshotterArgs,
+    store: &StoreArgs,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<Outcome> {
+    let run_dir = RunDir::open(&run_dir.run_dir)?;
+    if let Some(SnapshotterCommand::Status(command)) = &args.command {
+        return status::run(command, &run_dir);
+    }
     let interrupt = Interrupt::install()?;
     super::daemon::allow_many_files();
     let policy = args.policy()?;
@@ -144,12 +159,55 @@ pub(super) fn run(args: &SnapshotterArgs, store: &StoreArgs) -> anyhow::Result<O
     // Who has the metadata has the mounts: only now is it sure that no other process lives here.
     served.start()?;
     let snapshotter = Arc::new(snapshotter);
+    let socket = status::socket(&run_dir, &root);
+    answer_status(&socket, args, &served, &snapshotter)?;
     let answered = serve(args, Arc::clone(&snapshotter), &interrupt);
+    // A successor may have its own there as soon as we let go of the metadata.
+    if let Err(error) = std::fs::remove_file(&socket) {
+        log::debug!("{}: {error}", socket.display());
+    }
     served.leave();
     drop(snapshotter);
     answered?;
     wait_for_the_last(|| served.in_use())?;
     Ok(Outcome::Done)
+}
+
+/// Tells whoever asks how things are, until the snapshots are closed.
+fn answer_status(
+    socket: &Path,
+    args: &SnapshotterArgs,
+    served: &ServedLowers,
+    snapshotter: &Arc<Snapshotter<ServedLowers>>,
+) -> anyhow::Result<()> {
+    let (address, served) = (args.address.clone(), served.clone());
+    // Weak: who only looks keeps nobody from taking over.
+    let snapshotter = Arc::downgrade(snapshotter);
+    let answer = move |_: Ask| {
+        let Some(snapshotter) = snapshotter.upgrade() else {
+            return Told::Failed("the snapshotter is about to end".to_owned());
+        };
+        let upper = match snapshotter.upper() {
+            Ok(upper) => upper,
+            Err(error) => return Told::Failed(error.to_string()),
+        };
+        let (layers, plain_layers, first_boots) = served.status();
+        Told::Status(Box::new(SnapshotterStatus {
+            root: snapshotter.root().to_owned(),
+            address: address.clone(),
+            pid: std::process::id(),
+            layers,
+            plain_layers,
+            first_boots,
+            upper: upper.map(|upper| UpperStatus {
+                dir: upper.dir,
+                used_bytes: upper.used_bytes,
+                max_bytes: upper.max_bytes,
+            }),
+        }))
+    };
+    crate::control::serve(crate::control::listen(socket)?, answer)?;
+    Ok(())
 }
 
 /// Opens the snapshots, after a little wait for a former process that is about to leave them.

@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::lab::{Lab, busybox_root, noise, ok, output, until};
+use serde_json::Value;
+
+use crate::lab::{Lab, busybox_root, json, noise, ok, output, until};
 
 /// What an image of a test is called.
 pub(crate) const IMAGE: &str = "test.local/small:1";
@@ -64,6 +66,28 @@ address = "{0}/yolofs.sock"
         node.start_snapshotter();
         node.start_containerd();
         node
+    }
+
+    pub(crate) fn containerd_socket(&self) -> PathBuf {
+        self.dir.join("containerd.sock")
+    }
+
+    /// Returns what `yolofs snapshotter status --json` says of the one that runs.
+    pub(crate) fn status(&self) -> Value {
+        let all = json(self.lab.yolofs().args(["snapshotter", "status", "--json"]));
+        all[0].clone()
+    }
+
+    /// Returns what became of the first boot of a container: its state, and the rest of it.
+    pub(crate) fn first_boot(&self, id: &str) -> (String, Value) {
+        let status = self.status();
+        let mut boots = status["first_boots"].as_array().unwrap().iter();
+        let name = |boot: &&Value| {
+            let key = boot["container"].as_str().unwrap();
+            key.ends_with(&format!("/{id}"))
+        };
+        let boot = boots.rfind(name).cloned().unwrap_or_default();
+        (boot["state"].as_str().unwrap_or_default().to_owned(), boot)
     }
 
     pub(crate) fn root(&self) -> PathBuf {

@@ -9,7 +9,7 @@ use containerd_client::services::v1::snapshots::{
 };
 use containerd_client::types::Mount;
 
-use super::{Containerd, chain_ids};
+use super::{Containerd, PLAIN_LABEL, chain_ids};
 use crate::error::EngineError;
 
 impl Containerd {
@@ -44,7 +44,7 @@ impl Containerd {
                 snapshotter: self.snapshotter.clone(),
                 key: key.clone(),
                 parent: top.to_string(),
-                labels: HashMap::new(),
+                labels: HashMap::from([(PLAIN_LABEL.to_owned(), "true".to_owned())]),
             };
             client.snapshots().view(self.request(request)).await
         });

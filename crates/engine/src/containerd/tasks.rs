@@ -8,7 +8,7 @@ use containerd_client::services::v1::{
     DeleteContainerRequest, DeleteTaskRequest, GetContainerRequest, GetRequest, KillRequest,
 };
 
-use super::Containerd;
+use super::{Containerd, PLAIN_LABEL};
 use crate::call::Follow;
 use crate::error::EngineError;
 
@@ -45,7 +45,8 @@ pub struct Exec<'a> {
 
 impl Containerd {
     /// Starts a container in the foreground of a client that is followed: its output is the
-    /// container's, and so is its exit code.
+    /// container's, and so is its exit code. It runs on the plain directories of its layers, and on
+    /// what is mounted over these.
     ///
     /// # Errors
     /// If the client cannot be started.
@@ -53,6 +54,7 @@ impl Containerd {
         let mut client = self.ctr();
         client
             .args(["run", "--snapshotter", &self.snapshotter])
+            .args(["--snapshotter-label", &format!("{PLAIN_LABEL}=true")])
             .args(run.options)
             .args([run.reference, run.id])
             .args(run.command);

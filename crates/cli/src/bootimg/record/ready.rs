@@ -117,7 +117,7 @@ pub(super) fn wait_ready(
         if has_ended {
             let at = started.elapsed();
             return match (until, wait_end(running, interrupt)?) {
-                (Until::Exit | Until::Quiet(_), 0) => Ok(at),
+                (Until::Exit | Until::Quiet(_) | Until::After(_), 0) => Ok(at),
                 (_, code) => Err(ended_early(code, until, &watch.lines).into()),
             };
         }
@@ -162,6 +162,7 @@ impl Watch {
     ) -> anyhow::Result<bool> {
         match until {
             Until::Quiet(time) => Ok(idle() >= *time),
+            Until::After(time) => Ok(running.started().elapsed() >= *time),
             Until::Healthy(_) => {
                 let due = self
                     .asked
@@ -205,7 +206,7 @@ fn wait_end(running: &mut dyn Running, interrupt: &Interrupt) -> anyhow::Result<
 
 fn ended_early(code: i64, until: &Until, lines: &LineWatch) -> Failure {
     let wanted = match until {
-        Until::Exit | Until::Quiet(_) => "code 0 was wanted".to_owned(),
+        Until::Exit | Until::Quiet(_) | Until::After(_) => "code 0 was wanted".to_owned(),
         other => format!("waited for {other}"),
     };
     let said = said(lines);

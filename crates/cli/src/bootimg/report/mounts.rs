@@ -6,7 +6,7 @@ use report::MountReport;
 use crate::layers::LayerStatus;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::status::{BootStatus, MountStatus, ServedStatus};
-use crate::yolofs::served_layers;
+use crate::yolofs::{all_snapshotters, served_layers};
 
 /// A mount, and what it serves.
 #[derive(Clone, Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Mounted {
     pub(super) report: MountReport,
 }
 
-/// Asks every mount that the run directory describes, and the daemons for Docker. That there is no such directory means that
-/// nothing is mounted: a report is no reason to make one.
+/// Asks every mount that the run directory describes, the daemons for Docker and the snapshotters.
+/// That there is no such directory means that nothing is mounted: a report is no reason to make one.
 ///
 /// # Errors
 /// If the directory is there and cannot be read.
@@ -32,6 +32,9 @@ pub(super) fn all(run_dir: &RunDirArg) -> anyhow::Result<Vec<Mounted>> {
     let statuses = records.iter().map(|r| MountStatus::ask(&run_dir, r));
     let mut mounts: Vec<_> = statuses.map(|status| mounted(&status)).collect();
     mounts.extend(served_layers(&run_dir)?.iter().map(layer_mounted));
+    for snapshotter in all_snapshotters(&run_dir)? {
+        mounts.extend(snapshotter.layers().iter().map(layer_mounted));
+    }
     Ok(mounts)
 }
 

@@ -1,17 +1,18 @@
 //! The first boot of an image on this node, recorded with no one asking.
 //!
 //! The first container on an image that the store does not know gets layers that are mounted with
-//! a recorder. When nothing was read from them for a while, or the container is gone, what was
-//! read is kept as the boot images of the layers. The container goes on with these mounts: its
+//! a recorder. When the boot is over, which may be known by silence, time, a port or its end, or the
+//! container is gone, what was read is kept as the boot images of the layers. The container goes on with these mounts: its
 //! overlay cannot be given others.
 
 mod boot;
+mod ending;
 mod keep;
+mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::Digest;
@@ -21,7 +22,10 @@ use snapshotter::{LayerDir, Snapshot, SnapshotId};
 use super::mounts::clear_dead;
 use crate::until::Until;
 use boot::{Boot, End, Follower};
+pub(super) use ending::Ending;
 pub(super) use keep::Keeper;
+use view::REMEMBERED;
+pub(super) use view::{FirstBootStatus, Outcome};
 
 /// What `yolofs.record` is called: containerd hands only labels with its prefix to a snapshotter.
 const LABELS: [&str; 2] = ["containerd.io/snapshot/yolofs.record", "yolofs.record"];
@@ -34,8 +38,8 @@ const AT_ONCE: usize = 8;
 /// Which first boots are recorded, and until when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
-    /// Those without a label too; until nothing was read for so long.
-    pub(super) always: Option<Duration>,
+    /// Those without a label too, until this.
+    pub(super) always: Option<Ending>,
 }
 
 /// The recordings.
@@ -53,6 +57,8 @@ struct Now {
     boots: HashMap<SnapshotId, Follower>,
     /// The images whose recorders are being mounted.
     starting: HashSet<Digest>,
+    /// Boots whose containers are gone, for those who look.
+    past: VecDeque<FirstBootStatus>,
 }
 
 impl FirstBoots {
@@ -83,14 +89,14 @@ impl FirstBoots {
         if let Some(follower) = self.now.lock().boots.get(&snapshot.id) {
             return Some(follower.boot().places());
         }
-        let quiet = self.asked_for(snapshot)?;
+        let ending = self.asked_for(snapshot)?;
         let top = layers.first()?.chain_id()?;
         if is_known(&top) || !self.now.lock().admits(top) {
             return None;
         }
         // Mounting the layers may wait for a cold disk: without the lock.
         let dir = self.dir.join(snapshot.id.to_string());
-        let started = Boot::start(&dir, &snapshot.name, layers, top, quiet)
+        let started = Boot::start(&dir, &snapshot.name, layers, top, ending)
             .and_then(|boot| Follower::start(boot, Arc::clone(&self.keeper)));
         let mut now = self.now.lock();
         now.starting.remove(&top);
@@ -109,19 +115,24 @@ impl FirstBoots {
         }
     }
 
-    /// Returns after how much quiet the boot of `snapshot` is over, if it is to be recorded.
-    fn asked_for(&self, snapshot: &Snapshot) -> Option<Duration> {
+    /// Returns when the boot of `snapshot` is over, if it is to be recorded.
+    fn asked_for(&self, snapshot: &Snapshot) -> Option<Ending> {
         let name = snapshot.name.rsplit('/').next().unwrap_or_default();
         if snapshot.labels.contains_key(UNPACKED_AS) || name.starts_with(UNPACK_PREFIX) {
             return None;
         }
-        let label = LABELS.iter().find_map(|label| snapshot.labels.get(*label));
-        match label.map(|label| (label, label.parse())) {
-            None => self.policy.always,
-            Some((_, Ok(Until::Quiet(quiet)))) => Some(quiet),
-            Some((label, _)) => {
+        let mut labels = LABELS
+            .iter()
+            .filter_map(|label| snapshot.labels.get(*label));
+        let Some(label) = labels.next() else {
+            return self.policy.always;
+        };
+        let until = label.parse::<Until>();
+        match until.and_then(|until| Ending::try_from(&until)) {
+            Ok(ending) => Some(ending),
+            Err(error) => {
                 let name = &snapshot.name;
-                log::warn!("{name}: yolofs.record={label} is not quiet:SECS");
+                log::warn!("{name}: yolofs.record={label}: {error:#}");
                 self.policy.always
             }
         }
@@ -133,6 +144,15 @@ impl FirstBoots {
         if let Some(follower) = self.now.lock().boots.get(&id) {
             follower.boot().end(End::Gone);
         }
+    }
+
+    /// Returns the boots that are or were recorded, those that are not over at the end.
+    pub(super) fn status(&self) -> Vec<FirstBootStatus> {
+        let now = self.now.lock();
+        let mut boots: Vec<_> = now.boots.values().map(Follower::boot).collect();
+        boots.sort_by_key(|boot| boot.started);
+        let present = boots.into_iter().map(Boot::status);
+        now.past.iter().cloned().chain(present).collect()
     }
 
     /// Ends all recordings, and takes their mounts away.
@@ -160,7 +180,11 @@ impl FirstBoots {
 impl Now {
     /// Returns whether another boot may be recorded, and takes a place for it.
     fn admits(&mut self, top: Digest) -> bool {
-        self.boots.retain(|_, follower| !follower.is_over());
+        let over = self.boots.extract_if(|_, follower| follower.is_over());
+        self.past
+            .extend(over.map(|(_, follower)| follower.boot().status()));
+        let forgotten = self.past.len().saturating_sub(REMEMBERED);
+        self.past.drain(..forgotten);
         let recording = self
             .boots
             .values()

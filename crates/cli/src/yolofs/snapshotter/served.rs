@@ -14,13 +14,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use blocks::Digest;
+use engine::containerd::PLAIN_LABEL;
 use parking_lot::{Condvar, Mutex};
 use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 
 use super::chains::Chains;
-use super::first_boot::FirstBoots;
+use super::first_boot::{FirstBootStatus, FirstBoots};
 use super::mounts::clear_dead;
-use crate::layers::LayerServer;
+use crate::layers::{LayerServer, LayerStatus};
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;
@@ -124,6 +125,17 @@ impl ServedLowers {
         self.0.server.detach_all();
     }
 
+    /// Returns the layers that are served, how many are plain, and the first boots.
+    pub(super) fn status(&self) -> (Vec<LayerStatus>, usize, Vec<FirstBootStatus>) {
+        let layers = self.0.server.status();
+        let plain = {
+            let now = self.0.now.lock();
+            let plain = |known: &&Known| known.state == State::Plain;
+            now.layers.values().filter(plain).count()
+        };
+        (layers, plain, self.0.first_boots.status())
+    }
+
     /// Returns how many layers are still in use after [`leave`](Self::leave).
     pub(super) fn in_use(&self) -> usize {
         self.0.server.leaving() + self.0.first_boots.in_use()
@@ -134,6 +146,10 @@ impl Lowers for ServedLowers {
     fn places(&self, snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
         self.0.refresh();
         let shared = &self.0;
+        if snapshot.labels.contains_key(PLAIN_LABEL) {
+            // A recorder is there, or is about to be.
+            return Vec::new();
+        }
         if snapshot.kind == Kind::Active {
             let is_known = |top: &Digest| shared.now.lock().chains.is_image(top);
             let recorded = shared.first_boots.places(snapshot, layers, is_known);

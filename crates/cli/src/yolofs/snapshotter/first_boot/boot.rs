@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use blocks::Digest;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use snapshotter::LayerDir;
 
 use super::Keeper;
+use super::ending::{Ending, Watcher};
+use super::view::{FirstBootStatus, Outcome};
 use crate::layers::{LayerPlace, RecordedLayer};
 
 /// Longest recording: a container that reads for so long is no longer booting.
 const LONGEST: Duration = Duration::from_secs(120);
-/// How often it is looked whether a container read anything yet.
-const FIRST_LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether a boot is over: the error of the time that is noted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Why a recording ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,17 +39,19 @@ pub(super) struct Boot {
     dir: PathBuf,
     /// Nearest first, as overlayfs has them.
     pub(super) layers: Vec<RecordedLayer>,
-    quiet: Duration,
+    ending: Ending,
     pub(super) started: Instant,
     now: Mutex<Now>,
     changed: Condvar,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Now {
-    /// It was quiet, or it took too long.
+    /// It is over, or it took too long.
     is_booted: bool,
     end: Option<End>,
+    /// What became of what was read: the image's reference, or why it is not kept.
+    kept: Option<Result<String, String>>,
 }
 
 impl Boot {
@@ -57,7 +61,7 @@ impl Boot {
         key: &str,
         layers: &[LayerDir],
         top: Digest,
-        quiet: Duration,
+        ending: Ending,
     ) -> anyhow::Result<Self> {
         let layers = layers.iter().map(|layer| {
             let target = dir.join(layer.id.to_string());
@@ -76,7 +80,7 @@ impl Boot {
             top,
             dir: dir.to_owned(),
             layers: layers.collect::<anyhow::Result<_>>()?,
-            quiet,
+            ending,
             started: Instant::now(),
             now: Mutex::default(),
             changed: Condvar::new(),
@@ -118,33 +122,58 @@ impl Boot {
 
     /// Has the boot kept when it is over, and takes the mounts away when the container is gone.
     fn follow(&self, keeper: &Keeper) {
-        let end = self.wait_booted();
-        if end != Some(End::Leaving) && self.last_event().is_some() {
-            match keeper.keep(self) {
-                Ok(image) => log::info!("the next boot of {image} is fast"),
-                Err(error) => log::warn!("the first boot of {} is not kept: {error:#}", self.key),
-            }
+        let end = self.wait_booted(Watcher::new(&keeper.containerd, &self.key));
+        let kept = if end == Some(End::Leaving) {
+            Err("the snapshotter ended before it was over".to_owned())
+        } else if self.last_event().is_none() {
+            Err("nothing was read".to_owned())
+        } else {
+            keeper.keep(self).map_err(|error| {
+                log::warn!("the first boot of {} is not kept: {error:#}", self.key);
+                format!("{error:#}")
+            })
+        };
+        if let Ok(image) = &kept {
+            log::info!("the next boot of {image} is fast");
         }
+        self.now.lock().kept = Some(kept);
         if self.wait_end() == End::Gone {
             self.detach();
         }
     }
 
-    /// Waits until nothing was read for a while, or it takes too long, or it ends.
-    fn wait_booted(&self) -> Option<End> {
+    /// Waits until it is over, or takes too long, or the container is gone.
+    fn wait_booted(&self, mut watcher: Watcher<'_>) -> Option<End> {
+        let longest = match self.ending {
+            Ending::After(time) => time.max(LONGEST),
+            _ => LONGEST,
+        };
         let mut now = self.now.lock();
-        let last_moment = self.started + LONGEST;
         while now.end.is_none() && !now.is_booted {
-            let time = Instant::now();
-            let booted = self.last_event().map(|last| last + self.quiet);
-            let next = booted.unwrap_or(time + FIRST_LOOK).min(last_moment);
-            if time >= next {
-                now.is_booted = true;
-            } else {
-                self.changed.wait_until(&mut now, next);
+            // Without the lock: containerd may be asked.
+            let is_over = MutexGuard::unlocked(&mut now, || {
+                watcher.sees_end(self.ending, self.started, self.last_event())
+            });
+            now.is_booted = is_over || self.started.elapsed() >= longest;
+            if !now.is_booted && now.end.is_none() {
+                self.changed.wait_for(&mut now, LOOK_EVERY);
             }
         }
         now.end
+    }
+
+    /// Returns what is to be told of it.
+    pub(super) fn status(&self) -> FirstBootStatus {
+        let outcome = match self.now.lock().kept.clone() {
+            None => Outcome::Recording,
+            Some(Ok(image)) => Outcome::Recorded { image },
+            Some(Err(why)) => Outcome::Failed { why },
+        };
+        FirstBootStatus {
+            container: self.key.clone(),
+            until: self.ending.to_string(),
+            outcome,
+        }
     }
 
     /// Waits as long as the container lives: how long that is, is not ours to say.

@@ -16,7 +16,7 @@ use crate::layers::keep::{About, Earlier, keep_layer};
 
 /// What containerd's configuration is expected to call this snapshotter. It only matters to
 /// requests that we do not make.
-const SNAPSHOTTER: &str = "yolofs";
+pub(super) const SNAPSHOTTER: &str = "yolofs";
 
 /// Who turns recordings into boot images.
 #[derive(Debug)]

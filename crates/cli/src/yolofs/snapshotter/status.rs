@@ -1,0 +1,217 @@
+//! `yolofs snapshotter status`, and the process that answers it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::first_boot::{FirstBootStatus, Outcome as Became};
+use crate::control::{Reply, call};
+use crate::exit::Outcome;
+use crate::layers::{LayerStatus, layers_text};
+use crate::output::{FormatArg, count, percent, print, table};
+use crate::run_dir::RunDir;
+use crate::size::Size;
+
+/// What the names of the sockets begin with, and end with.
+const PREFIX: &str = "snapshotter-";
+const SUFFIX: &str = ".sock";
+/// A snapshotter answers at once; one that does not is stuck.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Show what is served, what is being recorded, and what containers wrote
+///
+/// Of every snapshotter that was started with this run directory.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What may be asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub(super) enum Ask {
+    /// How are things?
+    Status,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer", content = "is")]
+pub(super) enum Told {
+    /// This is how things are.
+    Status(Box<SnapshotterStatus>),
+    /// It cannot be told.
+    Failed(String),
+}
+
+impl Reply for Told {
+    fn failed(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// How a snapshotter does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SnapshotterStatus {
+    /// The directory of its snapshots.
+    pub(super) root: PathBuf,
+    /// Where containerd finds it.
+    pub(super) address: PathBuf,
+    pub(super) pid: u32,
+    /// The layers that are served from boot images.
+    pub(super) layers: Vec<LayerStatus>,
+    /// How many layers their plain directories serve.
+    pub(super) plain_layers: usize,
+    /// The first boots that are or were recorded, the last at the end.
+    pub(super) first_boots: Vec<FirstBootStatus>,
+    /// The fast place for what containers write, if there is one.
+    pub(super) upper: Option<UpperStatus>,
+}
+
+/// How full the place for upper directories is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct UpperStatus {
+    pub(super) dir: PathBuf,
+    pub(super) used_bytes: u64,
+    pub(super) max_bytes: u64,
+}
+
+impl SnapshotterStatus {
+    /// Returns the layers that are served.
+    pub(crate) fn layers(&self) -> &[LayerStatus] {
+        &self.layers
+    }
+}
+
+pub(super) fn run(args: &StatusArgs, run_dir: &RunDir) -> anyhow::Result<Outcome> {
+    print(args.format.format(), &all(run_dir)?, |all| {
+        all.iter().map(text).collect()
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// Returns where the snapshotter with this root answers.
+pub(super) fn socket(run_dir: &RunDir, root: &Path) -> PathBuf {
+    let id = RunDir::id_of(root);
+    run_dir.path().join(format!("{PREFIX}{id}{SUFFIX}"))
+}
+
+/// Asks all snapshotters of a run directory. One that does not answer serves nobody: it may have
+/// ended long ago.
+///
+/// # Errors
+/// If the run directory cannot be read.
+pub(crate) fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
+    let entries = std::fs::read_dir(run_dir.path()).context("reading the run directory")?;
+    let mut sockets: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+        })
+        .map(|entry| entry.path())
+        .collect();
+    sockets.sort();
+    let mut all = Vec::new();
+    for socket in sockets {
+        match call(&socket, &Ask::Status, DEADLINE) {
+            Ok(Told::Status(status)) => all.push(*status),
+            Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
+            Err(error) => log::debug!("{error:#}"),
+        }
+    }
+    Ok(all)
+}
+
+/// Writes a status for people.
+fn text(status: &SnapshotterStatus) -> String {
+    let mut text = format!(
+        "{}: serving containerd at {}, pid {}; {} from boot images, {} plain\n",
+        status.root.display(),
+        status.address.display(),
+        status.pid,
+        count(status.layers.len() as u64, "layer"),
+        status.plain_layers,
+    );
+    if let Some(upper) = &status.upper {
+        text.push_str(&format!(
+            "containers write to {}: {} of {} ({})\n",
+            upper.dir.display(),
+            Size(upper.used_bytes),
+            Size(upper.max_bytes),
+            percent(upper.used_bytes.min(upper.max_bytes), upper.max_bytes),
+        ));
+    }
+    if !status.layers.is_empty() {
+        text.push_str(&layers_text(&status.layers));
+    }
+    if !status.first_boots.is_empty() {
+        text.push_str(&boots_text(&status.first_boots));
+    }
+    text
+}
+
+fn boots_text(boots: &[FirstBootStatus]) -> String {
+    let head = ["FIRST BOOT", "UNTIL", "STATE"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for boot in boots {
+        let state = match &boot.outcome {
+            Became::Recording => "recording".to_owned(),
+            Became::Recorded { image } => format!("recorded: {image}"),
+            Became::Failed { why } => format!("not recorded: {why}"),
+        };
+        rows.push(vec![boot.container.clone(), boot.until.clone(), state]);
+    }
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_what_is_recorded_and_what_is_written() {
+        let boot = |outcome| FirstBootStatus {
+            container: "default/7/web".to_owned(),
+            until: "tcp:80".to_owned(),
+            outcome,
+        };
+        let status = SnapshotterStatus {
+            root: PathBuf::from("/var/lib/yolofs/snapshotter"),
+            address: PathBuf::from("/run/yolofs/snapshotter.sock"),
+            pid: 42,
+            layers: Vec::new(),
+            plain_layers: 3,
+            first_boots: vec![
+                boot(Became::Recording),
+                boot(Became::Recorded {
+                    image: "docker.io/library/nginx:1.25".to_owned(),
+                }),
+                boot(Became::Failed {
+                    why: "no image has this chain".to_owned(),
+                }),
+            ],
+            upper: Some(UpperStatus {
+                dir: PathBuf::from("/upper"),
+                used_bytes: 1 << 20,
+                max_bytes: 4 << 20,
+            }),
+        };
+        let said = text(&status);
+        for words in [
+            "pid 42; 0 layers from boot images, 3 plain",
+            "/upper: 1.0 MiB of 4.0 MiB",
+            "recorded: docker.io/library/nginx:1.25",
+            "not recorded: no image has this chain",
+        ] {
+            assert!(said.contains(words), "{words} in\n{said}");
+        }
+        let read: SnapshotterStatus =
+            serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
+        assert_eq!(text(&read), said);
+    }
+}
