@@ -149,7 +149,7 @@ fn privileged_docker_pulls_while_the_service_is_killed() {
     let script = "cat /usr/lib/part* /data/* | md5sum";
     let boot = [&run[..], &[script]].concat();
     let sum = docker.run(&boot);
-    docker.run(&["image", "prune", "-af"]);
+    docker.run(&["rmi", "-f", &app, "one", "two"]);
     let layers = docker.data_root().join("overlay2");
     let count = || fs::read_dir(&layers).unwrap().count();
     // The worker alone, which the guardian follows up; then both, so that dead mounts may be left.
@@ -157,6 +157,9 @@ fn privileged_docker_pulls_while_the_service_is_killed() {
         ok(&mut docker.yolofs(&lab, &["attach", "--all"]));
         let pid = worker(&lab, &docker).unwrap();
         let guardian = parent(pid);
+        until("the base to be in the page cache", || docker.is_warm(&lab));
+        // Until it is killed it does nothing, as one that is stuck.
+        kill("-STOP", pid);
         let before = count();
         let mut pull = docker.docker();
         let pull = pull.args(["pull", &app]).stdout(Stdio::null());

@@ -517,6 +517,7 @@ fn privileged_a_daemon_killed_below_a_recorder_leaves_no_dead_mount() {
     let (docker, lab) = (&room.docker, &room.lab);
     room.recorded("app", &["--until", "exit", "--", "cat", "/data/app1"]);
     ok(&mut docker.yolofs(lab, &["attach", "app"]));
+    until("the layers to be in the page cache", || docker.is_warm(lab));
     let (mut child, id) = room.endless_over(4);
     let pid = docker.status(lab)["pid"].as_i64().unwrap();
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();

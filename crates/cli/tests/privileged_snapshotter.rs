@@ -141,6 +141,7 @@ fn privileged_a_killed_snapshotter_is_followed_by_another() {
         assert!(round == 0 || said == expected, "{said}");
         expected = said;
         until("both layers to be served", || node.served() == 2);
+        until("the layers to be in the page cache", || node.is_warm());
         node.kill_snapshotter();
         let down = node.try_ctr(&["run", "--rm", IMAGE, "down", "/bin/sh", "-c", "true"]);
         assert!(!down.status.success());

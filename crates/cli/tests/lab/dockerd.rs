@@ -135,6 +135,13 @@ impl Dockerd {
         image.map_or(0, |image| image["served_layers"].as_u64().unwrap())
     }
 
+    /// Returns whether all layers that are served are in the page cache.
+    pub(crate) fn is_warm(&self, lab: &Lab) -> bool {
+        let status = self.status(lab);
+        let mut layers = status["layers"].as_array().unwrap().iter();
+        layers.all(|layer| layer["boot"]["prewarm"] == "done")
+    }
+
     /// Makes `base`, one layer with busybox.
     pub(crate) fn import_base(&self, lab: &Lab) {
         let root = lab.path("base");

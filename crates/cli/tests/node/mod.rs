@@ -78,6 +78,13 @@ address = "{0}/yolofs.sock"
         all[0].clone()
     }
 
+    /// Returns whether all layers that are served are in the page cache.
+    pub(crate) fn is_warm(&self) -> bool {
+        let status = self.status();
+        let mut layers = status["layers"].as_array().unwrap().iter();
+        layers.all(|layer| layer["boot"]["prewarm"] == "done")
+    }
+
     /// Returns what became of the first boot of a container: its state, and the rest of it.
     pub(crate) fn first_boot(&self, id: &str) -> (String, Value) {
         let status = self.status();
