@@ -2,7 +2,7 @@
 //! unix socket in the run directory. What may be asked is up to the kind of daemon; here are the
 //! words for the daemon of a mount.
 //!
-//! Only root, who owns the directory, gets at the socket. A request is short and an answer
+//! Only root and the daemon's own user are answered (`admission.rs`). A request is short and an answer
 //! bounded; a daemon that does not answer within the caller's deadline counts as stuck.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::admission::Admission;
 use crate::status::MountStatus;
 
 /// The longest request or answer, in bytes: the status of a layer takes some 1 KiB.
@@ -235,9 +236,12 @@ fn answer<Q: DeserializeOwned, A: Reply>(
     stream
         .set_write_timeout(Some(REQUEST_DEADLINE))
         .context("setting a deadline")?;
-    let reply = match receive(stream) {
-        Ok(request) => handle(request),
-        Err(error) => A::failed(format!("{error:#}")),
+    let reply = match Admission::own().check_peer(stream) {
+        Err(why) => A::failed(why),
+        Ok(()) => match receive(stream) {
+            Ok(request) => handle(request),
+            Err(error) => A::failed(format!("{error:#}")),
+        },
     };
     send(stream, &reply)
 }

@@ -4,8 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 pub mod bootimg;
 mod completions;
+mod confinement;
 mod control;
 mod exit;
 mod interrupt;

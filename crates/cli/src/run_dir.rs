@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -66,7 +67,10 @@ impl RunDir {
     /// # Errors
     /// If it cannot be made.
     pub(crate) fn open(dir: &Path) -> anyhow::Result<Self> {
-        fs::create_dir_all(dir).with_context(|| {
+        // Nobody else has anything to look for there.
+        let mut owners = fs::DirBuilder::new();
+        owners.recursive(true).mode(0o700);
+        owners.create(dir).with_context(|| {
             format!(
                 "making the run directory {} (choose one with --run-dir)",
                 dir.display()

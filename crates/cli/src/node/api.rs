@@ -24,11 +24,12 @@ use anyhow::Context as _;
 use tokio::sync::oneshot;
 
 use super::control::NodeControl;
+use crate::admission::Admission;
 pub(crate) use listen::{listen, socket};
 pub(crate) use reply::ErrorBody;
 pub(crate) use requests::{BootBody, PrewarmBody, UpgradeBody};
 pub(crate) use routes::Pace;
-use serve::{Admission, Desk};
+use serve::Desk;
 
 /// The running API. Dropping it takes no more requests and waits, within a deadline, until those
 /// that were taken have their answers.

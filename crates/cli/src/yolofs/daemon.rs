@@ -19,6 +19,7 @@ use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions};
 use super::assemble::{Cached, Timed, assemble, mode_name, readahead};
 use super::mount::MountArgs;
 use super::prewarmer::Prewarmer;
+use crate::confinement;
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{clear, kind_at, needs_root};
@@ -63,8 +64,9 @@ pub(super) fn serve(
     mountpoint: &Path,
     serving: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let interrupt = Interrupt::install()?;
     allow_many_files();
+    confinement::before_mounting(args.record.as_deref())?;
+    let interrupt = Interrupt::install()?;
     // Opened before the mount covers it: a mount may lie over its own source.
     let root = Arc::new(SourceRoot::open(&args.source)?);
     clear_dead(run_dir, mountpoint, &run_dir.take_turn()?)?;
@@ -184,6 +186,7 @@ impl Daemon {
         interrupt: &Interrupt,
         serving: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        confinement::once_mounted()?;
         let (tell, happenings) = channel();
         self.watch_mount(tell.clone())?;
         self.watch_signals(interrupt, tell.clone())?;

@@ -19,6 +19,7 @@ use super::reply::{Answer, Refusal};
 use super::requests::Call;
 use super::routes::{self, Pace};
 use super::tally::Tally;
+use crate::admission::Admission;
 use crate::node::control::NodeControl;
 
 /// Connections at a time. More wait in the socket's queue, where their own deadline finds them.
@@ -39,33 +40,6 @@ const PEER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long the end waits for answers that are under way.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
-
-/// Who may ask.
-#[derive(Debug)]
-pub(super) struct Admission {
-    uids: Vec<u32>,
-}
-
-impl Admission {
-    /// Root and whoever runs this process: who else can open the socket was given it by mistake.
-    pub(super) fn own() -> Self {
-        Self::of(vec![0, nix::unistd::geteuid().as_raw()])
-    }
-
-    pub(super) const fn of(uids: Vec<u32>) -> Self {
-        Self { uids }
-    }
-
-    fn check(&self, peer: Option<u32>) -> Result<(), Refusal> {
-        match peer {
-            Some(uid) if self.uids.contains(&uid) => Ok(()),
-            Some(uid) => Err(Refusal::forbidden(format!(
-                "user {uid} may not ask: only root and the user of the node may"
-            ))),
-            None => Err(Refusal::forbidden("the kernel does not say who asks")),
-        }
-    }
-}
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -123,7 +97,7 @@ impl Desk {
         peer: Option<u32>,
         request: Request<Incoming>,
     ) -> Result<Answer, Refusal> {
-        self.admission.check(peer)?;
+        self.admission.check(peer).map_err(Refusal::forbidden)?;
         let (route, id) = routes::find(request.method(), request.uri().path())?;
         let query = request.uri().query().map(ToOwned::to_owned);
         let body = body_of(request.into_body()).await?;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use super::serve::{Admission, Desk};
+use super::serve::Desk;
 use super::{Api, listen};
+use crate::admission::Admission;
 use crate::node::client::{CallError, NodeClient, Received};
 use crate::node::memory::MemoryNode;
 use crate::node::spec::MountSpec;
