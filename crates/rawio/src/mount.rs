@@ -13,6 +13,9 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+/// What takes from the files of a mount the power to be more than files.
+const UNPRIVILEGED: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
 /// The parameters of a file system that is about to be mounted.
 #[derive(Debug)]
 pub struct MountContext(OwnedFd);
@@ -47,12 +50,12 @@ impl MountContext {
     }
 
     /// Creates the file system, and a mount of it that no path leads to yet and through which
-    /// nothing can be changed.
+    /// nothing can be changed. Set-user-id bits count for nothing through it, nor do devices.
     ///
     /// # Errors
     /// If the file system refuses the parameters; the message is the kernel's.
     pub fn mount(self) -> io::Result<DetachedMount> {
-        self.mount_with(libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOATIME)
+        self.mount_with(libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOATIME | UNPRIVILEGED)
     }
 
     /// Creates the file system, and a mount of it that no path leads to yet.
@@ -186,13 +189,29 @@ impl DetachedMount {
         Ok(self.0)
     }
 
+    /// Has set-user-id bits, file capabilities and devices count through this mount.
+    ///
+    /// # Errors
+    /// If the process may not.
+    pub fn honour_privileges(&self) -> io::Result<()> {
+        self.set_attributes(&libc::mount_attr {
+            attr_set: 0,
+            attr_clr: UNPRIVILEGED,
+            propagation: 0,
+            userns_fd: 0,
+        })
+    }
+
     fn make_private(&self) -> io::Result<()> {
-        let attr = libc::mount_attr {
+        self.set_attributes(&libc::mount_attr {
             attr_set: 0,
             attr_clr: 0,
             propagation: libc::MS_PRIVATE,
             userns_fd: 0,
-        };
+        })
+    }
+
+    fn set_attributes(&self, attr: &libc::mount_attr) -> io::Result<()> {
         // SAFETY: the path is NUL-terminated; `attr` is a whole structure of the size given, and
         // the call only reads it.
         let result = unsafe {
@@ -201,8 +220,8 @@ impl DetachedMount {
                 self.0.as_raw_fd(),
                 c"".as_ptr(),
                 libc::AT_EMPTY_PATH,
-                &raw const attr,
-                size_of_val(&attr),
+                std::ptr::from_ref(attr),
+                size_of_val(attr),
             )
         };
         if result < 0 {

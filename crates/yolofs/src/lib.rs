@@ -36,4 +36,4 @@ pub use fs::{
 pub use mount::{Mount, MountError, MountOptions};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
 pub use serving::{End, Ended, ServeOptions, Serving};
-pub use visible::{Busy, Layering, MountIds, MountTable, Readahead, Visible};
+pub use visible::{Busy, Layering, MountIds, MountTable, Privileges, Readahead, Visible};

@@ -20,7 +20,7 @@ pub use error::MountError;
 use crate::connection::Connection;
 use crate::fs::{Counters, FileSystem};
 use crate::serving::{DROP_PATIENCE, End, Inner, ServeOptions, Serving, State};
-use crate::visible::{BUSY_RETRY, Busy, Layering, Place, Readahead, Tried, Visible};
+use crate::visible::{BUSY_RETRY, Busy, Layering, Place, Privileges, Readahead, Tried, Visible};
 use watch::Watch;
 
 /// How a file system is mounted.
@@ -35,6 +35,8 @@ pub struct MountOptions {
     /// How far the kernel reads ahead. A file system that records reads nothing ahead, whatever
     /// is said here.
     pub readahead: Readahead,
+    /// Whether set-user-id bits and devices count.
+    pub privileges: Privileges,
     /// Where the mount goes if something is mounted at the target already.
     pub layering: Layering,
 }
@@ -47,6 +49,7 @@ impl MountOptions {
             source: source.into(),
             threads: const { NonZeroUsize::new(2).unwrap() },
             readahead: Readahead::default(),
+            privileges: Privileges::default(),
             layering: Layering::default(),
         }
     }
@@ -76,6 +79,11 @@ impl Mount {
             options.readahead
         };
         let (connection, detached) = Connection::open(&options.source)?;
+        if options.privileges == Privileges::Honoured {
+            detached
+                .honour_privileges()
+                .map_err(MountError::step("honouring the privileges of files"))?;
+        }
         let serve = ServeOptions {
             threads: options.threads,
             readahead,

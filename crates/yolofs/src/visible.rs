@@ -42,6 +42,17 @@ impl Readahead {
     }
 }
 
+/// Whether files of a mount can be more than files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Privileges {
+    /// Set-user-id bits, file capabilities and devices count for nothing (`nosuid,nodev`).
+    #[default]
+    Ignored,
+    /// They count, as in the source: for trees that somebody vouches for, such as the layers of
+    /// containers.
+    Honoured,
+}
+
 /// Where a mount goes at a target that has one already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layering {

@@ -12,7 +12,9 @@ use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, TimedSource};
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
-use yolofs::{Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions};
+use yolofs::{
+    Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, Privileges,
+};
 
 use super::LayerPlace;
 use crate::mount_table::needs_root;
@@ -157,6 +159,8 @@ pub(super) fn mount(
     let LayerPlace { target, label, .. } = place;
     let mut options = MountOptions::new(target, label);
     options.layering = layering;
+    // What an image's programs may do is for its containers to say.
+    options.privileges = Privileges::Honoured;
     // Opens cost nothing and pages are pushed: few requests come, and a second thread for each of
     // some hundred layers would wait for ever.
     options.threads = NonZeroUsize::MIN;

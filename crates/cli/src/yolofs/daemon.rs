@@ -14,7 +14,7 @@ use localfs::SourceRoot;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use tracer::Recorder;
-use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions};
+use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
 use super::assemble::{Cached, Timed, assemble, mode_name, readahead};
 use super::mount::MountArgs;
@@ -79,6 +79,9 @@ pub(super) fn serve(
     let mut options = MountOptions::new(mountpoint, root.path().to_string_lossy());
     options.threads =
         std::num::NonZeroUsize::new(usize::from(args.threads)).context("a mount needs a thread")?;
+    if args.suid_dev {
+        options.privileges = Privileges::Honoured;
+    }
     options.readahead = readahead(args, assembly.boot.is_some());
     let mount = Mount::start(Arc::new(assembly.fs), &options)
         .with_context(|| format!("mounting on {}{}", mountpoint.display(), needs_root()))?;

@@ -46,6 +46,9 @@ pub(super) struct MountArgs {
     /// Write a trace of what is read to this file when it is unmounted
     #[arg(long, value_name = "FILE")]
     pub(super) record: Option<PathBuf>,
+    /// Let set-user-id programs and devices of the source count (default: `nosuid,nodev`)
+    #[arg(long)]
+    pub(super) suid_dev: bool,
     /// Serve in this process instead of a daemon of its own
     #[arg(long)]
     pub(super) foreground: bool,
@@ -207,6 +210,7 @@ impl MountArgs {
     /// Whether what is asked for needs a daemon of its own.
     fn is_standalone(&self) -> bool {
         self.standalone
+            || self.suid_dev
             || self.source_deadline != SOURCE_DEADLINE
             || self.foreground
             || self.record.is_some()

@@ -365,12 +365,15 @@ fn the_space_is_that_of_the_source() {
     );
     assert_eq!(seen.name_max(), 255);
     assert!(seen.flags().contains(FsFlags::ST_RDONLY));
+    let powers = FsFlags::ST_NOSUID | FsFlags::ST_NODEV;
+    assert!(seen.flags().contains(powers));
+    assert!(!seen.flags().contains(FsFlags::ST_NOEXEC));
     // Image trees have set-user-id programs and devices.
-    assert!(
-        !seen
-            .flags()
-            .intersects(FsFlags::ST_NOSUID | FsFlags::ST_NODEV | FsFlags::ST_NOEXEC)
-    );
+    let files = small_tree();
+    let honoured = Mounted::honouring_privileges(files.file_system(Mode::Lower));
+    let seen = nix::sys::statvfs::statvfs(honoured.mount().target()).unwrap();
+    assert!(seen.flags().contains(FsFlags::ST_RDONLY));
+    assert!(!seen.flags().intersects(powers | FsFlags::ST_NOEXEC));
 }
 
 /// A source that fails.

@@ -14,7 +14,7 @@ use blocks::{
     RangeSet, ReplayPlan, SourceError, Tree,
 };
 use tempfile::TempDir;
-use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions, Readahead};
+use yolofs::{Busy, Config, FileSystem, Mode, Mount, MountOptions, Privileges, Readahead};
 
 /// Longer than anything here takes, however busy the machine is; nothing is timed by it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -136,6 +136,15 @@ impl Mounted {
         let dir = TempDir::new().unwrap();
         let options = MountOptions {
             readahead: Readahead::Kib(0),
+            ..MountOptions::new(dir.path().canonicalize().unwrap(), "rig")
+        };
+        Self::with(fs, dir, &options)
+    }
+
+    pub(crate) fn honouring_privileges(fs: FileSystem) -> Self {
+        let dir = TempDir::new().unwrap();
+        let options = MountOptions {
+            privileges: Privileges::Honoured,
             ..MountOptions::new(dir.path().canonicalize().unwrap(), "rig")
         };
         Self::with(fs, dir, &options)
