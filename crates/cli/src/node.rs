@@ -11,9 +11,11 @@ pub(crate) mod client;
 pub(crate) mod control;
 mod deaths;
 mod drain;
+mod drift;
 mod guard;
 mod instance;
 mod keep;
+mod learn;
 mod make;
 #[cfg(test)]
 pub(crate) mod memory;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blocks::CacheCounts;
+use blocks::{CacheCounts, Miss, Tree};
 use bootimg::Attached;
 use localfs::Timekeeping;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,15 @@ pub(crate) struct BootStatus {
     pub(crate) injected_pages: u64,
     /// Of these, pages that were asked for again because the kernel had dropped them.
     pub(crate) evicted_pages: u64,
+    /// Blocks that were held back from the page cache, as a sample of what boots need (`--auto`).
+    #[serde(default)]
+    pub(crate) sampled_blocks: u64,
+    /// Of these, blocks that were asked for.
+    #[serde(default)]
+    pub(crate) sampled_asked: u64,
+    /// Bytes that were pushed and not needed, estimated from the sample; absent without one.
+    #[serde(default)]
+    pub(crate) wasted_bytes: Option<u64>,
     /// Where the prewarm stands: `off`, `running`, `done`, `cancelled` or `failed`.
     pub(crate) prewarm: String,
 }
@@ -76,6 +85,9 @@ pub(crate) struct ServedStatus {
     /// How far this boot went beyond the recording: fallthrough bytes in thousandths of the boot
     /// image's bytes. 0 is a boot like the recorded one; above 200 it is worth recording anew.
     pub(crate) divergence_permille: u64,
+    /// The first read that the boot image had no answer for.
+    #[serde(default)]
+    pub(crate) first_miss: Option<FirstMiss>,
     /// Files that changed while they were mounted.
     pub(crate) diverted_files: u64,
     /// Questions that the source did not answer within the deadline.
@@ -86,6 +98,15 @@ pub(crate) struct ServedStatus {
     pub(crate) hung_threads: u64,
     /// Requests of the kernel, by kind.
     pub(crate) requests: BTreeMap<String, u64>,
+}
+
+/// Where a boot left its recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FirstMiss {
+    /// The file, relative to the source's root.
+    pub(crate) path: String,
+    /// From which byte on.
+    pub(crate) offset: u64,
 }
 
 impl BootStatus {
@@ -102,7 +123,33 @@ impl BootStatus {
             damaged: counts.damaged_reads + counts.failed_reads,
             injected_pages: counters.injected_pages,
             evicted_pages: counters.evicted_pages,
+            sampled_blocks: counters.sampled_blocks,
+            sampled_asked: counters.sampled_asked,
+            wasted_bytes: wasted_bytes(counters),
             prewarm: prewarm.to_owned(),
+        }
+    }
+}
+
+/// Returns how much of what was pushed nobody needed, if there is a sample to tell.
+fn wasted_bytes(counters: &Counters) -> Option<u64> {
+    let unneeded = counters
+        .sampled_blocks
+        .checked_sub(counters.sampled_asked)?;
+    let pushed = counters.injected_pages.saturating_mul(4096);
+    pushed
+        .saturating_mul(unneeded)
+        .checked_div(counters.sampled_blocks)
+}
+
+impl FirstMiss {
+    /// Returns where a boot left its recording, in the words of the tree it read.
+    #[must_use]
+    pub(crate) fn of(miss: &Miss, tree: &Tree) -> Self {
+        let path = tree.path(miss.file).unwrap_or_default();
+        Self {
+            path: String::from_utf8_lossy(&path).into_owned(),
+            offset: miss.offset,
         }
     }
 }
@@ -116,6 +163,7 @@ impl ServedStatus {
         cached: Option<CacheCounts>,
         boot_blocks: u64,
         source: Timekeeping,
+        first_miss: Option<FirstMiss>,
     ) -> Self {
         // Without a boot image every byte read comes from the source.
         let fallthrough_bytes =
@@ -130,6 +178,7 @@ impl ServedStatus {
             divergence_permille: (fallthrough_bytes * 1000)
                 .checked_div(boot_bytes)
                 .unwrap_or(0),
+            first_miss,
             diverted_files: counters.diverted_files,
             late_answers: source.late,
             hung_threads: source.hung as u64,
@@ -214,6 +263,13 @@ fn one(mount: &MountStatus) -> String {
             boot.injected_pages, boot.evicted_pages
         );
         row("injected", format!("{pages} (prewarm {})", boot.prewarm));
+        if let Some(wasted) = boot.wasted_bytes {
+            let asked = format!("{} of {}", boot.sampled_asked, boot.sampled_blocks);
+            row(
+                "not needed",
+                format!("about {} ({asked} held-back blocks were)", Size(wasted)),
+            );
+        }
     } else {
         row("boot image", "none".to_owned());
     }
@@ -230,9 +286,16 @@ fn one(mount: &MountStatus) -> String {
             format!("{fell} in {} misses ({share})", served.misses),
         );
         let permille = served.divergence_permille;
+        let first = served.first_miss.as_ref();
+        let first = first.map(|miss| format!(", first in {} at {}", miss.path, miss.offset));
         row(
             "divergence",
-            format!("{}.{} %", permille / 10, permille % 10),
+            format!(
+                "{}.{} %{}",
+                permille / 10,
+                permille % 10,
+                first.unwrap_or_default()
+            ),
         );
         if served.diverted_files > 0 {
             row(

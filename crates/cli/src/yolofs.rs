@@ -4,6 +4,7 @@ pub(crate) mod assemble;
 mod by_node;
 mod daemon;
 mod docker;
+pub(crate) mod learn;
 mod mount;
 mod node;
 mod prewarmer;
@@ -51,6 +52,7 @@ enum YolofsCommand {
     Upgrade(upgrade::UpgradeArgs),
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter::SnapshotterArgs),
+    Learn(learn::LearnArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -77,6 +79,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         }
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
+        YolofsCommand::Learn(command) => learn::run(command, &args.store),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }
 }

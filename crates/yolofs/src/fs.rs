@@ -92,6 +92,7 @@ pub struct FileSystem {
     backing: Option<Arc<dyn BackingFile>>,
     residency: Option<Arc<dyn Residency>>,
     observer: Option<Arc<dyn Observer>>,
+    listener: Option<Arc<dyn Observer>>,
     space: Option<Arc<SpaceSource>>,
     config: Config,
     tally: Tally,
@@ -113,6 +114,7 @@ impl FileSystem {
             backing: None,
             residency: None,
             observer: None,
+            listener: None,
             space: None,
             config,
             tally: Tally::default(),
@@ -149,6 +151,14 @@ impl FileSystem {
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
+        self
+    }
+
+    /// Adds who is told every request of a mount that is served as any other: what the kernel has
+    /// is not heard of, and what it reads ahead is heard as if it were asked for.
+    #[must_use]
+    pub fn with_listener(mut self, listener: Arc<dyn Observer>) -> Self {
+        self.listener = Some(listener);
         self
     }
 
@@ -284,9 +294,9 @@ impl FileSystem {
         result
     }
 
-    fn observe(&self, caller: Caller, since: Instant, event: impl FnOnce() -> Event) {
-        if let Some(observer) = &self.observer {
-            observer.note(caller, event(), since.elapsed());
+    fn observe(&self, caller: Caller, since: Instant, event: impl Fn() -> Event) {
+        for told in self.observer.iter().chain(&self.listener) {
+            told.note(caller, event(), since.elapsed());
         }
     }
 }

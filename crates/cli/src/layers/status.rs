@@ -1,6 +1,5 @@
 //! What `status` shows of a layer.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use blocks::Digest;
@@ -57,42 +56,22 @@ impl Served {
     }
 
     fn boot_status(&self) -> BootStatus {
-        let (report, counts) = (self.image.report(), self.image.counts());
+        let name = bootimg::layer_name(self.layer());
         let counters = self.mount.counters();
-        let content = self.image.image().info().id;
-        BootStatus {
-            image: bootimg::layer_name(self.layer()),
-            content: content.to_string(),
-            blocks: self.image.plan().block_count(),
-            stale_blocks: report.blocks_dropped,
-            stale_files: report.dropped.len() as u64,
-            damaged: counts.damaged_reads + counts.failed_reads,
-            injected_pages: counters.injected_pages,
-            evicted_pages: counters.evicted_pages,
-            prewarm: self.prewarm_state().to_owned(),
-        }
+        BootStatus::of(&name, &self.image, &counters, self.prewarm_state())
     }
 
     fn served_status(&self) -> ServedStatus {
-        let (counters, cached) = (self.mount.counters(), self.source.counts());
-        let boot_bytes = self.image.plan().block_count().saturating_mul(4096);
-        let divergence = cached.fallthrough_bytes.saturating_mul(1000);
-        let times = self.source.source().timekeeping();
-        let requests = counters.by_kind().filter(|(_, count)| *count > 0);
-        let requests: BTreeMap<String, u64> = requests
-            .map(|(kind, count)| (kind.name().to_owned(), count))
-            .collect();
-        ServedStatus {
-            hits: cached.hits,
-            misses: cached.misses,
-            hit_bytes: cached.hit_bytes,
-            fallthrough_bytes: cached.fallthrough_bytes,
-            divergence_permille: divergence.checked_div(boot_bytes).unwrap_or(0),
-            diverted_files: counters.diverted_files,
-            late_answers: times.late,
-            hung_threads: times.hung as u64,
-            requests,
-        }
+        let mut served = ServedStatus::of(
+            &self.mount.counters(),
+            Some(self.source.counts()),
+            self.image.plan().block_count(),
+            self.source.source().timekeeping(),
+            None,
+        );
+        // An answer tells of hundreds of layers.
+        served.requests.retain(|_, count| *count > 0);
+        served
     }
 }
 

@@ -122,6 +122,9 @@ fn boot(choice: &BootChoice) -> Option<BootStatus> {
         damaged: 0,
         injected_pages: 484,
         evicted_pages: 0,
+        sampled_blocks: 4,
+        sampled_asked: 3,
+        wasted_bytes: Some(495_616),
         prewarm: "done".to_owned(),
     })
 }

@@ -163,6 +163,11 @@ impl Owned {
         all.map(|fd| fd.as_fd()).collect()
     }
 
+    /// Returns what tells of the source: itself, and the names that the kernel knows.
+    pub(crate) fn source_and_names(&self) -> [BorrowedFd<'_>; 2] {
+        [self.source.as_fd(), self.names.as_fd()]
+    }
+
     /// Returns what is kept over the node's own death, with what each is.
     pub(crate) fn kept(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
         let shared = |fd: &OwnedFd| fd.try_clone().map(Arc::new);

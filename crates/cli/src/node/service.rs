@@ -19,7 +19,7 @@ use super::instance::Records;
 use super::keep::{self, Keep, Returned};
 use super::owner::{Config, Owner, Tools, own_program};
 use super::workers::Pool;
-use super::{guard, probe, restore, watch};
+use super::{guard, learn, probe, restore, watch};
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
 
@@ -142,6 +142,7 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     watch::start(Arc::downgrade(&owner))?;
     probe::start(Arc::downgrade(&owner))?;
     restore::start(Arc::downgrade(&owner))?;
+    learn::start(Arc::downgrade(&owner))?;
     if let Some(keeper) = keeper {
         let listener = listener.try_clone().context("sharing the API's socket")?;
         let address = manager.clone();

@@ -65,6 +65,12 @@ pub(crate) enum Question {
         /// From which.
         boot: BootChoice,
     },
+    /// Write down what a mount was asked for since the last time this was asked, as a trace, into
+    /// the file that travels beside the question.
+    Heard {
+        /// The mount.
+        id: String,
+    },
     /// The visible mount is gone: let go of the private one and of what is held in it, and serve
     /// those who remain.
     LetGo {
@@ -168,7 +174,7 @@ pub(crate) enum Answer {
     Status(WorkerStatus),
     /// To [`Question::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`Question::Swap`] and [`Question::LetGo`].
+    /// To [`Question::Swap`], [`Question::Heard`] and [`Question::LetGo`].
     Done,
     /// To [`Question::Hand`]: [`Handed`] travels beside the answer.
     Handed,

@@ -24,7 +24,7 @@ use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{clear, kind_at, needs_root};
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
-use crate::status::{BootStatus, MountStatus, ServedStatus};
+use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::store::StoreArgs;
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
@@ -44,6 +44,7 @@ struct Daemon {
     boot: Option<Boot>,
     source: Arc<Timed>,
     recorder: Option<Arc<Recorder>>,
+    tree: Arc<Tree>,
     started: SystemTime,
 }
 
@@ -117,6 +118,7 @@ pub(super) fn serve(
         boot,
         source: assembly.source,
         recorder: assembly.recorder,
+        tree: assembly.tree,
         started: SystemTime::now(),
     });
     let trace = args
@@ -129,9 +131,7 @@ pub(super) fn serve(
     let served = daemon.run(args, listener, &interrupt, serving);
     daemon.leave();
     served?;
-    trace.map_or(Ok(()), |path| {
-        daemon.keep_trace(&path, &root, &assembly.tree)
-    })
+    trace.map_or(Ok(()), |path| daemon.keep_trace(&path, &root))
 }
 
 /// Descriptors that are asked for: some thousand for each of a few hundred layers. The system
@@ -368,16 +368,19 @@ impl Daemon {
                 boot.map(|boot| boot.source.counts()),
                 boot_blocks,
                 self.source.timekeeping(),
+                boot.and_then(|boot| boot.source.first_miss())
+                    .map(|miss| FirstMiss::of(&miss, &self.tree)),
             )),
         }
     }
 
     /// Writes what was recorded.
-    fn keep_trace(&self, path: &Path, root: &SourceRoot, tree: &Tree) -> anyhow::Result<()> {
+    fn keep_trace(&self, path: &Path, root: &SourceRoot) -> anyhow::Result<()> {
         let Some(recorder) = &self.recorder else {
             return Ok(());
         };
-        let trace = recorder.finish(crate::source::trace_info(root, self.started), tree);
+        let info = crate::source::trace_info(root, self.started);
+        let trace = recorder.finish(info, &self.tree);
         crate::source::write_trace(&trace, path)
     }
 }

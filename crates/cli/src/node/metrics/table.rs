@@ -333,6 +333,24 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Mount(|mount| boot(mount, |boot| boot.evicted_pages)),
     },
     Metric {
+        name: "yolofs_mount_wasted_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &["mountpoint"],
+        help: "Bytes brought into the page cache that no boot needed, estimated from a sample; \
+               absent without --auto.",
+        question: "How much of the boot image is of no use?",
+        read: Read::Mount(|mount| {
+            let wasted = mount
+                .status
+                .boot
+                .as_ref()
+                .and_then(|boot| boot.wasted_bytes);
+            let wasted = wasted.map(|bytes| sample(Vec::new(), bytes));
+            wasted.into_iter().collect()
+        }),
+    },
+    Metric {
         name: "yolofs_mount_prewarm",
         kind: Gauge,
         unit: "1",

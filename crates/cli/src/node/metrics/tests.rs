@@ -132,6 +132,7 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_damaged_reads_total", None, 6.0),
         ("yolofs_mount_injected_pages_total", None, 484.0),
         ("yolofs_mount_evicted_pages_total", None, 9.0),
+        ("yolofs_mount_wasted_bytes", None, 495_616.0),
         ("yolofs_mount_prewarm", Some(("state", "done")), 1.0),
     ];
     for (name, label, wanted) in cases {

@@ -10,6 +10,7 @@ use bootimg::Attached;
 use localfs::{DirSource, Patience, SourceRoot, TimedSource};
 use yolofs::{Config, FileSystem, Mode};
 
+use super::ears::Ears;
 use super::names;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Fault, Handed};
@@ -64,6 +65,8 @@ pub(super) struct Prepared {
     pub(super) boot: Arc<BootPlace>,
     pub(super) source: Arc<Timed>,
     pub(super) cached: Arc<CachedSource<Arc<BootPlace>, Arc<Timed>>>,
+    /// Hears what is asked for, if that is to be learned from.
+    pub(super) ears: Option<Arc<Ears>>,
 }
 
 /// Prepares a mount. `told` says whether the kernel was answered by an earlier worker: then the
@@ -90,9 +93,13 @@ pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<P
         ..Config::default()
     };
     // No file is passed through: what the kernel knows of those dies with this process.
-    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
+    let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
         .with_sparse(Arc::clone(&source) as _)
         .with_space(space_within(&source, &root));
+    let ears = spec.auto.then(|| Arc::new(Ears::new()));
+    if let Some(ears) = &ears {
+        fs = fs.with_listener(Arc::clone(ears) as _);
+    }
     Ok(Prepared {
         fs: Arc::new(fs),
         mode,
@@ -101,6 +108,7 @@ pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<P
         boot: boot_place,
         source,
         cached,
+        ears,
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use yolofs::{Lock, PrewarmOptions, Serving};
+use yolofs::{PrewarmOptions, Serving};
 
 use super::prepare::Boot;
 use super::served::Served;
@@ -54,18 +54,15 @@ impl Prewarm {
         &self,
         serving: &Serving,
         boot: &Boot,
-        lock: Lock,
-        budget_bytes: Option<u64>,
+        options: PrewarmOptions<'_>,
     ) -> anyhow::Result<PrewarmSummary> {
         let cancel = Arc::clone(&self.cancel.lock());
         let _one_at_a_time = self.running.lock();
         *self.state.lock() = "running";
         let started = Instant::now();
         let options = PrewarmOptions {
-            lock,
             cancel: Some(&cancel),
-            budget_bytes,
-            ..PrewarmOptions::default()
+            ..options
         };
         let result = serving.prewarm(boot.image.plan(), boot, &options);
         *self.state.lock() = match &result {

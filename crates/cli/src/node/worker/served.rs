@@ -1,21 +1,28 @@
 //! One mount that is served.
 
-use std::num::NonZeroUsize;
+use std::io::Write as _;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, anyhow, bail};
-use yolofs::{Connection, End, Ended, Hello, Lock, Readahead, ServeOptions, Serving};
+use yolofs::{
+    Connection, End, Ended, Hello, Lock, PrewarmOptions, Readahead, ServeOptions, Serving,
+};
 
 use super::prepare::{Boot, Prepared, Refusal, open_boot, prepare};
 use super::prewarm::Prewarm;
 use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
-use crate::status::{BootStatus, MountStatus, ServedStatus};
+use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::yolofs::BootChoice;
 use crate::yolofs::assemble::mode_name;
+
+/// One block in so many is held back from the page cache of a mount that is learned from: some
+/// thirty of a usual boot image, each of which costs a boot one request.
+const SAMPLE: NonZeroU32 = NonZeroU32::new(256).unwrap();
 
 /// Is told the name of a mount whose session is over.
 pub(super) type Over = Sender<(String, End)>;
@@ -128,7 +135,14 @@ impl Served {
 
     fn run_prewarm(&self, boot: &Boot, budget: Option<u64>) -> anyhow::Result<PrewarmSummary> {
         let lock = if self.spec.lock { Lock::Yes } else { Lock::No };
-        self.prewarm.run(&self.serving, boot, lock, budget)
+        let hold_back = self.spec.auto.then_some(SAMPLE);
+        let options = PrewarmOptions {
+            lock,
+            budget_bytes: budget,
+            hold_back,
+            ..PrewarmOptions::default()
+        };
+        self.prewarm.run(&self.serving, boot, options)
     }
 
     /// Serves from another boot image, or from none, from now on. All of it is read and verified
@@ -149,6 +163,24 @@ impl Served {
         }
         self.prewarm.cancel();
         let _before = self.prepared.boot.exchange(boot.map(Arc::new));
+        Ok(())
+    }
+
+    /// Writes down what was asked for since the last lesson.
+    ///
+    /// # Errors
+    /// If nobody listened, or it cannot be written.
+    pub(super) fn write_heard(&self, to: OwnedFd) -> Result<(), Refusal> {
+        let Prepared { root, tree, .. } = &self.prepared;
+        let ears = self.prepared.ears.as_ref();
+        let ears = ears.ok_or_else(|| {
+            Refusal::new(Fault::Conflict, anyhow!("this mount is not learned from"))
+        })?;
+        let trace = ears.take(root, tree).write();
+        let trace = trace.context("writing down what the mount was asked for")?;
+        std::fs::File::from(to)
+            .write_all(&trace)
+            .context("writing down what the mount was asked for")?;
         Ok(())
     }
 
@@ -176,6 +208,13 @@ impl Served {
         all().context("handing over a mount")
     }
 
+    /// Returns where a boot left its recording; without a boot image there is nothing to leave.
+    fn first_miss(&self) -> Option<FirstMiss> {
+        let _boot = self.prepared.boot.current()?;
+        let miss = self.prepared.cached.first_miss()?;
+        Some(FirstMiss::of(&miss, &self.prepared.tree))
+    }
+
     /// Returns how things are, from counters.
     pub(super) fn status(&self) -> MountStatus {
         let counters = self.serving.counters();
@@ -201,6 +240,7 @@ impl Served {
                 Some(cached),
                 boot.map_or(0, |boot| boot.image.plan().block_count()),
                 self.prepared.source.timekeeping(),
+                self.first_miss(),
             )),
         }
     }

@@ -86,6 +86,14 @@ impl Desk {
                     self.shelf.swap(&id, &boot)?;
                     Answer::Done
                 }
+                Question::Heard { id } => {
+                    let to = beside.into_iter().next();
+                    let to = to.ok_or_else(|| {
+                        Refusal::new(Fault::Invalid, anyhow!("no file came to write into"))
+                    })?;
+                    self.shelf.get(&id)?.write_heard(to)?;
+                    Answer::Done
+                }
                 Question::LetGo { id } => {
                     self.shelf.get(&id)?.let_go();
                     Answer::Done

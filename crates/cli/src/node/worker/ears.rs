@@ -1,0 +1,56 @@
+//! What a mount is asked for, kept for a lesson.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use blocks::{Caller, Event, Observer, Tree};
+use localfs::SourceRoot;
+use parking_lot::RwLock;
+use tracer::{Limits, Recorder, Trace};
+
+use crate::source::trace_info;
+
+/// A tenth of what a recording may keep: a lesson is about what a boot image lacked. What is
+/// beyond it is not learned.
+const LIMITS: Limits = Limits {
+    events: 100_000,
+    name_bytes: 4 << 20,
+};
+
+/// Hears requests from one lesson to the next.
+#[derive(Debug)]
+pub(super) struct Ears(RwLock<Heard>);
+
+#[derive(Debug)]
+struct Heard {
+    recorder: Arc<Recorder>,
+    since: SystemTime,
+}
+
+impl Heard {
+    fn nothing() -> Self {
+        Self {
+            recorder: Arc::new(Recorder::new(LIMITS)),
+            since: SystemTime::now(),
+        }
+    }
+}
+
+impl Ears {
+    pub(super) fn new() -> Self {
+        Self(RwLock::new(Heard::nothing()))
+    }
+
+    /// Returns what was heard since the last time.
+    pub(super) fn take(&self, root: &SourceRoot, tree: &Tree) -> Trace {
+        let heard = std::mem::replace(&mut *self.0.write(), Heard::nothing());
+        heard.recorder.finish(trace_info(root, heard.since), tree)
+    }
+}
+
+impl Observer for Ears {
+    fn note(&self, caller: Caller, event: Event, took: Duration) {
+        let recorder = Arc::clone(&self.0.read().recorder);
+        recorder.note(caller, event, took);
+    }
+}
