@@ -96,15 +96,6 @@ impl NodeClient {
         self.ask(Pace::Look, Method::GET, "/v1/mounts", &NOTHING)
     }
 
-    pub(crate) fn mount(&self, id: &str) -> Result<MountView, CallError> {
-        self.ask(
-            Pace::Look,
-            Method::GET,
-            &format!("/v1/mounts/{id}"),
-            &NOTHING,
-        )
-    }
-
     pub(crate) fn make(&self, spec: &MountSpec) -> Result<Made, CallError> {
         let received = self.send(Pace::Change, Method::POST, "/v1/mounts", Some(spec))?;
         Ok(Made {

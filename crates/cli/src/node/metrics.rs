@@ -41,6 +41,7 @@ struct Metric {
     kind: Kind,
     /// What one of it is; `1` for ratios and for yes or no.
     unit: &'static str,
+    /// In the order in which samples give their values.
     labels: &'static [&'static str],
     help: &'static str,
     /// What is asked by whoever looks at it.
@@ -70,14 +71,14 @@ impl Kind {
 enum Read {
     /// Once.
     Node(fn(&Seen) -> Vec<Sample>),
-    /// For each mount; the label `mountpoint` comes by itself.
+    /// For each mount; the first label, `mountpoint`, comes by itself.
     Mount(fn(&MountView) -> Vec<Sample>),
 }
 
 /// A value with its labels.
 #[derive(Clone, Debug, PartialEq)]
 struct Sample {
-    labels: Vec<(&'static str, String)>,
+    labels: Vec<String>,
     value: f64,
 }
 
@@ -124,7 +125,7 @@ impl Metric {
         for mount in seen.listed() {
             for mut sample in read(mount) {
                 let mountpoint = mount.status.mountpoint.to_string_lossy().into_owned();
-                sample.labels.insert(0, ("mountpoint", mountpoint));
+                sample.labels.insert(0, mountpoint);
                 samples.push(sample);
             }
         }

@@ -106,7 +106,7 @@ const fn is_chosen(file: FileId, block: u64, one_in: NonZeroU32) -> bool {
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(block)
         .wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (mixed >> 32) % one_in.get() as u64 == 0
+    (mixed >> 32).is_multiple_of(one_in.get() as u64)
 }
 
 #[cfg(test)]

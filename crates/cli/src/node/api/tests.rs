@@ -90,10 +90,9 @@ fn a_mount_lives_through_the_client() {
     assert!(!node.client.make(&spec("/mnt/a")).unwrap().new);
     assert_eq!(node.client.mounts().unwrap().len(), 1);
     assert_eq!(node.client.node().unwrap().mounts, 1);
-    assert_eq!(
-        node.client.mount(&id).unwrap().status.mountpoint,
-        Path::new("/mnt/a")
-    );
+    let path = format!("/v1/mounts/{id}");
+    let shown: Value = serde_json::from_slice(&node.send(Method::GET, &path, "").body).unwrap();
+    assert_eq!(shown["mountpoint"], "/mnt/a");
     let all = node.client.prewarm(&id, None).unwrap();
     assert_eq!(all.injected_bytes, 484 * 4096);
     assert_eq!(
@@ -112,7 +111,11 @@ fn a_mount_lives_through_the_client() {
     assert!(matches!(&error, CallError::Refused { status: 409, code, .. } if code == "conflict"));
     assert_eq!(error.to_string(), "it has no boot image");
     node.client.unmount(&id, false).unwrap();
-    let error = node.client.mount(&id).unwrap_err();
+    assert_eq!(
+        code(&node.send(Method::GET, &path, ""), 404),
+        "unknown_mount"
+    );
+    let error = node.client.unmount(&id, false).unwrap_err();
     assert!(
         matches!(&error, CallError::Refused { status: 404, code, .. } if code == "unknown_mount")
     );

@@ -16,11 +16,8 @@ pub(super) static METRICS: &[Metric] = &[
         help: "Always 1; its labels tell which version runs, and what keeps its descriptors.",
         question: "What runs here?",
         read: Read::Node(|seen| {
-            let version = ("version", seen.node.version.clone());
-            vec![sample(
-                vec![version, ("keeper", seen.node.keeper.clone())],
-                1,
-            )]
+            let version = seen.node.version.clone();
+            vec![sample(vec![version, seen.node.keeper.clone()], 1)]
         }),
     },
     Metric {
@@ -40,6 +37,15 @@ pub(super) static METRICS: &[Metric] = &[
         help: "1 if the node takes no more mounts.",
         question: "Why are there no new mounts?",
         read: Read::Node(|seen| one(u64::from(seen.node.draining))),
+    },
+    Metric {
+        name: "yolofs_node_damaged_records",
+        kind: Gauge,
+        unit: "records",
+        labels: &[],
+        help: "Records that could not be read when the node started, and were left out.",
+        question: "Was a mount forgotten?",
+        read: Read::Node(|seen| one(seen.node.damaged.len() as u64)),
     },
     Metric {
         name: "yolofs_node_resident_bytes",
@@ -126,7 +132,7 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Node(|seen| {
             let by_code = seen.answers.iter();
             by_code
-                .map(|(code, count)| sample(vec![("code", code.to_string())], *count))
+                .map(|(code, count)| sample(vec![code.to_string()], *count))
                 .collect()
         }),
     },
@@ -141,10 +147,10 @@ pub(super) static METRICS: &[Metric] = &[
             let status = &mount.status;
             let image = status.boot.as_ref().map(|boot| boot.image.clone());
             let labels = vec![
-                ("id", status.id.clone()),
-                ("source", status.source.to_string_lossy().into_owned()),
-                ("mode", status.mode.clone()),
-                ("image", image.unwrap_or_default()),
+                status.id.clone(),
+                status.source.to_string_lossy().into_owned(),
+                status.mode.clone(),
+                image.unwrap_or_default(),
             ];
             vec![sample(labels, 1)]
         }),
@@ -196,7 +202,7 @@ pub(super) static METRICS: &[Metric] = &[
                 .iter()
                 .flat_map(|served| &served.requests);
             requests
-                .map(|(kind, count)| sample(vec![("kind", kind.clone())], *count))
+                .map(|(kind, count)| sample(vec![kind.clone()], *count))
                 .collect()
         }),
     },
@@ -226,7 +232,7 @@ pub(super) static METRICS: &[Metric] = &[
         help: "Bytes that reads were answered with, by origin: boot_image or source.",
         question: "Where does the data come from?",
         read: Read::Mount(|mount| {
-            let origin = |name: &str, bytes| sample(vec![("origin", name.to_owned())], bytes);
+            let origin = |name: &str, bytes| sample(vec![name.to_owned()], bytes);
             let both = mount.status.served.iter().flat_map(|served| {
                 [
                     origin("boot_image", served.hit_bytes),
@@ -360,7 +366,7 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Mount(|mount| {
             let state = mount.status.boot.as_ref();
             state
-                .map(|boot| sample(vec![("state", boot.prewarm.clone())], 1))
+                .map(|boot| sample(vec![boot.prewarm.clone()], 1))
                 .into_iter()
                 .collect()
         }),
@@ -383,11 +389,11 @@ fn mounts_by_state(seen: &Seen) -> Vec<Sample> {
     }
     let counts = counts.into_iter();
     counts
-        .map(|(state, count)| sample(vec![("state", state.to_owned())], count))
+        .map(|(state, count)| sample(vec![state.to_owned()], count))
         .collect()
 }
 
-fn sample(labels: Vec<(&'static str, String)>, value: u64) -> Sample {
+fn sample(labels: Vec<String>, value: u64) -> Sample {
     // Prometheus knows only floating point numbers.
     let value = value as f64;
     Sample { labels, value }

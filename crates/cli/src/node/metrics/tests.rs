@@ -57,6 +57,7 @@ fn page_of(mounts: Vec<MountView>) -> String {
     node.pid = std::process::id();
     node.draining = true;
     node.worker_restarts = 3;
+    node.damaged = vec!["/var/lib/yolofs/node/mounts/x.json".into()];
     for worker in &mut node.workers {
         worker.pid = std::process::id();
         worker.current = false;
@@ -103,6 +104,7 @@ fn values_are_those_of_the_status() {
     let origin = |name| Some(("origin", name));
     let cases = [
         ("yolofs_node_draining", None, 1.0),
+        ("yolofs_node_damaged_records", None, 1.0),
         ("yolofs_workers", None, 1.0),
         ("yolofs_workers_outdated", None, 1.0),
         ("yolofs_worker_restarts_total", None, 3.0),

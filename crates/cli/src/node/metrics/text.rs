@@ -15,11 +15,18 @@ pub(super) fn write(page: &mut String, metric: &Metric, samples: &[Sample]) {
         let _written = page.write_fmt(text);
         page.push('\n');
     };
-    let help = metric.help.replace('\\', r"\\").replace('\n', r"\n");
-    line(format_args!("# HELP {name} {help}"));
+    let (help, unit, question) = (metric.help, metric.unit, metric.question);
+    line(format_args!(
+        "# HELP {name} {help} Unit: {unit}. {question}"
+    ));
     line(format_args!("# TYPE {name} {}", metric.kind.word()));
     for sample in samples {
-        let labels: Vec<_> = sample.labels.iter().map(label).collect();
+        let labels: Vec<_> = metric
+            .labels
+            .iter()
+            .zip(&sample.labels)
+            .map(label)
+            .collect();
         if labels.is_empty() {
             line(format_args!("{name} {}", sample.value));
         } else {
@@ -32,7 +39,7 @@ pub(super) fn write(page: &mut String, metric: &Metric, samples: &[Sample]) {
     }
 }
 
-fn label((name, value): &(&'static str, String)) -> String {
+fn label((name, value): (&&str, &String)) -> String {
     let escaped = value
         .replace('\\', r"\\")
         .replace('"', "\\\"")
