@@ -9,13 +9,12 @@ use anyhow::{Context as _, bail, ensure};
 use nix::sys::signal::Signal;
 use rawio::pidfd::PidFd;
 
-use crate::base::IMAGE;
 use crate::lab::{Lab, PATIENCE, done, output, until};
 use crate::processes::{Process, Role, descriptors};
 
 /// Descriptors that a process may have more after much than before it: of a question that is
-/// being asked just now.
-const SLACK: usize = 2;
+/// being asked just now, of a boot image that was not there before.
+const SLACK: usize = 4;
 
 /// A running node. The lab ends what is left of it.
 #[derive(Debug)]
@@ -62,15 +61,15 @@ impl Service {
 
     /// Kills all of it, as a loss of power does.
     pub(crate) fn fall(&mut self, lab: &Lab) -> anyhow::Result<()> {
-        for role in [Role::Keeper, Role::Node, Role::Worker] {
-            for process in lab.processes(role) {
-                // One may be gone with the one before.
-                drop(send(&process, Signal::SIGKILL));
-            }
-        }
         until("everything to be dead", || {
+            let all = lab.all_processes();
+            for process in &all {
+                // One may be gone with the one before; and one that is killed later may have
+                // started another, which is next.
+                drop(send(process, Signal::SIGKILL));
+            }
             self.child.try_wait()?;
-            Ok(lab.all_processes().is_empty())
+            Ok(all.is_empty())
         })
     }
 }
@@ -91,9 +90,9 @@ fn answers(lab: &Lab) -> bool {
 }
 
 /// Has the node mount the source on a new directory.
-pub(crate) fn mount(lab: &Lab, name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn mount(lab: &Lab, name: &str, image: &str) -> anyhow::Result<PathBuf> {
     let mountpoint = lab.make_dir(name)?;
-    let mut mount = lab.yolofs(&["mount", "--boot", IMAGE, "--wait-prewarm"])?;
+    let mut mount = lab.yolofs(&["mount", "--boot", image, "--wait-prewarm"])?;
     done(mount.args([lab.source(), &mountpoint]))?;
     Ok(mountpoint)
 }

@@ -117,6 +117,11 @@ pub const SCENARIOS: &[Scenario] = &[
         run: node::images_swapped,
     },
     Scenario {
+        name: "anything",
+        what: "worker, node and keeper are killed and stopped as chance has it: no read fails",
+        run: node::anything,
+    },
+    Scenario {
         name: "rebooted",
         what: "everything is killed and unmounted, as a reboot does: the next node makes the mounts again",
         run: node::rebooted,

@@ -69,3 +69,8 @@ fn privileged_faults_of_daemons_hurt_nobody_else() {
 fn privileged_faults_of_the_source_are_told_as_they_are() {
     run(&["source-fails", "source-slow"]);
 }
+
+#[test]
+fn privileged_faults_of_the_node_are_felt_by_nobody() {
+    run(&["anything"]);
+}

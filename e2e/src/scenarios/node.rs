@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use super::daemon::{damage, files_below, is_blocks};
 use crate::Bench;
 use crate::base::IMAGE;
-use crate::lab::{done, programs};
+use crate::lab::{done, output, programs, text};
 use crate::node::{self, Service, await_another, no_leak, one, open_descriptors, replace, send};
 use crate::processes::Role;
 use crate::workload::Mix;
@@ -25,8 +25,13 @@ type Harm = fn(&mut Bench<'_>) -> anyhow::Result<()>;
 
 /// Does harm to a node while its mount is read; no read may fail.
 fn under_harm(bench: &mut Bench<'_>, harm: Harm) -> anyhow::Result<()> {
+    under_harm_from(bench, IMAGE, harm)
+}
+
+/// The same, of a mount with another boot image or with none.
+fn under_harm_from(bench: &mut Bench<'_>, image: &str, harm: Harm) -> anyhow::Result<()> {
     let mut service = Service::start(&bench.lab)?;
-    let mountpoint = node::mount(&bench.lab, "mnt")?;
+    let mountpoint = node::mount(&bench.lab, "mnt", image)?;
     bench.truth().compare(&mountpoint)?;
     let before = open_descriptors(&bench.lab)?;
     let readers = bench.read(&mountpoint, Mix::ALL)?;
@@ -40,37 +45,19 @@ fn under_harm(bench: &mut Bench<'_>, harm: Harm) -> anyhow::Result<()> {
 }
 
 pub(super) fn worker_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    under_harm(bench, |bench| replace(&bench.lab, Role::Worker))
+    under_harm(bench, kill_worker)
 }
 
 pub(super) fn node_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    under_harm(bench, |bench| replace(&bench.lab, Role::Node))
+    under_harm(bench, kill_node)
 }
 
-/// The keeper, and after it, now and then, the node that has started another.
 pub(super) fn keeper_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    under_harm(bench, |bench| {
-        replace(&bench.lab, Role::Keeper)?;
-        if bench.rng.once_in(2) {
-            // What the new keeper was given must do.
-            ask_node(bench)?;
-            replace(&bench.lab, Role::Node)?;
-        }
-        Ok(())
-    })
+    under_harm(bench, kill_keeper)
 }
 
 pub(super) fn node_and_worker_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    under_harm(bench, |bench| {
-        let pair = [one(&bench.lab, Role::Node)?, one(&bench.lab, Role::Worker)?];
-        for process in &pair {
-            send(process, Signal::SIGKILL)?;
-        }
-        for process in &pair {
-            await_another(&bench.lab, process)?;
-        }
-        Ok(())
-    })
+    under_harm(bench, kill_both)
 }
 
 pub(super) fn worker_frozen(bench: &mut Bench<'_>) -> anyhow::Result<()> {
@@ -79,6 +66,58 @@ pub(super) fn worker_frozen(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 pub(super) fn node_frozen(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     under_harm(bench, |bench| freeze(bench, Role::Node))
+}
+
+/// One of them after the other.
+pub(super) fn anything(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    under_harm(bench, |bench| {
+        let harms = [
+            kill_worker,
+            kill_node,
+            kill_keeper,
+            kill_both,
+            freeze_either,
+        ];
+        harms[bench.rng.index(harms.len())](bench)
+    })
+}
+
+fn kill_worker(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    replace(&bench.lab, Role::Worker)
+}
+
+fn kill_node(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    replace(&bench.lab, Role::Node)
+}
+
+/// The keeper, and after it, now and then, the node that has started another.
+fn kill_keeper(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    replace(&bench.lab, Role::Keeper)?;
+    match bench.rng.once_in(2) {
+        // What the new keeper was given must do.
+        true => replace(&bench.lab, Role::Node),
+        false => Ok(()),
+    }
+}
+
+fn kill_both(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let pair = [one(&bench.lab, Role::Node)?, one(&bench.lab, Role::Worker)?];
+    for process in &pair {
+        send(process, Signal::SIGKILL)?;
+    }
+    for process in &pair {
+        await_another(&bench.lab, process)?;
+    }
+    Ok(())
+}
+
+fn freeze_either(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let role = if bench.rng.once_in(2) {
+        Role::Node
+    } else {
+        Role::Worker
+    };
+    freeze(bench, role)
 }
 
 /// Stops a process for a while.
@@ -122,7 +161,9 @@ pub(super) fn images_swapped(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             .args([bench.base().store(), store.clone()]),
     )?;
     bench.lab.set_store(store);
-    under_harm(bench, |bench| {
+    // Without one at first, so that the worker has all files of the source open when descriptors
+    // are counted: it keeps them.
+    under_harm_from(bench, "none", |bench| {
         let blocks: Vec<PathBuf> = files_below(&bench.lab.path("store"))?
             .into_iter()
             .filter(|path| is_blocks(path))
@@ -132,14 +173,21 @@ pub(super) fn images_swapped(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let image = if bench.rng.once_in(2) { IMAGE } else { "none" };
         let mountpoint = bench.lab.path("mnt");
         let mut swap = bench.lab.yolofs(&["node", "swap"])?;
-        done(swap.arg(mountpoint).arg(image)).map(drop)
+        let swapped = output(swap.arg(mountpoint).arg(image))?;
+        let why = text(&swapped.stderr);
+        // An image that is known to be damaged need not be taken.
+        ensure!(
+            swapped.status.success() || why.contains("damaged"),
+            "swapping: {why}"
+        );
+        Ok(())
     })
 }
 
 /// Everything dies, nothing is unmounted in order, and the run directory is empty afterwards.
 pub(super) fn rebooted(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let mut service = Service::start(&bench.lab)?;
-    let places = ["mnt0", "mnt1", "mnt2"].map(|name| node::mount(&bench.lab, name));
+    let places = ["mnt0", "mnt1", "mnt2"].map(|name| node::mount(&bench.lab, name, IMAGE));
     let places = places.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     bench.at_random(PAUSE, |bench| {
         service.fall(&bench.lab)?;
