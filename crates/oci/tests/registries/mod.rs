@@ -53,6 +53,11 @@ impl Drop for Registry {
 
 impl Registry {
     pub(crate) fn start(kind: Kind) -> Self {
+        Self::start_with(kind, "")
+    }
+
+    /// Starts one with more lines in its configuration.
+    pub(crate) fn start_with(kind: Kind, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         if kind == Kind::DockerWithTls {
             make_certificates(dir.path());
@@ -64,7 +69,7 @@ impl Registry {
                 .local_addr()
                 .unwrap()
                 .port();
-            let mut child = command(kind, dir.path(), port).spawn().unwrap();
+            let mut child = command(kind, dir.path(), port, more).spawn().unwrap();
             if comes_up(&mut child, port) {
                 return Self { child, dir, port };
             }
@@ -85,7 +90,7 @@ impl Registry {
     }
 }
 
-fn command(kind: Kind, dir: &Path, port: u16) -> Command {
+fn command(kind: Kind, dir: &Path, port: u16, more: &str) -> Command {
     let log = fs::File::create(dir.join("log")).unwrap();
     let mut command = if kind == Kind::Olareg {
         let port = port.to_string();
@@ -96,7 +101,7 @@ fn command(kind: Kind, dir: &Path, port: u16) -> Command {
         olareg
     } else {
         let config = dir.join("config.yml");
-        fs::write(&config, docker_config(kind, dir, port)).unwrap();
+        fs::write(&config, docker_config(kind, dir, port) + more).unwrap();
         let mut docker = Command::new("docker-registry");
         docker.arg("serve").arg(config);
         docker
