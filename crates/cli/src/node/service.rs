@@ -17,6 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::api::{self, Api};
 use super::instance::Records;
 use super::keep::{self, Keep, Returned};
+use super::owned::Owned;
 use super::owner::{Config, Owner, Tools, own_program};
 use super::workers::Pool;
 use super::{guard, learn, probe, restore, watch};
@@ -156,7 +157,6 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     }
     let api = Api::serve(listener, Arc::clone(&owner) as _)?;
     begin(&owner, orphans)?;
-    owner.keep.tell(Notifier::ready);
     end.wait();
     // Whoever asked for something has the answer first.
     drop(api);
@@ -164,25 +164,33 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has everything served that shall be: what an earlier node left, and then what is wished.
-fn begin(owner: &Arc<Owner>, orphans: Vec<Arc<super::owned::Owned>>) -> anyhow::Result<()> {
+/// Has everything served that shall be: what an earlier node left, and then what is wished. Tells
+/// the manager when that is done, or takes so long that others must not wait for it.
+fn begin(owner: &Arc<Owner>, orphans: Vec<Arc<Owned>>) -> anyhow::Result<()> {
     let (tell, told) = channel();
     let beginning = Arc::clone(owner);
-    std::thread::Builder::new()
-        .name("begin".to_owned())
-        .spawn(move || {
-            beginning.serve_all(orphans);
-            beginning.restore();
-            let _too_late = tell.send(());
-        })
-        .context("starting the thread that restores mounts")?;
-    if told.recv_timeout(RESTORE).is_err() {
-        log::warn!(
-            "not all mounts are restored within {} s; it goes on",
-            RESTORE.as_secs()
-        );
-    }
-    Ok(())
+    let begin = move || {
+        beginning.serve_all(orphans);
+        beginning.restore();
+        let _too_late = tell.send(());
+    };
+    let waiting = Arc::clone(owner);
+    let report = move || {
+        if told.recv_timeout(RESTORE).is_err() {
+            let seconds = RESTORE.as_secs();
+            log::warn!("not all mounts are restored within {seconds} s; it goes on");
+        }
+        waiting.keep.tell(Notifier::ready);
+    };
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
+    };
+    spawn("begin", Box::new(begin))
+        .and_then(|_| spawn("report", Box::new(report)))
+        .map(drop)
+        .context("starting the threads that restore mounts")
 }
 
 /// What keeps a node that has lost its keeper: this program with the same arguments.
