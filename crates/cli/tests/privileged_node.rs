@@ -1,5 +1,6 @@
 //! The node service: mounts that outlive whoever serves and owns them.
 #![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 

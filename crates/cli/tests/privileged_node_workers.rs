@@ -1,5 +1,6 @@
 //! Workers that hang, crash again and again, or are replaced by another program.
 #![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 

@@ -28,8 +28,8 @@ impl Owner {
     ///
     /// # Errors
     /// As [`NodeControl::make`](super::control::NodeControl::make).
-    pub(super) fn make_mount(&self, spec: MountSpec) -> Result<Made, NodeError> {
-        let id = place::check(&spec)?;
+    pub(super) fn make_mount(&self, spec: &MountSpec) -> Result<Made, NodeError> {
+        let id = place::check(spec)?;
         let turn = self.turns.take(&id)?;
         self.make_in_turn(&id, spec, &turn)
     }
@@ -41,11 +41,11 @@ impl Owner {
     pub(super) fn make_in_turn(
         &self,
         id: &str,
-        spec: MountSpec,
+        spec: &MountSpec,
         _turn: &Turn<'_>,
     ) -> Result<Made, NodeError> {
         if let Some(mount) = self.standing(id)? {
-            if mount.spec() != spec {
+            if mount.spec() != *spec {
                 return Err(NodeError::Conflict(format!(
                     "{} is mounted on {} already, in another way: unmount it first (yolofs umount)",
                     mount.spec().source.display(),
@@ -53,7 +53,7 @@ impl Owner {
                 )));
             }
             // The wish may have been lost with a disk that was full.
-            self.records.wish(id, &spec)?;
+            self.records.wish(id, spec)?;
             let mount = self.view_of(&mount);
             return Ok(Made { mount, new: false });
         }
@@ -68,11 +68,11 @@ impl Owner {
                 self.config.most_mounts
             )));
         }
-        place::make_free(&spec, &self.run_dir)?;
-        let mount = self.create(id, &spec)?;
+        place::make_free(spec, &self.run_dir)?;
+        let mount = self.create(id, spec)?;
         let served = self
             .serve_first(&mount)
-            .and_then(|()| Ok(self.records.wish(id, &spec)?));
+            .and_then(|()| Ok(self.records.wish(id, spec)?));
         if let Err(error) = served {
             self.undo(&mount);
             return Err(error);

@@ -255,7 +255,7 @@ impl NodeControl for Owner {
     }
 
     fn make(&self, spec: MountSpec) -> Result<Made, NodeError> {
-        self.make_mount(spec)
+        self.make_mount(&spec)
     }
 
     fn unmount(&self, id: &str, lazy: bool) -> Result<(), NodeError> {

@@ -136,7 +136,7 @@ impl Owner {
             if !self.records.is_wished(id) {
                 return Ok(());
             }
-            self.make_in_turn(&place, spec.clone(), &turn).map(drop)
+            self.make_in_turn(&place, &spec, &turn).map(drop)
         });
         if let Err(error) = made {
             let why = match error {
