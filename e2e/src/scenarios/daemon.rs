@@ -42,7 +42,8 @@ pub(super) fn undisturbed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 /// The daemon is killed under its readers, and its mount cleared.
 pub(super) fn killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.at_random(Duration::from_millis(1), |bench| {
-        let mountpoint = bench.lab.mount("mnt", &[])?;
+        // Not while it pushes pages: docs/faults.md, known faults.
+        let mountpoint = bench.lab.mount("mnt", &["--wait-prewarm"])?;
         let daemon = only(&bench.lab.processes(Role::Daemon))?;
         let readers = bench.read(&mountpoint, Mix::PLAIN)?;
         std::thread::sleep(Duration::from_millis(bench.rng.below(300)));
