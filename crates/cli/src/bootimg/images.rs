@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::stacks::{self, ListedStack};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, count, print, table};
+use crate::output::{FormatArg, byte_bar, print, table};
 use crate::size::Size;
 use crate::store::{StoreArgs, add_written, name_of, watch};
 

@@ -58,6 +58,9 @@ pub(crate) fn run(_: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome>
     std::env::set_current_dir("/").context("leaving the current directory")?;
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let socket = wire::socket(run_dir.path(), std::process::id());
+    let sockets = socket.parent().context("the socket has no directory")?;
+    std::fs::create_dir_all(sockets).with_context(|| format!("making {}", sockets.display()))?;
+    crate::confinement::worker(vec![sockets.to_owned()])?;
     let listener = service::listen(&socket)?;
     let (over, ends) = channel();
     let shelf = Arc::new(Shelf::start(over)?);

@@ -50,6 +50,8 @@ impl<'a> Service<'a> {
         let child = Command::new(program)
             .env("YOLOFS_STORE", self.lab.store())
             .env("YOLOFS_LOG", "info")
+            // A system call that the workers' list lacks ends them, and the test with them.
+            .env("YOLOFS_CONFINE", "strict")
             .env_remove("NOTIFY_SOCKET")
             .args(["node", "--run-dir"])
             .arg(self.lab.run_dir())

@@ -65,8 +65,8 @@ pub(super) const SERVE: &[Group] = &[
     group! {
         "the source and the boot image: finding, reading, seeking":
         SYS_openat; SYS_openat2; SYS_close; SYS_close_range; SYS_fstat; SYS_newfstatat;
-        SYS_statx; SYS_statfs; SYS_fstatfs; SYS_pread64; SYS_preadv2; SYS_lseek; SYS_readahead;
-        SYS_fadvise64; SYS_getdents64; SYS_readlinkat; SYS_faccessat; SYS_faccessat2;
+        SYS_statx; SYS_statfs; SYS_fstatfs; SYS_pread64; SYS_pwrite64; SYS_preadv2; SYS_lseek;
+        SYS_readahead; SYS_fadvise64; SYS_getdents64; SYS_readlinkat; SYS_faccessat; SYS_faccessat2;
         SYS_getxattr; SYS_lgetxattr; SYS_fgetxattr; SYS_listxattr; SYS_llistxattr;
         SYS_flistxattr; GETXATTRAT; LISTXATTRAT; CACHESTAT; SYS_flock; SYS_fcntl;
     },
