@@ -92,9 +92,7 @@ fn answers(lab: &Lab) -> bool {
 /// Has the node mount the source on a new directory.
 pub(crate) fn mount(lab: &Lab, name: &str, image: &str) -> anyhow::Result<PathBuf> {
     let mountpoint = lab.make_dir(name)?;
-    // Read by read from the boot image: it has more to do, and what docs/faults.md says of those
-    // who are killed while they prewarm is not what is looked for here.
-    let mut mount = lab.yolofs(&["mount", "--boot", image, "--no-inject"])?;
+    let mut mount = lab.yolofs(&["mount", "--boot", image])?;
     done(mount.args([lab.source(), &mountpoint]))?;
     Ok(mountpoint)
 }

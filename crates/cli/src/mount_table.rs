@@ -139,6 +139,21 @@ fn with_label(table: &[u8], kind: &str, label: &str) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Unmounts a mount whose daemon was killed, as [`clear`] does. Requests that still wait for the
+/// daemon are ended by force: one of its own threads may be among those who wait, and then the
+/// rest of it, with the device, is there for as long as that waits.
+///
+/// # Errors
+/// If the system refuses.
+pub(crate) fn clear_by_force(mountpoint: &Path) -> anyhow::Result<()> {
+    let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE;
+    match umount2(mountpoint, flags) {
+        Ok(()) => Ok(()),
+        // Its requests are ended all the same.
+        Err(_) => clear(mountpoint),
+    }
+}
+
 /// Unmounts a mount without a daemon. Whoever still has a file open there gets ENOTCONN already,
 /// so there is nobody to protect by refusing.
 ///

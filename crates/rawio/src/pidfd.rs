@@ -9,9 +9,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A process. It polls as readable when the process has ended, reaped or not.
+/// A process, or its first thread. It polls as readable when that has ended, reaped or not.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
+
+/// `PIDFD_THREAD` of linux/pidfd.h (Linux 6.9), which libc does not have yet.
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
 impl PidFd {
     /// Opens the process that has this number now.
@@ -19,8 +22,25 @@ impl PidFd {
     /// # Errors
     /// If there is none (`ESRCH`).
     pub fn open(pid: u32) -> io::Result<Self> {
+        Self::open_as(pid, 0)
+    }
+
+    /// Opens the first thread of the process that has this number now. It ends with the process,
+    /// or before it: a process that is killed is not gone as long as one of its threads waits in
+    /// the kernel for something that no signal ends. Before Linux 6.9 it is the process.
+    ///
+    /// # Errors
+    /// If there is none (`ESRCH`).
+    pub fn open_first_thread(pid: u32) -> io::Result<Self> {
+        match Self::open_as(pid, PIDFD_THREAD) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Self::open(pid),
+            opened => opened,
+        }
+    }
+
+    fn open_as(pid: u32, flags: libc::c_int) -> io::Result<Self> {
         // SAFETY: the call takes no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
         match i32::try_from(fd) {
             // SAFETY: pidfd_open gives a new descriptor, which nobody else owns.
             Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
@@ -90,8 +110,11 @@ mod tests {
             .spawn()
             .unwrap();
         let process = PidFd::open(child.id()).unwrap();
+        let thread = PidFd::open_first_thread(child.id()).unwrap();
         assert!(!process.ended_within(Duration::ZERO).unwrap());
+        assert!(!thread.ended_within(Duration::ZERO).unwrap());
         process.signal(Signal::SIGKILL).unwrap();
+        assert!(thread.ended_within(Duration::from_secs(60)).unwrap());
         assert!(process.ended_within(Duration::from_secs(60)).unwrap());
         child.wait().unwrap();
         let error = process.signal(Signal::SIGKILL).unwrap_err();

@@ -30,6 +30,9 @@ pub(crate) const SHARED_BY: usize = 64;
 /// How long a worker may take until it listens.
 const START: Duration = Duration::from_secs(30);
 
+/// How long the threads of a worker that has ended may take to end, too.
+const ENDING: Duration = Duration::from_millis(100);
+
 /// One worker.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -39,6 +42,9 @@ pub(crate) struct Worker {
     alone: bool,
     socket: PathBuf,
     handle: PidFd,
+    /// Its first thread. A worker that is killed while it pushes a page that a reader waits for
+    /// does not end before somebody else answers that reader; its first thread does.
+    first_thread: PidFd,
     /// Only of those that this process has started.
     child: Mutex<Option<Child>>,
     /// What it serves or is asked to; `None` when it is dead.
@@ -58,8 +64,9 @@ impl Worker {
         alone: bool,
         child: Option<Child>,
     ) -> anyhow::Result<Self> {
-        let handle =
-            PidFd::open(process.pid).with_context(|| format!("opening process {}", process.pid))?;
+        let opening = || format!("opening process {}", process.pid);
+        let handle = PidFd::open(process.pid).with_context(opening)?;
+        let first_thread = PidFd::open_first_thread(process.pid).with_context(opening)?;
         // The number may have been given away before it was opened.
         if process_start(process.pid)? != process.started {
             bail!("process {} has ended", process.pid);
@@ -69,6 +76,7 @@ impl Worker {
             alone,
             socket: wire::socket(run_dir, process.pid),
             handle,
+            first_thread,
             child: Mutex::new(child),
             mounts: Mutex::new(Some(BTreeMap::new())),
             current: AtomicBool::new(true),
@@ -127,10 +135,10 @@ impl Worker {
         self.missed.load(SeqCst) == 0
     }
 
-    /// Waits until it has ended, and returns why.
+    /// Waits until it serves no more, and returns why.
     pub(crate) fn wait(&self) -> Cause {
         loop {
-            let mut end = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+            let mut end = [PollFd::new(self.first_thread.as_fd(), PollFlags::POLLIN)];
             match poll(&mut end, PollTimeout::NONE) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
@@ -139,6 +147,18 @@ impl Worker {
                     break;
                 }
             }
+        }
+        if !self.handle.ended_within(ENDING).unwrap_or(true) {
+            // It was killed, and is gone when its mounts are served again.
+            let pid = self.process.pid;
+            log::warn!("worker {pid} is dead and waits for the kernel");
+            if let Some(mut child) = self.child.lock().take() {
+                let reap = std::thread::Builder::new().name("reap".to_owned());
+                if let Err(error) = reap.spawn(move || child.wait()) {
+                    log::warn!("worker {pid} is never collected: {error}");
+                }
+            }
+            return Cause::Killed;
         }
         let status = self.child.lock().as_mut().map(Child::wait);
         match status {

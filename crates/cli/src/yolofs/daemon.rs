@@ -22,7 +22,7 @@ use super::prewarmer::Prewarmer;
 use crate::confinement;
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
-use crate::mount_table::{clear, kind_at, needs_root};
+use crate::mount_table::{clear_by_force, kind_at, needs_root};
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::store::StoreArgs;
@@ -164,7 +164,7 @@ fn clear_dead(run_dir: &RunDir, mountpoint: &Path, turn: &Turn) -> anyhow::Resul
     }
     // A daemon that is still alive serves the last users of a mount that is gone from here.
     if !record.is_alive() && kind_at(mountpoint)?.as_deref() == Some(MOUNT_KIND) {
-        clear(mountpoint)?;
+        clear_by_force(mountpoint)?;
     }
     run_dir.remove(&record, turn);
     Ok(())

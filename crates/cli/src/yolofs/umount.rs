@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use super::by_node;
 use crate::control::{Answer, Request, call};
 use crate::exit::Outcome;
-use crate::mount_table::{clear, kind_at};
+use crate::mount_table::{clear_by_force, kind_at};
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, RunDirArg};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
@@ -72,7 +72,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
     }
     let kind = kind_at(&mountpoint)?;
     match (&record, kind.as_deref()) {
-        (_, Some(MOUNT_KIND)) => clear(&mountpoint)?,
+        (_, Some(MOUNT_KIND)) => clear_by_force(&mountpoint)?,
         (Some(_), None) => {}
         (None, None) => eprintln!("yolofs: {} is not mounted", mountpoint.display()),
         (_, Some(kind)) => bail!("a mount of type {kind} is there, which is not ours to unmount"),

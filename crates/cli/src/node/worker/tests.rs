@@ -1,5 +1,7 @@
 //! A worker, asked as the node asks it. Its mounts are real.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
