@@ -1,7 +1,6 @@
 //! A source that stops answering takes neither the mount nor its daemon with it.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 

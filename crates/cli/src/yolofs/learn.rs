@@ -235,7 +235,7 @@ mod tests {
     fn lessons_add_up_and_end() {
         let dir = tempfile::tempdir().unwrap();
         let content: Vec<u8> = (0..BLOCKS * 4096)
-            .map(|at| (at / 4096 % 250 + 1) as u8)
+            .map(|at| u8::try_from(at / 4096 % 250 + 1).unwrap())
             .collect();
         std::fs::create_dir(dir.path().join("source")).unwrap();
         std::fs::write(dir.path().join("source/file"), content).unwrap();

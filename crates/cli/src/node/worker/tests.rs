@@ -154,7 +154,7 @@ impl Node {
         self.private = None;
         for worker in workers {
             assert!(matches!(
-                worker.ask(let_go()),
+                worker.ask(&let_go()),
                 Answer::Done | Answer::Refused { .. }
             ));
         }
@@ -214,12 +214,12 @@ impl Worker {
         }
     }
 
-    fn ask(&self, question: Question) -> Answer {
-        ask(&self.socket, &question, &[], PATIENCE).unwrap().0
+    fn ask(&self, question: &Question) -> Answer {
+        ask(&self.socket, question, &[], PATIENCE).unwrap().0
     }
 
     fn status(&self) -> WorkerStatus {
-        match self.ask(Question::Status) {
+        match self.ask(&Question::Status) {
             Answer::Status(status) => status,
             other => panic!("{other:?}"),
         }
@@ -256,7 +256,7 @@ fn read_anew(path: &Path, file: u8) {
 fn a_mount_is_adopted_handed_back_and_let_go() {
     let (worker, mut node) = (Worker::new(), Node::new("none"));
     assert!(matches!(
-        worker.ask(let_go()),
+        worker.ask(&let_go()),
         Answer::Refused {
             fault: Fault::Unknown,
             ..
@@ -278,7 +278,7 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
         budget_bytes: None,
     };
     assert!(matches!(
-        worker.ask(prewarm),
+        worker.ask(&prewarm),
         Answer::Refused {
             fault: Fault::Conflict,
             ..
@@ -371,7 +371,7 @@ fn boot_images_are_swapped_under_readers() {
         for turn in 0..6 {
             let image = &images[turn % 2];
             let (hits, before) = (worker.hit_bytes(), rounds.load(SeqCst));
-            let done = worker.ask(swap(image.to_str().unwrap()));
+            let done = worker.ask(&swap(image.to_str().unwrap()));
             assert!(matches!(done, Answer::Done), "{done:?}");
             assert_eq!(worker.mount().boot.unwrap().image, image.to_str().unwrap());
             eventually("readers read from the boot image", || {
@@ -383,7 +383,7 @@ fn boot_images_are_swapped_under_readers() {
         }
         stop.store(true, SeqCst);
     });
-    let done = worker.ask(swap("none"));
+    let done = worker.ask(&swap("none"));
     assert!(matches!(done, Answer::Done), "{done:?}");
     assert!(worker.mount().boot.is_none());
     read_anew(&mnt, 0);
@@ -418,7 +418,7 @@ fn a_damaged_boot_image_is_not_swapped_in() {
         ("auto", "no boot image"),
         ("unheard-of", "unheard-of"),
     ] {
-        let answer = worker.ask(swap(boot));
+        let answer = worker.ask(&swap(boot));
         let Answer::Refused {
             fault: Fault::Invalid,
             why,
