@@ -6,7 +6,7 @@
 //! - A [`Workload`] reads what is mounted in every way that programs do: ranges of files, mapped
 //!   files, names and attributes, programs that run. Each byte is compared with a copy of the
 //!   source that nobody mounts ([`Truth`]), each failure is counted, each wait is measured.
-//! - After each run an [aftermath](Bench::aftermath) looks for what must not be left: mounts,
+//! - After each run an aftermath looks for what must not be left: mounts,
 //!   processes, sleepers that cannot be woken.
 //!
 //! `scripts/soak.sh` runs it for minutes or hours, `docs/faults.md` says what must hold.

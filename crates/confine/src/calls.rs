@@ -1,6 +1,6 @@
 //! The system calls that a process may make, by seccomp.
 //!
-//! What a call is there for stands in the [lists]. There are three kinds:
+//! What a call is there for stands in the list (`calls/lists.rs`). There are three kinds:
 //!
 //! - *Listed* calls are allowed, some with certain arguments only.
 //! - What only an intruder would do, such as to execute a program or to mount, **kills** the

@@ -4,9 +4,9 @@
 //! whatever runs in a container. Should one of them find a hole in it, that must not be a way to
 //! the rest of the machine. So a serving process gives up, before it serves:
 //!
-//! - all [capabilities](capabilities) but those it names, and any way to new ones
+//! - all [capabilities] but those it names, and any way to new ones
 //!   (`no_new_privs`);
-//! - the [files](files) it does not read or write, by Landlock, as far as the kernel knows it;
+//! - the [files] it does not read or write, by Landlock, as far as the kernel knows it;
 //! - the [system calls](calls) it does not make, by seccomp.
 //!
 //! [`Confinement::apply`] does all of it, in a process that has one thread yet. A process that
