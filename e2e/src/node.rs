@@ -89,10 +89,23 @@ fn answers(lab: &Lab) -> bool {
     asked.is_ok_and(|output| output.status.success())
 }
 
+/// Where reads of what a boot image holds are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// From the worker, read by read.
+    FromWorker,
+    /// From the page cache, as far as it is there.
+    FromPageCache,
+}
+
 /// Has the node mount the source on a new directory.
-pub(crate) fn mount(lab: &Lab, name: &str, image: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn mount(lab: &Lab, name: &str, image: &str, reads: Reads) -> anyhow::Result<PathBuf> {
     let mountpoint = lab.make_dir(name)?;
-    let mut mount = lab.yolofs(&["mount", "--boot", image])?;
+    let how = match reads {
+        Reads::FromWorker => "--no-inject",
+        Reads::FromPageCache => "--wait-prewarm",
+    };
+    let mut mount = lab.yolofs(&["mount", how, "--boot", image])?;
     done(mount.args([lab.source(), &mountpoint]))?;
     Ok(mountpoint)
 }

@@ -13,7 +13,9 @@ use super::daemon::{damage, files_below, is_blocks};
 use crate::Bench;
 use crate::base::IMAGE;
 use crate::lab::{done, output, programs, text};
-use crate::node::{self, Service, await_another, no_leak, one, open_descriptors, replace, send};
+use crate::node::{
+    self, Reads, Service, await_another, no_leak, one, open_descriptors, replace, send,
+};
 use crate::processes::Role;
 use crate::workload::Mix;
 
@@ -25,13 +27,18 @@ type Harm = fn(&mut Bench<'_>) -> anyhow::Result<()>;
 
 /// Does harm to a node while its mount is read; no read may fail.
 fn under_harm(bench: &mut Bench<'_>, harm: Harm) -> anyhow::Result<()> {
-    under_harm_from(bench, IMAGE, harm)
+    under_harm_of(bench, IMAGE, Reads::FromWorker, harm)
 }
 
-/// The same, of a mount with another boot image or with none.
-fn under_harm_from(bench: &mut Bench<'_>, image: &str, harm: Harm) -> anyhow::Result<()> {
+/// The same, of a mount with another boot image or with none, or one that is prewarmed.
+fn under_harm_of(
+    bench: &mut Bench<'_>,
+    image: &str,
+    reads: Reads,
+    harm: Harm,
+) -> anyhow::Result<()> {
     let mut service = Service::start(&bench.lab)?;
-    let mountpoint = node::mount(&bench.lab, "mnt", image)?;
+    let mountpoint = node::mount(&bench.lab, "mnt", image, reads)?;
     bench.truth().compare(&mountpoint)?;
     let before = open_descriptors(&bench.lab)?;
     let readers = bench.read(&mountpoint, Mix::ALL)?;
@@ -45,7 +52,8 @@ fn under_harm_from(bench: &mut Bench<'_>, image: &str, harm: Harm) -> anyhow::Re
 }
 
 pub(super) fn worker_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    under_harm(bench, kill_worker)
+    // Each successor prewarms, and may be killed over it.
+    under_harm_of(bench, IMAGE, Reads::FromPageCache, kill_worker)
 }
 
 pub(super) fn node_killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
@@ -163,7 +171,7 @@ pub(super) fn images_swapped(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.lab.set_store(store);
     // Without one at first, so that the worker has all files of the source open when descriptors
     // are counted: it keeps them.
-    under_harm_from(bench, "none", |bench| {
+    under_harm_of(bench, "none", Reads::FromWorker, |bench| {
         let blocks: Vec<PathBuf> = files_below(&bench.lab.path("store"))?
             .into_iter()
             .filter(|path| is_blocks(path))
@@ -187,7 +195,8 @@ pub(super) fn images_swapped(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 /// Everything dies, nothing is unmounted in order, and the run directory is empty afterwards.
 pub(super) fn rebooted(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let mut service = Service::start(&bench.lab)?;
-    let places = ["mnt0", "mnt1", "mnt2"].map(|name| node::mount(&bench.lab, name, IMAGE));
+    let places = ["mnt0", "mnt1", "mnt2"]
+        .map(|name| node::mount(&bench.lab, name, IMAGE, Reads::FromWorker));
     let places = places.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     bench.at_random(PAUSE, |bench| {
         service.fall(&bench.lab)?;
