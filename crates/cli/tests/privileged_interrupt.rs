@@ -40,6 +40,22 @@ fn root_of(lab: &Lab) -> PathBuf {
     root
 }
 
+/// Returns the same command, for a process that does not ignore signals before it takes them over:
+/// a shell has what it runs in the background ignore SIGINT, and these tests inherit that.
+fn heeding(command: &Command) -> Command {
+    let mut heeding = Command::new("env");
+    heeding
+        .arg("--default-signal=INT")
+        .arg(command.get_program());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => heeding.env(name, value),
+            None => heeding.env_remove(name),
+        };
+    }
+    heeding
+}
+
 /// Starts a recording whose command says "started", and then runs until it is stopped. The
 /// returned word is in the command's arguments, and in those of no other lab's.
 fn endless_recording(lab: &Lab, source: &Path) -> (Child, String) {
@@ -50,8 +66,7 @@ fn endless_recording(lab: &Lab, source: &Path) -> (Child, String) {
     });
     let word = format!("9{sum:010}");
     let script = format!("echo started; sleep {word}; true");
-    let child = lab
-        .bootimg()
+    let child = heeding(&lab.bootimg())
         .args(["record", "--name", "endless"])
         .arg(source)
         .args(["--", "/bin/sh", "-c", &script])
