@@ -9,10 +9,11 @@ use clap_complete::Shell;
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-fn programs() -> [(&'static str, Command); 2] {
+fn programs() -> [(&'static str, Command); 3] {
     [
         ("bootimg", cli::bootimg_command()),
         ("yolofs", cli::yolofs_command()),
+        ("nicfetch", cli::nicfetch_command()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Exit codes, the same for both programs. `--help` and the manual pages list them.
+//! Exit codes, the same for all programs. `--help` and the manual pages list them.
 
 use std::process::ExitCode;
 

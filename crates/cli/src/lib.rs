@@ -1,4 +1,4 @@
-//! The programs `bootimg` and `yolofs`: they parse, assemble the libraries, and own every decision
+//! The programs `bootimg`, `yolofs` and `nicfetch`: they parse, assemble the libraries, and own every decision
 //! about processes, directories and messages. Nothing below this crate prints, exits or reads the
 //! environment.
 
@@ -16,6 +16,7 @@ mod line_watch;
 mod logging;
 mod mount_table;
 mod net_probe;
+pub mod nicfetch;
 mod node;
 mod output;
 mod read_around;
@@ -43,4 +44,10 @@ pub fn bootimg_command() -> clap::Command {
 #[must_use]
 pub fn yolofs_command() -> clap::Command {
     yolofs::Yolofs::command()
+}
+
+/// Returns the command line of `nicfetch`, for manual pages and completions.
+#[must_use]
+pub fn nicfetch_command() -> clap::Command {
+    nicfetch::Nicfetch::command()
 }

@@ -12,11 +12,23 @@ use clap::Arg;
 const UPDATE: &str = "UPDATE_SNAPSHOTS";
 
 /// The programs with their command lines.
-fn programs() -> [(&'static str, &'static str, clap::Command); 2] {
-    let (bootimg, yolofs) = (env!("CARGO_BIN_EXE_bootimg"), env!("CARGO_BIN_EXE_yolofs"));
+fn programs() -> [(&'static str, &'static str, clap::Command); 3] {
     [
-        ("bootimg", bootimg, cli::bootimg_command()),
-        ("yolofs", yolofs, cli::yolofs_command()),
+        (
+            "bootimg",
+            env!("CARGO_BIN_EXE_bootimg"),
+            cli::bootimg_command(),
+        ),
+        (
+            "yolofs",
+            env!("CARGO_BIN_EXE_yolofs"),
+            cli::yolofs_command(),
+        ),
+        (
+            "nicfetch",
+            env!("CARGO_BIN_EXE_nicfetch"),
+            cli::nicfetch_command(),
+        ),
     ]
 }
 
@@ -170,7 +182,7 @@ fn explained(what: &str, text: &str) {
 }
 
 #[test]
-fn the_exit_codes_are_in_the_help_of_both_programs() {
+fn the_exit_codes_are_in_the_help_of_all_programs() {
     for (_, path, _) in programs() {
         let text = help(path, &[]);
         for code in ["0  ", "1  ", "2  ", "3  ", "4  ", "130"] {

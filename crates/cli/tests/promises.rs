@@ -259,7 +259,12 @@ fn every_field_of_the_json_is_documented() {
         .filter(|name| !docs.contains(&format!("`{name}`")))
         .collect();
     assert!(missing.is_empty(), "not in docs/cli.md: {missing:?}");
-    for command in [cli::bootimg_command(), cli::yolofs_command()] {
+    let programs = [
+        cli::bootimg_command(),
+        cli::yolofs_command(),
+        cli::nicfetch_command(),
+    ];
+    for command in programs {
         let shown = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         for verb in shown.map(clap::Command::get_name) {
             assert!(

@@ -1,0 +1,5 @@
+//! `nicfetch`: see [`cli::nicfetch`].
+
+fn main() -> std::process::ExitCode {
+    cli::nicfetch::main()
+}

@@ -1,0 +1,36 @@
+//! The program `nicfetch`: keeps images and blocks on a SmartNIC for the machines of its host.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+use crate::completions::CompletionsArgs;
+use crate::exit::{EXIT_CODES, Outcome, report};
+
+/// Keep container images on a host's SmartNIC, once for all virtual machines of the host.
+#[derive(Debug, Parser)]
+#[command(name = "nicfetch", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Nicfetch {
+    #[command(subcommand)]
+    command: NicfetchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum NicfetchCommand {
+    Completions(CompletionsArgs),
+}
+
+/// Parses the command line, does what it says, and returns the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    crate::logging::init(LevelFilter::WARN);
+    let args = Nicfetch::parse();
+    report("nicfetch", &run(&args))
+}
+
+fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
+    match &args.command {
+        NicfetchCommand::Completions(command) => command.print::<Nicfetch>(),
+    }
+}

@@ -1,0 +1,17 @@
+//! The cache that a host's SmartNIC keeps for all virtual machines of the host: images are fetched
+//! once, and served to whoever may have them.
+//!
+//! - [`ChunkStore`] is the seam between those who serve chunks and what keeps them: pieces of files
+//!   of at most [`CHUNK_MAX`] bytes, named by the BLAKE3 hash of their bytes ([`ChunkId`]), kept and
+//!   sent compressed ([`Stored`]).
+
+#![forbid(unsafe_code)]
+
+mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use store::{
+    CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats,
+    Stored,
+};

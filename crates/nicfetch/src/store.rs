@@ -1,0 +1,138 @@
+//! Keeping chunks: what a chunk is, and the seam to whatever keeps them.
+
+use std::io;
+use std::path::PathBuf;
+
+mod chunk;
+
+pub use chunk::{CHUNK_MAX, ChunkError, ChunkId, Codec, Stored};
+
+/// Why a chunk is put into the store: what nobody asked for yet is the first to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Somebody waits for it.
+    Demand,
+    /// It was fetched ahead, or in the background.
+    Prefetch,
+}
+
+/// What a put did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutOutcome {
+    /// The chunk was written.
+    Stored,
+    /// It was there already.
+    Present,
+}
+
+/// Why a chunk was not kept. Losing a put loses nothing but speed: serve the bytes, and go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutError {
+    /// The bytes are not the ones that the id names: they were damaged or forged on their way.
+    #[error("the bytes are {found}, not {id}")]
+    WrongId {
+        /// What was promised.
+        id: ChunkId,
+        /// What came.
+        found: ChunkId,
+    },
+    /// It is empty, or longer than [`CHUNK_MAX`].
+    #[error("a chunk has 1 to {CHUNK_MAX} bytes, not {bytes}")]
+    Length {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// There is no room, and nothing that may go: what is there is pinned, or the disk is full.
+    #[error("no room for a chunk; unpin images, or give the store more bytes")]
+    Full,
+    /// The disk failed.
+    #[error("cannot write {path}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What a store holds, and what happened to it since it was opened. Bytes are of records as stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Chunks that are there.
+    pub chunks: u64,
+    /// Bytes that they take as stored.
+    pub stored_bytes: u64,
+    /// Bytes that they stand for.
+    pub raw_bytes: u64,
+    /// Bytes of files, dead records included; none for a store in memory.
+    pub disk_bytes: u64,
+    /// Bytes that it may take.
+    pub budget_bytes: u64,
+    /// Chunks that are there and pinned.
+    pub pinned: u64,
+    /// Gets that were answered.
+    pub hits: u64,
+    /// Gets that were not.
+    pub misses: u64,
+    /// Records that were damaged or torn, found while opening or reading.
+    pub damaged: u64,
+    /// Chunks that had to go to make room.
+    pub evicted: u64,
+    /// Puts that were refused.
+    pub refused: u64,
+}
+
+/// Who keeps chunks: a cache, which may miss, and loses nothing but speed with all it holds.
+///
+/// Calls are synchronous, from any number of threads. A get waits for no put.
+pub trait ChunkStore: Send + Sync {
+    /// Returns a chunk as it is stored, unless it is not there. What was damaged on the disk is not
+    /// there. The receiver compares the id: see [`Stored::open`].
+    fn get(&self, id: &ChunkId) -> Option<Stored>;
+
+    /// Returns whether a get would most likely find the chunk; notes no use of it.
+    fn contains(&self, id: &ChunkId) -> bool;
+
+    /// Keeps the chunk whose bytes are `raw`, and makes room for it.
+    ///
+    /// # Errors
+    /// If the bytes are not what `id` names, or there is no room for them. The store goes on.
+    fn put(&self, id: &ChunkId, raw: &[u8], class: Class) -> Result<PutOutcome, PutError>;
+
+    /// Keeps chunks from being evicted, those that come later, too, until each is unpinned as often
+    /// as it was pinned. Pins die with the process: who serves an image pins it anew.
+    fn pin(&self, ids: &[ChunkId]);
+
+    /// Undoes one [`pin`](Self::pin) of each chunk; what is not pinned stays so.
+    fn unpin(&self, ids: &[ChunkId]);
+
+    /// Returns what the store holds, and what happened to it.
+    fn stats(&self) -> StoreStats;
+}
+
+impl<S: ChunkStore + ?Sized> ChunkStore for std::sync::Arc<S> {
+    fn get(&self, id: &ChunkId) -> Option<Stored> {
+        (**self).get(id)
+    }
+
+    fn contains(&self, id: &ChunkId) -> bool {
+        (**self).contains(id)
+    }
+
+    fn put(&self, id: &ChunkId, raw: &[u8], class: Class) -> Result<PutOutcome, PutError> {
+        (**self).put(id, raw, class)
+    }
+
+    fn pin(&self, ids: &[ChunkId]) {
+        (**self).pin(ids);
+    }
+
+    fn unpin(&self, ids: &[ChunkId]) {
+        (**self).unpin(ids);
+    }
+
+    fn stats(&self) -> StoreStats {
+        (**self).stats()
+    }
+}
