@@ -23,7 +23,9 @@ said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yol
     die "systemd does not like the units: $said"
 # It warns without failing about what it does not know.
 [ -z "$said" ] || die "systemd warns about the units: $said"
-say "systemd accepts the units"
+systemd-sysusers --dry-run "$REPO/packaging/yolofs.sysusers" >/dev/null ||
+    die "systemd does not like the users"
+say "systemd accepts the units and the users"
 
 # containerd 2 has another format, which Debian's containerd cannot check.
 dump=$(containerd --config "$REPO/packaging/containerd/config.toml" config dump 2>&1) ||

@@ -35,7 +35,7 @@ pub use compare::{Aspect, Difference, Likeness, compare};
 pub use digest::{Digest, ParseDigestError};
 pub use error::{SourceError, SourceErrorKind};
 pub use id::{ContentId, FileId, FileKey, SourceId, Timestamp, Version};
-pub use namespace::{EntryRef, Lifetime, Namespace};
+pub use namespace::{ACCESS_LIST, EntryRef, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::{Attr, FileId, NodeKind, SourceError};
 
+/// The extended attribute that holds a file's access list (acl(5)), in the kernel's form.
+pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
 /// How long an answer about names and attributes holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
@@ -87,4 +90,8 @@ pub trait Namespace: Send + Sync {
     /// Returns whether any file may have an extended attribute. If not, the kernel need never
     /// ask again: it does not cache the answers.
     fn has_xattrs(&self) -> bool;
+
+    /// Returns whether any file may have an access list ([`ACCESS_LIST`]). If so, the kernel asks
+    /// for the list of every file that somebody else's program comes by, once.
+    fn has_access_lists(&self) -> bool;
 }

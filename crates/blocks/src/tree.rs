@@ -13,8 +13,8 @@ use std::ops::{ControlFlow, Range};
 pub use self::check::{NAME_MAX, TARGET_MAX, TreeError};
 
 use crate::{
-    EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError, SourceErrorKind, Timestamp,
-    Version,
+    ACCESS_LIST, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError, SourceErrorKind,
+    Timestamp, Version,
 };
 
 /// What kind of file an inode is.
@@ -399,5 +399,10 @@ impl Namespace for Tree {
 
     fn has_xattrs(&self) -> bool {
         !self.parts.xattrs.is_empty()
+    }
+
+    fn has_access_lists(&self) -> bool {
+        let mut names = self.parts.xattrs.iter().map(|xattr| self.bytes(xattr.name));
+        names.any(|name| name == ACCESS_LIST)
     }
 }

@@ -69,6 +69,7 @@ fn as_a_namespace_it_says_the_same() {
     assert_eq!(tree.xattr(FileId(1), b"user.c").unwrap(), None);
     assert_eq!(tree.xattr_names(FileId(1)).unwrap(), b"user.a\0user.b\0");
     assert!(tree.has_xattrs());
+    assert!(!tree.has_access_lists());
     for error in [
         tree.attr(FileId(6)).unwrap_err(),
         tree.target(FileId(1)).unwrap_err(),

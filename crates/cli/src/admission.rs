@@ -44,6 +44,12 @@ impl Admission {
     }
 }
 
+/// Returns the number of the process at the other end: that which connected, or which listens.
+pub(crate) fn peer_pid(stream: impl AsFd) -> Option<u32> {
+    let peer = getsockopt(&stream, PeerCredentials).ok()?;
+    u32::try_from(peer.pid()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,10 +10,10 @@
 //!   takes system calls that are not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use confine::{Capability, Confinement, Files, Reads, Set, Unlisted};
+use confine::{Capability, Confinement, Files, Identity, Reads, Set, Unlisted};
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in
 /// the list is the end of the process instead of an error: for tests and for looking for faults.
@@ -26,21 +26,22 @@ const SERVING: [Capability; 4] = [
     Capability::CAP_IPC_LOCK,
 ];
 
-/// Confines a worker. To be called before it starts a thread. It may then write and make nothing
-/// but what is beneath `writes`: where its socket is to be. It may read whatever permissions
-/// allow, for nobody knows yet of which sources it will be handed descriptors.
+/// Confines a worker, and makes it another user if it is to be one. To be called before it starts a
+/// thread. It makes and writes no file from then on, but those it is handed. It may read whatever
+/// permissions allow, for nobody knows yet of which sources it will be handed descriptors.
 ///
 /// # Errors
 /// If the process has threads, or the kernel refuses: it must not serve then.
-pub(crate) fn worker(writes: Vec<PathBuf>) -> anyhow::Result<()> {
+pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
     let confinement = Confinement {
+        identity,
         capabilities: SERVING.to_vec(),
         files: Files {
             reads: Reads::All,
-            writes,
+            writes: Vec::new(),
         },
         calls: Set::Serve,
         unlisted,

@@ -158,6 +158,7 @@ fn check_argument(verb: &str, arg: &Arg) {
         "SIZE",
         "SOCKET",
         "SOURCE",
+        "UID:GID",
         "VARIANT",
         "WHEN",
     ];

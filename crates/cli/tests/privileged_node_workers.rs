@@ -4,13 +4,14 @@
 
 mod lab;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use nix::sys::signal::Signal;
 
 use lab::service::{Readers, Service, signal_to};
-use lab::{Lab, fails, ok, until};
+use lab::{Lab, busybox_root, fails, ok, until};
 
 #[test]
 fn privileged_worker_that_hangs_is_replaced() {
@@ -112,4 +113,83 @@ fn privileged_unmount_while_workers_restart_leaves_nothing() {
     let left = fs::read_dir(lab.run_dir().join("node")).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
+}
+
+/// What a worker may be and do, of each of its threads.
+fn assert_confined(worker: u32) {
+    let tasks = fs::read_dir(format!("/proc/{worker}/task")).unwrap();
+    // One that ended meanwhile has none.
+    let tasks =
+        tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
+    for task in tasks {
+        for expected in [
+            "Uid:\t65534\t65534\t65534\t65534\n",
+            "Gid:\t65534\t65534\t65534\t65534\n",
+            "Groups:\t \n",
+            // CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_IPC_LOCK and CAP_SYS_ADMIN.
+            "CapInh:\t0000000000000000\n",
+            "CapPrm:\t000000000020400c\n",
+            "CapEff:\t000000000020400c\n",
+            "CapBnd:\t000000000020400c\n",
+            "CapAmb:\t0000000000000000\n",
+            "NoNewPrivs:\t1\n",
+            "Seccomp:\t2\n",
+        ] {
+            assert!(task.contains(expected), "{expected}\n{task}");
+        }
+    }
+}
+
+#[test]
+fn privileged_worker_of_another_user_serves_what_only_root_may_read() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let source = service.source("tree");
+    let marked = fs::File::open(&source).unwrap();
+    rawio::xattr::set_at(&marked, b"0", c"trusted.overlay.opaque", b"y").unwrap();
+    busybox_root(&source);
+    ok(lab.bootimg().arg("record").arg(&source).args([
+        "--",
+        "/bin/sh",
+        "-c",
+        "cat /0 /1 /2 > /dev/null",
+    ]));
+    for file in 0..24 {
+        let file = source.join(file.to_string());
+        fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+    }
+    fs::set_permissions(&source, Permissions::from_mode(0o700)).unwrap();
+    let mountpoint = lab.mount(&source, "mnt", &["--wait-prewarm", "--lock"]);
+    let status = service.listed(&mountpoint).unwrap();
+    assert_eq!(status["boot"]["prewarm"], "done", "{status}");
+    assert!(
+        status["boot"]["injected_pages"].as_u64().unwrap() > 0,
+        "{status}"
+    );
+    let shown = fs::File::open(&mountpoint).unwrap();
+    let opaque = rawio::xattr::get_at(&shown, b"0", b"trusted.overlay.opaque").unwrap();
+    assert_eq!(opaque.unwrap(), b"y");
+    drop(shown);
+    let readers = Readers::start(&mountpoint);
+    assert_confined(service.worker(&mountpoint));
+    service.kill_worker(&mountpoint, Signal::SIGKILL);
+    readers.until_more();
+    assert_confined(service.worker(&mountpoint));
+    readers.stop();
+    // The socket and its directory are root's, and the worker made nothing else.
+    let listed = ok(std::process::Command::new("find")
+        .arg(lab.run_dir())
+        .args(["-user", "65534"]));
+    assert_eq!(listed, "");
+    lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_node_refuses_to_have_workers_of_an_unknown_user() {
+    let lab = Lab::new();
+    let why = fails(
+        1,
+        lab.yolofs().args(["node", "--worker-user", "no-such-user"]),
+    );
+    assert!(why.contains("no-such-user"), "{why}");
 }

@@ -137,20 +137,16 @@ fn privileged_a_set_user_id_program_makes_nobody_root_unless_that_is_asked_for()
     lab.umount(&mountpoint);
 }
 
-#[test]
-fn privileged_access_lists_are_shown_and_not_enforced() {
-    let lab = open_lab();
-    let root = lab.make_dir("root");
-    fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
-    put(&root.join("file"), 0o600, (0, 0));
-    // Version 2, then tag, rights and number of each: the owner reads and writes, user 1000 reads,
-    // the group and others nothing, and reading is the most that any of these may be given.
+/// Gives a file of a directory an access list (acl(5)): one user has these rights, the group and
+/// others have these.
+fn give_list(dir: &Path, name: &str, (user, rights): (u32, u16), (group, others): (u16, u16)) {
+    // Version 2, then tag, rights and number of each, and the most that a list may give.
     let entries: [(u16, u16, u32); 5] = [
-        (0x01, 6, u32::MAX),
-        (0x02, 4, 1000),
-        (0x04, 0, u32::MAX),
-        (0x10, 4, u32::MAX),
-        (0x20, 0, u32::MAX),
+        (0x01, 7, u32::MAX),
+        (0x02, rights, user),
+        (0x04, group, u32::MAX),
+        (0x10, 7, u32::MAX),
+        (0x20, others, u32::MAX),
     ];
     let mut list = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, number) in entries {
@@ -158,17 +154,85 @@ fn privileged_access_lists_are_shown_and_not_enforced() {
         list.extend(rights.to_le_bytes());
         list.extend(number.to_le_bytes());
     }
-    let dir = File::open(&root).unwrap();
-    rawio::xattr::set_at(&dir, b"file", c"system.posix_acl_access", &list).unwrap();
-    let mountpoint = lab.mount(&root, "mnt", &[]);
-    let reads = |place: &Path| {
-        let file = place.join("file");
-        let cat = output(&mut by(USERS[1], Path::new("/bin/cat"), &[&file]));
+    let dir = File::open(dir).unwrap();
+    rawio::xattr::set_at(&dir, name.as_bytes(), ACCESS_LIST, &list).unwrap();
+}
+
+const ACCESS_LIST: &std::ffi::CStr = c"system.posix_acl_access";
+
+/// A tree in which the lists of two files and a directory say the opposite of what modes say.
+fn with_lists(root: &Path) {
+    fs::set_permissions(root, Permissions::from_mode(0o755)).unwrap();
+    for name in ["given", "denied", "plain"] {
+        put(&root.join(name), 0o600, (0, 0));
+    }
+    fs::create_dir(root.join("dir")).unwrap();
+    put(&root.join("dir/file"), 0o644, (0, 0));
+    give_list(root, "given", (1000, 4), (0, 0));
+    give_list(root, "denied", (1001, 0), (4, 4));
+    give_list(root, "dir", (1000, 0), (5, 5));
+}
+
+/// What each user may read of it.
+fn read_of_lists(place: &Path) -> Vec<Vec<bool>> {
+    let files = ["given", "denied", "plain", "dir/file"];
+    let reads = |user, file: &&str| {
+        let file = place.join(file);
+        let cat = output(&mut by(user, Path::new("/bin/cat"), &[&file]));
         cat.status.success()
     };
-    assert!(reads(&root));
-    assert!(!reads(&mountpoint));
-    let dir = File::open(&mountpoint).unwrap();
-    let shown = rawio::xattr::get_at(&dir, b"file", b"system.posix_acl_access").unwrap();
-    assert_eq!(shown.unwrap(), list);
+    let by_user = |user| files.iter().map(|file| reads(user, file)).collect();
+    USERS.map(by_user).to_vec()
+}
+
+#[test]
+fn privileged_access_lists_count() {
+    let lab = open_lab();
+    let root = lab.make_dir("root");
+    with_lists(&root);
+    let want = read_of_lists(&root);
+    // What is tested can be seen here.
+    assert_eq!(
+        want[1],
+        [true, true, false, false],
+        "the lists are not kept"
+    );
+    assert_eq!(want[2], [false, false, false, true]);
+
+    for flags in [&[][..], &["--revalidate", "1"]] {
+        let mountpoint = lab.mount(&root, "mnt", flags);
+        assert_eq!(read_of_lists(&mountpoint), want, "{flags:?}");
+        let list = |dir: &Path| {
+            let dir = File::open(dir).unwrap();
+            rawio::xattr::get_at(&dir, b"given", ACCESS_LIST.to_bytes()).unwrap()
+        };
+        assert_eq!(list(&mountpoint), list(&root));
+        lab.umount(&mountpoint);
+    }
+}
+
+#[test]
+fn privileged_access_lists_cost_nothing_where_there_are_none() {
+    let lab = open_lab();
+    let root = lab.make_dir("root");
+    fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+    put(&root.join("file"), 0o644, (0, 0));
+    let dir = File::open(&root).unwrap();
+    rawio::xattr::set_at(&dir, b"file", c"user.note", b"seen").unwrap();
+    let mountpoint = lab.mount(&root, "mnt", &[]);
+    for _ in 0..3 {
+        assert!(
+            read_of_lists(&mountpoint)
+                .iter()
+                .flatten()
+                .all(|read| !read)
+        );
+        ok(&mut by(
+            USERS[1],
+            Path::new("/bin/cat"),
+            &[&mountpoint.join("file")],
+        ));
+    }
+    let asked = &lab.status(&mountpoint)["served"]["requests"]["getxattr"];
+    assert_eq!(asked.as_u64().unwrap_or(0), 0, "{asked}");
 }

@@ -4,6 +4,7 @@
 //! whatever runs in a container. Should one of them find a hole in it, that must not be a way to
 //! the rest of the machine. So a serving process gives up, before it serves:
 //!
+//! - being root, if it is to be [another user](identity);
 //! - all [capabilities] but those it names, and any way to new ones
 //!   (`no_new_privs`);
 //! - the [files] it does not read or write, by Landlock, as far as the kernel knows it;
@@ -18,6 +19,7 @@ pub mod calls;
 pub mod capabilities;
 mod error;
 pub mod files;
+pub mod identity;
 
 use nix::sys::prctl::set_no_new_privs;
 
@@ -25,10 +27,13 @@ pub use calls::{Set, Unlisted};
 pub use caps::Capability;
 pub use error::ConfineError;
 pub use files::{Files, Reads};
+pub use identity::Identity;
 
 /// What a process keeps.
 #[derive(Clone, Debug)]
 pub struct Confinement {
+    /// Who it becomes; `None` leaves it who it is.
+    pub identity: Option<Identity>,
     /// The capabilities that it keeps, if it has them.
     pub capabilities: Vec<Capability>,
     /// The files that it may open.
@@ -51,6 +56,9 @@ impl Confinement {
             .count();
         if threads != 1 {
             return Err(ConfineError::Threads(threads));
+        }
+        if let Some(identity) = self.identity {
+            identity.assume()?;
         }
         capabilities::keep_only(&self.capabilities)?;
         set_no_new_privs()

@@ -1,10 +1,11 @@
 //! What a confined process can do, and what it cannot. Each deed is done by a process of its own
-//! (`deed/main.rs`).
+//! (`deed/confined_deed.rs`).
 
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
@@ -16,6 +17,11 @@ fn place() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     for dir in ["read", "write"] {
         fs::create_dir(place.path().join(dir)).unwrap();
+    }
+    for name in ["read/private", "write/of root"] {
+        let file = place.path().join(name);
+        fs::write(&file, "content").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     }
     fs::write(place.path().join("read/file"), "content").unwrap();
     File::create(place.path().join("outside")).unwrap();
@@ -46,6 +52,7 @@ fn outcome(name: &str) -> String {
 fn privileged_a_confined_process_does_what_serving_takes() {
     assert_eq!(outcome("work"), "done");
     assert_eq!(outcome("read outside, where that is allowed"), "done");
+    assert_eq!(outcome("read as another user"), "done");
 }
 
 #[test]
@@ -56,6 +63,7 @@ fn privileged_a_confined_process_opens_nothing_outside() {
         "list outside",
         "write where it may only read",
         "write outside",
+        "write as another user",
         "remove outside",
     ] {
         assert_eq!(outcome(name), denied, "{name}");
@@ -94,6 +102,7 @@ fn a_process_with_threads_is_not_confined_by_halves() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || held.recv().is_err());
     let confinement = Confinement {
+        identity: None,
         capabilities: Vec::new(),
         files: Files {
             reads: Reads::All,

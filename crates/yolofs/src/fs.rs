@@ -196,6 +196,12 @@ impl FileSystem {
         self.names.has_xattrs()
     }
 
+    /// Returns whether any file may have an access list, which the kernel has to go by.
+    #[must_use]
+    pub fn has_access_lists(&self) -> bool {
+        self.names.has_access_lists()
+    }
+
     /// Returns how long answers about names and attributes hold.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {

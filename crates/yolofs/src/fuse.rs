@@ -80,6 +80,9 @@ impl Adapter {
         if self.fs.lifetime() != Lifetime::Forever {
             flags |= InitFlags::FUSE_AUTO_INVAL_DATA;
         }
+        if self.fs.has_access_lists() {
+            flags |= InitFlags::FUSE_POSIX_ACL;
+        }
         flags
     }
 

@@ -12,7 +12,7 @@ use super::control::NodeError;
 use super::deaths::{Cause, Verdict};
 use super::owned::{Owned, Service};
 use super::owner::Owner;
-use super::wire::{self, Answer, Fault, Question};
+use super::wire::{Answer, Fault, Question};
 use super::workers::Worker;
 
 /// How long a worker may take to adopt a mount: the first one scans the source. One that hangs is
@@ -99,7 +99,7 @@ impl Owner {
         let (adoption, private) = mount.adoption();
         let beside = mount.descriptors(private.as_deref());
         let question = Question::Adopt(Box::new(adoption));
-        match wire::ask(worker.socket(), &question, &beside, ADOPTION) {
+        match worker.ask_with(&question, &beside, ADOPTION) {
             Ok((Answer::Adopted { hello }, _)) => {
                 mount.served(&worker, hello);
                 if let Some(kib) = mount.spec().readahead_kib {

@@ -26,7 +26,7 @@ use super::drift::{Boots, Served};
 use super::owned::{Owned, Service};
 use super::owner::{Owner, own_program};
 use super::probe::ask_all;
-use super::wire::{self, Answer, Question};
+use super::wire::{Answer, Question};
 use super::workers::Worker;
 use crate::status::MountStatus;
 use crate::yolofs::BootChoice;
@@ -125,7 +125,7 @@ fn learn(owner: &Owner, mount: &Owned) -> anyhow::Result<Option<Lesson>> {
     let question = Question::Heard {
         id: mount.key.clone(),
     };
-    match wire::ask(worker.socket(), &question, &[trace.as_fd()], TRACE)?.0 {
+    match worker.ask_with(&question, &[trace.as_fd()], TRACE)?.0 {
         Answer::Done => {}
         Answer::Refused { why, .. } => bail!("{why}"),
         other => bail!("a worker answered {other:?}"),

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use confine::Identity;
 use fdstore::{Address, Inherited, Keeper, Limits, Notifier, Program, Variables};
 use nix::fcntl::{Flock, FlockArg};
 
@@ -46,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) state_dir: PathBuf,
     /// At most so many mounts.
     pub(crate) most_mounts: usize,
+    /// Who the workers are; `None` if they are who the node is.
+    pub(crate) worker_user: Option<Identity>,
 }
 
 /// Runs the node, or the keeper that starts it, until it is told to end.
@@ -131,7 +134,7 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
         damaged,
     };
     let tools = Tools {
-        pool: Pool::new(run_dir.path(), own_program())?,
+        pool: Pool::new(run_dir.path(), own_program(), settings.worker_user)?,
         run_dir: run_dir.clone(),
         records,
         keep,

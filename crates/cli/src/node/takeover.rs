@@ -15,7 +15,7 @@ use super::owned::{Kept, Owned};
 use super::owner::Owner;
 use super::place;
 use super::probe::{Heard, ask_all};
-use super::wire::{self, Answer, Handed, Question};
+use super::wire::{Answer, Handed, Question};
 use super::workers::Worker;
 
 /// How long the unmount of what nobody serves any more may take.
@@ -151,7 +151,7 @@ fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<Kept> {
     let question = Question::Hand {
         id: instance.key.clone(),
     };
-    let (answer, files) = wire::ask(worker.socket(), &question, &[], QUICK)?;
+    let (answer, files) = worker.ask_with(&question, &[], QUICK)?;
     match answer {
         Answer::Handed => {}
         other => bail!("its worker answered {other:?}"),

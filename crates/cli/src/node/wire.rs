@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::control::NodeError;
 use super::spec::MountSpec;
+use crate::admission::peer_pid;
 use crate::control::PrewarmSummary;
 use crate::status::MountStatus;
 use crate::yolofs::BootChoice;
@@ -282,13 +283,13 @@ pub(crate) fn receive<T: DeserializeOwned>(
     Ok((message, descriptors))
 }
 
-/// Asks the worker that listens on `socket`, which must answer within `patience`.
+/// Asks the worker `pid`, which listens on `socket` and must answer within `patience`.
 ///
 /// # Errors
-/// If it is not there, does not answer in time, or speaks another protocol. What it refuses is an
+/// If it is not there, or another process listens in its place, if it does not answer in time, or speaks another protocol. What it refuses is an
 /// answer. Returns the descriptors that came beside the answer, too.
 pub(crate) fn ask(
-    socket: &Path,
+    (pid, socket): (u32, &Path),
     question: &Question,
     beside: &[BorrowedFd<'_>],
     patience: Duration,
@@ -296,6 +297,9 @@ pub(crate) fn ask(
     let deadline = Instant::now() + patience;
     let asked = || {
         let stream = UnixStream::connect(socket).context("connecting")?;
+        if peer_pid(&stream) != Some(pid) {
+            bail!("the process that listens there is not the worker {pid}");
+        }
         send(&stream, question, beside, deadline)?;
         receive(&stream, deadline)
     };
@@ -424,8 +428,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("w.sock");
         let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let error = ask(&path, &Question::Status, &[], Duration::from_millis(50)).unwrap_err();
-        assert!(format!("{error:#}").contains("w.sock"));
+        let said = |pid| {
+            let patience = Duration::from_millis(50);
+            let error = ask((pid, &path), &Question::Status, &[], patience).unwrap_err();
+            format!("{error:#}")
+        };
+        let waited = said(std::process::id());
+        assert!(
+            waited.contains("w.sock") && waited.contains("no answer"),
+            "{waited}"
+        );
+        // Descriptors are for that process only.
+        assert!(said(1).contains("is not the worker 1"));
     }
 
     #[test]

@@ -16,15 +16,20 @@ mod shelf;
 mod tests;
 
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use confine::Identity;
+use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::{Gid, Uid};
 use yolofs::End;
 
 use super::wire;
+use crate::admission::Admission;
 use crate::exit::Outcome;
 use crate::run_dir::{RunDir, RunDirArg};
 use service::Desk;
@@ -42,13 +47,27 @@ const OOM_SCORE: &str = "-800";
 
 /// Serve mounts of the node
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct WorkerArgs {}
+pub(crate) struct WorkerArgs {
+    /// Become this user, with this group, before anything is served
+    #[arg(long, value_name = "UID:GID", value_parser = identity)]
+    user: Option<Identity>,
+}
+
+/// Reads `UID:GID`.
+fn identity(text: &str) -> Result<Identity, String> {
+    let numbers = text.split_once(':').and_then(|(uid, gid)| {
+        let uid = Uid::from_raw(uid.parse().ok()?);
+        let gid = Gid::from_raw(gid.parse().ok()?);
+        Some(Identity { uid, gid })
+    });
+    numbers.ok_or_else(|| "a user's number, a colon and a group's number are expected".to_owned())
+}
 
 /// Serves until there is nothing to serve.
 ///
 /// # Errors
 /// If nobody can ask it.
-pub(crate) fn run(_: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     rawio::malloc::map_blocks_from(LARGE_BLOCK);
     crate::yolofs::allow_many_files();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
@@ -58,13 +77,15 @@ pub(crate) fn run(_: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome>
     std::env::set_current_dir("/").context("leaving the current directory")?;
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let socket = wire::socket(run_dir.path(), std::process::id());
-    let sockets = socket.parent().context("the socket has no directory")?;
-    std::fs::create_dir_all(sockets).with_context(|| format!("making {}", sockets.display()))?;
-    crate::confinement::worker(vec![sockets.to_owned()])?;
+    // While it is still who the directory belongs to: a worker makes and removes no file after.
     let listener = service::listen(&socket)?;
+    let closing = listener.try_clone().context("sharing the socket")?;
+    // The node, which started it.
+    let admission = Admission::own();
+    crate::confinement::worker(args.user)?;
     let (over, ends) = channel();
     let shelf = Arc::new(Shelf::start(over)?);
-    let desk = Arc::new(Desk::new(Arc::clone(&shelf)));
+    let desk = Arc::new(Desk::new(Arc::clone(&shelf), admission));
     service::serve(listener, &desk)?;
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{}", wire::READY)
@@ -90,7 +111,8 @@ pub(crate) fn run(_: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome>
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    // Whoever connects from now on is told by the system that nobody is there.
-    std::fs::remove_file(&socket).context("removing the socket")?;
+    // Whoever connects from now on is told by the system that nobody is there. The node removes
+    // the socket when it has seen the end.
+    shutdown(closing.as_raw_fd(), Shutdown::Both).context("closing the socket")?;
     Ok(Outcome::Done)
 }

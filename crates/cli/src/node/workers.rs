@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use confine::Identity;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -90,12 +91,21 @@ impl Worker {
     /// # Errors
     /// If it does not answer in time.
     pub(crate) fn ask(&self, question: &Question, patience: Duration) -> anyhow::Result<Answer> {
-        Ok(wire::ask(&self.socket, question, &[], patience)?.0)
+        Ok(self.ask_with(question, &[], patience)?.0)
     }
 
-    /// Returns where it listens.
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+    /// Asks it something that descriptors go with, and returns those that came with the answer.
+    ///
+    /// # Errors
+    /// If it does not answer in time.
+    pub(crate) fn ask_with(
+        &self,
+        question: &Question,
+        beside: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> anyhow::Result<(Answer, Vec<OwnedFd>)> {
+        let address = (self.process.pid, &*self.socket);
+        wire::ask(address, question, beside, patience)
     }
 
     /// Ends it. Its mounts go to another.
@@ -227,6 +237,8 @@ const BY_OTHERS: [Signal; 5] = [
 #[derive(Debug)]
 pub(crate) struct Pool {
     run_dir: PathBuf,
+    /// Who the workers are; `None` if they are who the node is.
+    user: Option<Identity>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,
     /// Held while one is started, so that those who come meanwhile share it.
@@ -234,15 +246,20 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Returns one without workers, which will run `program`.
+    /// Returns one without workers, which will run `program` as `user`.
     ///
     /// # Errors
     /// If there is no directory for their sockets.
-    pub(crate) fn new(run_dir: &Path, program: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        run_dir: &Path,
+        program: PathBuf,
+        user: Option<Identity>,
+    ) -> anyhow::Result<Self> {
         let sockets = run_dir.join("workers");
         private_dir(&sockets)?;
         Ok(Self {
             run_dir: run_dir.to_path_buf(),
+            user,
             program: Mutex::new(program),
             workers: Mutex::default(),
             starting: Mutex::new(()),
@@ -325,6 +342,10 @@ impl Pool {
             .arg("--run-dir")
             .arg(&self.run_dir)
             .arg("worker")
+            .args(
+                self.user
+                    .map(|Identity { uid, gid }| format!("--user={uid}:{gid}")),
+            )
             // What was meant for the node alone.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")

@@ -28,7 +28,7 @@ pub(crate) struct Ids {
 pub(crate) fn resolve(root: &Path, text: &str) -> anyhow::Result<Ids> {
     let users = read(root, "etc/passwd");
     let groups = read(root, "etc/group");
-    find(&users, &groups, text).with_context(|| format!("looking for the image's user {text:?}"))
+    find(&users, &groups, text).with_context(|| format!("looking for the user {text:?}"))
 }
 
 /// A root without the file knows nobody by name.

@@ -1,20 +1,27 @@
 //! `yolofs node`: the node service, and what it can be asked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Subcommand;
+use confine::Identity;
+use nix::unistd::{Gid, Uid, geteuid};
 
 use crate::exit::Outcome;
 use crate::node::client::NodeClient;
 use crate::node::service::{self, Settings};
 use crate::output::{FormatArg, print};
 use crate::run_dir::{RunDir, RunDirArg};
+use crate::sandbox::user::resolve;
 use crate::status::text;
 
 use super::mount::BootChoice;
 
 /// Where is written what survives a reboot, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/yolofs/node";
+
+/// Who workers are where the machine has such a user: packaging/yolofs.sysusers makes it.
+const WORKER_USER: &str = "yolofs";
 
 /// Run the node service, or ask the one that runs
 ///
@@ -29,6 +36,10 @@ pub(super) struct NodeArgs {
     /// At most so many mounts
     #[arg(long, value_name = "N", default_value_t = 2048)]
     max_mounts: u16,
+    /// User that workers become: a name, or `UID:GID` [default: `yolofs` if there is such a user,
+    /// else the node's own]
+    #[arg(long, value_name = "NAME")]
+    worker_user: Option<String>,
     /// Keep the descriptors of the process that started this one
     #[arg(long, hide = true)]
     keep_parent: bool,
@@ -61,12 +72,35 @@ enum NodeVerb {
     Drain,
 }
 
+impl NodeArgs {
+    /// Returns who workers become, or `None` if they stay who the node is.
+    ///
+    /// # Errors
+    /// If it was said, and there is no such user.
+    fn worker_identity(&self) -> anyhow::Result<Option<Identity>> {
+        let root = Path::new("/");
+        let ids = match &self.worker_user {
+            Some(user) => resolve(root, user).context("--worker-user")?,
+            None => match resolve(root, WORKER_USER) {
+                Ok(ids) if geteuid().is_root() => ids,
+                _ => return Ok(None),
+            },
+        };
+        let identity = Identity {
+            uid: Uid::from_raw(ids.uid),
+            gid: Gid::from_raw(ids.gid),
+        };
+        Ok((identity.uid != geteuid()).then_some(identity))
+    }
+}
+
 pub(super) fn run(args: &NodeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     let Some(verb) = &args.verb else {
         let settings = Settings {
             run_dir: run_dir.run_dir.clone(),
             state_dir: args.state_dir.clone(),
             most_mounts: args.max_mounts.into(),
+            worker_user: args.worker_identity()?,
         };
         if args.keep_parent {
             service::keep_parent(&settings)?;

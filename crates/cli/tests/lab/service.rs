@@ -20,6 +20,9 @@ const FILES: u32 = 24;
 /// How long each is.
 const LEN: usize = 70_000;
 
+/// Who serves: nobody whose rights could stand in for what a worker lacks.
+pub(crate) const WORKER_USER: &str = "65534:65534";
+
 /// A running node; it, its keeper and its workers are ended when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Service<'a> {
@@ -57,6 +60,7 @@ impl<'a> Service<'a> {
             .arg(self.lab.run_dir())
             .arg("--state-dir")
             .arg(self.lab.path("state"))
+            .args(["--worker-user", WORKER_USER])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

@@ -165,6 +165,10 @@ impl Namespace for LazyTree {
     fn has_xattrs(&self) -> bool {
         true
     }
+
+    fn has_access_lists(&self) -> bool {
+        true
+    }
 }
 
 fn unknown(doing: &'static str, file: FileId) -> SourceError {

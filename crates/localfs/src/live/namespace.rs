@@ -137,4 +137,8 @@ impl Namespace for LiveTree {
     fn has_xattrs(&self) -> bool {
         true
     }
+
+    fn has_access_lists(&self) -> bool {
+        true
+    }
 }

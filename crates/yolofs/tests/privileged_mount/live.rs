@@ -61,6 +61,10 @@ impl Namespace for LiveNames {
     fn has_xattrs(&self) -> bool {
         self.now().has_xattrs()
     }
+
+    fn has_access_lists(&self) -> bool {
+        self.now().has_access_lists()
+    }
 }
 
 /// A tree of one file under a name of its own for each generation.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::prepare::Refusal;
 use super::shelf::Shelf;
+use crate::admission::Admission;
 use crate::node::wire::{self, Answer, Fault, Handed, Question, WorkerStatus};
 
 /// How long a question may take to arrive, and an answer to be taken.
@@ -26,6 +27,7 @@ const CALLERS_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Desk {
     shelf: Arc<Shelf>,
+    admission: Admission,
     callers: Mutex<Callers>,
 }
 
@@ -36,13 +38,15 @@ struct Callers {
 }
 
 impl Desk {
-    pub(super) fn new(shelf: Arc<Shelf>) -> Self {
+    /// Returns one that answers whom `admission` admits.
+    pub(super) fn new(shelf: Arc<Shelf>, admission: Admission) -> Self {
         let callers = Callers {
             count: 0,
             last: Instant::now(),
         };
         Self {
             shelf,
+            admission,
             callers: Mutex::new(callers),
         }
     }
@@ -123,6 +127,11 @@ struct Caller(Arc<Desk>);
 
 impl Caller {
     fn talk(&self, stream: &UnixStream) -> anyhow::Result<()> {
+        if let Err(why) = self.0.admission.check_peer(stream) {
+            let fault = Fault::Invalid;
+            let refused = Answer::Refused { fault, why };
+            return wire::send(stream, &refused, &[], Instant::now() + TALK);
+        }
         let (question, beside) = wire::receive(stream, Instant::now() + TALK)?;
         let (answer, handed) = self.0.answer(question, beside);
         let beside = handed.as_ref().map(Handed::all).unwrap_or_default();

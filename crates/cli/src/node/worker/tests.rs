@@ -19,6 +19,7 @@ use yolofs::{Busy, Connection, MountTable, Visible};
 
 use super::service::{self, Desk};
 use super::shelf::Shelf;
+use crate::admission::Admission;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Answer, Fault, Handed, HelloBytes, Question, WorkerStatus, ask};
 use crate::source::Source;
@@ -134,7 +135,7 @@ impl Node {
             private: self.private.as_ref().map(|fd| fd.try_clone().unwrap()),
         };
         let question = Question::Adopt(Box::new(adoption));
-        match ask(&worker.socket, &question, &handed.all(), PATIENCE)
+        match ask(worker.address(), &question, &handed.all(), PATIENCE)
             .unwrap()
             .0
         {
@@ -198,7 +199,7 @@ impl Worker {
         let socket = dir.path().join("workers/1.sock");
         let (over, ends) = std::sync::mpsc::channel();
         let shelf = Arc::new(Shelf::start(over).unwrap());
-        let desk = Arc::new(Desk::new(Arc::clone(&shelf)));
+        let desk = Arc::new(Desk::new(Arc::clone(&shelf), Admission::own()));
         let listener = service::listen(&socket).unwrap();
         service::serve(listener, &desk).unwrap();
         let forgetting = Arc::clone(&shelf);
@@ -214,8 +215,12 @@ impl Worker {
         }
     }
 
+    fn address(&self) -> (u32, &Path) {
+        (std::process::id(), &self.socket)
+    }
+
     fn ask(&self, question: &Question) -> Answer {
-        ask(&self.socket, question, &[], PATIENCE).unwrap().0
+        ask(self.address(), question, &[], PATIENCE).unwrap().0
     }
 
     fn status(&self) -> WorkerStatus {
@@ -286,7 +291,7 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
     ));
     // A node that lost its descriptors gets them back, and they are the same files.
     let hand = Question::Hand { id: "m".to_owned() };
-    let (answer, handed) = ask(&worker.socket, &hand, &[], PATIENCE).unwrap();
+    let (answer, handed) = ask(worker.address(), &hand, &[], PATIENCE).unwrap();
     assert!(matches!(answer, Answer::Handed));
     let handed = Handed::try_from(handed).unwrap();
     let inode = |fd: &OwnedFd| {

@@ -10,18 +10,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use confine::{Capability, Confinement, Files, Reads, Set, Unlisted};
+use confine::{Capability, Confinement, Files, Identity, Reads, Set, Unlisted};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::getppid;
+use nix::unistd::{Gid, Uid, getgid, getppid, getuid};
 
 fn main() {
     let [name, place] = [1, 2].map(|index| std::env::args().nth(index).unwrap());
     let place = PathBuf::from(place);
     let deed = deeds().into_iter().find(|deed| deed.name == name).unwrap();
     let confinement = Confinement {
+        identity: deed.identity,
         capabilities: vec![Capability::CAP_DAC_READ_SEARCH],
         files: Files {
             reads: (deed.reads)(&place),
@@ -39,11 +40,18 @@ fn main() {
 
 struct Deed {
     name: &'static str,
+    identity: Option<Identity>,
     set: Set,
     reads: fn(&Path) -> Reads,
     unlisted: Unlisted,
     act: fn(&Path) -> io::Result<()>,
 }
+
+/// Whom a deed is done as: a user of no other meaning.
+const NOBODY: Identity = Identity {
+    uid: Uid::from_raw(65534),
+    gid: Gid::from_raw(65534),
+};
 
 fn beneath(place: &Path) -> Reads {
     Reads::Beneath(vec![place.join("read"), "/proc".into()])
@@ -56,6 +64,7 @@ fn all(_: &Path) -> Reads {
 const fn deed(name: &'static str, act: fn(&Path) -> io::Result<()>) -> Deed {
     Deed {
         name,
+        identity: None,
         set: Set::Serve,
         reads: beneath,
         unlisted: Unlisted::Kills,
@@ -73,6 +82,21 @@ fn deeds() -> Vec<Deed> {
             reads: all,
             ..deed("read outside, where that is allowed", |place| {
                 fs::read(place.join("outside")).map(drop)
+            })
+        },
+        Deed {
+            identity: Some(NOBODY),
+            ..deed("read as another user", |place| {
+                assert_eq!((getuid(), getgid()), (NOBODY.uid, NOBODY.gid));
+                // Its owner only may, and whoever has CAP_DAC_READ_SEARCH.
+                fs::read(place.join("read/private")).map(drop)
+            })
+        },
+        Deed {
+            identity: Some(NOBODY),
+            reads: all,
+            ..deed("write as another user", |place| {
+                fs::write(place.join("write/of root"), "")
             })
         },
         deed("list outside", |place| fs::read_dir(place).map(drop)),
@@ -150,7 +174,7 @@ fn deeds() -> Vec<Deed> {
 /// What a process that serves does all day.
 fn work(place: &Path) -> io::Result<()> {
     assert_eq!(fs::read(place.join("read/file"))?, b"content");
-    assert_eq!(fs::read_dir(place.join("read"))?.count(), 1);
+    assert_eq!(fs::read_dir(place.join("read"))?.count(), 2);
     let file = place.join("write/file");
     fs::write(&file, vec![7; 1 << 20])?;
     fs::rename(&file, place.join("write/renamed"))?;
