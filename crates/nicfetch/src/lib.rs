@@ -4,13 +4,17 @@
 //! - [`ChunkStore`] is the seam between those who serve chunks and what keeps them: pieces of files
 //!   of at most [`CHUNK_MAX`] bytes, named by the BLAKE3 hash of their bytes ([`ChunkId`]), kept and
 //!   sent compressed ([`Stored`]).
+//! - A [`Policy`] chooses what goes when room is needed; [`simulate`] says what each would have saved.
 
 #![forbid(unsafe_code)]
 
+mod policy;
+pub mod simulate;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use policy::{Fingerprint, Item, Limit, ParsePolicyError, Policy, PolicyKind, Residents, Slot};
 pub use store::{
     CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats,
     Stored,

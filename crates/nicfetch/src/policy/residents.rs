@@ -1,0 +1,242 @@
+//! What is in a cache: within its limits, pins kept, the policy asked who goes.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::{Item, Policy, PolicyKind, Slot};
+use crate::Class;
+
+/// Has a hash that is the same in every process, and spread well.
+pub trait Fingerprint {
+    /// Returns it.
+    fn fingerprint(&self) -> u64;
+}
+
+impl Fingerprint for crate::ChunkId {
+    fn fingerprint(&self) -> u64 {
+        // It is a hash already.
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+/// What a cache may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes.
+    pub bytes: u64,
+    /// How many things.
+    pub entries: usize,
+}
+
+impl Limit {
+    /// Returns a limit on bytes, and none but 2^32 on their number.
+    #[must_use]
+    pub const fn bytes(bytes: u64) -> Self {
+        Self {
+            bytes,
+            entries: u32::MAX as usize,
+        }
+    }
+}
+
+/// A resident.
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    value: V,
+    item: Item,
+}
+
+/// Names, with what belongs to each, of all that is in a cache.
+#[derive(Debug)]
+pub struct Residents<K, V> {
+    slots: HashMap<K, Slot>,
+    entries: Vec<Option<Entry<K, V>>>,
+    free: Vec<Slot>,
+    /// How often each is pinned, whether it is here or not. The policy does not know the pinned.
+    pins: HashMap<K, u32>,
+    policy: Box<dyn Policy>,
+    limit: Limit,
+    bytes: u64,
+    pinned_bytes: u64,
+    pinned: usize,
+}
+
+impl<K: Copy + Eq + Hash + Fingerprint, V> Residents<K, V> {
+    /// Returns an empty cache.
+    #[must_use]
+    pub fn new(policy: PolicyKind, limit: Limit) -> Self {
+        Self {
+            slots: HashMap::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            pins: HashMap::new(),
+            policy: policy.build(limit.bytes),
+            limit,
+            bytes: 0,
+            pinned_bytes: 0,
+            pinned: 0,
+        }
+    }
+
+    /// Returns how many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Returns the bytes that they take.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns how many of them are pinned.
+    #[must_use]
+    pub const fn pinned(&self) -> usize {
+        self.pinned
+    }
+
+    /// Returns whether this one is pinned, here or not.
+    #[must_use]
+    pub fn is_pinned(&self, key: &K) -> bool {
+        self.pins.contains_key(key)
+    }
+
+    /// Returns what belongs to `key`, if it is here; this is no use of it.
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<&V> {
+        let entry = self.entries[self.slots.get(key)?.index()].as_ref();
+        entry.map(|entry| &entry.value)
+    }
+
+    /// Returns what belongs to `key`, to change it.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let entry = self.entries[self.slots.get(key)?.index()].as_mut();
+        entry.map(|entry| &mut entry.value)
+    }
+
+    /// Notes a use of `key`, and returns whether it is here.
+    pub fn hit(&mut self, key: &K, class: Class) -> bool {
+        let Some(&slot) = self.slots.get(key) else {
+            return false;
+        };
+        if !self.pins.contains_key(key) {
+            self.policy.hit(slot, class);
+        }
+        true
+    }
+
+    /// Lets in what is not here yet, and hands to `gone` what has to go for it. Returns whether it
+    /// was let in: not if what is pinned leaves too little room, and then nothing goes either.
+    pub fn admit(&mut self, key: K, value: V, item: Item, gone: &mut dyn FnMut(K, V)) -> bool {
+        let bytes = u64::from(item.bytes);
+        let fits = self.pinned_bytes.saturating_add(bytes) <= self.limit.bytes;
+        if !fits || self.pinned >= self.limit.entries || self.slots.contains_key(&key) {
+            return false;
+        }
+        while self.bytes + bytes > self.limit.bytes || self.len() >= self.limit.entries {
+            let Some((key, value)) = self.evict() else {
+                return false;
+            };
+            gone(key, value);
+        }
+        let Some(slot) = self.take_slot() else {
+            return false;
+        };
+        self.bytes += bytes;
+        if self.pins.contains_key(&key) {
+            self.pinned += 1;
+            self.pinned_bytes += bytes;
+        } else {
+            self.policy.insert(slot, item);
+        }
+        self.slots.insert(key, slot);
+        self.entries[slot.index()] = Some(Entry { key, value, item });
+        true
+    }
+
+    /// Has the policy choose one to go.
+    pub fn evict(&mut self) -> Option<(K, V)> {
+        let slot = self.policy.evict()?;
+        self.release(slot)
+    }
+
+    /// Takes one out that is not here any more, pinned or not.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let slot = *self.slots.get(key)?;
+        if self.pins.contains_key(key) {
+            let item = self.entries[slot.index()].as_ref()?.item;
+            self.pinned -= 1;
+            self.pinned_bytes -= u64::from(item.bytes);
+        } else {
+            self.policy.remove(slot);
+        }
+        self.release(slot).map(|(_, value)| value)
+    }
+
+    /// Keeps one from being evicted, also if it comes later. Does nothing beyond as many pins as
+    /// there may be entries.
+    pub fn pin(&mut self, key: K) {
+        if let Some(pins) = self.pins.get_mut(&key) {
+            *pins = pins.saturating_add(1);
+            return;
+        }
+        if self.pins.len() >= self.limit.entries {
+            return;
+        }
+        self.pins.insert(key, 1);
+        if let Some((slot, item)) = self.find(&key) {
+            self.policy.remove(slot);
+            self.pinned += 1;
+            self.pinned_bytes += u64::from(item.bytes);
+        }
+    }
+
+    /// Undoes one pin.
+    pub fn unpin(&mut self, key: &K) {
+        match self.pins.get_mut(key) {
+            None => return,
+            Some(pins) if *pins > 1 => {
+                *pins -= 1;
+                return;
+            }
+            Some(_) => self.pins.remove(key),
+        };
+        if let Some((slot, item)) = self.find(key) {
+            self.pinned -= 1;
+            self.pinned_bytes -= u64::from(item.bytes);
+            self.policy.insert(slot, item);
+        }
+    }
+
+    fn find(&self, key: &K) -> Option<(Slot, Item)> {
+        let slot = *self.slots.get(key)?;
+        let entry = self.entries[slot.index()].as_ref()?;
+        Some((slot, entry.item))
+    }
+
+    fn take_slot(&mut self) -> Option<Slot> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = Slot(u32::try_from(self.entries.len()).ok()?);
+        self.entries.push(None);
+        Some(slot)
+    }
+
+    fn release(&mut self, slot: Slot) -> Option<(K, V)> {
+        let entry = self.entries[slot.index()].take()?;
+        self.slots.remove(&entry.key);
+        self.free.push(slot);
+        self.bytes -= u64::from(entry.item.bytes);
+        Some((entry.key, entry.value))
+    }
+}
