@@ -16,6 +16,6 @@ pub mod testing;
 
 pub use policy::{Fingerprint, Item, Limit, ParsePolicyError, Policy, PolicyKind, Residents, Slot};
 pub use store::{
-    CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats,
-    Stored,
+    CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, DiskStore, GcReport, OpenStoreError,
+    PutError, PutOutcome, SegmentError, StoreConfig, StoreStats, Stored, VerifyReport,
 };

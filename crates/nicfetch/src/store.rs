@@ -4,8 +4,14 @@ use std::io;
 use std::path::PathBuf;
 
 mod chunk;
+mod disk;
+mod format;
+mod segment;
+mod steps;
 
 pub use chunk::{CHUNK_MAX, ChunkError, ChunkId, Codec, Stored};
+pub use disk::{DiskStore, GcReport, OpenStoreError, StoreConfig, VerifyReport};
+pub use format::SegmentError;
 
 /// Why a chunk is put into the store: what nobody asked for yet is the first to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

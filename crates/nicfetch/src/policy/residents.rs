@@ -110,6 +110,13 @@ impl<K: Copy + Eq + Hash + Fingerprint, V> Residents<K, V> {
         self.pins.contains_key(key)
     }
 
+    /// Returns whether one of so many bytes can be let in: what is not pinned can go.
+    #[must_use]
+    pub fn has_room(&self, bytes: u32) -> bool {
+        let bytes = self.pinned_bytes.saturating_add(u64::from(bytes));
+        bytes <= self.limit.bytes && self.pinned < self.limit.entries
+    }
+
     /// Returns what belongs to `key`, if it is here; this is no use of it.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<&V> {
@@ -138,8 +145,7 @@ impl<K: Copy + Eq + Hash + Fingerprint, V> Residents<K, V> {
     /// was let in: not if what is pinned leaves too little room, and then nothing goes either.
     pub fn admit(&mut self, key: K, value: V, item: Item, gone: &mut dyn FnMut(K, V)) -> bool {
         let bytes = u64::from(item.bytes);
-        let fits = self.pinned_bytes.saturating_add(bytes) <= self.limit.bytes;
-        if !fits || self.pinned >= self.limit.entries || self.slots.contains_key(&key) {
+        if !self.has_room(item.bytes) || self.slots.contains_key(&key) {
             return false;
         }
         while self.bytes + bytes > self.limit.bytes || self.len() >= self.limit.entries {

@@ -3,7 +3,7 @@
 use crate::PutError;
 
 /// The name of a chunk: the BLAKE3 hash of its raw bytes.
-pub type ChunkId = blocks::ContentId;
+pub use blocks::ContentId as ChunkId;
 
 /// The most raw bytes of a chunk: at 128 KiB, BLAKE3 and zstd are at their best, and a request is
 /// cheap beside its bytes.

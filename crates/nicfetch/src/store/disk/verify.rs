@@ -1,0 +1,79 @@
+//! Reading all of it, to find rot before somebody waits for it.
+
+use std::ops::ControlFlow;
+
+use super::{ChunkId, DiskStore, Place};
+
+/// Damaged chunks that a report names; it counts all.
+const NAMED_MAX: usize = 100;
+
+/// What [`DiskStore::verify`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Chunks that were read.
+    pub chunks: u64,
+    /// Bytes that they stand for.
+    pub raw_bytes: u64,
+    /// How many were damaged, and are gone.
+    pub damaged: u64,
+    /// The first hundred of these.
+    pub named: Vec<ChunkId>,
+    /// Whether it was stopped.
+    pub stopped: bool,
+}
+
+impl DiskStore {
+    /// Reads every chunk, decompresses it, and compares it with its id; what differs is forgotten.
+    /// Gets and puts go on meanwhile. Tells `watch` the raw bytes of each chunk, and stops when that
+    /// says so.
+    pub fn verify(&self, watch: &mut dyn FnMut(u64) -> ControlFlow<()>) -> VerifyReport {
+        let mut report = VerifyReport::default();
+        let numbers: Vec<u64> = self.state.lock().segments.keys().copied().collect();
+        for number in numbers {
+            for (id, place) in self.live_in(number) {
+                if watch(u64::from(place.raw_len)).is_break() {
+                    report.stopped = true;
+                    return report;
+                }
+                self.check(&id, &place, &mut report);
+            }
+        }
+        report
+    }
+
+    /// Returns what lives in a segment, in the order in which it lies.
+    fn live_in(&self, number: u64) -> Vec<(ChunkId, Place)> {
+        // Compacted away since: whoever copied it read it.
+        let Some(segment) = self.segment(number) else {
+            return Vec::new();
+        };
+        let lines = match segment.contents() {
+            Ok(contents) => contents.lines,
+            Err(error) => {
+                log::warn!("cannot read segment {number:016x}: {error}");
+                Vec::new()
+            }
+        };
+        let state = self.state.lock();
+        let places = lines.iter().map(|line| (line.id, Place::new(number, line)));
+        let lives = |(id, place): &(ChunkId, Place)| state.residents.get(id) == Some(place);
+        places.filter(lives).collect()
+    }
+
+    fn check(&self, id: &ChunkId, place: &Place, report: &mut VerifyReport) {
+        let Some(segment) = self.segment(place.number) else {
+            return;
+        };
+        report.chunks += 1;
+        report.raw_bytes += u64::from(place.raw_len);
+        let stored = segment.read(&place.line(*id));
+        if stored.is_some_and(|stored| stored.open(id).is_ok()) {
+            return;
+        }
+        self.lose(id, place);
+        report.damaged += 1;
+        if report.named.len() < NAMED_MAX {
+            report.named.push(*id);
+        }
+    }
+}
