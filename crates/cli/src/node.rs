@@ -16,6 +16,7 @@ mod guard;
 mod instance;
 mod keep;
 mod learn;
+pub(crate) mod left;
 mod make;
 #[cfg(test)]
 pub(crate) mod memory;

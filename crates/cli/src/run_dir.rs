@@ -54,7 +54,7 @@ pub(crate) struct MountRecord {
 }
 
 /// The directory itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunDir(PathBuf);
 
 /// The right to change what the run directory says of who serves where, until it is dropped.

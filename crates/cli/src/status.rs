@@ -18,6 +18,9 @@ use crate::size::Size;
 /// A daemon answers from counters; one that takes longer is stuck, and is shown as such.
 const DEADLINE: Duration = Duration::from_secs(2);
 
+/// How many changed files are named; the others are counted.
+const CHANGED_NAMED: usize = 8;
+
 /// One mount at one moment. Byte counts and request counts are since it was mounted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MountStatus {
@@ -40,7 +43,7 @@ pub(crate) struct MountStatus {
 }
 
 /// The boot image of a mount.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct BootStatus {
     /// Its name.
     pub(crate) image: String,
@@ -52,6 +55,15 @@ pub(crate) struct BootStatus {
     pub(crate) stale_blocks: u64,
     /// Files dropped for that reason.
     pub(crate) stale_files: u64,
+    /// Some of them, each with what changed.
+    #[serde(default)]
+    pub(crate) changed: Vec<String>,
+    /// Names in the source that the recording does not know.
+    #[serde(default)]
+    pub(crate) names_added: u64,
+    /// Names that the recording knows and the source no longer has.
+    #[serde(default)]
+    pub(crate) names_removed: u64,
     /// Reads that met damaged data and went to the source instead.
     pub(crate) damaged: u64,
     /// Pages brought into the page cache.
@@ -114,12 +126,19 @@ impl BootStatus {
     #[must_use]
     pub(crate) fn of(name: &str, image: &Attached, counters: &Counters, prewarm: &str) -> Self {
         let (report, counts) = (image.report(), image.counts());
+        let changed = report.dropped.iter().take(CHANGED_NAMED).map(|file| {
+            let path = String::from_utf8_lossy(&file.path);
+            format!("{path}: {}", file.reason)
+        });
         Self {
             image: name.to_owned(),
             content: image.image().info().id.to_string(),
             blocks: image.plan().block_count(),
             stale_blocks: report.blocks_dropped,
             stale_files: report.dropped.len() as u64,
+            changed: changed.collect(),
+            names_added: report.names_added,
+            names_removed: report.names_removed,
             damaged: counts.damaged_reads + counts.failed_reads,
             injected_pages: counters.injected_pages,
             evicted_pages: counters.evicted_pages,

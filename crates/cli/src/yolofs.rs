@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
-pub(crate) use daemon::allow_many_files;
+pub(crate) use daemon::{allow_many_files, files_for_each_of};
 pub(crate) use docker::served_layers;
 pub(crate) use mount::{BootChoice, ModeArg};
 pub(crate) use snapshotter::all_snapshotters;

@@ -96,6 +96,11 @@ impl NodeClient {
         self.ask(Pace::Look, Method::GET, "/v1/mounts", &NOTHING)
     }
 
+    pub(crate) fn mount(&self, id: &str) -> Result<MountView, CallError> {
+        let path = format!("/v1/mounts/{id}");
+        self.ask(Pace::Look, Method::GET, &path, &NOTHING)
+    }
+
     pub(crate) fn make(&self, spec: &MountSpec) -> Result<Made, CallError> {
         let received = self.send(Pace::Change, Method::POST, "/v1/mounts", Some(spec))?;
         Ok(Made {

@@ -81,6 +81,25 @@ pub(crate) struct Wish {
     pub(crate) spec: MountSpec,
 }
 
+/// Where instances are, in the run directory.
+const INSTANCES: &str = "node";
+
+/// Returns the instances in a run directory, for those who are not its node: none if it never had
+/// one.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub(crate) fn instances_in(run_dir: &Path) -> anyhow::Result<Found<Instance>> {
+    let dir = run_dir.join(INSTANCES);
+    if !dir.exists() {
+        return Ok(Found {
+            records: Vec::new(),
+            damaged: Vec::new(),
+        });
+    }
+    read(&dir)
+}
+
 /// What was found in a directory of records.
 #[derive(Debug)]
 pub(crate) struct Found<T> {
@@ -104,7 +123,7 @@ impl Records {
     /// If they cannot be made.
     pub(crate) fn open(run_dir: &Path, state_dir: &Path) -> anyhow::Result<Self> {
         let records = Self {
-            instances: run_dir.join("node"),
+            instances: run_dir.join(INSTANCES),
             wishes: state_dir.join("mounts"),
         };
         private_dir(&records.instances)?;

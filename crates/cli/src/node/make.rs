@@ -22,6 +22,8 @@ use super::wire::HelloBytes;
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long an unmount waits for the end of the file system, when nobody uses it any more.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits if somebody may go on using it.
+const LAZY_END_PATIENCE: Duration = Duration::from_millis(200);
 
 impl Owner {
     /// Makes a mount, or finds that it is there.
@@ -53,7 +55,7 @@ impl Owner {
                 )));
             }
             // The wish may have been lost with a disk that was full.
-            self.records.wish(id, spec)?;
+            self.wish(id, spec)?;
             let mount = self.view_of(&mount);
             return Ok(Made { mount, new: false });
         }
@@ -72,7 +74,7 @@ impl Owner {
         let mount = self.create(id, spec)?;
         let served = self
             .serve_first(&mount)
-            .and_then(|()| Ok(self.records.wish(id, spec)?));
+            .and_then(|()| Ok(self.wish(id, spec)?));
         if let Err(error) = served {
             self.undo(&mount);
             return Err(error);
@@ -80,6 +82,17 @@ impl Owner {
         self.unrestored.remove(id);
         let mount = self.view_of(&mount);
         Ok(Made { mount, new: true })
+    }
+
+    /// Has a mount made again after a reboot, if that is what was asked for.
+    ///
+    /// # Errors
+    /// If the state directory cannot be written.
+    pub(super) fn wish(&self, id: &str, spec: &MountSpec) -> anyhow::Result<()> {
+        if spec.lasting {
+            self.records.wish(id, spec)?;
+        }
+        Ok(())
     }
 
     /// Returns the mount that is visible at a place. What turns out to be gone, or was given up,
@@ -103,7 +116,12 @@ impl Owner {
     /// Makes a mount that nobody serves yet. Whatever fails leaves nothing behind.
     fn create(&self, id: &str, spec: &MountSpec) -> Result<Arc<Owned>, NodeError> {
         // Opened before the mount covers it: a mount may lie over its own source.
-        let source = SourceRoot::open(&spec.source)
+        let source = if spec.plain {
+            SourceRoot::open_plain(&spec.source)
+        } else {
+            SourceRoot::open(&spec.source)
+        };
+        let source = source
             .map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
         let source = std::os::fd::AsFd::as_fd(&source)
             .try_clone_to_owned()
@@ -113,6 +131,11 @@ impl Owner {
             None => spec.source.to_string_lossy().into_owned(),
         };
         let (connection, detached) = Connection::open(&label).context("mounting")?;
+        if spec.suid_dev {
+            detached
+                .honour_privileges()
+                .context("honouring the privileges of files")?;
+        }
         let (visible, private) =
             Visible::attach(detached, &spec.mountpoint).map_err(|error| match error {
                 MountError::Target { .. } => {
@@ -234,7 +257,11 @@ impl Owner {
                 _ => NodeError::Failed(error.into()),
             })?;
         self.let_go(mount);
-        if ended_within(mount, END_PATIENCE) {
+        let patience = match busy {
+            Busy::Wait => END_PATIENCE,
+            Busy::Lazy => LAZY_END_PATIENCE,
+        };
+        if ended_within(mount, patience) {
             self.forget(mount);
         }
         Ok(())

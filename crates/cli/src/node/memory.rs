@@ -119,6 +119,9 @@ fn boot(choice: &BootChoice) -> Option<BootStatus> {
         blocks: 484,
         stale_blocks: 0,
         stale_files: 0,
+        changed: Vec::new(),
+        names_added: 0,
+        names_removed: 0,
         damaged: 0,
         injected_pages: 484,
         evicted_pages: 0,
@@ -152,6 +155,7 @@ fn view_of(spec: &MountSpec) -> MountView {
         last_gap_ms: None,
         error: None,
         auto: spec.auto,
+        label: spec.label.clone(),
     }
 }
 

@@ -370,6 +370,7 @@ impl Owned {
             last_gap_ms: state.last_gap.map(millis),
             error,
             auto: state.spec.auto,
+            label: state.spec.label.clone(),
         }
     }
 }

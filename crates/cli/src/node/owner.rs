@@ -14,7 +14,7 @@ use super::control::{Made, NodeControl, NodeError};
 use super::instance::Records;
 use super::keep::Keep;
 use super::owned::{Owned, Service};
-use super::probe::{Heard, ask_all};
+use super::probe::{Heard, ask_about, ask_all};
 use super::restore::Unrestored;
 use super::spec::MountSpec;
 use super::turns::Turns;
@@ -193,7 +193,7 @@ impl Owner {
             Service::By(worker) if worker.answers() => vec![worker],
             _ => Vec::new(),
         };
-        let (mut heard, _) = ask_all(&worker, TELL);
+        let (mut heard, _) = ask_about(&worker, Some(&mount.key), TELL);
         mount.view(heard.remove(&mount.key))
     }
 
@@ -292,7 +292,7 @@ impl NodeControl for Owner {
         };
         mount.set_spec(spec.clone());
         self.record(&mount);
-        self.records.wish(&mount.id, &spec)?;
+        self.wish(&mount.id, &spec)?;
         Ok(self.view_of(&mount))
     }
 

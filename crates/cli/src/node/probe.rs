@@ -23,7 +23,19 @@ pub(crate) type Heard = HashMap<String, MountStatus>;
 
 /// Asks all of them at once, and returns what came back in time, with those that did not answer.
 pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Heard, Vec<Arc<Worker>>) {
-    let ask = |worker: &Arc<Worker>| match worker.ask(&Question::Status, patience) {
+    ask_about(workers, None, patience)
+}
+
+/// The same, about one mount if `key` names one.
+pub(crate) fn ask_about(
+    workers: &[Arc<Worker>],
+    key: Option<&str>,
+    patience: Duration,
+) -> (Heard, Vec<Arc<Worker>>) {
+    let question = Question::Status {
+        id: key.map(str::to_owned),
+    };
+    let ask = |worker: &Arc<Worker>| match worker.ask(&question, patience) {
         Ok(Answer::Status(status)) => Some(status.mounts),
         Ok(other) => {
             log::warn!("a worker answered another question: {other:?}");

@@ -92,6 +92,7 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
         last_gap_ms: None,
         error: Some(format!("not mounted yet, and tried again: {why}")),
         auto: spec.auto,
+        label: spec.label.clone(),
     }
 }
 

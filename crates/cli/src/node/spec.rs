@@ -41,6 +41,17 @@ pub(crate) struct MountSpec {
     /// Whether boots that drift from their recording are learned from.
     #[serde(default)]
     pub(crate) auto: bool,
+    /// Whether set-user-id bits and devices of the source count.
+    #[serde(default)]
+    pub(crate) suid_dev: bool,
+    /// Whether the source is opened below whatever is mounted over it: for those who mount over
+    /// the source itself, where others do, too.
+    #[serde(default)]
+    pub(crate) plain: bool,
+    /// Whether it is a wish, and made again after a reboot. Who asks for a mount that is none
+    /// asks again himself.
+    #[serde(default = "yes")]
+    pub(crate) lasting: bool,
     /// What the mount table shows as its source; the source's path if absent.
     #[serde(default)]
     pub(crate) label: Option<String>,

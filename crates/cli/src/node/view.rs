@@ -57,6 +57,9 @@ pub(crate) struct MountView {
     pub(crate) error: Option<String>,
     /// Whether boots that drift are learned from.
     pub(crate) auto: bool,
+    /// What the mount table shows as its source, if not the source's path.
+    #[serde(default)]
+    pub(crate) label: Option<String>,
 }
 
 /// What a drain did.

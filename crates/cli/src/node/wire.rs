@@ -50,8 +50,12 @@ pub(crate) enum Question {
     /// Serve this mount from now on; [`Handed`] travels beside the question. Answered when it is
     /// served.
     Adopt(Box<Adoption>),
-    /// How are all mounts? Answered from counters, at once.
-    Status,
+    /// How are the mounts? Answered from counters, at once.
+    Status {
+        /// Only this one; all if absent.
+        #[serde(default)]
+        id: Option<String>,
+    },
     /// Bring the boot image of a mount into its page cache, and answer when that is done.
     Prewarm {
         /// The mount.
@@ -430,7 +434,7 @@ mod tests {
         let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let said = |pid| {
             let patience = Duration::from_millis(50);
-            let error = ask((pid, &path), &Question::Status, &[], patience).unwrap_err();
+            let error = ask((pid, &path), &Question::Status { id: None }, &[], patience).unwrap_err();
             format!("{error:#}")
         };
         let waited = said(std::process::id());

@@ -326,7 +326,7 @@ impl Pool {
     /// If it cannot.
     pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
         let worker = self.start(program, true)?;
-        let answer = worker.ask(&Question::Status, START);
+        let answer = worker.ask(&Question::Status { id: None }, START);
         worker.kill();
         let _cause = worker.wait();
         let _gone = std::fs::remove_file(&worker.socket);

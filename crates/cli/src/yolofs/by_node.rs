@@ -55,6 +55,9 @@ fn spec(args: &MountArgs, store: &StoreArgs, mountpoint: &Path) -> anyhow::Resul
         },
         threads: args.threads,
         auto: args.auto,
+        suid_dev: args.suid_dev,
+        plain: false,
+        lasting: true,
         label: None,
     })
 }

@@ -150,6 +150,14 @@ pub(crate) fn allow_many_files() {
     }
 }
 
+/// Returns how many files of one of so many mounts a prewarm may hold: half of the descriptors of
+/// this process are for that. The kernel may drop what is not held, which costs speed only; a
+/// process without descriptors left could serve nothing more.
+pub(crate) fn files_for_each_of(mounts: u64) -> u64 {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    files / 2 / mounts
+}
+
 /// Clears what an earlier daemon left at this place when it crashed.
 fn clear_dead(run_dir: &RunDir, mountpoint: &Path, turn: &Turn) -> anyhow::Result<()> {
     let Some(record) = run_dir.find(mountpoint)? else {

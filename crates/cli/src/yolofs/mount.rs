@@ -210,7 +210,6 @@ impl MountArgs {
     /// Whether what is asked for needs a daemon of its own.
     fn is_standalone(&self) -> bool {
         self.standalone
-            || self.suid_dev
             || self.source_deadline != SOURCE_DEADLINE
             || self.foreground
             || self.record.is_some()

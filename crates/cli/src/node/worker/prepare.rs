@@ -72,8 +72,8 @@ pub(super) struct Prepared {
 /// Prepares a mount. `told` says whether the kernel was answered by an earlier worker: then the
 /// names are those that it knows, and a boot image that is gone costs speed only.
 pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<Prepared, Refusal> {
-    let (root, tree) = names_of(spec, handed, told)?;
-    let boot = match open_boot(spec, &spec.boot, &root, &tree) {
+    let (root, scanned) = names_of(spec, handed, told)?;
+    let boot = match open_boot(spec, &spec.boot, &root, &scanned) {
         Ok(boot) => boot,
         Err(refusal) if told => {
             let place = spec.mountpoint.display();
@@ -81,6 +81,14 @@ pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<P
             None
         }
         Err(refusal) => return Err(refusal),
+    };
+    // Mostly the two trees are equal. One of them is enough then: the trees are most of what a mount
+    // takes of memory.
+    let tree = match &boot {
+        Some(boot) if **boot.image.image().tree() == *scanned => {
+            Arc::clone(boot.image.image().tree())
+        }
+        _ => scanned,
     };
     let boot_place = Arc::new(SwapCache::new(boot.map(Arc::new)));
     let reader = DirSource::new(Arc::clone(&root), Arc::clone(&tree) as _);

@@ -16,9 +16,11 @@ use super::prewarm::Prewarm;
 use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
+use crate::node::workers::SHARED_BY;
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::yolofs::BootChoice;
 use crate::yolofs::assemble::mode_name;
+use crate::yolofs::files_for_each_of;
 
 /// One block in so many is held back from the page cache of a mount that is learned from: some
 /// thirty of a usual boot image, each of which costs a boot one request.
@@ -140,6 +142,7 @@ impl Served {
             lock,
             budget_bytes: budget,
             hold_back,
+            max_pins: Some(files_for_each_of(SHARED_BY as u64)),
             ..PrewarmOptions::default()
         };
         self.prewarm.run(&self.serving, boot, options)

@@ -79,9 +79,9 @@ impl Desk {
                     let hello = self.shelf.adopt(*adoption, handed)?;
                     Answer::Adopted { hello }
                 }
-                Question::Status => Answer::Status(WorkerStatus {
+                Question::Status { id } => Answer::Status(WorkerStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
-                    mounts: self.shelf.status(),
+                    mounts: self.shelf.status(id.as_deref()),
                 }),
                 Question::Prewarm { id, budget_bytes } => {
                     Answer::Prewarmed(self.shelf.get(&id)?.prewarm(budget_bytes)?)

@@ -111,11 +111,14 @@ impl Shelf {
         drop(over);
     }
 
-    /// Returns the status of all mounts whose session is not over.
-    pub(super) fn status(&self) -> Vec<MountStatus> {
+    /// Returns the status of all mounts whose session is not over, or of one of them.
+    pub(super) fn status(&self, only: Option<&str>) -> Vec<MountStatus> {
         let served: Vec<Arc<Served>> = {
             let slots = self.slots.lock();
-            let served = slots.values().filter_map(|slot| match slot {
+            let asked = slots
+                .iter()
+                .filter(|(id, _)| only.is_none_or(|only| only == *id));
+            let served = asked.filter_map(|(_, slot)| match slot {
                 Slot::Served(served) => Some(Arc::clone(served)),
                 Slot::Taken => None,
             });

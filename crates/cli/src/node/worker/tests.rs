@@ -224,7 +224,7 @@ impl Worker {
     }
 
     fn status(&self) -> WorkerStatus {
-        match self.ask(&Question::Status) {
+        match self.ask(&Question::Status { id: None }) {
             Answer::Status(status) => status,
             other => panic!("{other:?}"),
         }
