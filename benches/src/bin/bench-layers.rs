@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use bootimg::{
 use clap::Parser;
 use localfs::{DirSource, SourceRoot, scan};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 /// How long attaching, and warming what was attached, may take.
@@ -41,6 +43,9 @@ struct Args {
     /// How often to attach and detach
     #[arg(long, default_value_t = 7)]
     rounds: u32,
+    /// Have a node service serve the layers; its processes are weighed, too
+    #[arg(long)]
+    node: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -59,6 +64,7 @@ fn main() -> anyhow::Result<()> {
         home: home.path().canonicalize()?,
     };
     rig.make(&args).context("making images and layers")?;
+    let _node = args.node.then(|| rig.start_node()).transpose()?;
     let mut samples = Vec::new();
     for round in 0..args.rounds {
         let sample = rig
@@ -76,6 +82,7 @@ fn main() -> anyhow::Result<()> {
         "layers": args.layers,
         "images": args.images,
         "files_per_layer": args.files,
+        "node": args.node,
         "attach_ms_median": median("attach_ms"),
         "private_kib_median": median("private_kib"),
         "samples": samples,
@@ -159,11 +166,17 @@ impl Rig {
         Ok(dir)
     }
 
-    fn yolofs(&self, args: &[&str]) -> Command {
+    fn yolofs(&self) -> Command {
         let mut command = Command::new(&self.yolofs);
         command
             .env("YOLOFS_STORE", self.store())
-            .env("YOLOFS_RUN_DIR", self.home.join("run"))
+            .env("YOLOFS_RUN_DIR", self.home.join("run"));
+        command
+    }
+
+    fn docker(&self, args: &[&str]) -> Command {
+        let mut command = self.yolofs();
+        command
             .arg("docker")
             .args(args)
             .arg("--data-root")
@@ -172,10 +185,41 @@ impl Rig {
     }
 
     fn ask(&self, args: &[&str]) -> anyhow::Result<Value> {
-        let output = self.yolofs(args).arg("--json").output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "yolofs docker {args:?}: {said}");
-        Ok(serde_json::from_slice(&output.stdout)?)
+        answer(self.docker(args).arg("--json"))
+    }
+
+    /// Starts a node service, and waits until it answers.
+    fn start_node(&self) -> anyhow::Result<Node<'_>> {
+        let mut command = self.yolofs();
+        let state = self.home.join("state");
+        command.arg("node").arg("--state-dir").arg(state);
+        let keeper = command
+            .env_remove("NOTIFY_SOCKET")
+            .spawn()
+            .context("starting the node")?;
+        let node = Node { rig: self, keeper };
+        let start = Instant::now();
+        while self.node_status().is_err() {
+            ensure!(start.elapsed() < DEADLINE, "the node does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(node)
+    }
+
+    fn node_status(&self) -> anyhow::Result<Value> {
+        answer(self.yolofs().args(["node", "status", "--json"]))
+    }
+
+    /// The processes that take part: the daemon for Docker, and those of the node.
+    fn processes(&self, daemon: u64, args: &Args) -> anyhow::Result<Vec<u64>> {
+        let mut processes = vec![daemon];
+        if args.node {
+            let node = self.node_status()?;
+            let workers = node["workers"].as_array().into_iter().flatten();
+            processes.extend(workers.filter_map(|worker| worker["pid"].as_u64()));
+            processes.extend(node["pid"].as_u64());
+        }
+        Ok(processes)
     }
 
     /// Attaches everything, waits until it is warm, weighs the process, and detaches.
@@ -191,7 +235,11 @@ impl Rig {
             served(&status)
         );
         let pid = status["pid"].as_u64().context("the daemon has a pid")?;
-        let first_kib = private_kib(pid)?;
+        let weigh = || -> anyhow::Result<u64> {
+            let processes = self.processes(pid, args)?;
+            processes.into_iter().map(private_kib).sum()
+        };
+        let first_kib = weigh()?;
         let warm = |status: &Value| {
             let layers = status["layers"].as_array().into_iter().flatten();
             layers
@@ -207,7 +255,7 @@ impl Rig {
             "attach_ms": attach_ms,
             "warm_ms": start.elapsed().as_millis(),
             "private_kib_when_attached": first_kib,
-            "private_kib": private_kib(pid)?,
+            "private_kib": weigh()?,
         });
         self.ask(&["detach", "--all"])?;
         let process = PathBuf::from(format!("/proc/{pid}"));
@@ -222,9 +270,40 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         // After a failure; otherwise nothing is attached.
-        let _detached = self.yolofs(&["detach", "--all"]).output();
+        let _detached = self.docker(&["detach", "--all"]).output();
         let _unmounted = umount2(&self.data_root(), MntFlags::MNT_DETACH);
     }
+}
+
+/// A running node service; ended with its workers when it is dropped.
+struct Node<'a> {
+    rig: &'a Rig,
+    keeper: Child,
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        let _drained = self.rig.yolofs().args(["node", "drain"]).output();
+        let workers = self.rig.node_status().unwrap_or_default();
+        // Its workers would end by themselves some time later.
+        let workers = workers["workers"].as_array().into_iter().flatten();
+        let pids = workers.filter_map(|worker| i32::try_from(worker["pid"].as_u64()?).ok());
+        if let Ok(keeper) = i32::try_from(self.keeper.id()) {
+            let _asked = kill(Pid::from_raw(keeper), Signal::SIGTERM);
+            let _ended = self.keeper.wait();
+        }
+        for pid in pids {
+            let _gone = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
+/// Runs a command of yolofs, and returns what it printed.
+fn answer(command: &mut Command) -> anyhow::Result<Value> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {said}");
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 /// Gives a layer a boot image with all that is in it, at its place.
