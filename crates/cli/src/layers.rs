@@ -1,26 +1,38 @@
 //! The layers of container images, each a source with a boot image and a mount of its own.
 //!
-//! [`LayerServer`] serves many of them from one process: whoever knows an engine says which layer
-//! lies where, and the server scans it, binds its boot image to the place, mounts it, and brings
-//! the boot image into the page cache behind the engine's back.
+//! A [`LayerServer`] serves many of them: whoever knows an engine says which layer lies where, and
+//! the server binds its boot image to the place, mounts it, and has the boot image brought into the
+//! page cache behind the engine's back. Where a node service runs, it owns the mounts, which then
+//! outlive whoever asked for them; elsewhere the process that asks serves them itself.
 
 pub(crate) mod bind;
+mod by_node;
 pub(crate) mod keep;
+mod own;
 mod recorded;
 mod served;
-mod server;
 mod status;
 #[cfg(test)]
 mod tests;
 mod warm;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use blocks::Digest;
+use bootimg::Store;
+use serde::{Deserialize, Serialize};
 
+use crate::interrupt::Interrupt;
+use crate::mount_table::labelled;
+use crate::node::client::{CallError, NodeClient};
+use crate::node::left::living_mounts;
+use crate::run_dir::{MOUNT_KIND, RunDir};
+use by_node::NodeServer;
+use own::OwnServer;
 pub(crate) use recorded::RecordedLayer;
-pub(crate) use server::{Attach, LayerServer};
 pub(crate) use status::{LayerStatus, layers_text};
+use warm::Hold;
 
 /// Which layer lies where, and where it is to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,4 +46,108 @@ pub(crate) struct LayerPlace {
     /// What the mount table shows as its source, so that its kind is known even when nobody
     /// serves it any more.
     pub(crate) label: String,
+}
+
+/// What became of a layer that was to be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attach {
+    /// It is served from now on.
+    Attached,
+    /// It was served already.
+    Already,
+    /// The store has no boot image of it: nothing was mounted.
+    Unknown,
+}
+
+/// Who serves the layers that a service has attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ServedBy {
+    /// The service's own process: mounts end with it.
+    #[default]
+    Service,
+    /// The node service: mounts stay when the service ends, and when it is killed.
+    Node,
+}
+
+/// Serves layers of container images, many at a time. Any thread may ask.
+pub(crate) trait LayerServer: Send + Sync + std::fmt::Debug {
+    /// Returns who serves them.
+    fn served_by(&self) -> ServedBy;
+
+    /// Returns the store of boot images.
+    fn store(&self) -> &Store;
+
+    /// Serves a layer from its boot image, if the store has one, and warms it in the background.
+    /// One that is served from an older boot image is served from the newer one from then on.
+    ///
+    /// # Errors
+    /// If it cannot be opened, scanned or mounted, or its boot image cannot be bound.
+    fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach>;
+
+    /// Stops to serve what is mounted on `target`; nothing there is fine. Who uses it is served
+    /// until he lets go.
+    ///
+    /// # Errors
+    /// If another mount lies on top of it.
+    fn detach(&self, target: &Path) -> anyhow::Result<()>;
+
+    /// Stops to serve everything; what cannot be unmounted is logged. What somebody has mounted
+    /// something over, such as a recorder, is served until that is gone: call it again then.
+    fn detach_all(&self);
+
+    /// Returns where layers are served, visibly.
+    fn targets(&self) -> Vec<PathBuf>;
+
+    /// Returns where layers are served and are to be attached all the same: the store has a newer
+    /// boot image by now, or a former process has attached them.
+    fn outdated(&self) -> BTreeSet<PathBuf>;
+
+    /// Returns whether a layer is served on `target`.
+    fn serves(&self, target: &Path) -> bool;
+
+    /// Returns how many layers were detached while somebody used them, who still does and would
+    /// miss this process.
+    fn leaving(&self) -> usize;
+
+    /// Returns how many mounts somebody else has unmounted so far: Docker does when it ends, and
+    /// when it removes a layer.
+    fn lost(&self) -> u64;
+
+    /// Returns the status of all layers.
+    fn status(&self) -> Vec<LayerStatus>;
+
+    /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
+    /// them all served first.
+    fn hold_warming(&self) -> Option<Hold>;
+}
+
+/// Returns who serves the layers of a service whose mounts have this label: the node, if one
+/// answers, or if mounts of the node are there, which will answer again; otherwise this process.
+/// `interrupt` ends what takes long.
+///
+/// # Errors
+/// If the list of mounts or the node's records cannot be read, or no threads can be had.
+pub(crate) fn server(
+    store: Store,
+    label: &str,
+    run_dir: &RunDir,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Box<dyn LayerServer>> {
+    let node = NodeClient::of(run_dir);
+    let is_there = match node.node() {
+        Err(CallError::Nobody(_)) => {
+            let living = living_mounts(run_dir)?;
+            labelled(MOUNT_KIND, label)?
+                .iter()
+                .any(|mountpoint| living.contains(mountpoint))
+        }
+        _ => true,
+    };
+    if is_there {
+        log::info!("layers are served by the node");
+        return Ok(Box::new(NodeServer::new(store, label, node, interrupt)?));
+    }
+    log::info!("no node service runs: layers are served by this process, and end with it");
+    Ok(Box::new(OwnServer::new(store, interrupt.clone())?))
 }

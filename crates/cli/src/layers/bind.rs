@@ -11,6 +11,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use blocks::{Digest, FileId};
 use bootimg::{Image, ImageId, Store};
+use localfs::SourceRoot;
+use nix::sys::stat::fstat;
 
 use super::keep::{About, write};
 use crate::interrupt::Interrupt;
@@ -27,7 +29,7 @@ pub(crate) fn bind(
     layer: &Digest,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Arc<Image>>> {
-    if let Some(image) = recorded_here(store, source, layer)? {
+    if let Some(image) = recorded_here(store, &source.root, layer)? {
         return Ok(Some(image));
     }
     let Some(hint) = hint(store, source, layer)? else {
@@ -77,13 +79,15 @@ pub(crate) fn bind(
 /// If the store cannot be read.
 pub(super) fn recorded_here(
     store: &Store,
-    source: &Source,
+    root: &SourceRoot,
     layer: &Digest,
 ) -> anyhow::Result<Option<Arc<Image>>> {
-    let id = store.layer_at(layer, source.root.id());
+    let id = store.layer_at(layer, root.id());
     let id = id.context("looking for the boot image of a layer")?;
-    let image = id.and_then(|id| open(store, &id, layer));
-    Ok(image.filter(|image| is_of(image, source)))
+    match id.and_then(|id| open(store, &id, layer)) {
+        Some(image) if is_of(&image, root)? => Ok(Some(image)),
+        _ => Ok(None),
+    }
 }
 
 /// Returns what was recorded of the layer elsewhere, or in a directory that stood here before.
@@ -103,13 +107,14 @@ fn hint(store: &Store, source: &Source, layer: &Digest) -> anyhow::Result<Option
 
 /// Whether the image's source is the directory that stands at its path now: an engine that
 /// unpacks the layer again makes new inodes.
-fn is_of(image: &Image, source: &Source) -> bool {
-    let root = |tree: &blocks::Tree| tree.inode(FileId::ROOT).map(|root| root.attr.source_inode);
-    root(image.tree()) == root(&source.tree)
+pub(super) fn is_of(image: &Image, root: &SourceRoot) -> anyhow::Result<bool> {
+    let recorded = image.tree().inode(FileId::ROOT);
+    let now = fstat(root).context("looking at the directory of a layer")?;
+    Ok(recorded.is_some_and(|dir| dir.attr.source_inode == now.st_ino))
 }
 
 /// Opens an image. One that cannot be used costs speed only: it is logged.
-fn open(store: &Store, id: &ImageId, layer: &Digest) -> Option<Arc<Image>> {
+pub(super) fn open(store: &Store, id: &ImageId, layer: &Digest) -> Option<Arc<Image>> {
     match store.open_image(id) {
         Ok(image) => Some(Arc::new(image)),
         Err(error) => {

@@ -70,7 +70,7 @@ pub(crate) fn keep_layer(
         return Ok(None);
     }
     let before = match earlier {
-        Earlier::United => super::bind::recorded_here(store, source, layer)?,
+        Earlier::United => super::bind::recorded_here(store, &source.root, layer)?,
         Earlier::Forgotten => None,
     };
     let reader = source.reader();

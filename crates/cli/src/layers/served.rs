@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use blocks::{CachedSource, Digest};
 use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, TimedSource};
-use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use yolofs::{
     Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, Privileges,
@@ -19,6 +18,7 @@ use yolofs::{
 use super::LayerPlace;
 use crate::mount_table::needs_root;
 use crate::source::{Source, space_within};
+use crate::yolofs::files_for_each_of;
 
 /// How long users of a mount may take to let go of it.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -26,9 +26,8 @@ const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
 /// Most files that a prewarm of one layer holds by descriptors: a boot touches some hundred files
 /// of a layer.
 const PINS_MAX: u64 = 2048;
-/// The part of its descriptors that the process has for one layer: half of them for as many layers
-/// as a node with a hundred images has, the rest for whatever else it opens.
-const PINS_SHARE: u64 = 1024;
+/// As many layers as a node with a hundred images has share the descriptors for that.
+const PINS_SHARED_BY: u64 = 512;
 
 /// The source of a layer: what the boot image has not, the directory has.
 type Cached = CachedSource<Arc<Attached>, Arc<TimedSource<DirSource>>>;
@@ -103,7 +102,7 @@ impl Served {
         *self.prewarm.lock() = "running";
         let options = PrewarmOptions {
             cancel: Some(&self.cancel),
-            max_pins: Some(pins()),
+            max_pins: Some(files_for_each_of(PINS_SHARED_BY).min(PINS_MAX)),
             ..PrewarmOptions::default()
         };
         let result = self
@@ -130,10 +129,10 @@ impl Served {
     /// Takes the mount away; users that remain are served until the last of them lets go.
     ///
     /// # Errors
-    /// If it is in use and that was not to be, or another mount lies on top of it.
-    pub(super) fn unmount(&self, busy: Busy) -> anyhow::Result<()> {
+    /// If another mount lies on top of it.
+    pub(super) fn unmount(&self) -> anyhow::Result<()> {
         self.cancel_prewarm();
-        self.mount.unmount(busy, UMOUNT_PATIENCE)?;
+        self.mount.unmount(Busy::Lazy, UMOUNT_PATIENCE)?;
         Ok(())
     }
 
@@ -141,13 +140,6 @@ impl Served {
     pub(super) fn is_over(&self) -> bool {
         self.mount.wait_for_users(Duration::ZERO)
     }
-}
-
-/// How many files of a layer are held. The kernel may drop what is not, which costs speed only; a
-/// process without descriptors left could attach nothing more.
-fn pins() -> u64 {
-    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    (files / PINS_SHARE).min(PINS_MAX)
 }
 
 /// Mounts a layer's file system.

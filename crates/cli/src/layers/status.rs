@@ -10,9 +10,6 @@ use crate::output::{count, percent, table};
 use crate::size::Size;
 use crate::status::{BootStatus, ServedStatus};
 
-/// How many changed files are named; the others are counted.
-const CHANGED_NAMED: usize = 8;
-
 /// A layer at one moment. Counts are since it was attached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LayerStatus {
@@ -34,25 +31,42 @@ pub(crate) struct LayerStatus {
     pub(crate) served: ServedStatus,
 }
 
+impl LayerStatus {
+    /// Returns the status of a layer in this state.
+    pub(super) fn of(
+        layer: Digest,
+        target: PathBuf,
+        state: &str,
+        boot: BootStatus,
+        served: ServedStatus,
+    ) -> Self {
+        let (mut boot, mut served) = (boot, served);
+        // An answer tells of hundreds of layers.
+        served.requests.retain(|_, count| *count > 0);
+        Self {
+            layer,
+            target,
+            state: state.to_owned(),
+            changed: std::mem::take(&mut boot.changed),
+            names_added: boot.names_added,
+            names_removed: boot.names_removed,
+            boot,
+            served,
+        }
+    }
+}
+
 impl Served {
     /// Returns its status, as that of a layer in this state.
     pub(super) fn status(&self, state: &str) -> LayerStatus {
-        let report = self.image.report();
-        let changed = report.dropped.iter().take(CHANGED_NAMED);
-        let changed = changed.map(|file| {
-            let path = String::from_utf8_lossy(&file.path);
-            format!("{path}: {}", file.reason)
-        });
-        LayerStatus {
-            layer: *self.layer(),
-            target: self.place.target.clone(),
-            state: state.to_owned(),
-            boot: self.boot_status(),
-            changed: changed.collect(),
-            names_added: report.names_added,
-            names_removed: report.names_removed,
-            served: self.served_status(),
-        }
+        let (layer, target) = (*self.layer(), self.place.target.clone());
+        LayerStatus::of(
+            layer,
+            target,
+            state,
+            self.boot_status(),
+            self.served_status(),
+        )
     }
 
     fn boot_status(&self) -> BootStatus {
@@ -62,16 +76,13 @@ impl Served {
     }
 
     fn served_status(&self) -> ServedStatus {
-        let mut served = ServedStatus::of(
+        ServedStatus::of(
             &self.mount.counters(),
             Some(self.source.counts()),
             self.image.plan().block_count(),
             self.source.source().timekeeping(),
             None,
-        );
-        // An answer tells of hundreds of layers.
-        served.requests.retain(|_, count| *count > 0);
-        served
+        )
     }
 }
 

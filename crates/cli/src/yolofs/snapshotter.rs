@@ -17,7 +17,6 @@ use snapshotter::{Config, Lowers, Snapshotter, UpperConfig, WhenFull, service};
 
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
-use crate::layers::LayerServer;
 use crate::mount_table::needs_root;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::store::StoreArgs;
@@ -103,7 +102,7 @@ impl SnapshotterArgs {
     fn lowers(
         &self,
         root: &Path,
-        policy: Policy,
+        run_dir: &RunDir,
         store: &StoreArgs,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ServedLowers> {
@@ -112,9 +111,8 @@ impl SnapshotterArgs {
             containerd: self.containerd.clone(),
             interrupt: interrupt.clone(),
         };
-        let first_boots = FirstBoots::new(policy, root, keeper);
-        let server = LayerServer::new(store.open()?, interrupt.clone())?;
-        Ok(ServedLowers::new(server, root, first_boots))
+        let first_boots = FirstBoots::new(self.policy()?, root, keeper);
+        ServedLowers::new(store.open()?, root, run_dir, first_boots, interrupt)
     }
 
     fn config(&self) -> anyhow::Result<Config> {
@@ -150,10 +148,9 @@ pub(super) fn run(
     }
     let interrupt = Interrupt::install()?;
     super::daemon::allow_many_files();
-    let policy = args.policy()?;
     let config = args.config()?;
     let root = config.root.clone();
-    let served = args.lowers(&root, policy, store, &interrupt)?;
+    let served = args.lowers(&root, &run_dir, store, &interrupt)?;
     let snapshotter = open(&config, &served, &interrupt)
         .with_context(|| format!("opening the snapshots in {}", root.display()))?;
     // Who has the metadata has the mounts: only now is it sure that no other process lives here.
@@ -196,6 +193,7 @@ fn answer_status(
             root: snapshotter.root().to_owned(),
             address: address.clone(),
             pid: std::process::id(),
+            served_by: served.served_by(),
             layers,
             plain_layers,
             first_boots,

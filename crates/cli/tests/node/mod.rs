@@ -178,6 +178,15 @@ address = "{0}/yolofs.sock"
         self.former.push(child);
     }
 
+    /// Asks the snapshotter to end, and waits until it has.
+    pub(crate) fn end_snapshotter(&mut self) {
+        let mut child = self.snapshotter.take().unwrap();
+        ok(Command::new("kill").arg(child.id().to_string()));
+        until("the snapshotter to end", || {
+            child.try_wait().unwrap().is_some()
+        });
+    }
+
     pub(crate) fn kill_snapshotter(&mut self) {
         let mut child = self.snapshotter.take().unwrap();
         child.kill().and_then(|()| child.wait()).unwrap();

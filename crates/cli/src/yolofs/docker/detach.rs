@@ -1,10 +1,14 @@
 //! `yolofs docker detach` and `yolofs docker clear`.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::super::by_node;
 use super::attach::{CHANGE_OVER, ImagesArgs};
+use super::data_root::DataRoot;
 use super::engine::EngineArgs;
 use super::station::{LOOK_EVERY, Station};
 use super::status::ask_or_look;
@@ -48,14 +52,14 @@ pub(super) fn run(
     let data_root = engine.data_root()?;
     let chosen = args.images.chosen(engine)?;
     let station = Station::of(run_dir, &data_root);
-    detach(&chosen, &station)?;
+    detach(&chosen, &station, &data_root)?;
     let status = ask_or_look(&station, &data_root)?;
     print(args.format.format(), &status, super::status::text)?;
     Ok(Outcome::Done)
 }
 
 /// Asks the daemon, or notes what is no longer wanted in its stead if there is none.
-fn detach(chosen: &Chosen, station: &Station) -> anyhow::Result<()> {
+fn detach(chosen: &Chosen, station: &Station, data_root: &Path) -> anyhow::Result<()> {
     let ask = Ask::Detach(chosen.clone());
     let deadline = Instant::now() + CHANGE_OVER;
     loop {
@@ -71,13 +75,32 @@ fn detach(chosen: &Chosen, station: &Station) -> anyhow::Result<()> {
             wanted.remove(chosen);
             wanted.save(&station.wanted())?;
             let _cleared = station.clear_dead(&duty).context("clearing dead mounts")?;
-            return Ok(());
+            return detach_from_node(&wanted, station, data_root);
         }
         if Instant::now() >= deadline {
             bail!("the daemon that serves the layers neither answers nor ends");
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Has the node let go of what no image needs that is still wanted.
+fn detach_from_node(wanted: &Wanted, station: &Station, data_root: &Path) -> anyhow::Result<()> {
+    let mounts = station.mounts()?;
+    if mounts.is_empty() {
+        return Ok(());
+    }
+    let images = DataRoot::new(data_root).images()?.into_iter();
+    let images = images.filter(|image| wanted.has(&image.id));
+    let needed: BTreeSet<PathBuf> = images
+        .flat_map(|image| image.layers)
+        .map(|layer| layer.dir)
+        .collect();
+    for mountpoint in mounts.iter().filter(|place| !needed.contains(*place)) {
+        by_node::unmount(station.run_dir(), mountpoint, true)
+            .with_context(|| format!("detaching {}", mountpoint.display()))?;
+    }
+    Ok(())
 }
 
 pub(super) fn clear(args: &ClearArgs, run_dir: &RunDir) -> anyhow::Result<Outcome> {

@@ -139,7 +139,7 @@ fn guard(
         let Some(pause) = pause else {
             bail!(
                 "the process that serves died {DEATHS_MAX} times within {} s, the last time with \
-                 {status}: Docker has its plain directories again",
+                 {status}: what it served is Docker's plain directories again",
                 DEATHS_WITHIN.as_secs()
             );
         };

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use blocks::Digest;
 use parking_lot::Mutex;
-use yolofs::Busy;
 
 use super::data_root::{DataRoot, RootImage, RootLayer};
 use super::talk::ImageStatus;
@@ -84,7 +83,7 @@ impl Problems {
 /// # Errors
 /// If Docker's directory cannot be read. What fails for a layer is a problem, not an error.
 pub(super) fn reconcile(
-    server: &LayerServer,
+    server: &dyn LayerServer,
     root: &DataRoot,
     wanted: &Wanted,
     label: &str,
@@ -102,7 +101,7 @@ pub(super) fn reconcile(
     for target in server.targets() {
         if layers.contains_key(&target) {
             served.insert(target);
-        } else if let Err(error) = server.detach(&target, Busy::Lazy) {
+        } else if let Err(error) = server.detach(&target) {
             problems.add(target, &error);
         }
     }
@@ -131,7 +130,7 @@ pub(super) fn reconcile(
     // came after that.
     if !layers.is_empty() && hides_mounts(root)? {
         for dir in layers.keys() {
-            server.detach(dir, Busy::Lazy)?;
+            server.detach(dir)?;
         }
     }
     Ok(())
@@ -139,7 +138,7 @@ pub(super) fn reconcile(
 
 /// Attaches layers, a few at a time, and returns how it went for each.
 fn attach_all(
-    server: &LayerServer,
+    server: &dyn LayerServer,
     root: &DataRoot,
     layers: &BTreeMap<PathBuf, RootLayer>,
     label: &str,
@@ -175,7 +174,7 @@ pub(super) fn hides_mounts(root: &DataRoot) -> anyhow::Result<bool> {
 }
 
 fn attach(
-    server: &LayerServer,
+    server: &dyn LayerServer,
     root: &DataRoot,
     layer: &RootLayer,
     label: &str,
@@ -194,7 +193,7 @@ fn attach(
     let attached = server.attach(&place);
     if !root.has(layer) {
         // What failed, failed because it is gone.
-        return server.detach(&layer.dir, Busy::Lazy);
+        return server.detach(&layer.dir);
     }
     if attached? == Attach::Attached {
         log::info!(
@@ -211,7 +210,7 @@ fn attach(
 /// # Errors
 /// If Docker's directory or the store cannot be read.
 pub(super) fn known_images(
-    server: &LayerServer,
+    server: &dyn LayerServer,
     root: &DataRoot,
     wanted: &Wanted,
 ) -> anyhow::Result<Vec<ImageStatus>> {

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::mount_table::{clear, labelled, top_at};
+use crate::node::left::living_mounts;
 use crate::run_dir::{MOUNT_KIND, RunDir};
 
 /// What the names of all its files, and the labels of all its mounts, begin with.
@@ -22,7 +23,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The place of the daemon for one Docker directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Station {
-    dir: PathBuf,
+    run_dir: RunDir,
     id: String,
 }
 
@@ -34,7 +35,7 @@ impl Station {
     /// Returns the place for the Docker whose directory is `data_root`.
     pub(super) fn of(run_dir: &RunDir, data_root: &Path) -> Self {
         Self {
-            dir: run_dir.path().to_owned(),
+            run_dir: run_dir.clone(),
             id: format!("{PREFIX}{}", RunDir::id_of(data_root)),
         }
     }
@@ -52,14 +53,19 @@ impl Station {
             id.starts_with(PREFIX).then(|| id.to_owned())
         });
         let station = |id| Self {
-            dir: dir.to_owned(),
+            run_dir: run_dir.clone(),
             id,
         };
         Ok(ids.map(station).collect())
     }
 
     fn file(&self, ending: &str) -> PathBuf {
-        self.dir.join(format!("{}.{ending}", self.id))
+        self.run_dir.path().join(format!("{}.{ending}", self.id))
+    }
+
+    /// Returns the run directory.
+    pub(super) const fn run_dir(&self) -> &RunDir {
+        &self.run_dir
     }
 
     /// Returns where the worker listens.
@@ -123,13 +129,10 @@ impl Station {
     /// Takes away the mounts that nobody serves, which the duty tells, and returns how many these
     /// were.
     ///
-    /// Asks the mounts nothing: who asks a dead one gets an error, but who asks one that is only
-    /// stuck would wait.
-    ///
     /// # Errors
     /// If the list of mounts cannot be read, or the system refuses to unmount.
     pub(super) fn clear_dead(&self, _nobody_serves: &Duty) -> anyhow::Result<usize> {
-        let dead = self.mounts()?;
+        let dead = self.unserved()?;
         for mountpoint in &dead {
             // What lies over it, such as a recorder, is not ours; the recorder clears what it finds.
             if top_at(mountpoint)?.is_some_and(|top| top.is_ours(&self.label())) {
@@ -146,7 +149,7 @@ impl Station {
     /// If the list of mounts cannot be read.
     pub(super) fn dead(&self) -> anyhow::Result<Vec<PathBuf>> {
         match self.take_duty()? {
-            Some(_nobody_serves) => self.mounts(),
+            Some(_nobody_serves) => self.unserved(),
             None => Ok(Vec::new()),
         }
     }
@@ -155,8 +158,18 @@ impl Station {
     ///
     /// # Errors
     /// If the list of mounts cannot be read.
-    fn mounts(&self) -> anyhow::Result<Vec<PathBuf>> {
+    pub(super) fn mounts(&self) -> anyhow::Result<Vec<PathBuf>> {
         labelled(MOUNT_KIND, &self.label())
+    }
+
+    /// Returns where its mounts lie that neither the node serves nor, as the duty tells, a worker.
+    fn unserved(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut mounts = self.mounts()?;
+        if !mounts.is_empty() {
+            let living = living_mounts(&self.run_dir)?;
+            mounts.retain(|mountpoint| !living.contains(mountpoint));
+        }
+        Ok(mounts)
     }
 }
 

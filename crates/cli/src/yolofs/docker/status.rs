@@ -11,7 +11,7 @@ use super::talk::{Ask, DockerStatus, ImageStatus, Told};
 use super::wanted::Wanted;
 use crate::control::call;
 use crate::exit::Outcome;
-use crate::layers::layers_text;
+use crate::layers::{ServedBy, layers_text};
 use crate::output::{FormatArg, count, print, table};
 use crate::run_dir::RunDir;
 
@@ -59,8 +59,12 @@ pub(super) fn ask_or_look(station: &Station, data_root: &Path) -> anyhow::Result
 /// Writes a status for people.
 pub(super) fn text(status: &DockerStatus) -> String {
     let pid = status.pid.map(|pid| format!(", pid {pid}"));
+    let by_node = match status.served_by {
+        ServedBy::Service => "",
+        ServedBy::Node => ", its layers by the node",
+    };
     let mut text = format!(
-        "{}: {}{}\n",
+        "{}: {}{}{by_node}\n",
         status.data_root.display(),
         status.state,
         pid.unwrap_or_default()

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wanted::{Chosen, Wanted};
 use crate::control::Reply;
-use crate::layers::LayerStatus;
+use crate::layers::{LayerStatus, ServedBy};
 
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,9 @@ pub(super) struct DockerStatus {
     pub(super) data_root: PathBuf,
     /// `serving`, or `not running`.
     pub(super) state: String,
+    /// Who serves the layers.
+    #[serde(default)]
+    pub(super) served_by: ServedBy,
     /// The worker, if it runs.
     pub(super) pid: Option<u32>,
     /// Which images are to be served.

@@ -13,6 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
+use rawio::pidfd::PidFd;
 
 use super::data_root::{DataRoot, Stamp};
 use super::reconcile::{Problems, hides_mounts, known_images, reconcile};
@@ -22,7 +23,7 @@ use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Wanted;
 use crate::control::{Callers, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
-use crate::layers::LayerServer;
+use crate::layers::{self, LayerServer, ServedBy};
 use crate::store::StoreArgs;
 
 /// How often Docker's directory and the store are looked at for images that came or went: three
@@ -34,7 +35,7 @@ const LOOK_EVERY_MS: u16 = 1000;
 struct Worker {
     station: Station,
     root: DataRoot,
-    server: LayerServer,
+    server: Box<dyn LayerServer>,
     /// Changed by one command, or one look at Docker, at a time.
     now: Mutex<Now>,
     /// Rung when nothing is wanted any more.
@@ -61,6 +62,9 @@ struct Seen {
     hides_mounts: Option<bool>,
 }
 
+/// How long after its signal the end of a guardian that was killed may be to be seen.
+const ORPHANED: Duration = Duration::from_millis(100);
+
 /// How long the duty to serve may be with somebody who only looks for dead mounts.
 const DUTY_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -82,7 +86,7 @@ pub(super) fn run(
     (guardian, when_idle): (u32, WhenIdle),
 ) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
-    stay_with(guardian)?;
+    let guardians_thread = stay_with(guardian)?;
     super::super::daemon::allow_many_files();
     let Some(duty) = station.await_duty(DUTY_PATIENCE)? else {
         bail!(
@@ -97,7 +101,12 @@ pub(super) fn run(
     }
     let idle = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let worker = Arc::new(Worker {
-        server: LayerServer::new(store.open()?, interrupt.clone())?,
+        server: layers::server(
+            store.open()?,
+            &station.label(),
+            station.run_dir(),
+            &interrupt,
+        )?,
         root,
         now: Mutex::new(Now {
             wanted,
@@ -112,6 +121,12 @@ pub(super) fn run(
     worker.look();
     tell(&Started::Serving)?;
     worker.watch(&interrupt, when_idle)?;
+    // Nobody has asked to end if the guardian was killed: what does not need us stays.
+    if worker.server.served_by() == ServedBy::Node && guardians_thread.ended_within(ORPHANED)? {
+        log::warn!("the guardian was killed: the layers stay, served by the node");
+        worker.turn_away(&callers);
+        return Ok(());
+    }
     worker.leave(&callers);
     // From here on another worker may serve; this one only has users of layers that nobody sees.
     drop(duty);
@@ -119,13 +134,16 @@ pub(super) fn run(
 }
 
 /// Has this process asked to end when its guardian does. A worker that died with no guardian would
-/// leave dead mounts, so it lets go while it can.
-fn stay_with(guardian: u32) -> anyhow::Result<()> {
+/// leave dead mounts, so it lets go while it can. Returns the thread whose end tells of the
+/// guardian's: others of a process that was killed may be there a little longer, and take us for
+/// theirs.
+fn stay_with(guardian: u32) -> anyhow::Result<PidFd> {
     set_pdeathsig(Signal::SIGTERM).context("tying this process to its guardian")?;
+    let thread = PidFd::open_first_thread(guardian).context("watching over the guardian")?;
     if parent_id() != guardian {
         bail!("the guardian is gone");
     }
-    Ok(())
+    Ok(thread)
 }
 
 impl Worker {
@@ -177,7 +195,7 @@ impl Worker {
         let Now {
             wanted, problems, ..
         } = now;
-        reconcile(&self.server, &self.root, wanted, &label, problems)
+        reconcile(&*self.server, &self.root, wanted, &label, problems)
     }
 
     fn answer(&self, ask: &Ask) -> Told {
@@ -224,8 +242,9 @@ impl Worker {
         Ok(DockerStatus {
             data_root: self.root.path().to_owned(),
             state: "serving".to_owned(),
+            served_by: self.server.served_by(),
             pid: Some(std::process::id()),
-            images: known_images(&self.server, &self.root, &now.wanted)?,
+            images: known_images(&*self.server, &self.root, &now.wanted)?,
             wanted: now.wanted.clone(),
             layers: self.server.status(),
             problems: now.problems.texts(),
@@ -238,6 +257,12 @@ impl Worker {
         // Whoever has the turn finishes; who comes later is turned away.
         self.now.lock().leaving = true;
         self.server.detach_all();
+        self.turn_away(callers);
+    }
+
+    /// Answers nobody any more.
+    fn turn_away(&self, callers: &Callers) {
+        self.now.lock().leaving = true;
         if let Err(error) = std::fs::remove_file(self.station.socket()) {
             log::debug!("the socket stays: {error}");
         }

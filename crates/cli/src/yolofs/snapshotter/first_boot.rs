@@ -10,7 +10,7 @@ mod ending;
 mod keep;
 mod view;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -75,7 +75,8 @@ impl FirstBoots {
     pub(super) fn start(&self) -> anyhow::Result<()> {
         let dir = &self.dir;
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        clear_dead(dir)
+        // Recorders are never the node's.
+        clear_dead(dir, &BTreeSet::new())
     }
 
     /// Returns where the layers of a container are recorded; `None` if they are not. Starts to,

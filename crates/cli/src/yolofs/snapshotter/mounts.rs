@@ -1,8 +1,9 @@
 //! The mounts that a former process left, and those that outlive this one.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nix::errno::Errno;
@@ -17,19 +18,22 @@ const LOOK_EVERY_MS: u16 = 1000;
 
 /// Unmounts what is mounted on the directories in `dir`, and in those of them, and removes them. A
 /// process that still serves there has detached its mounts before it let go of the metadata, so
-/// these belong to a dead one.
-pub(super) fn clear_dead(dir: &Path) -> anyhow::Result<()> {
+/// these belong to a dead one; `living` are the node's, and stay.
+pub(super) fn clear_dead(dir: &Path, living: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("listing {}", dir.display()))?;
     for entry in entries {
         let path = entry
             .with_context(|| format!("listing {}", dir.display()))?
             .path();
+        if living.contains(&path) {
+            continue;
+        }
         // Not looked into if something dead is mounted there: it would answer ENOTCONN.
         if kind_at(&path)?.as_deref() == Some(MOUNT_KIND) {
             log::warn!("{} was served by a process that died", path.display());
             clear(&path)?;
         } else if path.is_dir() {
-            clear_dead(&path)?;
+            clear_dead(&path, living)?;
         }
         if let Err(error) = std::fs::remove_dir(&path) {
             log::warn!("{}: {error}; left alone", path.display());

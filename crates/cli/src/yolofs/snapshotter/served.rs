@@ -6,7 +6,7 @@
 
 mod work;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use blocks::Digest;
+use bootimg::Store;
 use engine::containerd::PLAIN_LABEL;
 use parking_lot::{Condvar, Mutex};
 use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
@@ -21,7 +22,10 @@ use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 use super::chains::Chains;
 use super::first_boot::{FirstBootStatus, FirstBoots};
 use super::mounts::clear_dead;
-use crate::layers::{LayerServer, LayerStatus};
+use crate::interrupt::Interrupt;
+use crate::layers::{self, LayerServer, LayerStatus, ServedBy};
+use crate::node::left::living_mounts;
+use crate::run_dir::RunDir;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;
@@ -34,7 +38,8 @@ pub(super) struct ServedLowers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    server: LayerServer,
+    server: Box<dyn LayerServer>,
+    run_dir: RunDir,
     dir: PathBuf,
     label: String,
     now: Mutex<Now>,
@@ -82,25 +87,37 @@ enum Job {
 
 impl ServedLowers {
     /// Returns one that serves nothing before it is started.
-    pub(super) fn new(server: LayerServer, root: &Path, first_boots: FirstBoots) -> Self {
-        Self(Arc::new(Shared {
-            server,
+    ///
+    /// # Errors
+    /// As [`layers::server`].
+    pub(super) fn new(
+        store: Store,
+        root: &Path,
+        run_dir: &RunDir,
+        first_boots: FirstBoots,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let label = format!("snapshotter:{}", root.display());
+        Ok(Self(Arc::new(Shared {
+            server: layers::server(store, &label, run_dir, interrupt)?,
+            run_dir: run_dir.clone(),
             dir: root.join("served"),
-            label: format!("snapshotter:{}", root.display()),
+            label,
             now: Mutex::default(),
             changed: Condvar::new(),
             threads: Mutex::default(),
             first_boots,
-        }))
+        })))
     }
 
-    /// Clears what a former process left mounted, and begins to serve.
+    /// Clears what a former process left mounted, but for what the node serves, and begins to serve.
     pub(super) fn start(&self) -> anyhow::Result<()> {
         let dir = &self.0.dir;
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        clear_dead(dir)?;
+        clear_dead(dir, &living_mounts(&self.0.run_dir)?)?;
         self.0.first_boots.start()?;
         self.0.refresh();
+        self.0.detach_strangers();
         for number in 0..THREADS {
             let shared = Arc::clone(&self.0);
             let thread = std::thread::Builder::new()
@@ -112,7 +129,8 @@ impl ServedLowers {
         Ok(())
     }
 
-    /// Takes all mounts away; those in use are served until nobody uses them.
+    /// Takes all mounts away; those in use are served until nobody uses them. What the node serves
+    /// stays: our successor finds it there.
     pub(super) fn leave(&self) {
         self.0.now.lock().ending = true;
         self.0.changed.notify_all();
@@ -122,7 +140,9 @@ impl ServedLowers {
             }
         }
         self.0.first_boots.leave();
-        self.0.server.detach_all();
+        if self.0.server.served_by() == ServedBy::Service {
+            self.0.server.detach_all();
+        }
     }
 
     /// Returns the layers that are served, how many are plain, and the first boots.
@@ -134,6 +154,11 @@ impl ServedLowers {
             now.layers.values().filter(plain).count()
         };
         (layers, plain, self.0.first_boots.status())
+    }
+
+    /// Returns who serves the layers.
+    pub(super) fn served_by(&self) -> ServedBy {
+        self.0.server.served_by()
     }
 
     /// Returns how many layers are still in use after [`leave`](Self::leave).
@@ -269,6 +294,25 @@ impl Shared {
             is_served.then(|| self.place(layer.id))
         });
         served.collect()
+    }
+
+    /// Lets go of what the node still serves for a former process and nobody wants: snapshots that
+    /// are gone, and layers that the store knows no more.
+    fn detach_strangers(&self) {
+        let wanted: BTreeSet<PathBuf> = {
+            let now = self.now.lock();
+            let wanted = now.layers.iter();
+            let wanted = wanted.filter(|(_, known)| known.state != State::Plain);
+            wanted.map(|(id, _)| self.place(*id)).collect()
+        };
+        let strangers = self.server.targets().into_iter();
+        for target in strangers.filter(|target| !wanted.contains(target)) {
+            if let Err(error) = self.server.detach(&target) {
+                log::warn!("{error:#}");
+            } else if let Err(error) = std::fs::remove_dir(&target) {
+                log::debug!("{}: {error}", target.display());
+            }
+        }
     }
 
     fn place(&self, id: SnapshotId) -> PathBuf {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::first_boot::{FirstBootStatus, Outcome as Became};
 use crate::control::{Reply, call};
 use crate::exit::Outcome;
-use crate::layers::{LayerStatus, layers_text};
+use crate::layers::{LayerStatus, ServedBy, layers_text};
 use crate::output::{FormatArg, count, percent, print, table};
 use crate::run_dir::RunDir;
 use crate::size::Size;
@@ -61,6 +61,9 @@ pub(crate) struct SnapshotterStatus {
     /// Where containerd finds it.
     pub(super) address: PathBuf,
     pub(super) pid: u32,
+    /// Who serves the layers.
+    #[serde(default)]
+    pub(super) served_by: ServedBy,
     /// The layers that are served from boot images.
     pub(super) layers: Vec<LayerStatus>,
     /// How many layers their plain directories serve.
@@ -130,11 +133,15 @@ pub(crate) fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
 /// Writes a status for people.
 fn text(status: &SnapshotterStatus) -> String {
     let mut text = format!(
-        "{}: serving containerd at {}, pid {}; {} from boot images, {} plain\n",
+        "{}: serving containerd at {}, pid {}; {} from boot images{}, {} plain\n",
         status.root.display(),
         status.address.display(),
         status.pid,
         count(status.layers.len() as u64, "layer"),
+        match status.served_by {
+            ServedBy::Service => "",
+            ServedBy::Node => " by the node",
+        },
         status.plain_layers,
     );
     if let Some(upper) = &status.upper {
@@ -184,6 +191,7 @@ mod tests {
             root: PathBuf::from("/var/lib/yolofs/snapshotter"),
             address: PathBuf::from("/run/yolofs/snapshotter.sock"),
             pid: 42,
+            served_by: ServedBy::Service,
             layers: Vec::new(),
             plain_layers: 3,
             first_boots: vec![

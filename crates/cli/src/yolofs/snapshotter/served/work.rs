@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use snapshotter::SnapshotId;
-use yolofs::Busy;
 
 use super::{Job, Shared, State};
 use crate::layers::{Attach, LayerPlace};
@@ -76,7 +75,7 @@ impl Shared {
 
     fn detach(&self, id: SnapshotId) {
         let place = self.place(id);
-        if let Err(error) = self.server.detach(&place, Busy::Lazy) {
+        if let Err(error) = self.server.detach(&place) {
             log::warn!("{error:#}");
         } else if let Err(error) = std::fs::remove_dir(&place) {
             log::debug!("{}: {error}", place.display());

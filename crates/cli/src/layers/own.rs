@@ -1,4 +1,4 @@
-//! Many layers, served from one process.
+//! Many layers, served by this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use anyhow::{Context as _, bail};
 use bootimg::Store;
 use localfs::SourceRoot;
 use parking_lot::{Condvar, Mutex};
-use yolofs::{Busy, Layering};
+use yolofs::Layering;
 
 use super::bind::{bind, recorded_here};
 use super::served::Served;
 use super::warm::{Hold, WarmPool};
-use super::{LayerPlace, LayerStatus};
+use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{Top, clear, is_covered, top_at};
 use crate::source::Source;
@@ -27,20 +27,9 @@ const TURN: Duration = Duration::from_secs(60);
 /// Blocks of memory of this size, in bytes, are mapped by themselves: smaller ones are many.
 const LARGE_BLOCK: u32 = 1 << 20;
 
-/// What became of a layer that was to be attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attach {
-    /// It is served from now on.
-    Attached,
-    /// It was served already.
-    Already,
-    /// The store has no boot image of it: nothing was mounted.
-    Unknown,
-}
-
 /// Serves layers until dropped; then all are unmounted, lazily where they are in use.
 #[derive(Debug)]
-pub(crate) struct LayerServer {
+pub(super) struct OwnServer {
     store: Store,
     interrupt: Interrupt,
     layers: Mutex<Layers>,
@@ -66,12 +55,12 @@ enum Slot {
     Served(Arc<Served>),
 }
 
-impl LayerServer {
+impl OwnServer {
     /// Returns one that serves nothing yet. `interrupt` ends what takes long.
     ///
     /// # Errors
     /// If no threads can be had.
-    pub(crate) fn new(store: Store, interrupt: Interrupt) -> anyhow::Result<Self> {
+    pub(super) fn new(store: Store, interrupt: Interrupt) -> anyhow::Result<Self> {
         // Each session has a buffer for the largest request there may be, 16 MiB, of which layers
         // that are only read touch the first page.
         rawio::malloc::map_blocks_from(LARGE_BLOCK);
@@ -86,65 +75,11 @@ impl LayerServer {
         })
     }
 
-    /// Returns the store of boot images.
-    pub(crate) const fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// Serves a layer from its boot image, if the store has one, and warms it in the background.
-    /// One that is served from an older boot image is served from the newer one from then on; who
-    /// uses the former mount keeps it.
-    ///
-    /// # Errors
-    /// If it cannot be opened, scanned or mounted, or its boot image cannot be bound.
-    pub(crate) fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
-        let turn = self.take_turn(&place.target)?;
-        let before = turn.served.clone().filter(|served| served.mount.visible());
-        if before.as_ref().is_some_and(|s| !self.is_outdated(s)) {
-            return Ok(Attach::Already);
-        }
-        let served = self
-            .serve(place, before.as_deref())
-            .with_context(|| format!("attaching layer {}", place.layer.short()))?;
-        let Some(served) = served else {
-            return Ok(match before {
-                Some(_) => Attach::Already,
-                None => Attach::Unknown,
-            });
-        };
-        if let Some(Err(error)) = before.map(|before| before.unmount(Busy::Lazy)) {
-            log::warn!("{error:#}; it is served from its older boot image");
-        }
-        self.pool.add(&served);
-        turn.replace(Some(served));
-        Ok(Attach::Attached)
-    }
-
-    /// Returns where layers are served of which the store has a newer boot image by now.
-    #[must_use]
-    pub(crate) fn outdated(&self) -> BTreeSet<PathBuf> {
-        let layers = self.layers.lock();
-        let served = layers.by_target.iter().filter_map(|(target, slot)| {
-            let Slot::Served(served) = slot else {
-                return None;
-            };
-            self.is_outdated(served).then(|| target.clone())
-        });
-        served.collect()
-    }
-
     /// Whether the layer was recorded again in its directory. A store that cannot say has no news.
     fn is_outdated(&self, served: &Served) -> bool {
         let used = served.image.image().info();
         let newest = self.store.layer_at(served.layer(), used.source.id);
         matches!(newest, Ok(Some(newest)) if newest != used.id)
-    }
-
-    /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
-    /// them all served first.
-    #[must_use]
-    pub(crate) fn hold_warming(&self) -> Hold {
-        self.pool.hold()
     }
 
     fn serve(
@@ -159,7 +94,7 @@ impl LayerServer {
         }
         // It may be served in place.
         let source = Source::scan(Arc::new(SourceRoot::open_plain(&place.source)?))?;
-        let image = match recorded_here(&self.store, &source, &place.layer)? {
+        let image = match recorded_here(&self.store, &source.root, &place.layer)? {
             Some(image) => Some(image),
             None => {
                 let _one_at_a_time = self.binding.lock();
@@ -177,88 +112,10 @@ impl LayerServer {
         Ok(Some(Arc::new(served)))
     }
 
-    /// Stops to serve what is mounted on `target`; nothing there is fine. After [`Busy::Lazy`],
-    /// and below overlays, users that remain are served until the last lets go.
-    ///
-    /// # Errors
-    /// If it is in use and that was not to be, or another mount lies on top of it.
-    pub(crate) fn detach(&self, target: &Path, busy: Busy) -> anyhow::Result<()> {
-        let turn = self.take_turn(target)?;
-        let Some(served) = &turn.served else {
-            return Ok(());
-        };
-        served
-            .unmount(busy)
-            .with_context(|| format!("detaching layer {}", served.layer().short()))?;
-        turn.replace(None);
-        Ok(())
-    }
-
-    /// Stops to serve everything; what cannot be unmounted is logged. What somebody has mounted
-    /// something over, such as a recorder, is served until that is gone: call it again then.
-    pub(crate) fn detach_all(&self) {
-        for target in self.targets() {
-            if self.is_buried(&target) {
-                continue;
-            }
-            if let Err(error) = self.detach(&target, Busy::Lazy) {
-                log::warn!("{error:#}");
-            }
-        }
-    }
-
-    /// Returns whether a layer is served on `target`.
-    #[must_use]
-    pub(crate) fn serves(&self, target: &Path) -> bool {
-        let layers = self.layers.lock();
-        let slot = layers.by_target.get(target);
-        matches!(slot, Some(Slot::Served(served)) if served.mount.visible())
-    }
-
     fn is_buried(&self, target: &Path) -> bool {
         let layers = self.layers.lock();
         let slot = layers.by_target.get(target);
         matches!(slot, Some(Slot::Served(served)) if !served.mount.is_on_top())
-    }
-
-    /// Returns where layers are served, visibly.
-    #[must_use]
-    pub(crate) fn targets(&self) -> Vec<PathBuf> {
-        self.sweep();
-        let layers = self.layers.lock();
-        let served = layers.by_target.iter();
-        served
-            .filter(|(_, slot)| matches!(slot, Slot::Served(_)))
-            .map(|(target, _)| target.clone())
-            .collect()
-    }
-
-    /// Returns how many layers were detached while somebody used them, who still does.
-    #[must_use]
-    pub(crate) fn leaving(&self) -> usize {
-        self.sweep();
-        self.layers.lock().leaving.len()
-    }
-
-    /// Returns how many mounts somebody else has unmounted so far: Docker does when it ends, and
-    /// when it removes a layer.
-    #[must_use]
-    pub(crate) fn lost(&self) -> u64 {
-        self.sweep();
-        self.lost.load(SeqCst)
-    }
-
-    /// Returns the status of all layers, those that are served first.
-    #[must_use]
-    pub(crate) fn status(&self) -> Vec<LayerStatus> {
-        self.sweep();
-        let layers = self.layers.lock();
-        let served = layers.by_target.values().filter_map(|slot| match slot {
-            Slot::Served(served) => Some(served.status("serving")),
-            Slot::Busy => None,
-        });
-        let leaving = layers.leaving.iter().map(|served| served.status("leaving"));
-        served.chain(leaving).collect()
     }
 
     /// Takes note of mounts that somebody else unmounted, and forgets what nobody uses any more.
@@ -310,6 +167,116 @@ impl LayerServer {
     }
 }
 
+impl LayerServer for OwnServer {
+    fn served_by(&self) -> ServedBy {
+        ServedBy::Service
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Who uses a former mount keeps it.
+    fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
+        let turn = self.take_turn(&place.target)?;
+        let before = turn.served.clone().filter(|served| served.mount.visible());
+        if before.as_ref().is_some_and(|s| !self.is_outdated(s)) {
+            return Ok(Attach::Already);
+        }
+        let served = self
+            .serve(place, before.as_deref())
+            .with_context(|| format!("attaching layer {}", place.layer.short()))?;
+        let Some(served) = served else {
+            return Ok(match before {
+                Some(_) => Attach::Already,
+                None => Attach::Unknown,
+            });
+        };
+        if let Some(Err(error)) = before.map(|before| before.unmount()) {
+            log::warn!("{error:#}; it is served from its older boot image");
+        }
+        self.pool.add(&served);
+        turn.replace(Some(served));
+        Ok(Attach::Attached)
+    }
+
+    fn detach(&self, target: &Path) -> anyhow::Result<()> {
+        let turn = self.take_turn(target)?;
+        let Some(served) = &turn.served else {
+            return Ok(());
+        };
+        served
+            .unmount()
+            .with_context(|| format!("detaching layer {}", served.layer().short()))?;
+        turn.replace(None);
+        Ok(())
+    }
+
+    fn detach_all(&self) {
+        for target in self.targets() {
+            if self.is_buried(&target) {
+                continue;
+            }
+            if let Err(error) = self.detach(&target) {
+                log::warn!("{error:#}");
+            }
+        }
+    }
+
+    fn targets(&self) -> Vec<PathBuf> {
+        self.sweep();
+        let layers = self.layers.lock();
+        let served = layers.by_target.iter();
+        served
+            .filter(|(_, slot)| matches!(slot, Slot::Served(_)))
+            .map(|(target, _)| target.clone())
+            .collect()
+    }
+
+    fn outdated(&self) -> BTreeSet<PathBuf> {
+        let layers = self.layers.lock();
+        let served = layers.by_target.iter().filter_map(|(target, slot)| {
+            let Slot::Served(served) = slot else {
+                return None;
+            };
+            self.is_outdated(served).then(|| target.clone())
+        });
+        served.collect()
+    }
+
+    fn serves(&self, target: &Path) -> bool {
+        let layers = self.layers.lock();
+        let slot = layers.by_target.get(target);
+        matches!(slot, Some(Slot::Served(served)) if served.mount.visible())
+    }
+
+    fn leaving(&self) -> usize {
+        self.sweep();
+        self.layers.lock().leaving.len()
+    }
+
+    fn lost(&self) -> u64 {
+        self.sweep();
+        self.lost.load(SeqCst)
+    }
+
+    /// Those that are served come first.
+    fn status(&self) -> Vec<LayerStatus> {
+        self.sweep();
+        let layers = self.layers.lock();
+        let served = layers.by_target.values().filter_map(|slot| match slot {
+            Slot::Served(served) => Some(served.status("serving")),
+            Slot::Busy => None,
+        });
+        let leaving = layers.leaving.iter().map(|served| served.status("leaving"));
+        served.chain(leaving).collect()
+    }
+
+    fn hold_warming(&self) -> Option<Hold> {
+        Some(self.pool.hold())
+    }
+}
+
 /// Sees to it that nothing hides a mount that is about to be made: what a process of ours left when
 /// it died is cleared, and whatever else lies there, such as a recorder, is waited for by trying
 /// again.
@@ -332,7 +299,7 @@ fn make_room(place: &LayerPlace, before: Option<&Served>) -> anyhow::Result<()> 
 
 /// The right to change what is served at one place. Dropped, it leaves there what it has.
 struct Turn<'a> {
-    server: &'a LayerServer,
+    server: &'a OwnServer,
     target: &'a Path,
     served: Option<Arc<Served>>,
 }
