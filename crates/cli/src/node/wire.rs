@@ -250,7 +250,7 @@ pub(crate) fn send<T: Serialize>(
             .context("setting a deadline")?;
         match rawio::passing::send(stream.as_fd(), &bytes[sent..], beside) {
             Ok(len) => sent += len,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if is_passing(&error) => continue,
             Err(error) => return Err(error).context("sending"),
         }
         beside = &[];
@@ -328,11 +328,18 @@ fn fill(
                 filled += len;
                 descriptors.extend(files);
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // What is left of the time, which may be nothing, says how it goes on.
+            Err(error) if is_passing(&error) => {}
             Err(error) => return Err(error).context("receiving"),
         }
     }
     Ok(())
+}
+
+/// Whether a call ended early or its time was over.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    matches!(error.kind(), Interrupted | WouldBlock)
 }
 
 fn left(deadline: Instant) -> anyhow::Result<Duration> {
@@ -434,7 +441,8 @@ mod tests {
         let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let said = |pid| {
             let patience = Duration::from_millis(50);
-            let error = ask((pid, &path), &Question::Status { id: None }, &[], patience).unwrap_err();
+            let error =
+                ask((pid, &path), &Question::Status { id: None }, &[], patience).unwrap_err();
             format!("{error:#}")
         };
         let waited = said(std::process::id());
