@@ -19,6 +19,7 @@ mod compare;
 mod digest;
 mod error;
 mod id;
+mod input;
 mod namespace;
 mod plan;
 mod range_set;
@@ -35,12 +36,13 @@ pub use compare::{Aspect, Difference, Likeness, compare};
 pub use digest::{Digest, ParseDigestError};
 pub use error::{SourceError, SourceErrorKind};
 pub use id::{ContentId, FileId, FileKey, SourceId, Timestamp, Version};
+pub use input::{Broken, Input, is_zero};
 pub use namespace::{ACCESS_LIST, EntryRef, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};
 pub use swap::SwapCache;
 pub use tree::{
-    Attr, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree, TreeError,
+    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree, TreeError,
     TreeParts, Xattr,
 };

@@ -7,10 +7,12 @@
 //! after it has to check again.
 
 mod check;
+mod codec;
 
 use std::ops::{ControlFlow, Range};
 
 pub use self::check::{NAME_MAX, TARGET_MAX, TreeError};
+pub use self::codec::DecodeTreeError;
 
 use crate::{
     ACCESS_LIST, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError, SourceErrorKind,

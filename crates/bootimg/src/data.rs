@@ -176,7 +176,7 @@ pub(crate) fn parse_frames(bytes: &[u8], header: &Header) -> Result<Vec<u64>, Fo
     let records = input.records::<4>(bytes.len() / 4)?;
     input.end()?;
     if len64(records.len()) != header.data_blocks.div_ceil(FRAME_BLOCKS) {
-        return Err(input.broken("the number of frames is wrong"));
+        return Err(input.broken("the number of frames is wrong").into());
     }
     let data = header.section(SectionKind::Data);
     let (offset, len) = data.map_or((PAGE_BYTES, 0), |data| (data.offset, data.stored_len));
@@ -187,13 +187,13 @@ pub(crate) fn parse_frames(bytes: &[u8], header: &Header) -> Result<Vec<u64>, Fo
         let len = u64::from(u32::from_le_bytes(*record));
         // Twice a frame is more than zstd ever makes of one.
         if len > 2 * FRAME_BLOCKS * PAGE_BYTES {
-            return Err(input.broken("a frame is too long"));
+            return Err(input.broken("a frame is too long").into());
         }
         at += len; // at most 2^26 records of 2^18 bytes
         frames.push(at);
     }
     if at != offset + len {
-        return Err(input.broken("the frames are not all of the data"));
+        return Err(input.broken("the frames are not all of the data").into());
     }
     Ok(frames)
 }
@@ -223,7 +223,7 @@ pub(crate) fn parse_runs(
         let blocks = u64::from(row.u32()?);
         let at = row.u64()?;
         if segment >= segments || blocks == 0 || at >= 1 << 36 {
-            return Err(input.broken("a run has a number out of its range"));
+            return Err(input.broken("a run has a number out of its range").into());
         }
         runs.push(Run {
             place,
@@ -234,7 +234,7 @@ pub(crate) fn parse_runs(
         place += blocks; // at most 2^24 records of 2^32 blocks
     }
     if place != data_blocks {
-        return Err(input.broken("the runs are not all of the data"));
+        return Err(input.broken("the runs are not all of the data").into());
     }
     Ok(runs)
 }

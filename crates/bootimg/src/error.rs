@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use blocks::TreeError;
+use blocks::{Broken, DecodeTreeError, TreeError};
 
 /// What is wrong with the bytes of a boot image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +65,22 @@ pub enum FormatError {
     /// The tables of the tree are no tree.
     #[error("the tree is not well formed")]
     Tree(#[source] TreeError),
+}
+
+impl From<Broken> for FormatError {
+    fn from(broken: Broken) -> Self {
+        let Broken { what, rule } = broken;
+        Self::Rule { what, rule }
+    }
+}
+
+impl From<DecodeTreeError> for FormatError {
+    fn from(error: DecodeTreeError) -> Self {
+        match error {
+            DecodeTreeError::Broken(broken) => broken.into(),
+            DecodeTreeError::Tree(error) => Self::Tree(error),
+        }
+    }
 }
 
 /// Why a boot image could not be opened.

@@ -92,30 +92,30 @@ fn parse_row(record: &[u8; BYTES], bounds: &Bounds<'_>) -> Result<Row, FormatErr
     let content = match flags {
         0 => Content::Data { place, hash },
         FLAG_ZERO if place == 0 && is_zero(&hash) => Content::Zero,
-        _ => return Err(input.broken("an extent has flags that it cannot have")),
+        _ => return Err(input.broken("an extent has flags that it cannot have").into()),
     };
     let most = match content {
         Content::Zero => ZERO_BLOCKS_MAX,
         Content::Data { .. } => EXTENT_BLOCKS_MAX,
     };
     if count == 0 || count > most || seen == 0 || seen > bounds.runs {
-        return Err(input.broken("an extent has a number out of its range"));
+        return Err(input.broken("an extent has a number out of its range").into());
     }
     let in_data = place
         .checked_add(count)
         .is_some_and(|end| end <= bounds.data_blocks);
     if content != Content::Zero && !in_data {
-        return Err(input.broken("an extent lies outside of the data"));
+        return Err(input.broken("an extent lies outside of the data").into());
     }
     let size = match bounds.tree.inode(file) {
         Some(inode) if inode.attr.kind == NodeKind::File => inode.attr.size,
-        _ => return Err(input.broken("an extent is of no regular file")),
+        _ => return Err(input.broken("an extent is of no regular file").into()),
     };
     let in_file = first
         .checked_add(count)
         .is_some_and(|end| end <= file_blocks(size));
     if !in_file {
-        return Err(input.broken("an extent lies outside of its file"));
+        return Err(input.broken("an extent lies outside of its file").into());
     }
     let range = BlockRange::with_len(BlockIndex(first), count);
     Ok(Row {

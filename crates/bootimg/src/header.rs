@@ -160,7 +160,7 @@ impl Section {
         let coding = match (flags, kind) {
             (0, _) | (_, SectionKind::Other(_)) => Coding::Plain,
             (FLAG_ZSTD, SectionKind::Tree | SectionKind::Touches) => Coding::Zstd,
-            _ => return Err(input.broken("a section has flags that it cannot have")),
+            _ => return Err(input.broken("a section has flags that it cannot have").into()),
         };
         let section = Self {
             kind,
@@ -253,7 +253,7 @@ impl Header {
             1 => Variant::Mapped,
             2 => Variant::Packed,
             3 => Variant::Thin,
-            _ => return Err(input.broken("there is no such variant")),
+            _ => return Err(input.broken("there is no such variant").into()),
         };
         let compat = input.u64()?;
         let bits = input.u64()?;
@@ -270,7 +270,7 @@ impl Header {
         let data_blocks = input.u64()?;
         let count = input.count()?;
         if count > SECTIONS_MAX || input.u32()? != 0 || data_blocks > DATA_BLOCKS_MAX {
-            return Err(input.broken("a number is out of its range"));
+            return Err(input.broken("a number is out of its range").into());
         }
         let sections = (0..count)
             .map(|_| Section::parse(&mut input))

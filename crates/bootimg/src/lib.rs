@@ -41,7 +41,6 @@ mod squeeze;
 mod stack;
 mod store;
 mod touches;
-mod tree_section;
 mod writer;
 
 // The sample of the integration tests calls us by our name.

@@ -9,7 +9,7 @@ use blocks::Tree;
 
 use crate::header::SectionKind;
 use crate::layout::{HASH, hash, len_usize, len64};
-use crate::{FormatError, squeeze, tree_section};
+use crate::{FormatError, squeeze};
 
 const WHAT: &str = "names of a mount";
 const MAGIC: [u8; 8] = *b"yolonm01";
@@ -25,7 +25,7 @@ const LEVEL: i32 = 1;
 /// # Errors
 /// If it is larger than what is read back.
 pub fn encode_names(tree: &Tree, label: &[u8]) -> Result<Vec<u8>, FormatError> {
-    let section = tree_section::encode(tree);
+    let section = tree.encode();
     if len64(section.len()) > tree_max() || label.len() > LABEL_MAX {
         return Err(FormatError::TooLarge {
             what: WHAT,
@@ -82,7 +82,7 @@ pub fn decode_names(bytes: &[u8]) -> Result<(Tree, Vec<u8>), FormatError> {
     let (label, packed) = rest.split_at(label_len);
     let section = squeeze::unpack(packed, len_usize(tree_len))
         .map_err(|_| broken("it does not decompress to its length"))?;
-    Ok((tree_section::parse(&section)?, label.to_vec()))
+    Ok((Tree::decode(&section)?, label.to_vec()))
 }
 
 const fn tree_max() -> u64 {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use blocks::{ContentId, ReplayPlan, Tree};
+use blocks::{Broken, ContentId, ReplayPlan, Tree};
 use parking_lot::Mutex;
 
 use crate::backing::Backing;
@@ -14,7 +14,7 @@ use crate::extents::{self, Content, Row};
 use crate::header::{Footer, Header, SectionKind, Variant};
 use crate::layout::{PAGE, PAGE_BYTES, hash, len64};
 use crate::meta::{self, Meta};
-use crate::{FormatError, ImageId, ImageInfo, OpenError, squeeze, touches, tree_section};
+use crate::{FormatError, ImageId, ImageInfo, OpenError, squeeze, touches};
 
 /// An open boot image. Its file may be renamed or removed meanwhile.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Image {
     /// Decodes an image. A thin one brings the blocks of its segments, in their order.
     pub(crate) fn decode(sealed: Sealed, segments: Vec<Backing>) -> Result<Self, ReadError> {
         let header = &sealed.header;
-        let tree = tree_section::parse(&sealed.section(SectionKind::Tree)?)?;
+        let tree = Tree::decode(&sealed.section(SectionKind::Tree)?).map_err(FormatError::from)?;
         let Meta {
             source,
             runs,
@@ -163,6 +163,12 @@ pub(crate) enum ReadError {
 impl From<FormatError> for ReadError {
     fn from(error: FormatError) -> Self {
         Self::Format(error)
+    }
+}
+
+impl From<Broken> for ReadError {
+    fn from(broken: Broken) -> Self {
+        Self::Format(broken.into())
     }
 }
 

@@ -67,13 +67,13 @@ fn parse_touch(record: &[u8; BYTES], names: &[u8], tree: &Tree) -> Result<Touch,
         },
         LIST => Touch::List { dir: file },
         READ_LINK => Touch::ReadLink { link: file },
-        _ => return Err(input.broken("there is no such use")),
+        _ => return Err(input.broken("there is no such use").into()),
     };
     if kind != LOOKUP && (start, len) != (0, 0) {
-        return Err(input.broken("a reserved field is in use"));
+        return Err(input.broken("a reserved field is in use").into());
     }
     if !fits(&touch, tree) {
-        return Err(input.broken("it does not fit the tree"));
+        return Err(input.broken("it does not fit the tree").into());
     }
     Ok(touch)
 }

@@ -9,7 +9,7 @@ use crate::durable::Steps;
 use crate::extents::{self, Row};
 use crate::header::{SectionKind, Variant};
 use crate::meta::{self, Meta, SourceInfo};
-use crate::{ImageId, Watch, WriteError, touches, tree_section};
+use crate::{ImageId, Watch, WriteError, touches};
 
 pub(crate) mod assemble;
 mod collect;
@@ -154,7 +154,7 @@ fn put_sections(
         .filter(|touch| touches::fits(touch, request.tree))
         .cloned()
         .collect();
-    out.pack(SectionKind::Tree, tree_section::encode(request.tree))?;
+    out.pack(SectionKind::Tree, request.tree.encode())?;
     out.section(SectionKind::Meta, &meta::encode(&meta)?)?;
     out.section(SectionKind::Extents, &extents::encode(rows))?;
     out.pack(SectionKind::Touches, touches::encode(&touched))

@@ -1,12 +1,11 @@
-//! TREE: docs/bootimg-format.md, section 4.
+//! A tree as bytes: docs/bootimg-format.md, section 4. Boot images have it as a section, and so
+//! have the indexes by which a SmartNIC's cache goes.
 
-use blocks::{
-    Attr, DirEntry, FileId, Inode, NodeData, NodeKind, Span, Timestamp, Tree, TreeParts, Xattr,
+use super::narrow;
+use crate::{
+    Attr, Broken, DirEntry, FileId, Inode, Input, NodeData, NodeKind, Span, Timestamp, Tree,
+    TreeError, TreeParts, Xattr,
 };
-
-use crate::FormatError;
-use crate::header::count32;
-use crate::layout::Input;
 
 const WHAT: &str = "tree section";
 const INODE_BYTES: usize = 96;
@@ -14,7 +13,34 @@ const ENTRY_BYTES: usize = 12;
 const XATTR_BYTES: usize = 16;
 const NANOS_END: u32 = 1_000_000_000;
 
-pub(crate) fn encode(tree: &Tree) -> Vec<u8> {
+/// Why bytes are no tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeTreeError {
+    /// They break a rule of the format.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// The tables in them are no tree.
+    #[error("the tree is not well formed")]
+    Tree(#[from] TreeError),
+}
+
+impl Tree {
+    /// Returns the tree as bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Returns the tree that [`encode`](Self::encode) made bytes of.
+    ///
+    /// # Errors
+    /// If they are none. Hostile bytes cost time and memory in proportion to their number.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeTreeError> {
+        Ok(Self::new(parse(bytes)?)?)
+    }
+}
+
+fn encode(tree: &Tree) -> Vec<u8> {
     let parts = tree.parts();
     let len = 16
         + parts.inodes.len() * INODE_BYTES
@@ -28,7 +54,7 @@ pub(crate) fn encode(tree: &Tree) -> Vec<u8> {
         parts.xattrs.len(),
         parts.bytes.len(),
     ] {
-        out.extend_from_slice(&count32(count).to_le_bytes());
+        out.extend_from_slice(&narrow(count).to_le_bytes());
     }
     for inode in &parts.inodes {
         put_inode(&mut out, inode);
@@ -45,7 +71,7 @@ pub(crate) fn encode(tree: &Tree) -> Vec<u8> {
     out
 }
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<Tree, FormatError> {
+fn parse(bytes: &[u8]) -> Result<TreeParts, Broken> {
     let mut input = Input::new(WHAT, bytes);
     let inodes = input.count()?;
     let entries = input.count()?;
@@ -56,7 +82,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Tree, FormatError> {
     let xattrs = input.records::<XATTR_BYTES>(xattrs)?;
     let names = input.take(names)?;
     input.end()?;
-    let parts = TreeParts {
+    Ok(TreeParts {
         inodes: each(inodes, take_inode)?,
         entries: each(entries, |input| {
             Ok(DirEntry {
@@ -71,14 +97,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Tree, FormatError> {
             })
         })?,
         bytes: names.to_vec(),
-    };
-    Tree::new(parts).map_err(FormatError::Tree)
+    })
 }
 
 fn each<T, const N: usize>(
     records: &[[u8; N]],
-    take: impl Fn(&mut Input<'_>) -> Result<T, FormatError>,
-) -> Result<Vec<T>, FormatError> {
+    take: impl Fn(&mut Input<'_>) -> Result<T, Broken>,
+) -> Result<Vec<T>, Broken> {
     records
         .iter()
         .map(|record| take(&mut Input::new(WHAT, record)))
@@ -110,7 +135,7 @@ fn put_inode(out: &mut Vec<u8>, inode: &Inode) {
     put_span(out, inode.xattrs);
 }
 
-fn take_inode(input: &mut Input<'_>) -> Result<Inode, FormatError> {
+fn take_inode(input: &mut Input<'_>) -> Result<Inode, Broken> {
     let kind = match input.u8()? {
         1 => NodeKind::File,
         2 => NodeKind::Dir,
@@ -167,7 +192,7 @@ const fn kind_number(kind: NodeKind) -> u8 {
     }
 }
 
-fn take_time(input: &mut Input<'_>) -> Result<Timestamp, FormatError> {
+fn take_time(input: &mut Input<'_>) -> Result<Timestamp, Broken> {
     let time = Timestamp {
         secs: input.i64()?,
         nanos: input.u32()?,
@@ -183,7 +208,7 @@ fn put_span(out: &mut Vec<u8>, span: Span) {
     out.extend_from_slice(&span.len.to_le_bytes());
 }
 
-fn take_span(input: &mut Input<'_>) -> Result<Span, FormatError> {
+fn take_span(input: &mut Input<'_>) -> Result<Span, Broken> {
     Ok(Span {
         start: input.u32()?,
         len: input.u32()?,
@@ -193,28 +218,41 @@ fn take_span(input: &mut Input<'_>) -> Result<Span, FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Sample;
+    use crate::testing::{Node, tree};
     use proptest::prelude::*;
+
+    fn sample() -> Tree {
+        let mut file = Node::file(5000);
+        file.xattrs = vec![(b"user.a".to_vec(), b"1".to_vec())];
+        let nodes = [
+            Node::dir(&[("etc", 1), ("link", 3), ("two", 2)]),
+            Node::dir(&[("one", 2), ("pipe", 4)]),
+            file,
+            Node::symlink("etc/one"),
+            Node::new(NodeKind::Fifo),
+        ];
+        tree(&nodes).unwrap()
+    }
 
     #[test]
     fn what_is_written_is_read() {
-        let tree = Sample::new().tree;
-        assert_eq!(parse(&encode(&tree)).unwrap(), tree);
+        let tree = sample();
+        assert_eq!(Tree::decode(&tree.encode()).unwrap(), tree);
     }
 
     #[test]
     fn every_byte_counts() {
-        let tree = Sample::new().tree;
-        let bytes = encode(&tree);
+        let tree = sample();
+        let bytes = tree.encode();
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 0x40;
             // Either it breaks a rule, or it is another tree.
             assert!(
-                parse(&changed).is_err() || parse(&changed).unwrap() != tree,
+                Tree::decode(&changed).is_err() || Tree::decode(&changed).unwrap() != tree,
                 "byte {at}"
             );
-            assert!(parse(&bytes[..at]).is_err(), "cut at {at}");
+            assert!(Tree::decode(&bytes[..at]).is_err(), "cut at {at}");
         }
     }
 
@@ -223,13 +261,13 @@ mod tests {
         fn hostile_tables_are_refused_or_read(
             changes in prop::collection::vec((0usize..2000, any::<u8>()), 1..8),
         ) {
-            let mut bytes = encode(&Sample::new().tree);
+            let mut bytes = sample().encode();
             for (at, byte) in changes {
                 let at = at % bytes.len();
                 bytes[at] = byte;
             }
-            if let Ok(tree) = parse(&bytes) {
-                prop_assert_eq!(encode(&tree), bytes);
+            if let Ok(tree) = Tree::decode(&bytes) {
+                prop_assert_eq!(tree.encode(), bytes);
             }
         }
     }
