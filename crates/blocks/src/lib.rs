@@ -43,6 +43,6 @@ pub use range_set::RangeSet;
 pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};
 pub use swap::SwapCache;
 pub use tree::{
-    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree, TreeError,
-    TreeParts, Xattr,
+    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree,
+    TreeError, TreeParts, Xattr,
 };

@@ -92,14 +92,20 @@ fn parse_row(record: &[u8; BYTES], bounds: &Bounds<'_>) -> Result<Row, FormatErr
     let content = match flags {
         0 => Content::Data { place, hash },
         FLAG_ZERO if place == 0 && is_zero(&hash) => Content::Zero,
-        _ => return Err(input.broken("an extent has flags that it cannot have").into()),
+        _ => {
+            return Err(input
+                .broken("an extent has flags that it cannot have")
+                .into());
+        }
     };
     let most = match content {
         Content::Zero => ZERO_BLOCKS_MAX,
         Content::Data { .. } => EXTENT_BLOCKS_MAX,
     };
     if count == 0 || count > most || seen == 0 || seen > bounds.runs {
-        return Err(input.broken("an extent has a number out of its range").into());
+        return Err(input
+            .broken("an extent has a number out of its range")
+            .into());
     }
     let in_data = place
         .checked_add(count)

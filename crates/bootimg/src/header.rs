@@ -160,7 +160,11 @@ impl Section {
         let coding = match (flags, kind) {
             (0, _) | (_, SectionKind::Other(_)) => Coding::Plain,
             (FLAG_ZSTD, SectionKind::Tree | SectionKind::Touches) => Coding::Zstd,
-            _ => return Err(input.broken("a section has flags that it cannot have").into()),
+            _ => {
+                return Err(input
+                    .broken("a section has flags that it cannot have")
+                    .into());
+            }
         };
         let section = Self {
             kind,

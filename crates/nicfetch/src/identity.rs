@@ -224,16 +224,38 @@ mod tests {
     #[test]
     fn proofs_differ_by_side_key_nonce_and_name() {
         let (client, service) = ([1; 32], [2; 32]);
-        let meeting = Meeting { client: &client, service: &service, name: b"vm" };
+        let meeting = Meeting {
+            client: &client,
+            service: &service,
+            name: b"vm",
+        };
         let key = Key::new([7; 32]);
         let proof = key.proof(Direction::ToService, &meeting);
         let others = [
             key.proof(Direction::ToClient, &meeting),
             key.seal(Direction::ToService, &meeting),
             Key::new([8; 32]).proof(Direction::ToService, &meeting),
-            key.proof(Direction::ToService, &Meeting { client: &service, ..meeting }),
-            key.proof(Direction::ToService, &Meeting { service: &client, ..meeting }),
-            key.proof(Direction::ToService, &Meeting { name: b"v", ..meeting }),
+            key.proof(
+                Direction::ToService,
+                &Meeting {
+                    client: &service,
+                    ..meeting
+                },
+            ),
+            key.proof(
+                Direction::ToService,
+                &Meeting {
+                    service: &client,
+                    ..meeting
+                },
+            ),
+            key.proof(
+                Direction::ToService,
+                &Meeting {
+                    name: b"v",
+                    ..meeting
+                },
+            ),
         ];
         for other in others {
             assert!(!same(&proof, &other));

@@ -89,7 +89,10 @@ impl Index {
         let files = files_of(&tree, chunks.len())?;
         let encoded = tree.encode();
         let len = HEAD_BYTES + label.len() + encoded.len() + chunks.len() * ID_BYTES + ID_BYTES;
-        let rule = |rule| Broken { what: "index", rule };
+        let rule = |rule| Broken {
+            what: "index",
+            rule,
+        };
         if len as u64 > INDEX_MAX {
             return Err(IndexError::TooLarge { bytes: len as u64 });
         }
@@ -241,7 +244,10 @@ impl Index {
 
 /// Returns where each file's chunks begin, if there are as many as the files have.
 fn files_of(tree: &Tree, chunks: usize) -> Result<Vec<(u32, FileId)>, Broken> {
-    let rule = |rule| Broken { what: "index", rule };
+    let rule = |rule| Broken {
+        what: "index",
+        rule,
+    };
     let mut files = Vec::new();
     let mut next = 0_u64;
     for (file, inode) in tree.files() {

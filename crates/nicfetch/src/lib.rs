@@ -5,15 +5,27 @@
 //!   of at most [`CHUNK_MAX`] bytes, named by the BLAKE3 hash of their bytes ([`ChunkId`]), kept and
 //!   sent compressed ([`Stored`]).
 //! - A [`Policy`] chooses what goes when room is needed; [`simulate`] says what each would have saved.
+//! - [`index::Index`] is what a source consists of: its metadata and the chunks of its files; a
+//!   [`Catalog`] keeps indexes by name.
+//! - [`service::Service`] sends chunks to virtual machines, [`client::Client`] asks for them; both
+//!   speak [`wire`] frames over a [`transport`]. Who may have what is [`identity`].
 
 #![forbid(unsafe_code)]
 
+mod catalog;
+pub mod client;
+pub mod identity;
+pub mod index;
 mod policy;
+pub mod service;
 pub mod simulate;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod transport;
+pub mod wire;
 
+pub use catalog::{BOOT_MAX, BOOTS_KEPT, Catalog, CatalogError};
 pub use policy::{Fingerprint, Item, Limit, ParsePolicyError, Policy, PolicyKind, Residents, Slot};
 pub use store::{
     CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, DiskStore, GcReport, OpenStoreError,

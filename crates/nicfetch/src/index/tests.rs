@@ -27,16 +27,27 @@ fn sample() -> (Arc<Tree>, MemSource) {
 
 fn built(store: &MemStore) -> Built {
     let (tree, source) = sample();
-    build(b"name", &tree, &source, store, &mut |_| ControlFlow::Continue(())).unwrap()
+    build(b"name", &tree, &source, store, &mut |_| {
+        ControlFlow::Continue(())
+    })
+    .unwrap()
 }
 
 #[test]
 fn every_file_is_cut_where_it_begins_and_equal_chunks_are_kept_once() {
     let store = MemStore::default();
-    let Built { index, bytes, new_bytes } = built(&store);
+    let Built {
+        index,
+        bytes,
+        new_bytes,
+    } = built(&store);
     assert_eq!(index.chunks().len(), 1 + 2 + 3);
     assert_eq!(bytes, SIZES.iter().sum::<u64>());
-    assert_eq!(new_bytes, 5 + CHUNK_BYTES + CHUNK_BYTES + 1, "zeros and equals take nothing");
+    assert_eq!(
+        new_bytes,
+        5 + CHUNK_BYTES + CHUNK_BYTES + 1,
+        "zeros and equals take nothing"
+    );
     assert_eq!(index.chunk(2), Some(ZEROS));
     assert_eq!(index.chunk(3), index.chunk(4));
     for number in [0, 1, 3, 5] {
@@ -60,7 +71,10 @@ fn chunks_and_places_fit_each_other() {
         for number in all {
             let place = index.place(number).unwrap();
             assert_eq!((place.file, place.offset), (file, offset));
-            assert_eq!(index.covering(file, offset, u64::from(place.len)), number..number + 1);
+            assert_eq!(
+                index.covering(file, offset, u64::from(place.len)),
+                number..number + 1
+            );
             offset += u64::from(place.len);
         }
         assert_eq!(offset, size);
@@ -74,7 +88,10 @@ fn chunks_and_places_fit_each_other() {
 fn what_is_written_is_read() {
     let index = built(&MemStore::default()).index;
     let read = Index::decode(index.bytes()).unwrap();
-    assert_eq!((read.id(), read.label(), read.tree()), (index.id(), index.label(), index.tree()));
+    assert_eq!(
+        (read.id(), read.label(), read.tree()),
+        (index.id(), index.label(), index.tree())
+    );
     assert_eq!(read.chunks(), index.chunks());
 }
 

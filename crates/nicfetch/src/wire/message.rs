@@ -134,30 +134,96 @@ pub struct BootEntry {
 
 /// What a frame says; `docs/nicfetch-protocol.md` has the layouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the protocol document explains each field once")]
+#[expect(
+    missing_docs,
+    reason = "the protocol document explains each field once"
+)]
 pub enum Message {
-    Hello { versions: (u16, u16), nonce: Nonce, name: Vec<u8> },
-    Challenge { version: u16, method: Method, nonce: Nonce, proof: Proof },
-    Prove { proof: Proof },
-    Welcome { window: u32, wants: u16 },
-    Open { name: Vec<u8> },
-    Opened { handle: u32, len: u64, id: ContentId },
-    Read { handle: u32, priority: Priority, deadline_ms: u32, chunks: Vec<u32> },
-    Chunk { place: u16, status: Status, codec: u8, raw_len: u32 },
+    Hello {
+        versions: (u16, u16),
+        nonce: Nonce,
+        name: Vec<u8>,
+    },
+    Challenge {
+        version: u16,
+        method: Method,
+        nonce: Nonce,
+        proof: Proof,
+    },
+    Prove {
+        proof: Proof,
+    },
+    Welcome {
+        window: u32,
+        wants: u16,
+    },
+    Open {
+        name: Vec<u8>,
+    },
+    Opened {
+        handle: u32,
+        len: u64,
+        id: ContentId,
+    },
+    Read {
+        handle: u32,
+        priority: Priority,
+        deadline_ms: u32,
+        chunks: Vec<u32>,
+    },
+    Chunk {
+        place: u16,
+        status: Status,
+        codec: u8,
+        raw_len: u32,
+    },
     Cancel,
-    Prefetch { handle: u32, first: u32, count: u32 },
-    Prefetched { present: u32, absent: u32 },
-    Get { handle: u32, what: What, id: ContentId, offset: u64, len: u32 },
+    Prefetch {
+        handle: u32,
+        first: u32,
+        count: u32,
+    },
+    Prefetched {
+        present: u32,
+        absent: u32,
+    },
+    Get {
+        handle: u32,
+        what: What,
+        id: ContentId,
+        offset: u64,
+        len: u32,
+    },
     Piece,
-    Boots { handle: u32 },
-    BootList { boots: Vec<BootEntry> },
-    Put { handle: u32, id: ContentId, total: u64, offset: u64 },
-    PutDone { whole: bool },
+    Boots {
+        handle: u32,
+    },
+    BootList {
+        boots: Vec<BootEntry>,
+    },
+    Put {
+        handle: u32,
+        id: ContentId,
+        total: u64,
+        offset: u64,
+    },
+    PutDone {
+        whole: bool,
+    },
     Stat,
-    Stats { numbers: [u64; 7] },
-    Credit { window: u32 },
-    GoAway { within_ms: u32 },
-    Error { code: ErrorCode, text: String },
+    Stats {
+        numbers: [u64; 7],
+    },
+    Credit {
+        window: u32,
+    },
+    GoAway {
+        within_ms: u32,
+    },
+    Error {
+        code: ErrorCode,
+        text: String,
+    },
 }
 
 impl Message {
@@ -191,12 +257,27 @@ impl Message {
     /// Appends the body.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { versions: (low, high), nonce, name } => {
-                put(out, &[&low.to_le_bytes(), &high.to_le_bytes(), &[0; 4], nonce]);
+            Self::Hello {
+                versions: (low, high),
+                nonce,
+                name,
+            } => {
+                put(
+                    out,
+                    &[&low.to_le_bytes(), &high.to_le_bytes(), &[0; 4], nonce],
+                );
                 put_name(out, name);
             }
-            Self::Challenge { version, method, nonce, proof } => {
-                put(out, &[&version.to_le_bytes(), &[*method as u8, 0], nonce, proof]);
+            Self::Challenge {
+                version,
+                method,
+                nonce,
+                proof,
+            } => {
+                put(
+                    out,
+                    &[&version.to_le_bytes(), &[*method as u8, 0], nonce, proof],
+                );
             }
             Self::Prove { proof } => put(out, &[proof]),
             Self::Welcome { window, wants } => {
@@ -204,38 +285,106 @@ impl Message {
             }
             Self::Open { name } => put_name(out, name),
             Self::Opened { handle, len, id } => {
-                put(out, &[&handle.to_le_bytes(), &[0; 4], &len.to_le_bytes(), &id.0]);
+                put(
+                    out,
+                    &[&handle.to_le_bytes(), &[0; 4], &len.to_le_bytes(), &id.0],
+                );
             }
-            Self::Read { handle, priority, deadline_ms, chunks } => {
+            Self::Read {
+                handle,
+                priority,
+                deadline_ms,
+                chunks,
+            } => {
                 let count = count16(chunks.len());
-                put(out, &[&handle.to_le_bytes(), &[*priority as u8, 0], &count, &deadline_ms.to_le_bytes()]);
-                chunks.iter().for_each(|chunk| put(out, &[&chunk.to_le_bytes()]));
+                put(
+                    out,
+                    &[
+                        &handle.to_le_bytes(),
+                        &[*priority as u8, 0],
+                        &count,
+                        &deadline_ms.to_le_bytes(),
+                    ],
+                );
+                chunks
+                    .iter()
+                    .for_each(|chunk| put(out, &[&chunk.to_le_bytes()]));
             }
-            Self::Chunk { place, status, codec, raw_len } => {
-                put(out, &[&place.to_le_bytes(), &[*status as u8, *codec], &raw_len.to_le_bytes()]);
+            Self::Chunk {
+                place,
+                status,
+                codec,
+                raw_len,
+            } => {
+                put(
+                    out,
+                    &[
+                        &place.to_le_bytes(),
+                        &[*status as u8, *codec],
+                        &raw_len.to_le_bytes(),
+                    ],
+                );
             }
             Self::Cancel | Self::Piece | Self::Stat => {}
-            Self::Prefetch { handle, first, count } => put32(out, &[*handle, *first, *count]),
+            Self::Prefetch {
+                handle,
+                first,
+                count,
+            } => put32(out, &[*handle, *first, *count]),
             Self::Prefetched { present, absent } => put32(out, &[*present, *absent]),
-            Self::Get { handle, what, id, offset, len } => {
-                put(out, &[&handle.to_le_bytes(), &[*what as u8, 0, 0, 0], &id.0]);
+            Self::Get {
+                handle,
+                what,
+                id,
+                offset,
+                len,
+            } => {
+                put(
+                    out,
+                    &[&handle.to_le_bytes(), &[*what as u8, 0, 0, 0], &id.0],
+                );
                 put(out, &[&offset.to_le_bytes(), &len.to_le_bytes(), &[0; 4]]);
             }
             Self::Boots { handle } => put32(out, &[*handle]),
             Self::BootList { boots } => {
                 put(out, &[&count16(boots.len())]);
-                boots.iter().for_each(|boot| put(out, &[&boot.id.0, &boot.len.to_le_bytes()]));
+                boots
+                    .iter()
+                    .for_each(|boot| put(out, &[&boot.id.0, &boot.len.to_le_bytes()]));
             }
-            Self::Put { handle, id, total, offset } => {
-                put(out, &[&handle.to_le_bytes(), &[0; 4], &id.0, &total.to_le_bytes(), &offset.to_le_bytes()]);
+            Self::Put {
+                handle,
+                id,
+                total,
+                offset,
+            } => {
+                put(
+                    out,
+                    &[
+                        &handle.to_le_bytes(),
+                        &[0; 4],
+                        &id.0,
+                        &total.to_le_bytes(),
+                        &offset.to_le_bytes(),
+                    ],
+                );
             }
             Self::PutDone { whole } => out.push(u8::from(*whole)),
-            Self::Stats { numbers } => numbers.iter().for_each(|number| put(out, &[&number.to_le_bytes()])),
+            Self::Stats { numbers } => numbers
+                .iter()
+                .for_each(|number| put(out, &[&number.to_le_bytes()])),
             Self::Credit { window } => put32(out, &[*window]),
             Self::GoAway { within_ms } => put32(out, &[*within_ms]),
             Self::Error { code, text } => {
                 let text = cut(text);
-                put(out, &[&(*code as u16).to_le_bytes(), &count16(text.len()), text.as_bytes()]);
+                put(
+                    out,
+                    &[
+                        &(*code as u16).to_le_bytes(),
+                        &count16(text.len()),
+                        text.as_bytes(),
+                    ],
+                );
             }
         }
     }
@@ -253,25 +402,42 @@ impl Message {
             Kind::Hello => {
                 let versions = (input.u16()?, input.u16()?);
                 zero(input, 4)?;
-                Self::Hello { versions, nonce: input.array()?, name: take_name(input)? }
+                Self::Hello {
+                    versions,
+                    nonce: input.array()?,
+                    name: take_name(input)?,
+                }
             }
             Kind::Challenge => {
                 let version = input.u16()?;
                 let method = known(input, Method::from_number)?;
                 zero(input, 1)?;
-                Self::Challenge { version, method, nonce: input.array()?, proof: input.array()? }
+                Self::Challenge {
+                    version,
+                    method,
+                    nonce: input.array()?,
+                    proof: input.array()?,
+                }
             }
-            Kind::Prove => Self::Prove { proof: input.array()? },
+            Kind::Prove => Self::Prove {
+                proof: input.array()?,
+            },
             Kind::Welcome => {
                 let (window, wants) = (input.u32()?, input.u16()?);
                 zero(input, 2)?;
                 Self::Welcome { window, wants }
             }
-            Kind::Open => Self::Open { name: take_name(input)? },
+            Kind::Open => Self::Open {
+                name: take_name(input)?,
+            },
             Kind::Opened => {
                 let handle = input.u32()?;
                 zero(input, 4)?;
-                Self::Opened { handle, len: input.u64()?, id: take_id(input)? }
+                Self::Opened {
+                    handle,
+                    len: input.u64()?,
+                    id: take_id(input)?,
+                }
             }
             Kind::Read => take_read(input)?,
             Kind::Chunk => Self::Chunk {
@@ -281,16 +447,30 @@ impl Message {
                 raw_len: input.u32()?,
             },
             Kind::Cancel => Self::Cancel,
-            Kind::Prefetch => Self::Prefetch { handle: input.u32()?, first: input.u32()?, count: input.u32()? },
-            Kind::Prefetched => Self::Prefetched { present: input.u32()?, absent: input.u32()? },
+            Kind::Prefetch => Self::Prefetch {
+                handle: input.u32()?,
+                first: input.u32()?,
+                count: input.u32()?,
+            },
+            Kind::Prefetched => Self::Prefetched {
+                present: input.u32()?,
+                absent: input.u32()?,
+            },
             Kind::Get => take_get(input)?,
             Kind::Piece => Self::Piece,
-            Kind::Boots => Self::Boots { handle: input.u32()? },
+            Kind::Boots => Self::Boots {
+                handle: input.u32()?,
+            },
             Kind::BootList => take_boots(input)?,
             Kind::Put => {
                 let handle = input.u32()?;
                 zero(input, 4)?;
-                Self::Put { handle, id: take_id(input)?, total: input.u64()?, offset: input.u64()? }
+                Self::Put {
+                    handle,
+                    id: take_id(input)?,
+                    total: input.u64()?,
+                    offset: input.u64()?,
+                }
             }
             Kind::PutDone => match input.u8()? {
                 0 => Self::PutDone { whole: false },
@@ -305,8 +485,12 @@ impl Message {
                 }
                 Self::Stats { numbers }
             }
-            Kind::Credit => Self::Credit { window: input.u32()? },
-            Kind::GoAway => Self::GoAway { within_ms: input.u32()? },
+            Kind::Credit => Self::Credit {
+                window: input.u32()?,
+            },
+            Kind::GoAway => Self::GoAway {
+                within_ms: input.u32()?,
+            },
             Kind::Error => take_error(input)?,
         })
     }
@@ -322,8 +506,16 @@ fn take_read(input: &mut Input<'_>) -> Result<Message, Broken> {
         return Err(input.broken("a READ wants 1 to 64 chunks"));
     }
     let chunks = input.records::<4>(count)?;
-    let chunks = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect();
-    Ok(Message::Read { handle, priority, deadline_ms, chunks })
+    let chunks = chunks
+        .iter()
+        .map(|chunk| u32::from_le_bytes(*chunk))
+        .collect();
+    Ok(Message::Read {
+        handle,
+        priority,
+        deadline_ms,
+        chunks,
+    })
 }
 
 fn take_get(input: &mut Input<'_>) -> Result<Message, Broken> {
@@ -333,7 +525,13 @@ fn take_get(input: &mut Input<'_>) -> Result<Message, Broken> {
     let id = take_id(input)?;
     let (offset, len) = (input.u64()?, input.u32()?);
     zero(input, 4)?;
-    Ok(Message::Get { handle, what, id, offset, len })
+    Ok(Message::Get {
+        handle,
+        what,
+        id,
+        offset,
+        len,
+    })
 }
 
 fn take_boots(input: &mut Input<'_>) -> Result<Message, Broken> {
@@ -344,7 +542,10 @@ fn take_boots(input: &mut Input<'_>) -> Result<Message, Broken> {
     let records = input.records::<40>(count)?;
     let boots = records.iter().map(|record| {
         let mut input = Input::new("list of boot images", record);
-        Ok(BootEntry { id: take_id(&mut input)?, len: input.u64()? })
+        Ok(BootEntry {
+            id: take_id(&mut input)?,
+            len: input.u64()?,
+        })
     });
     let boots = boots.collect::<Result<_, Broken>>()?;
     Ok(Message::BootList { boots })
@@ -358,7 +559,10 @@ fn take_error(input: &mut Input<'_>) -> Result<Message, Broken> {
         return Err(input.broken("a text is too long"));
     }
     let text = str::from_utf8(input.take(len)?).map_err(|_| input.broken("a text is no text"))?;
-    Ok(Message::Error { code, text: text.to_owned() })
+    Ok(Message::Error {
+        code,
+        text: text.to_owned(),
+    })
 }
 
 fn known<T>(input: &mut Input<'_>, from: impl Fn(u8) -> Option<T>) -> Result<T, Broken> {
@@ -387,7 +591,9 @@ fn put(out: &mut Vec<u8>, parts: &[&[u8]]) {
 }
 
 fn put32(out: &mut Vec<u8>, numbers: &[u32]) {
-    numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+    numbers
+        .iter()
+        .for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
 /// Names were bounded where they came from.

@@ -1,0 +1,375 @@
+//! Which sources there are: their indexes, and the boot images that were recorded of them.
+//!
+//! ```text
+//! DIR/names/<hash of the name>          the id of the index, and the name
+//! DIR/indexes/<id>                      an index
+//! DIR/boots/<id>/<number>-<boot id>     a boot image of that index; the highest number is newest
+//! ```
+//!
+//! A file appears whole or not at all, and its name says what must be in it. Nothing else is kept
+//! in memory than names, and indexes for as long as somebody uses them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use blocks::ContentId;
+use parking_lot::Mutex;
+
+use crate::index::{Index, IndexError};
+use crate::wire::{BootEntry, NAME_MAX};
+
+/// The largest boot image that is kept.
+pub const BOOT_MAX: u64 = 1 << 30;
+/// How many boot images of a source are kept: the newest.
+pub const BOOTS_KEPT: usize = 8;
+
+/// Why the catalog could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogError {
+    /// The disk failed.
+    #[error("cannot use {path}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An index is damaged.
+    #[error("the index {path} cannot be used; import its source again")]
+    Index {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: IndexError,
+    },
+    /// A name is empty or too long.
+    #[error("a source's name has 1 to {NAME_MAX} bytes")]
+    Name,
+    /// A boot image is larger than allowed, or empty.
+    #[error("a boot image has 1 to {BOOT_MAX} bytes, not {bytes}")]
+    BootLength {
+        /// How large it is.
+        bytes: u64,
+    },
+    /// The bytes of a boot image are not those that its id names.
+    #[error("the boot image is {found}, not what it was said to be")]
+    WrongBoot {
+        /// What they are.
+        found: ContentId,
+    },
+}
+
+/// The sources of a service.
+#[derive(Debug)]
+pub struct Catalog {
+    dir: PathBuf,
+    state: Mutex<State>,
+    /// Held while files are written: numbers of boot images are given out under it.
+    turn: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: BTreeMap<Vec<u8>, ContentId>,
+    used: HashMap<ContentId, Weak<Index>>,
+}
+
+impl Catalog {
+    /// Opens the catalog in `dir`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or read.
+    pub fn open(dir: &Path) -> Result<Self, CatalogError> {
+        let mut state = State::default();
+        for sub in ["names", "indexes", "boots"] {
+            let path = dir.join(sub);
+            fs::create_dir_all(&path).map_err(failed(&path))?;
+        }
+        let names = dir.join("names");
+        for entry in fs::read_dir(&names).map_err(failed(&names))? {
+            let path = entry.map_err(failed(&names))?.path();
+            let bytes = fs::read(&path).map_err(failed(&path))?;
+            match bytes.split_first_chunk::<32>() {
+                Some((id, name)) if path.ends_with(ContentId::of(name).to_string()) => {
+                    state.names.insert(name.to_vec(), ContentId(*id));
+                }
+                // What was being written when the power went.
+                _ => log::warn!("{} is no name of a source: left alone", path.display()),
+            }
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            state: Mutex::new(state),
+            turn: Mutex::new(()),
+        })
+    }
+
+    /// Keeps an index, and calls it `name` from now on.
+    ///
+    /// # Errors
+    /// If it cannot be written, or the name is none.
+    pub fn add(&self, name: &[u8], index: &Index) -> Result<(), CatalogError> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(CatalogError::Name);
+        }
+        let _turn = self.turn.lock();
+        self.write(&self.index_path(&index.id()), index.bytes())?;
+        let mut named = index.id().0.to_vec();
+        named.extend_from_slice(name);
+        let path = self.dir.join("names").join(ContentId::of(name).to_string());
+        self.write(&path, &named)?;
+        self.state.lock().names.insert(name.to_vec(), index.id());
+        Ok(())
+    }
+
+    /// Returns the index that goes by `name`, or `None` if none does.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn source(&self, name: &[u8]) -> Result<Option<Arc<Index>>, CatalogError> {
+        let id = {
+            let state = self.state.lock();
+            let Some(id) = state.names.get(name) else {
+                return Ok(None);
+            };
+            if let Some(index) = state.used.get(id).and_then(Weak::upgrade) {
+                return Ok(Some(index));
+            }
+            *id
+        };
+        let path = self.index_path(&id);
+        let bytes = fs::read(&path).map_err(failed(&path))?;
+        let index = Index::decode(&bytes).and_then(|index| match index.id() == id {
+            true => Ok(Arc::new(index)),
+            false => Err(IndexError::Hash),
+        });
+        let index = index.map_err(|source| CatalogError::Index { path, source })?;
+        let mut state = self.state.lock();
+        state.used.retain(|_, used| used.strong_count() > 0);
+        state.used.insert(id, Arc::downgrade(&index));
+        Ok(Some(index))
+    }
+
+    /// Returns the names of all sources, each with the id of its index.
+    #[must_use]
+    pub fn names(&self) -> Vec<(Vec<u8>, ContentId)> {
+        let state = self.state.lock();
+        let names = state.names.iter();
+        names.map(|(name, id)| (name.clone(), *id)).collect()
+    }
+
+    /// Returns the boot images of an index, newest first.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub fn boots(&self, index: &ContentId) -> Result<Vec<BootEntry>, CatalogError> {
+        let files = self.boot_files(index)?;
+        Ok(files.into_iter().map(|file| file.entry).collect())
+    }
+
+    /// Returns `len` bytes of a boot image from `offset`, fewer at its end; `None` if it is not
+    /// there any more.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn boot_piece(
+        &self,
+        index: &ContentId,
+        boot: &ContentId,
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<Vec<u8>>, CatalogError> {
+        let files = self.boot_files(index)?;
+        let Some(file) = files.into_iter().find(|file| file.entry.id == *boot) else {
+            return Ok(None);
+        };
+        let left = file.entry.len.saturating_sub(offset);
+        let mut piece = vec![0; len.min(usize::try_from(left).unwrap_or(len))];
+        let read = File::open(&file.path).and_then(|open| open.read_exact_at(&mut piece, offset));
+        match read {
+            Ok(()) => Ok(Some(piece)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(&file.path)(error)),
+        }
+    }
+
+    /// Keeps a boot image of an index as the newest, and lets go of the oldest if there are more
+    /// than [`BOOTS_KEPT`] then.
+    ///
+    /// # Errors
+    /// If its bytes are not what `id` names, or it cannot be written.
+    pub fn keep_boot(
+        &self,
+        index: &ContentId,
+        id: &ContentId,
+        bytes: &[u8],
+    ) -> Result<(), CatalogError> {
+        let len = bytes.len() as u64;
+        if len == 0 || len > BOOT_MAX {
+            return Err(CatalogError::BootLength { bytes: len });
+        }
+        let found = ContentId::of(bytes);
+        if found != *id {
+            return Err(CatalogError::WrongBoot { found });
+        }
+        let _turn = self.turn.lock();
+        let files = self.boot_files(index)?;
+        let number = files.first().map_or(1, |newest| newest.number + 1);
+        let dir = self.boot_dir(index);
+        fs::create_dir_all(&dir).map_err(failed(&dir))?;
+        self.write(&dir.join(format!("{number:016x}-{id}")), bytes)?;
+        let (same, others): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| file.entry.id == *id);
+        for old in same.iter().chain(others.iter().skip(BOOTS_KEPT - 1)) {
+            fs::remove_file(&old.path).map_err(failed(&old.path))?;
+        }
+        Ok(())
+    }
+
+    fn boot_files(&self, index: &ContentId) -> Result<Vec<BootFile>, CatalogError> {
+        let dir = self.boot_dir(index);
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(&dir)(error)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed(&dir))?.path();
+            // What is being written has another name; what just went is not listed.
+            files.extend(BootFile::of(path));
+        }
+        files.sort_by_key(|file| std::cmp::Reverse(file.number));
+        Ok(files)
+    }
+
+    fn index_path(&self, id: &ContentId) -> PathBuf {
+        self.dir.join("indexes").join(id.to_string())
+    }
+
+    fn boot_dir(&self, index: &ContentId) -> PathBuf {
+        self.dir.join("boots").join(index.to_string())
+    }
+
+    /// Writes a file, whole or not at all, even if the power goes.
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), CatalogError> {
+        let aside = self.dir.join("writing");
+        let written = || {
+            let mut file = File::create(&aside)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&aside, path)?;
+            let dir = path.parent().unwrap_or(&self.dir);
+            File::open(dir)?.sync_all()
+        };
+        written().map_err(failed(path))
+    }
+}
+
+/// A boot image on the disk.
+struct BootFile {
+    number: u64,
+    entry: BootEntry,
+    path: PathBuf,
+}
+
+impl BootFile {
+    fn of(path: PathBuf) -> Option<Self> {
+        let (number, id) = path.file_name()?.to_str()?.split_once('-')?;
+        let number = u64::from_str_radix(number, 16).ok()?;
+        let id = id.parse().ok()?;
+        let len = fs::metadata(&path).ok()?.len();
+        let entry = BootEntry { id, len };
+        Some(Self {
+            number,
+            entry,
+            path,
+        })
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> CatalogError {
+    let path = path.to_owned();
+    move |source| CatalogError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::ZEROS;
+    use blocks::testing::{Node, tree};
+
+    fn index(label: &[u8]) -> Index {
+        let nodes = [Node::dir(&[("a", 1)]), Node::file(9)];
+        Index::new(label, Arc::new(tree(&nodes).unwrap()), vec![ZEROS]).unwrap()
+    }
+
+    #[test]
+    fn what_was_added_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let (one, two) = (index(b"one"), index(b"two"));
+        catalog.add(b"a/b:latest", &one).unwrap();
+        catalog.add(b"a/b:latest", &two).unwrap();
+        assert!(catalog.source(b"a/b").unwrap().is_none());
+        let again = Catalog::open(dir.path()).unwrap();
+        let found = again.source(b"a/b:latest").unwrap().unwrap();
+        assert_eq!(found.id(), two.id());
+        let shared = again.source(b"a/b:latest").unwrap().unwrap();
+        assert!(
+            Arc::ptr_eq(&found, &shared),
+            "it is read once while it is used"
+        );
+        assert_eq!(again.names(), [(b"a/b:latest".to_vec(), two.id())]);
+        assert!(matches!(catalog.add(b"", &one), Err(CatalogError::Name)));
+    }
+
+    #[test]
+    fn a_damaged_index_is_said_to_be_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let index = index(b"one");
+        catalog.add(b"one", &index).unwrap();
+        let path = dir.path().join("indexes").join(index.id().to_string());
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[60] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(matches!(
+            catalog.source(b"one"),
+            Err(CatalogError::Index { .. })
+        ));
+    }
+
+    #[test]
+    fn the_newest_boot_images_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let index = ContentId::of(b"index");
+        let boot = |n: u8| (ContentId::of(&[n; 100]), [n; 100]);
+        for n in 0..10 {
+            let (id, bytes) = boot(n);
+            catalog.keep_boot(&index, &id, &bytes).unwrap();
+        }
+        // Kept again: it is the newest, and not there twice.
+        catalog.keep_boot(&index, &boot(5).0, &boot(5).1).unwrap();
+        let kept: Vec<_> = catalog
+            .boots(&index)
+            .unwrap()
+            .iter()
+            .map(|boot| boot.id)
+            .collect();
+        let expected: Vec<_> = [5, 9, 8, 7, 6, 4, 3, 2].map(|n| boot(n).0).to_vec();
+        assert_eq!(kept, expected);
+        let piece = catalog.boot_piece(&index, &boot(5).0, 90, 64).unwrap();
+        assert_eq!(piece, Some(vec![5; 10]));
+        assert_eq!(catalog.boot_piece(&index, &boot(0).0, 0, 64).unwrap(), None);
+        let forged = catalog.keep_boot(&index, &boot(1).0, &[2; 100]);
+        assert!(matches!(forged, Err(CatalogError::WrongBoot { .. })));
+        assert!(catalog.boots(&ContentId::of(b"other")).unwrap().is_empty());
+    }
+}

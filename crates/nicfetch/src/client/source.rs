@@ -1,0 +1,302 @@
+//! A source that is not on the local disk at all: names from the index, bytes from wherever they
+//! can be had. Every chunk is verified by its id, so nobody who has it need be trusted.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
+
+use super::Remote;
+use super::remote::Chunk;
+use crate::index::{CHUNK_BYTES, Place, ZEROS};
+use crate::wire::Priority;
+use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class};
+
+/// Between two attempts to have a chunk that nobody had.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Chunks that are fetched ahead at a time, at most: a batch of 2 MiB.
+const FILL_BATCH: u32 = 16;
+
+/// Where the source came from, for when the service is not there. It may be wrong, or change:
+/// what it says is verified.
+pub trait Origin: Send + Sync {
+    /// Reads `len` bytes at `offset` of the file at `path`, fewer at its end. Comes back within a
+    /// bounded time.
+    ///
+    /// # Errors
+    /// If they cannot be had.
+    fn read(&self, path: &[u8], offset: u64, len: usize) -> io::Result<Vec<u8>>;
+}
+
+/// Where the chunks of a source came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounts {
+    /// Chunks out of the local store.
+    pub local: u64,
+    /// Chunks from the service; those that were fetched ahead are not among them.
+    pub service: u64,
+    /// Chunks from the origin.
+    pub origin: u64,
+    /// Chunks of the origin that were something else.
+    pub origin_wrong: u64,
+    /// Reads that nobody could answer in time.
+    pub failed: u64,
+}
+
+/// What filling the local store came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Chunks that were there already.
+    pub present: u64,
+    /// Chunks that came.
+    pub fetched: u64,
+    /// Chunks that the service had not, or the store no room for.
+    pub missing: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    local: AtomicU64,
+    service: AtomicU64,
+    origin: AtomicU64,
+    origin_wrong: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The source behind a mount that has none on its disk.
+pub struct NicSource {
+    remote: Remote,
+    local: Option<Arc<dyn ChunkStore>>,
+    origin: Option<Box<dyn Origin>>,
+    deadline: Duration,
+    counters: Counters,
+}
+
+impl std::fmt::Debug for NicSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NicSource")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NicSource {
+    /// Returns the source. A read takes its chunks from `local`, where what came is kept; then
+    /// from the service; then from `origin`; and again, until it fails after `deadline`.
+    #[must_use]
+    pub fn new(
+        remote: Remote,
+        local: Option<Arc<dyn ChunkStore>>,
+        origin: Option<Box<dyn Origin>>,
+        deadline: Duration,
+    ) -> Self {
+        Self {
+            remote,
+            local,
+            origin,
+            deadline,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Returns what it asks.
+    #[must_use]
+    pub const fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Returns where chunks came from.
+    #[must_use]
+    pub fn counts(&self) -> SourceCounts {
+        let c = &self.counters;
+        SourceCounts {
+            local: c.local.load(Relaxed),
+            service: c.service.load(Relaxed),
+            origin: c.origin.load(Relaxed),
+            origin_wrong: c.origin_wrong.load(Relaxed),
+            failed: c.failed.load(Relaxed),
+        }
+    }
+
+    /// Fetches what the local store lacks, less urgently than any read, until all is there or
+    /// `stop` says so. Waits for a service that is away.
+    #[must_use]
+    pub fn fill(&self, stop: &AtomicBool) -> Filled {
+        let mut filled = Filled::default();
+        let Some(local) = &self.local else {
+            return filled;
+        };
+        let index = self.remote.index();
+        let len = u32::try_from(index.chunks().len()).unwrap_or(u32::MAX);
+        let mut next = 0;
+        while next < len && !stop.load(Relaxed) {
+            let id = index.chunks()[next as usize];
+            if id == ZEROS || local.contains(&id) {
+                filled.present += 1;
+                next += 1;
+                continue;
+            }
+            if !self.remote.is_there() {
+                sleep(AGAIN);
+                continue;
+            }
+            let share = self.remote.window() / 4 / CHUNK_BYTES;
+            let batch = u32::try_from(share)
+                .unwrap_or(FILL_BATCH)
+                .clamp(1, FILL_BATCH);
+            let end = next.saturating_add(batch).min(len);
+            let patience = self.remote.patience().transfer;
+            let found = self.remote.fetch(next..end, Priority::Prefetch, patience);
+            for (number, chunk) in (next..end).zip(found) {
+                let id = index.chunks()[number as usize];
+                match chunk.map(|chunk| local.put(&id, &chunk, Class::Prefetch)) {
+                    Some(Ok(_)) => filled.fetched += 1,
+                    Some(Err(error)) => {
+                        log::debug!("a chunk was not kept: {error}");
+                        filled.missing += 1;
+                    }
+                    None if !self.remote.is_there() => break,
+                    None => filled.missing += 1,
+                }
+                next = number + 1;
+            }
+        }
+        filled
+    }
+
+    /// Returns a chunk out of memory or of the local store.
+    fn near(&self, number: u32, id: &ChunkId) -> Option<Chunk> {
+        if let Some(chunk) = self.remote.recent(number) {
+            return Some(chunk);
+        }
+        if *id == ZEROS {
+            let len = self.remote.index().place(number)?.len;
+            return Some(Arc::new(vec![0; len as usize]));
+        }
+        let stored = self.local.as_ref()?.get(id)?;
+        // What was damaged is fetched anew.
+        let chunk = Arc::new(stored.open(id).ok()?);
+        self.remote.remember(number, &chunk);
+        self.counters.local.fetch_add(1, Relaxed);
+        Some(chunk)
+    }
+
+    /// Returns a chunk from the origin, if it is still what it was.
+    fn origins(&self, number: u32, id: &ChunkId) -> Option<Chunk> {
+        let origin = self.origin.as_ref()?;
+        let index = self.remote.index();
+        let Place { file, offset, len } = index.place(number)?;
+        let path = index.tree().path(file)?;
+        let raw = match origin.read(&path, offset, len as usize) {
+            Ok(raw) => raw,
+            Err(error) => {
+                log::debug!(
+                    "the origin has not {}: {error}",
+                    String::from_utf8_lossy(&path)
+                );
+                return None;
+            }
+        };
+        if raw.len() > CHUNK_MAX || ChunkId::of(&raw) != *id {
+            self.counters.origin_wrong.fetch_add(1, Relaxed);
+            return None;
+        }
+        self.counters.origin.fetch_add(1, Relaxed);
+        Some(Arc::new(raw))
+    }
+
+    fn keep(&self, number: u32, id: &ChunkId, chunk: &Chunk) {
+        self.remote.remember(number, chunk);
+        if let Some(local) = &self.local
+            && let Err(error) = local.put(id, chunk, Class::Demand)
+        {
+            log::debug!("a chunk was not kept: {error}");
+        }
+    }
+
+    /// Returns the chunks, from wherever they can be had.
+    fn chunks(&self, numbers: std::ops::Range<u32>) -> Option<Vec<Chunk>> {
+        let end = Instant::now() + self.deadline;
+        let index = self.remote.index();
+        let first = numbers.start;
+        let ids = &index.chunks()[first as usize..numbers.end as usize];
+        let mut have: Vec<Option<Chunk>> = (first..)
+            .zip(ids)
+            .map(|(number, id)| self.near(number, id))
+            .collect();
+        loop {
+            // From the first that lacks to the last: the service answers what lies between once
+            // more, from memory.
+            let lacking = |have: &[Option<Chunk>]| {
+                let from = have.iter().position(Option::is_none)?;
+                let to = have.iter().rposition(Option::is_none)?;
+                Some((from, to + 1))
+            };
+            let Some((from, to)) = lacking(&have) else {
+                return have.into_iter().collect();
+            };
+            let number = |at: usize| first + u32::try_from(at).unwrap_or(0);
+            let give_up = self.remote.patience().give_up;
+            let found = self
+                .remote
+                .fetch(number(from)..number(to), Priority::Demand, give_up);
+            for (at, found) in (from..to).zip(found) {
+                if have[at].is_some() {
+                    continue;
+                }
+                let found = match found {
+                    Some(chunk) => {
+                        self.counters.service.fetch_add(1, Relaxed);
+                        Some(chunk)
+                    }
+                    None => self.origins(number(at), &ids[at]),
+                };
+                if let Some(chunk) = found {
+                    self.keep(number(at), &ids[at], &chunk);
+                    have[at] = Some(chunk);
+                }
+            }
+            if lacking(&have).is_none() {
+                continue;
+            }
+            if Instant::now() >= end {
+                self.counters.failed.fetch_add(1, Relaxed);
+                return None;
+            }
+            sleep(AGAIN);
+        }
+    }
+}
+
+impl BlockSource for NicSource {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let index = self.remote.index();
+        let doing = "reading from the block service";
+        let Some(now) = index.tree().key(file.file) else {
+            return Err(SourceError::new(SourceErrorKind::NotFound, doing).about(file.file));
+        };
+        if now != *file {
+            let now = now.version;
+            return Err(SourceError::new(SourceErrorKind::Stale { now }, doing).about(file.file));
+        }
+        let numbers = index.covering(file.file, offset, buf.len() as u64);
+        if numbers.is_empty() {
+            return Ok(0);
+        }
+        let Some(chunks) = self.chunks(numbers) else {
+            return Err(SourceError::new(SourceErrorKind::TimedOut, doing).about(file.file));
+        };
+        let mut skip = usize::try_from(offset % CHUNK_BYTES).unwrap_or(0);
+        let mut done = 0;
+        for chunk in chunks {
+            let len = chunk.len().saturating_sub(skip).min(buf.len() - done);
+            buf[done..done + len].copy_from_slice(&chunk[skip..skip + len]);
+            done += len;
+            skip = 0;
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,216 @@
+//! The threads that read chunks from the store, each when its turn has come.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::outgoing::Outgoing;
+use super::schedule::Schedule;
+use super::{Counts, Credit, Vm};
+use crate::index::{Index, ZEROS};
+use crate::wire::{Frame, Message, Priority, Status};
+use crate::{ChunkId, ChunkStore, Codec};
+
+/// A chunk that somebody wants.
+pub(crate) struct Job {
+    pub(crate) request: u64,
+    /// Its place in the READ.
+    pub(crate) place: u16,
+    pub(crate) id: ChunkId,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) credit: Credit,
+    pub(crate) to: Arc<Outgoing>,
+}
+
+/// The jobs that wait, and the threads that do them.
+pub(crate) struct Readers {
+    queue: Arc<Queue>,
+    store: Arc<dyn ChunkStore>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+struct State {
+    schedule: Schedule<Vec<u8>, Job>,
+    over: bool,
+}
+
+impl Readers {
+    pub(crate) fn start(
+        store: Arc<dyn ChunkStore>,
+        counts: &Arc<Counts>,
+        threads: usize,
+    ) -> io::Result<Self> {
+        let queue = Arc::new(Queue {
+            state: Mutex::new(State {
+                schedule: Schedule::new(),
+                over: false,
+            }),
+            more: Condvar::new(),
+        });
+        let start = |n| {
+            let (queue, store) = (Arc::clone(&queue), Arc::clone(&store));
+            let counts = Arc::clone(counts);
+            let name = format!("nicfetch-read-{n}");
+            let run = move || {
+                while let Some(job) = queue.next() {
+                    answer(&*store, &counts, job);
+                }
+            };
+            std::thread::Builder::new().name(name).spawn(run)
+        };
+        let threads = (0..threads.max(1)).map(start).collect::<io::Result<_>>()?;
+        Ok(Self {
+            queue,
+            store,
+            threads,
+        })
+    }
+
+    /// Returns how many of these chunks are there, and how many are not.
+    pub(crate) fn look(&self, index: &Index, first: u32, count: u32) -> (u32, u32) {
+        let from = (first as usize).min(index.chunks().len());
+        let to = from
+            .saturating_add(count as usize)
+            .min(index.chunks().len());
+        let (mut present, mut absent) = (0, 0);
+        for id in &index.chunks()[from..to] {
+            if *id == ZEROS || self.store.contains(id) {
+                present += 1;
+            } else {
+                absent += 1;
+            }
+        }
+        (present, absent)
+    }
+
+    /// Returns what a connection tells when there is room in it again.
+    pub(crate) const fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Has chunks read when their turn comes.
+    pub(crate) fn push(&self, priority: Priority, vm: &Vm, jobs: Vec<(u64, Job)>) {
+        let many = jobs.len() > 1;
+        let mut state = self.queue.state.lock();
+        for (cost, job) in jobs {
+            state.schedule.push(priority, &vm.name, cost, job);
+        }
+        drop(state);
+        if many {
+            self.queue.more.notify_all();
+        } else {
+            self.queue.more.notify_one();
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.state.lock().schedule.len()
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.queue.state.lock().over = true;
+        self.queue.more.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic of a reader is on the log; the others did its work.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    /// Waits for the next job that can be done; `None` when there will be none.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if state.over {
+                return None;
+            }
+            if let Some(job) = state.schedule.pop(|job| job.to.has_room()) {
+                return Some(job);
+            }
+            self.more.wait(&mut state);
+        }
+    }
+
+    /// There is room in a connection again.
+    pub(crate) fn wake(&self) {
+        // Under the lock, so that nobody is between looking and waiting.
+        drop(self.state.lock());
+        self.more.notify_all();
+    }
+}
+
+fn answer(store: &dyn ChunkStore, counts: &Counts, job: Job) {
+    if job.cancelled.load(Relaxed) || job.to.is_over() {
+        return;
+    }
+    if job
+        .deadline
+        .is_some_and(|deadline| deadline < Instant::now())
+    {
+        job.to.send(
+            status(job.request, job.place, Status::Late),
+            Some(job.credit),
+        );
+        return;
+    }
+    // Nobody who has the index asks for zeros.
+    let stored = if job.id == ZEROS {
+        None
+    } else {
+        store.get(&job.id)
+    };
+    let Some(stored) = stored else {
+        counts.absent.fetch_add(1, Relaxed);
+        job.to.send(
+            status(job.request, job.place, Status::Absent),
+            Some(job.credit),
+        );
+        return;
+    };
+    if stored.bytes.len() > crate::wire::DATA_MAX {
+        job.to.send(
+            status(job.request, job.place, Status::Failed),
+            Some(job.credit),
+        );
+        return;
+    }
+    counts.chunks.fetch_add(1, Relaxed);
+    counts.bytes.fetch_add(stored.bytes.len() as u64, Relaxed);
+    let codec: Codec = stored.codec;
+    let message = Message::Chunk {
+        place: job.place,
+        status: Status::Here,
+        codec: codec as u8,
+        raw_len: stored.raw_len,
+    };
+    let frame = Frame {
+        request: job.request,
+        message,
+        data: stored.bytes,
+    };
+    job.to.send(frame, Some(job.credit));
+}
+
+/// Returns the answer to a want that brings no chunk.
+pub(crate) fn status(request: u64, place: u16, status: Status) -> Frame {
+    let message = Message::Chunk {
+        place,
+        status,
+        codec: 0,
+        raw_len: 0,
+    };
+    Frame::new(request, message)
+}

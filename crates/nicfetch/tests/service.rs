@@ -1,0 +1,325 @@
+//! A service and its clients: what is asked for comes, and nothing else does.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod rig;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use blocks::testing::MemSource;
+use blocks::{
+    BlockCache as _, BlockRange, BlockSource as _, CachedSource, ContentId, FileId, Lookup,
+};
+use nicfetch::client::{ClientError, NicCache, NicSource, Origin};
+use nicfetch::identity::{Access, Key};
+use nicfetch::index::CHUNK_BYTES;
+use nicfetch::service::Limits;
+use nicfetch::testing::MemStore;
+use nicfetch::wire::{ErrorCode, Priority};
+use nicfetch::{ChunkId, ChunkStore as _, Codec, Stored};
+use rig::{Rig, SIZES, connected, content, sample, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Reads all of every file of the sample, in pieces of an odd length, and compares.
+fn read_all(sample: &rig::Sample, source: &dyn blocks::BlockSource, seed: u64) {
+    for (n, size) in (1_u32..).zip(SIZES) {
+        let key = sample.tree.key(FileId(n)).unwrap();
+        let expected = content(seed + u64::from(n), size);
+        let mut read = Vec::new();
+        let mut piece = vec![0; 300_001];
+        loop {
+            let len = source.read_at(&key, read.len() as u64, &mut piece).unwrap();
+            if len == 0 {
+                break;
+            }
+            read.extend_from_slice(&piece[..len]);
+        }
+        assert!(read == expected, "file {n} of {size} bytes differs");
+    }
+}
+
+#[test]
+fn a_source_that_is_nowhere_else_is_read_whole() {
+    let (rig, sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client
+        .open(b"one", Some(sample.index.id()), |_| None)
+        .unwrap();
+    assert_eq!(remote.index().tree(), &sample.tree);
+    let source = NicSource::new(remote, None, None, LONG);
+    read_all(&sample, &source, 1);
+    let (counts, stats) = (source.remote().counts(), rig.stats());
+    assert_eq!(
+        (counts.lies, counts.absent, counts.away, counts.late),
+        (0, 0, 0, 0)
+    );
+    // What was hedged was sent twice.
+    assert!(
+        stats.chunks >= counts.chunks && counts.chunks >= 15,
+        "{counts:?} {stats:?}"
+    );
+}
+
+#[test]
+fn several_readers_of_a_chunk_are_one_request() {
+    let (rig, sample) = Rig::serving(Access::open());
+    // Never hedged, so that what is sent can be counted.
+    let client = rig.client_with("vm", None, |patience| {
+        patience.hedge = LONG;
+        patience.give_up = LONG;
+    });
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                let found = remote.fetch(0..15, Priority::Demand, LONG);
+                for (number, chunk) in (0..).zip(found) {
+                    let id = sample.index.chunk(number).unwrap();
+                    assert_eq!(ContentId::of(&chunk.unwrap()), id);
+                }
+            });
+        }
+    });
+    assert_eq!(rig.stats().chunks, 15);
+}
+
+#[test]
+fn beside_a_local_source_the_service_answers_and_the_disk_need_not() {
+    let (rig, sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    let cache = NicCache::new(remote, &sample.tree);
+    assert_eq!(cache.files(), SIZES.len());
+    // A source with nothing in it: what it is asked for fails.
+    let source = CachedSource::new(cache, MemSource::default());
+    read_all(&sample, &source, 1);
+    assert_eq!(source.counts().fallthrough_bytes, 0);
+    // Another version of a file is another file.
+    let mut key = sample.tree.key(FileId(4)).unwrap();
+    key.version.mtime.secs += 1;
+    let mut out = vec![0; 4096];
+    let range = BlockRange::covering(0, 4096);
+    assert_eq!(
+        source.cache().get(&key, range, &mut out),
+        Lookup::Miss { blocks: 1 }
+    );
+}
+
+#[test]
+fn lies_are_found_and_read_elsewhere() {
+    let (rig, sample) = Rig::serving(Access::open());
+    // Every chunk is another one of the right length; one is no chunk at all.
+    for (number, id) in (0_u32..).zip(sample.index.chunks()) {
+        let len = sample.index.place(number).unwrap().len;
+        let raw = content(77 + u64::from(number), u64::from(len));
+        let stored = match number {
+            3 => Stored {
+                codec: Codec::Zstd,
+                raw_len: len,
+                bytes: vec![1, 2, 3],
+            },
+            _ => Stored {
+                codec: Codec::Raw,
+                raw_len: len,
+                bytes: raw,
+            },
+        };
+        rig.store.forge(*id, stored);
+    }
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    let source = CachedSource::new(NicCache::new(remote, &sample.tree), sample.source);
+    let wanted = rig::sample("one", 1, &MemStore::default());
+    read_all(&wanted, &source, 1);
+    assert_eq!(source.counts().hit_bytes, 0);
+    let counts = source.cache().remote().counts();
+    assert!(counts.lies >= 15, "{counts:?}");
+    assert_eq!(counts.chunks, 0, "{counts:?}");
+}
+
+#[test]
+fn what_the_service_has_lost_comes_from_the_origin_and_the_origin_is_verified() {
+    struct Files {
+        right: bool,
+    }
+    impl Origin for Files {
+        fn read(&self, path: &[u8], offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+            let n = u64::from(path[1] - b'0');
+            let seed = if self.right { 1 } else { 2 };
+            let all = content(seed + n, SIZES[usize::try_from(n).unwrap() - 1]);
+            let from = usize::try_from(offset).unwrap();
+            Ok(all[from..(from + len).min(all.len())].to_vec())
+        }
+    }
+    let (rig, sample) = Rig::serving(Access::open());
+    for id in sample.index.chunks() {
+        rig.store.lose(id);
+    }
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    let origin = Box::new(Files { right: true });
+    let source = NicSource::new(remote.clone(), None, Some(origin), LONG);
+    read_all(&sample, &source, 1);
+    assert!(source.counts().origin >= 15, "{:?}", source.counts());
+    // Another tree is no origin.
+    let fresh = client.open(b"one", None, |_| None).unwrap();
+    let origin = Box::new(Files { right: false });
+    let source = NicSource::new(fresh, None, Some(origin), Duration::ZERO);
+    let key = sample.tree.key(FileId(4)).unwrap();
+    let error = source.read_at(&key, 0, &mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), blocks::SourceErrorKind::TimedOut);
+    assert_eq!(source.counts().origin_wrong, 1);
+}
+
+#[test]
+fn a_filled_store_needs_no_service() {
+    let (mut rig, sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    let local = Arc::new(MemStore::default());
+    let source = NicSource::new(remote, Some(Arc::clone(&local) as _), None, LONG);
+    let filled = source.fill(&AtomicBool::new(false));
+    assert_eq!((filled.fetched, filled.missing), (15, 0), "{filled:?}");
+    rig.stop();
+    until("the client sees that it is gone", || !client.is_there());
+    read_all(&sample, &source, 1);
+    assert_eq!(source.counts().service, 0);
+    assert!(source.counts().local >= 15);
+}
+
+#[test]
+fn a_service_that_comes_back_is_asked_again() {
+    let (mut rig, sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    rig.stop();
+    until("the client sees that it is gone", || !client.is_there());
+    assert_eq!(remote.fetch(0..1, Priority::Demand, LONG), [None]);
+    rig.start(Access::open(), Limits::default());
+    until("it answers again", || {
+        remote.fetch(0..1, Priority::Demand, LONG)[0].is_some()
+    });
+    let source = NicSource::new(remote, None, None, LONG);
+    read_all(&sample, &source, 1);
+}
+
+#[test]
+fn a_virtual_machine_opens_what_it_may_and_nothing_else() {
+    let mut rig = Rig::new();
+    for (name, seed) in [("one", 1), ("two", 2)] {
+        let sample = sample(name, seed, &*rig.store);
+        rig.catalog.add(name.as_bytes(), &sample.index).unwrap();
+    }
+    let key = |n: u8| Key::new([n; 32]);
+    let hex = |n: u8| format!("{n:02x}").repeat(32);
+    let list = format!("vm1 {} one\nvm2 {} one two\n", hex(1), hex(2));
+    rig.start(Access::parse(&list).unwrap(), Limits::default());
+
+    let one = rig.client("vm1", Some(key(1)));
+    connected(&one);
+    assert!(one.open(b"one", None, |_| None).is_ok());
+    // Forbidden and absent look the same.
+    let codes = [&b"two"[..], b"three"].map(|name| match one.open(name, None, |_| None) {
+        Err(ClientError::Refused { code, text }) => (code, text),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(codes[0], codes[1]);
+    assert_eq!(codes[0].0, ErrorCode::NoSource);
+    let two = rig.client("vm2", Some(key(2)));
+    connected(&two);
+    assert!(two.open(b"two", None, |_| None).is_ok());
+
+    // The wrong key, somebody else's name, no key at all, a name that nobody has.
+    let refused = [
+        rig.client("vm1", Some(key(9))),
+        rig.client("vm1", Some(key(2))),
+        rig.client("vm1", None),
+        rig.client("vm9", Some(key(1))),
+    ];
+    until("all were refused", || rig.stats().refused >= 8);
+    assert!(refused.iter().all(|client| !client.is_there()));
+}
+
+#[test]
+fn a_wrong_index_is_refused() {
+    let (rig, _) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let pinned = client.open(b"one", Some(ContentId::of(b"another")), |_| None);
+    assert!(
+        matches!(pinned, Err(ClientError::Wrong { .. })),
+        "{pinned:?}"
+    );
+}
+
+#[test]
+fn boot_images_travel_to_the_next_virtual_machine() {
+    let (rig, _) = Rig::serving(Access::open());
+    let (one, two) = (rig.client("vm1", None), rig.client("vm2", None));
+    connected(&one);
+    connected(&two);
+    assert_eq!(two.boots(b"one").unwrap(), []);
+    // More than one piece, and no multiple of one.
+    let image = content(5, 2 * CHUNK_BYTES + 77);
+    let id = one.keep_boot(b"one", &image).unwrap();
+    let boots = two.boots(b"one").unwrap();
+    assert_eq!((boots[0].id, boots[0].len), (id, image.len() as u64));
+    assert!(two.boot(b"one", &boots[0]).unwrap() == image);
+}
+
+#[test]
+fn beyond_the_window_the_answer_is_busy_and_nobody_else_suffers() {
+    let mut rig = Rig::new();
+    let sample = sample("one", 1, &*rig.store);
+    rig.catalog.add(b"one", &sample.index).unwrap();
+    // Room for two chunks.
+    let limits = Limits {
+        window_bytes: 256 << 10,
+        ..Limits::default()
+    };
+    rig.start(Access::open(), limits);
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    // All at once is more than the window; one after the other is not.
+    let at_once = remote.fetch(0..15, Priority::Demand, LONG);
+    assert!(at_once.iter().flatten().count() >= 2);
+    assert!(rig.stats().refused > 0, "{:?}", rig.stats());
+    let source = NicSource::new(remote, None, None, LONG);
+    read_all(&sample, &source, 1);
+}
+
+/// Everything that a client may read, it asks for by number: a hash opens nothing.
+#[test]
+fn a_hash_is_no_key() {
+    let mut rig = Rig::new();
+    let secret = sample("secret", 2, &*rig.store);
+    let public = sample("public", 1, &*rig.store);
+    rig.catalog.add(b"secret", &secret.index).unwrap();
+    rig.catalog.add(b"public", &public.index).unwrap();
+    let list = format!("vm {} public\n", "07".repeat(32));
+    rig.start(Access::parse(&list).unwrap(), Limits::default());
+    let client = rig.client("vm", Some(Key::new([7; 32])));
+    connected(&client);
+    // An index of ours that names somebody else's chunks, under a name that we may open.
+    let forged = secret.index.clone();
+    let wanted: ChunkId = forged.chunk(0).unwrap();
+    assert!(rig.store.contains(&wanted));
+    let remote = client.remote(b"public", Arc::new(forged));
+    let found = remote.fetch(0..1, Priority::Demand, Duration::from_secs(20));
+    assert_eq!(found, [None], "another index under this name opens nothing");
+    let remote = client.remote(b"secret", Arc::new(secret.index));
+    let found = remote.fetch(0..1, Priority::Demand, Duration::from_secs(20));
+    assert_eq!(found, [None]);
+    assert_eq!(rig.stats().chunks, 0);
+}
