@@ -57,6 +57,10 @@ pub trait Namespace: Send + Sync {
     /// If `dir` is gone or not a directory.
     fn parent(&self, dir: FileId) -> Result<FileId, SourceError>;
 
+    /// Returns a path of a file from the root, without a leading `/`: empty for the root, `None` if
+    /// no name is known to lead to it. Never asks the source.
+    fn path(&self, file: FileId) -> Option<Vec<u8>>;
+
     /// Shows the entries of `dir` from `cursor` on (0 for the first) until `visit` breaks.
     /// Neither `.` nor `..` is among them.
     ///

@@ -344,6 +344,10 @@ impl Namespace for Tree {
         Ok(self.parent[dir.index()])
     }
 
+    fn path(&self, file: FileId) -> Option<Vec<u8>> {
+        Self::path(self, file)
+    }
+
     fn list(
         &self,
         dir: FileId,

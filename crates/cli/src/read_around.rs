@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use blocks::{BlockRange, BlockSource, FileKey, Residency as _, SourceError};
-use localfs::DirSource;
+use localfs::{DirSource, Prompt};
 
 /// How much is read around, aligned to as much. Of a Python program that a native boot reads with
 /// 374 requests from a disk with 8 MiB of readahead, a recorded one makes 1009 without this, 481
@@ -49,6 +49,17 @@ impl BlockSource for ReadAround {
 
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
         self.0.advise(file, ranges);
+    }
+}
+
+impl Prompt for ReadAround {
+    fn read_now(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize, SourceError>> {
+        self.0.read_now(file, offset, buf)
     }
 }
 

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use blocks::Namespace as _;
 use bootimg::DropReason;
-use localfs::{DirSource, LazyTree, Paths as _, SourceKind, SourceRoot};
+use localfs::{DirSource, LazyTree, Patience, SourceKind, SourceRoot, TimedSource};
 use tracer::{Heard, Limits, Recorder, Trace};
 use yolofs::{Config, FileSystem, Mode};
 
 use crate::read_around::ReadAround;
-use crate::source::{Source, space, trace_info};
+use crate::source::{Source, space_within, trace_info};
 
 /// A source, and a recorder that hears what is asked of it.
 #[derive(Debug)]
@@ -48,17 +49,16 @@ impl Recorded {
             mode,
             ..Config::default()
         };
+        let names = TimedSource::new(Arc::clone(&self.names), Patience::default());
         let paths = Arc::clone(&self.names) as _;
         let reader = Arc::new(DirSource::new(Arc::clone(&self.root), paths));
-        FileSystem::new(
-            Arc::clone(&self.names) as _,
-            Arc::new(ReadAround::new(Arc::clone(&reader))),
-            config,
-        )
-        .with_sparse(Arc::clone(&reader) as _)
-        .with_residency(reader)
-        .with_space(space(&self.root))
-        .with_observer(Arc::clone(&self.recorder) as _)
+        let around = names.beside(Arc::new(ReadAround::new(Arc::clone(&reader))));
+        let plain = Arc::new(names.beside(Arc::clone(&reader)));
+        FileSystem::new(Arc::new(names), Arc::new(around), config)
+            .with_sparse(Arc::clone(&plain) as _)
+            .with_residency(reader)
+            .with_space(space_within(&plain, &self.root))
+            .with_observer(Arc::clone(&self.recorder) as _)
     }
 
     /// Returns when the last request was answered, or `None` before the first.

@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use blocks::{FileId, Timestamp, Tree};
-use localfs::{DirSource, Reason, SourceKind, SourceRoot, TimedSource};
+use localfs::{DirSource, Patience, Reason, SourceKind, SourceRoot, TimedSource};
 use tracer::{Trace, TraceInfo};
 use yolofs::Space;
 
@@ -30,17 +30,27 @@ impl Source {
     /// # Errors
     /// If it cannot be opened or scanned.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let root = Arc::new(SourceRoot::open(path)?);
-        Self::scan(root)
+        let root = SourceRoot::open_within(path, Patience::default().deadline)?;
+        Self::scan(Arc::new(root))
     }
 
     /// Scans an opened source. What could not be read of it is said on the log.
     ///
     /// # Errors
-    /// If it cannot be scanned.
+    /// If it cannot be scanned, or does not answer.
     pub(crate) fn scan(root: Arc<SourceRoot>) -> anyhow::Result<Self> {
+        Self::scan_within(root, Patience::default().deadline)
+    }
+
+    /// Does what [`Source::scan`] does, with another deadline for each step.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn scan_within(root: Arc<SourceRoot>, deadline: Duration) -> anyhow::Result<Self> {
         let bar = counter("scanning the source");
-        let scan = localfs::scan(&root, |progress| bar.set_position(progress.files))?;
+        let scan = localfs::scan_within(&root, deadline, |progress| {
+            bar.set_position(progress.files);
+        })?;
         bar.finish_and_clear();
         for note in scan.report.notes() {
             let path = OsStr::from_bytes(&note.path).display();
@@ -138,9 +148,7 @@ impl LateSource {
 }
 
 /// Returns what tells how full a source's file system is.
-pub(crate) fn space(
-    root: &Arc<SourceRoot>,
-) -> impl Fn() -> io::Result<Space> + Send + Sync + 'static {
+fn space(root: &Arc<SourceRoot>) -> impl Fn() -> io::Result<Space> + Send + Sync + 'static {
     let root = Arc::clone(root);
     move || {
         let all = root.statfs()?;

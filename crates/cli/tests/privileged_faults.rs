@@ -176,3 +176,27 @@ fn privileged_readers_stay_right_against_injection_and_eviction() {
     assert_eq!(status["boot"]["damaged"], 0, "{status}");
     lab.umount(&mountpoint);
 }
+
+#[test]
+fn privileged_a_daemon_that_may_open_few_files_serves_many() {
+    const FILES: usize = 300;
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    for index in 0..FILES {
+        fs::write(root.join(index.to_string()), index.to_string()).unwrap();
+    }
+    for mode in ["disk", "lower"] {
+        let mountpoint = lab.mount(&root, "mnt", &["--standalone", "--mode", mode]);
+        let daemon = lab.status(&mountpoint)["pid"].to_string();
+        ok(Command::new("prlimit").args(["--pid", &daemon, "--nofile=40:40"]));
+        // All open at a time, those that are passed through included.
+        let open = |index: usize| fs::File::open(mountpoint.join(index.to_string())).unwrap();
+        let files: Vec<_> = (0..FILES).map(open).collect();
+        for (index, file) in files.iter().enumerate() {
+            let read = std::io::read_to_string(file).unwrap();
+            assert_eq!(read, index.to_string(), "--mode {mode}");
+        }
+        drop(files);
+        lab.umount(&mountpoint);
+    }
+}

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use lab::service::Service;
 use lab::{Lab, busybox_root, fails, ok, until};
 
 /// A daemon that was stopped; it goes on when this is dropped, whatever became of the test.
@@ -81,4 +82,85 @@ fn privileged_a_source_that_hangs_fails_reads_and_nothing_else() {
             .is_none_or(|(_, state)| state.starts_with('Z'))
     });
     drop(stopped);
+}
+
+#[test]
+fn privileged_names_of_a_source_that_hangs_are_not_waited_for_either() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let source = lab.mount(&root, "source", &[]);
+    let server = lab.status(&source)["pid"].to_string();
+    let flags = ["--revalidate", "60", "--source-deadline", "0.5"];
+    let mountpoint = lab.mount(&source, "mnt", &flags);
+    ok(&mut cat(&mountpoint.join("etc/config")));
+
+    let stopped = Stopped::stop(&server);
+    // What nobody asked for yet: the kernel knows the other names of the source by itself.
+    let error = fails(1, &mut cat(&mountpoint.join("usr/lib/absent")));
+    assert!(error.contains("timed out"), "{error}");
+    let status = lab.status(&mountpoint);
+    assert!(status["served"]["late_answers"].as_u64().unwrap() >= 1);
+    assert!(status["served"]["hung_threads"].as_u64().unwrap() >= 1);
+    // What the kernel knows it still knows.
+    ok(&mut cat(&mountpoint.join("etc/config")));
+    drop(stopped);
+    until("the name to be looked up", || {
+        fails(1, &mut cat(&mountpoint.join("usr/lib/absent"))).contains("No such file")
+    });
+    lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_a_source_that_hangs_is_not_scanned_for_ever() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let source = lab.mount(&root, "source", &[]);
+    let server = lab.status(&source)["pid"].to_string();
+    let mountpoint = lab.make_dir("mnt");
+    let mut mount = lab.yolofs();
+    mount.args(["mount", "--source-deadline", "0.5"]);
+    mount.args([&source, &mountpoint]);
+
+    let stopped = Stopped::stop(&server);
+    let error = fails(1, &mut mount);
+    assert!(error.contains("has not answered for 0.5 s"), "{error}");
+    drop(stopped);
+    ok(&mut mount);
+    lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_the_node_goes_on_while_it_waits_for_a_source_that_hangs() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let source = lab.mount(&root, "source", &["--standalone"]);
+    let server = lab.status(&source)["pid"].to_string();
+    let mountpoint = lab.make_dir("hung");
+
+    let stopped = Stopped::stop(&server);
+    let mut mount = lab.yolofs();
+    let mount = mount.arg("mount").args([&source, &mountpoint]);
+    let mut mount = mount.spawn().unwrap();
+    // Others are mounted and served, and the node says how they do.
+    let other = lab.mount(&root, "other", &[]);
+    assert_eq!(lab.status(&other)["state"], "serving");
+    assert_eq!(
+        ok(cat(&other.join("etc/config")).arg("/dev/null")),
+        "answer = 42\n"
+    );
+    assert!(mount.try_wait().unwrap().is_none(), "it waits");
+    drop(stopped);
+    assert!(mount.wait().unwrap().success());
+    assert_eq!(
+        ok(cat(&mountpoint.join("etc/config")).arg("/dev/null")),
+        "answer = 42\n"
+    );
+    for place in [&mountpoint, &other, &source] {
+        lab.umount(place);
+    }
+    drop(service);
 }

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use blocks::{
-    BackingFile, BlockRange, BlockSource, FileKey, NodeKind, Residency, Seek, SourceError,
-    SourceErrorKind, Sparse, Version,
+    BackingFile, BlockRange, BlockSource, FileKey, Namespace, NodeKind, Residency, Seek,
+    SourceError, SourceErrorKind, Sparse, Version,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, ResolveFlag, fcntl};
@@ -35,8 +35,8 @@ use rawio::stat::stat_at;
 use self::adviser::Adviser;
 use self::open_files::OpenFiles;
 use crate::attr::attr_of;
-use crate::open::{gone, open_to_read};
-use crate::{Paths, Prompt, SourceRoot};
+use crate::open::{gone, is_shortage, open_to_read};
+use crate::{Prompt, SourceRoot};
 
 /// Files held open between reads. A boot reads some hundred files; a quarter of the 1024
 /// descriptors that a process has by default leaves the rest to others.
@@ -56,19 +56,19 @@ pub struct DirSource {
 /// What the source and its adviser share.
 struct Files {
     root: Arc<SourceRoot>,
-    paths: Arc<dyn Paths>,
+    names: Arc<dyn Namespace>,
     open: OpenFiles,
     /// The file system cannot say whether a read would wait; one source lies on one.
     may_wait: AtomicBool,
 }
 
 impl DirSource {
-    /// Returns the contents of the files of `root`, found by `paths`.
-    pub fn new(root: Arc<SourceRoot>, paths: Arc<dyn Paths>) -> Self {
+    /// Returns the contents of the files of `root`, found by the paths that `names` knows.
+    pub fn new(root: Arc<SourceRoot>, names: Arc<dyn Namespace>) -> Self {
         Self {
             files: Arc::new(Files {
                 root,
-                paths,
+                names,
                 open: OpenFiles::new(OPEN_FILES),
                 may_wait: AtomicBool::new(false),
             }),
@@ -101,13 +101,21 @@ impl Files {
 
     fn open_by_path(&self, key: &FileKey, doing: &'static str) -> Result<OwnedFd, SourceError> {
         let failed = |error| SourceError::from_io(doing, error).about(key.file);
-        let Some(path) = self.paths.path(key.file) else {
+        let Some(path) = self.names.path(key.file) else {
             return Err(SourceError::new(SourceErrorKind::NotFound, doing).about(key.file));
         };
         // Should a pipe have taken the file's place, opening it must not wait for a writer.
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        let fd = open_to_read(&*self.root, &path, flags, ResolveFlag::empty()).map_err(gone);
-        let fd = fd.map_err(failed)?;
+        let open = || open_to_read(&*self.root, &path, flags, ResolveFlag::empty());
+        let fd = match open() {
+            // What is open only because it may be read again makes room.
+            Err(error) if is_shortage(&error) => {
+                self.open.clear();
+                open()
+            }
+            opened => opened,
+        };
+        let fd = fd.map_err(|error| failed(gone(error)))?;
         check(&fd, key, doing)?;
         Ok(fd)
     }

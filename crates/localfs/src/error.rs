@@ -1,9 +1,11 @@
 //! Why a source cannot be used.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::qcow2::Qcow2Error;
+use crate::timed::NoAnswer;
 
 /// What keeps a source from being opened or scanned.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +63,43 @@ pub enum LocalError {
         /// Why not.
         source: io::Error,
     },
+    /// The source does not answer.
+    #[error(
+        "the source {} has not answered for {} s: is its server, or its disk, alive?",
+        path.display(),
+        waited.as_secs_f32()
+    )]
+    NoAnswer {
+        /// The source's path.
+        path: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// There is nobody to ask the source.
+    #[error("cannot ask the source {}", path.display())]
+    Ask {
+        /// The source's path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The source has more names, or more bytes in names, than a tree can hold.
     #[error("the source is too large: its names and attributes take more than 4 GiB")]
     TooLarge,
     /// The tables of the scan do not make a tree, which only a bug can cause.
     #[error("the scan does not make a tree")]
     Tree(#[from] blocks::TreeError),
+}
+
+impl LocalError {
+    /// Returns the error that says why a source gave no answer.
+    pub(crate) fn no_answer(why: NoAnswer, path: &Path, waited: Duration) -> Self {
+        let path = path.to_path_buf();
+        let source = match why {
+            NoAnswer::Late => return Self::NoAnswer { path, waited },
+            NoAnswer::Died => io::Error::other("the thread that asked it panicked"),
+            NoAnswer::NoThread(error) => error,
+        };
+        Self::Ask { path, source }
+    }
 }

@@ -29,7 +29,7 @@ use rawio::stat::{Stat, stat_at};
 use self::known::Known;
 use crate::attr::attr_of;
 use crate::open::{gone, open_beneath, open_to_read};
-use crate::{LocalError, Paths, SourceRoot, scan};
+use crate::{LocalError, SourceRoot, scan};
 
 /// The names and attributes of a source, as they were when they were first asked for.
 #[derive(Debug)]
@@ -137,11 +137,5 @@ impl LazyTree {
     fn meet(&self, dir: FileId, name: &[u8], stat: &Stat) -> Result<FileId, SourceError> {
         let met = self.known.lock().meet(dir, name, stat);
         met.ok_or_else(|| SourceError::new(SourceErrorKind::Io, "giving out one more id"))
-    }
-}
-
-impl Paths for LazyTree {
-    fn path(&self, file: FileId) -> Option<Vec<u8>> {
-        self.known.lock().path(file)
     }
 }

@@ -22,13 +22,13 @@ mod namespace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blocks::{FileId, Tree};
+use blocks::Tree;
 use parking_lot::Mutex;
 use rawio::stat::stat_at;
 
 use self::ids::Ids;
 use crate::disk_inode::DiskInode;
-use crate::{LocalError, Paths, SourceRoot};
+use crate::{LocalError, SourceRoot};
 
 /// Files that the scan did not know and that are remembered before it is worth to look which of
 /// them are gone: some 10 MB.
@@ -76,16 +76,10 @@ impl LiveTree {
     }
 }
 
-impl Paths for LiveTree {
-    fn path(&self, file: FileId) -> Option<Vec<u8>> {
-        self.ids.lock().path(file)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blocks::Namespace as _;
+    use blocks::{FileId, Namespace as _};
     use std::fs::{self, File};
 
     #[test]

@@ -82,3 +82,11 @@ pub(crate) fn gone(error: io::Error) -> io::Error {
         _ => error,
     }
 }
+
+/// Whether it is the machine, or this process, that lacks descriptors or memory.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(Errno::from_raw),
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)
+    )
+}

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use blocks::SourceId;
 use nix::fcntl::{OFlag, open, openat};
@@ -15,6 +16,7 @@ use rawio::mount::{DetachedMount, mount_id};
 
 use crate::LocalError;
 use crate::qcow2;
+use crate::timed::while_it_moves;
 
 /// How the bytes of a disk image are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +96,36 @@ impl SourceRoot {
             warnings: chain.warnings,
             path,
         })
+    }
+
+    /// Does what [`open`](Self::open) does, but does not wait longer than `patience` for a source
+    /// that does not answer.
+    ///
+    /// # Errors
+    /// As there, and [`LocalError::NoAnswer`].
+    pub fn open_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self, LocalError> {
+        Self::within(path.as_ref(), patience, Self::open)
+    }
+
+    /// Does what [`open_plain`](Self::open_plain) does, as [`open_within`](Self::open_within).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_plain_within(
+        path: impl AsRef<Path>,
+        patience: Duration,
+    ) -> Result<Self, LocalError> {
+        Self::within(path.as_ref(), patience, Self::open_plain)
+    }
+
+    fn within(
+        path: &Path,
+        patience: Duration,
+        open: fn(PathBuf) -> Result<Self, LocalError>,
+    ) -> Result<Self, LocalError> {
+        let asked = path.to_path_buf();
+        let opened = while_it_moves(patience, move |_| open(asked), |_| ());
+        opened.unwrap_or_else(|why| Err(LocalError::no_answer(why, path, patience)))
     }
 
     /// Opens a directory tree as [`open`](Self::open) does, but below whatever is mounted over its

@@ -18,10 +18,14 @@ mod xattrs;
 
 pub use report::{Note, Reason, ScanReport};
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use blocks::Tree;
 
 pub(crate) use disk::disk_root;
 
+use crate::timed::{Headway, while_it_moves};
 use crate::{LocalError, SourceRoot};
 
 /// A scanned source.
@@ -49,9 +53,37 @@ pub struct Progress {
 /// If the root itself cannot be read, or the source has more names than a tree can hold. What
 /// cannot be read below the root is in the report instead.
 pub fn scan(root: &SourceRoot, mut progress: impl FnMut(Progress)) -> Result<Scan, LocalError> {
+    run(root, &mut progress, &Headway::default())
+}
+
+/// Does what [`scan`] does, for a source that may stop answering: gives up when it has said nothing
+/// for as long as `patience`, however long the scan takes in all. `progress` hears now and then.
+///
+/// # Errors
+/// As [`scan`]; [`LocalError::NoAnswer`] if it was given up. A thread then hangs in the source until
+/// that answers again; when too many do, no other is begun.
+pub fn scan_within(
+    root: &Arc<SourceRoot>,
+    patience: Duration,
+    mut progress: impl FnMut(Progress),
+) -> Result<Scan, LocalError> {
+    let asked = Arc::clone(root);
+    let scanned = while_it_moves(
+        patience,
+        move |headway| run(&asked, &mut |_| (), headway),
+        |files| progress(Progress { files }),
+    );
+    scanned.unwrap_or_else(|why| Err(LocalError::no_answer(why, root.path(), patience)))
+}
+
+fn run(
+    root: &SourceRoot,
+    progress: &mut dyn FnMut(Progress),
+    headway: &Headway,
+) -> Result<Scan, LocalError> {
     let (parts, report) = match root.disk_files() {
         Some(files) => disk::scan(root, files)?,
-        None => walk::Walk::run(root, &mut progress)?,
+        None => walk::Walk::run(root, progress, headway)?,
     };
     let tree = Tree::new(parts)?;
     Ok(Scan { tree, report })

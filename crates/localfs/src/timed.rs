@@ -11,7 +11,9 @@
 //! tried without waiting, on the calling thread, which the disk file systems of Linux can do
 //! ([`Prompt`]); what has to wait for a disk does not notice the hand-over.
 
+mod headway;
 mod helpers;
+mod names;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,8 +24,11 @@ use blocks::{
     BackingFile, BlockRange, BlockSource, FileKey, Seek, SourceError, SourceErrorKind, Sparse,
 };
 
-use self::helpers::{Helpers, NoAnswer};
+pub(crate) use self::headway::{Headway, while_it_moves};
+use self::helpers::Helpers;
+pub(crate) use self::helpers::NoAnswer;
 pub use self::helpers::{Patience, Timekeeping};
+pub use self::names::PromptNames;
 
 /// A source that can say what it can answer without ever waiting.
 pub trait Prompt: Send + Sync {
@@ -41,7 +46,7 @@ pub trait Prompt: Send + Sync {
 #[derive(Debug)]
 pub struct TimedSource<S> {
     source: Arc<S>,
-    helpers: Helpers,
+    helpers: Arc<Helpers>,
 }
 
 impl<S: Send + Sync + 'static> TimedSource<S> {
@@ -50,7 +55,16 @@ impl<S: Send + Sync + 'static> TimedSource<S> {
     pub fn new(source: Arc<S>, patience: Patience) -> Self {
         Self {
             source,
-            helpers: Helpers::new(patience),
+            helpers: Arc::new(Helpers::new(patience)),
+        }
+    }
+
+    /// Returns another source with the same deadline and the same threads.
+    #[must_use]
+    pub fn beside<T: Send + Sync + 'static>(&self, source: Arc<T>) -> TimedSource<T> {
+        TimedSource {
+            source,
+            helpers: Arc::clone(&self.helpers),
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blocks::{Attr, BlockSource, FileId, FileKey, Lifetime, Namespace, NodeKind, Tree};
-use localfs::{DirSource, LazyTree, Paths, SourceRoot, scan};
+use localfs::{DirSource, LazyTree, SourceRoot, scan};
 use proptest::prelude::*;
 
 use random_dir::{any_op, apply};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use blocks::{BlockSource, FileId, FileKey, Lifetime, Namespace, NodeKind, SourceErrorKind, Tree};
-use localfs::{DirSource, LiveTree, Paths, SourceRoot, scan};
+use localfs::{DirSource, LiveTree, SourceRoot, scan};
 use proptest::prelude::*;
 
 use random_dir::{Op, any_op, apply, everything};

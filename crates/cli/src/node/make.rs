@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use localfs::SourceRoot;
+use localfs::{Patience, SourceRoot};
 use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout, poll};
 use yolofs::{Busy, Connection, MountError, MountTable, Visible};
@@ -116,10 +116,11 @@ impl Owner {
     /// Makes a mount that nobody serves yet. Whatever fails leaves nothing behind.
     fn create(&self, id: &str, spec: &MountSpec) -> Result<Arc<Owned>, NodeError> {
         // Opened before the mount covers it: a mount may lie over its own source.
+        let patience = Patience::default().deadline;
         let source = if spec.plain {
-            SourceRoot::open_plain(&spec.source)
+            SourceRoot::open_plain_within(&spec.source, patience)
         } else {
-            SourceRoot::open(&spec.source)
+            SourceRoot::open_within(&spec.source, patience)
         };
         let source = source
             .map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
@@ -183,6 +184,7 @@ impl Owner {
                 answer: Vec::new(),
             },
             worker: None,
+            alone: false,
             leaving: false,
             restarts: 0,
             last_gap_ms: None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow, bail};
 use blocks::{BlockSource, CachedSource, Namespace, Tree};
 use bootimg::{Attached, Image};
-use localfs::{DirSource, LiveTree, Paths, Patience, SourceKind, SourceRoot, TimedSource};
+use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource};
 use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
 
@@ -47,23 +47,30 @@ pub(super) fn assemble(
              record one, or mount without --trust",
             root.path().display()
         ),
-        _ => Source::scan(Arc::clone(root))?.tree,
+        _ => Source::scan_within(Arc::clone(root), args.source_deadline)?.tree,
     };
-    let (names, paths): (Arc<dyn Namespace>, Arc<dyn Paths>) = match args.revalidate {
-        None => (Arc::clone(&tree) as _, Arc::clone(&tree) as _),
-        Some(ttl) => {
-            let live = LiveTree::new(Arc::clone(root), Arc::clone(&tree), ttl)
-                .context("preparing to ask the source again and again")?;
-            let live = Arc::new(live);
-            (Arc::clone(&live) as _, live as _)
-        }
-    };
-    let reader = Arc::new(DirSource::new(Arc::clone(root), paths));
     let patience = Patience {
         deadline: args.source_deadline,
         ..Patience::default()
     };
-    let timed = Arc::new(TimedSource::new(Arc::clone(&reader), patience));
+    let reader =
+        |names: &Arc<dyn Namespace>| Arc::new(DirSource::new(Arc::clone(root), Arc::clone(names)));
+    let (names, timed): (Arc<dyn Namespace>, Timed) = match args.revalidate {
+        None => {
+            let names = Arc::clone(&tree) as _;
+            let timed = TimedSource::new(reader(&names), patience);
+            (names, timed)
+        }
+        Some(ttl) => {
+            let live = LiveTree::new(Arc::clone(root), Arc::clone(&tree), ttl)
+                .context("preparing to ask the source again and again")?;
+            let live = Arc::new(TimedSource::new(Arc::new(live), patience));
+            let names = Arc::clone(&live) as _;
+            let timed = live.beside(reader(&names));
+            (names, timed)
+        }
+    };
+    let timed = Arc::new(timed);
     let boot = image.map(|(name, image)| {
         let image = Arc::new(image.attach(&tree));
         warn_stale(&name, &image);
@@ -88,7 +95,7 @@ pub(super) fn assemble(
     if let Some(recorder) = &recorder {
         fs = fs
             .with_observer(Arc::clone(recorder) as _)
-            .with_residency(reader);
+            .with_residency(Arc::clone(timed.source()) as _);
     }
     Ok(Assembly {
         fs,

@@ -57,6 +57,11 @@ impl OpenFiles {
         let _evicted = self.clock.lock().insert(file, fd, self.limit);
     }
 
+    /// Lets go of all of them. Who reads one at the moment keeps it until then.
+    pub(super) fn clear(&self) {
+        let _removed = std::mem::take(&mut *self.clock.lock());
+    }
+
     pub(super) fn remove(&self, file: FileId) {
         let _removed = self.clock.lock().remove(file);
     }

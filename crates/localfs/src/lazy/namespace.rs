@@ -12,6 +12,7 @@ use nix::fcntl::{OFlag, readlinkat};
 use rawio::xattr;
 
 use super::LazyTree;
+use crate::PromptNames;
 use crate::shown::{is_name, list_names, stat_shown};
 
 impl LazyTree {
@@ -100,6 +101,10 @@ impl Namespace for LazyTree {
         parent.ok_or_else(|| unknown("finding the parent", dir))
     }
 
+    fn path(&self, file: FileId) -> Option<Vec<u8>> {
+        self.known.lock().path(file)
+    }
+
     fn list(
         &self,
         dir: FileId,
@@ -168,6 +173,16 @@ impl Namespace for LazyTree {
 
     fn has_access_lists(&self) -> bool {
         true
+    }
+}
+
+impl PromptNames for LazyTree {
+    fn lookup_now(&self, dir: FileId, name: &[u8]) -> Option<FileId> {
+        self.known.lock().child(dir, name)
+    }
+
+    fn attr_now(&self, file: FileId) -> Option<Attr> {
+        self.known.lock().attr(file)
     }
 }
 

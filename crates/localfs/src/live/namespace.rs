@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, readlinkat};
 use rawio::xattr;
 
 use super::LiveTree;
+use crate::PromptNames;
 use crate::shown::{is_name, list_names, stat_shown};
 
 impl LiveTree {
@@ -93,6 +94,10 @@ impl Namespace for LiveTree {
             .ok_or_else(|| SourceError::new(SourceErrorKind::NotFound, doing).about(dir))
     }
 
+    fn path(&self, file: FileId) -> Option<Vec<u8>> {
+        self.ids.lock().path(file)
+    }
+
     fn list(
         &self,
         dir: FileId,
@@ -140,5 +145,16 @@ impl Namespace for LiveTree {
 
     fn has_access_lists(&self) -> bool {
         true
+    }
+}
+
+/// Nothing is known without asking: it may have changed.
+impl PromptNames for LiveTree {
+    fn lookup_now(&self, _: FileId, _: &[u8]) -> Option<FileId> {
+        None
+    }
+
+    fn attr_now(&self, _: FileId) -> Option<Attr> {
+        None
     }
 }

@@ -16,6 +16,7 @@ use super::tables::{Tables, identity};
 use super::xattrs;
 use crate::LocalError;
 use crate::attr::attr_of;
+use crate::timed::Headway;
 
 /// How often a directory is read that changes under the reader.
 const ATTEMPTS: usize = 4;
@@ -67,13 +68,14 @@ impl DirReader {
         tables: &mut Tables,
         dir: FileId,
         fd: &OwnedFd,
+        headway: &Headway,
     ) -> Result<DirRead, LocalError> {
         let mark = tables.mark();
         let start = tables.parts.entries.len();
         let mut attempts = 0..ATTEMPTS;
         loop {
             let last = attempts.next().is_none();
-            match self.read_once(tables, dir, fd)? {
+            match self.read_once(tables, dir, fd, headway)? {
                 Ok(true) => break,
                 Ok(false) if !last => tables.roll_back(mark),
                 Ok(false) => {
@@ -101,16 +103,19 @@ impl DirReader {
         tables: &mut Tables,
         dir: FileId,
         fd: &OwnedFd,
+        headway: &Headway,
     ) -> Result<io::Result<bool>, LocalError> {
         self.notes.clear();
         let before = match stat_at(fd, "").and_then(|stat| self.list(fd).map(|()| stat)) {
             Ok(before) => before,
             Err(error) => return Ok(Err(error)),
         };
-        self.stat_all(fd);
+        headway.step();
+        self.stat_all(fd, headway);
         let found = std::mem::take(&mut self.found);
         for one in &found {
             self.add(tables, fd, one)?;
+            headway.step();
         }
         self.found = found;
         let after = match stat_at(fd, "") {
@@ -148,10 +153,11 @@ impl DirReader {
 
     /// Reads the attributes in the order of inode numbers, then sorts by name. What vanished has
     /// none: it is as if it had never been.
-    fn stat_all(&mut self, fd: &OwnedFd) {
+    fn stat_all(&mut self, fd: &OwnedFd, headway: &Headway) {
         let names = &self.names;
         self.found.sort_unstable_by_key(|found| found.inode);
         for found in &mut self.found {
+            headway.step();
             match stat_at(fd, &names[found.name.clone()]) {
                 Ok(stat) => found.stat = Some(stat),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => (),

@@ -15,7 +15,8 @@ use super::report::{Reason, ScanReport};
 use super::tables::{Identity, Tables, identity};
 use super::{Progress, xattrs};
 use crate::attr::attr_of;
-use crate::open::open_to_read;
+use crate::open::{is_shortage, open_to_read};
+use crate::timed::Headway;
 use crate::{LocalError, SourceRoot};
 
 /// Directories on the way down that are kept open. Real trees are hardly ever deeper, and a
@@ -26,6 +27,7 @@ const HELD: usize = 64;
 pub(super) struct Walk<'a> {
     root: &'a SourceRoot,
     progress: &'a mut dyn FnMut(Progress),
+    headway: &'a Headway,
     reader: DirReader,
     tables: Tables,
     report: ScanReport,
@@ -47,6 +49,7 @@ impl<'a> Walk<'a> {
     pub(super) fn run(
         root: &'a SourceRoot,
         progress: &'a mut dyn FnMut(Progress),
+        headway: &'a Headway,
     ) -> Result<(TreeParts, ScanReport), LocalError> {
         let failed = |source| root.scan_failed(source);
         let fd = open_to_read(root, b"", OFlag::O_DIRECTORY, ResolveFlag::empty());
@@ -55,6 +58,7 @@ impl<'a> Walk<'a> {
         let mut walk = Self {
             root,
             progress,
+            headway,
             reader: DirReader::new(stat.mount),
             tables: Tables::default(),
             report: ScanReport::default(),
@@ -87,6 +91,7 @@ impl<'a> Walk<'a> {
     fn enter(&mut self, dir: FileId, entry: usize) -> Result<(), LocalError> {
         match self.open(dir, entry) {
             Ok((fd, identity)) => self.read(dir, Some(entry), identity, fd),
+            // No property of the directory: to go on would show a source that is empty from there on.
             Err(error) if is_shortage(&error) => Err(self.root.scan_failed(error)),
             Err(error) => {
                 let path = self.path(self.tables.name(entry));
@@ -121,7 +126,11 @@ impl<'a> Walk<'a> {
         identity: Identity,
         fd: OwnedFd,
     ) -> Result<(), LocalError> {
-        let DirRead { entries, notes } = self.reader.read(&mut self.tables, dir, &fd)?;
+        if self.headway.is_given_up() {
+            return Err(self.root.scan_failed(Errno::ETIMEDOUT.into()));
+        }
+        let read = self.reader.read(&mut self.tables, dir, &fd, self.headway);
+        let DirRead { entries, notes } = read?;
         self.stack.push(Frame {
             named,
             identity,
@@ -176,13 +185,4 @@ impl<'a> Walk<'a> {
         }
         names.join(&b'/')
     }
-}
-
-/// A lack of descriptors or memory is no property of the directory that hit it: to go on would
-/// show a source that is empty from there on.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error().map(Errno::from_raw),
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)
-    )
 }

@@ -55,7 +55,7 @@ pub struct Timekeeping {
 
 /// Why a call has no result.
 #[derive(Debug)]
-pub(super) enum NoAnswer {
+pub(crate) enum NoAnswer {
     /// It did not come within the deadline.
     Late,
     /// It panicked; the message is on standard error.

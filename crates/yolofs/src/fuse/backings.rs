@@ -90,3 +90,24 @@ impl Backings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+
+    #[test]
+    fn what_the_kernel_does_not_pass_through_is_cached_from_then_on() {
+        let backings = Backings::default();
+        let file = || OwnedFd::from(std::fs::File::open("/").unwrap());
+        for _ in 0..2 {
+            let pass = OpenDecision::Passthrough(file());
+            let opened = backings.open(FileId(1), pass, |_| Err(Errno::ENFILE.into()));
+            assert!(matches!(opened, Opened::Cached));
+        }
+        // Nor would it take one file both ways.
+        let never = |_| -> io::Result<BackingId> { panic!("it was opened another way") };
+        let opened = backings.open(FileId(1), OpenDecision::Passthrough(file()), never);
+        assert!(matches!(opened, Opened::Cached));
+    }
+}

@@ -1,9 +1,8 @@
 //! How to get to a file: the directory it is in and its name there.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::ControlFlow;
+use std::collections::{HashMap, HashSet};
 
-use blocks::{FileId, Namespace, NodeKind, ReplayPlan, Touch};
+use blocks::{FileId, Namespace, ReplayPlan, Touch};
 
 /// For each file of some plans, and each directory above it, one directory and the name in it.
 #[derive(Debug, Default)]
@@ -31,8 +30,24 @@ impl Names {
                 }
             }
         }
-        if wanted.iter().any(|file| !self.leads_to(*file)) {
-            self.search(namespace, &wanted);
+        for file in wanted {
+            if self.way_to(file).is_none() {
+                self.find(namespace, file);
+            }
+        }
+    }
+
+    /// Finds the names on a way to a file, for who does not know it from a look-up. A file that
+    /// has none is left out.
+    pub(super) fn find(&mut self, namespace: &dyn Namespace, file: FileId) {
+        let path = namespace.path(file).unwrap_or_default();
+        let mut dir = FileId::ROOT;
+        for name in path.split(|byte| *byte == b'/') {
+            let Ok(Some(found)) = namespace.lookup(dir, name) else {
+                return;
+            };
+            self.links.insert(found, (dir, name.to_vec()));
+            dir = found;
         }
     }
 
@@ -58,39 +73,6 @@ impl Names {
         self.links
             .entry(file)
             .or_insert_with(|| (dir, name.to_vec()));
-    }
-
-    fn leads_to(&self, file: FileId) -> bool {
-        self.way_to(file).is_some()
-    }
-
-    /// Goes through the whole namespace, for plans whose look-ups do not lead to all their files:
-    /// imported ones, which know only files and ranges.
-    fn search(&mut self, namespace: &dyn Namespace, wanted: &HashSet<FileId>) {
-        let mut missing: HashSet<FileId> = wanted
-            .iter()
-            .copied()
-            .filter(|file| !self.leads_to(*file))
-            .collect();
-        let mut waiting = VecDeque::from([FileId::ROOT]);
-        let mut seen = HashSet::from([FileId::ROOT]);
-        while let Some(dir) = waiting.pop_front() {
-            // A directory that cannot be listed hides what is below it; that is all.
-            let _unreadable = namespace.list(dir, 0, &mut |entry| {
-                let is_dir = entry.kind == NodeKind::Dir;
-                if is_dir && seen.insert(entry.file) {
-                    waiting.push_back(entry.file);
-                }
-                if is_dir || wanted.contains(&entry.file) {
-                    self.add(entry.file, dir, entry.name);
-                    missing.remove(&entry.file);
-                }
-                ControlFlow::Continue(())
-            });
-            if missing.is_empty() {
-                break;
-            }
-        }
     }
 }
 
@@ -127,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_without_lookups_is_searched_for() {
+    fn files_that_no_lookup_leads_to_are_found() {
         let plan = ReplayPlan {
             extents: vec![extent(3), extent(9)],
             ..ReplayPlan::default()
@@ -140,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_lookups_need_no_search() {
+    fn recorded_lookups_are_enough() {
         let lookup = |dir, name: &str| Touch::Lookup {
             dir: FileId(dir),
             name: name.as_bytes().to_vec(),

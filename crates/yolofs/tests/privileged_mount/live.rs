@@ -37,6 +37,10 @@ impl Namespace for LiveNames {
         self.now().parent(dir)
     }
 
+    fn path(&self, file: FileId) -> Option<Vec<u8>> {
+        self.now().path(file)
+    }
+
     fn list(
         &self,
         dir: FileId,

@@ -1,0 +1,136 @@
+//! Calls that may take long, but must get ahead.
+//!
+//! A scan of a large source on a slow disk takes minutes, and that is no fault. So what has a
+//! deadline is not the scan but each of its steps. Who waits for it looks whether it moves; once
+//! it has not for too long, it is given up. Its thread ends when the source answers again.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::helpers::NoAnswer;
+
+/// How often it is looked at whether a call moves.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Calls of a process that may hang at a time after they were given up, each with a thread.
+const HANGING_MAX: usize = 16;
+
+static HANGING: AtomicUsize = AtomicUsize::new(0);
+
+/// How far a call has come, and whether anybody still waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Headway {
+    steps: AtomicU64,
+    given_up: AtomicBool,
+}
+
+impl Headway {
+    /// Notes that the source has answered once more.
+    pub(crate) fn step(&self) {
+        self.steps.fetch_add(1, SeqCst);
+    }
+
+    /// Returns whether nobody waits any more: the call should end.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(SeqCst)
+    }
+}
+
+/// Counts a call that was given up, until it comes back.
+struct Thread(Arc<Headway>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if self.0.given_up.swap(true, SeqCst) {
+            HANGING.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Has a thread make a call, and waits for it as long as it makes a step within `patience` of the
+/// one before. `tell` hears now and then how many there were.
+pub(crate) fn while_it_moves<T: Send + 'static>(
+    patience: Duration,
+    call: impl FnOnce(&Headway) -> T + Send + 'static,
+    mut tell: impl FnMut(u64),
+) -> Result<T, NoAnswer> {
+    if HANGING.load(SeqCst) >= HANGING_MAX {
+        let many = format!("{HANGING_MAX} calls to sources that do not answer hang already");
+        return Err(NoAnswer::NoThread(io::Error::other(many)));
+    }
+    let headway = Arc::new(Headway::default());
+    let (answer, answers) = sync_channel(1);
+    let thread = Thread(Arc::clone(&headway));
+    std::thread::Builder::new()
+        .name("source".to_owned())
+        .spawn(move || {
+            // A caller that gave up is not there to be told.
+            let _told = answer.send(call(&thread.0));
+        })
+        .map_err(NoAnswer::NoThread)?;
+    let (mut steps, mut moved) = (0, Instant::now());
+    loop {
+        match answers.recv_timeout(LOOK_EVERY.min(patience)) {
+            Ok(answer) => return Ok(answer),
+            Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Died),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let now = headway.steps.load(SeqCst);
+        if now != steps {
+            (steps, moved) = (now, Instant::now());
+            tell(steps);
+        } else if moved.elapsed() >= patience {
+            // Counted first: it may come back in between.
+            HANGING.fetch_add(1, SeqCst);
+            if headway.given_up.swap(true, SeqCst) {
+                HANGING.fetch_sub(1, SeqCst);
+            }
+            // It may have come at the last moment.
+            return answers.try_recv().map_err(|_| NoAnswer::Late);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const SOON: Duration = Duration::from_millis(40);
+
+    #[test]
+    fn a_call_that_moves_is_waited_for() {
+        let call = |headway: &Headway| {
+            for _ in 0..20 {
+                std::thread::sleep(SOON / 4);
+                headway.step();
+            }
+            headway.is_given_up()
+        };
+        let mut told = 0;
+        let given_up = while_it_moves(Duration::from_secs(60), call, |steps| told = steps);
+        assert!(!given_up.unwrap());
+        assert!((1..=20).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn a_call_that_stands_still_is_given_up_and_may_come_back() {
+        let (open, gate) = channel::<()>();
+        let (tell, told) = channel();
+        let call = move |headway: &Headway| {
+            let _opened = gate.recv();
+            tell.send(headway.is_given_up()).unwrap();
+        };
+        let late = while_it_moves(SOON, call, |_| ());
+        assert!(matches!(late, Err(NoAnswer::Late)));
+        drop(open);
+        assert!(told.recv().unwrap());
+        // What panics is not waited for.
+        let long = Duration::from_secs(60);
+        let died = while_it_moves(long, |_| panic!("this panic is part of the test"), |_| ());
+        assert!(matches!(died, Err::<(), _>(NoAnswer::Died)));
+    }
+}
