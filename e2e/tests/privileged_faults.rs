@@ -67,7 +67,7 @@ fn privileged_faults_of_daemons_hurt_nobody_else() {
 
 #[test]
 fn privileged_faults_of_the_source_are_told_as_they_are() {
-    run(&["source-fails", "source-slow"]);
+    run(&["source-fails", "source-slow", "source-changes"]);
 }
 
 #[test]

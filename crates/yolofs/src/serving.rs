@@ -133,8 +133,9 @@ impl Serving {
             // Before anything is read, so that nothing is sent again that we have read ourselves.
             take_over(&notifier)?;
         }
+        // Before the first answer: a change that nobody is told of is never forgotten.
+        let invalidator = Some(Invalidator::start(&fs, &notifier, &state));
         let session = agreed.run(&state, &notifier, options)?;
-        let invalidator = Some(Invalidator::start(&fs, &notifier));
         Ok(Self {
             fs,
             hello,

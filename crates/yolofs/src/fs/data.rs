@@ -59,7 +59,8 @@ impl FileSystem {
     /// the end of the file.
     ///
     /// # Errors
-    /// If the source cannot answer, or the file does not stop changing.
+    /// If the source cannot answer, or the file does not stop changing, or has just been cut short
+    /// and the kernel, which would take what is missing for zeros, does not know it yet.
     pub fn read(
         &self,
         caller: Caller,
@@ -78,6 +79,9 @@ impl FileSystem {
             }
             let warmth = self.warmth(file, offset, len);
             let read = self.follow(file, |key| self.source.read_at(key, offset, buf))?;
+            if path == CachePath::Through {
+                self.refuse_cut(file, offset, read.0 as u64, len)?;
+            }
             let access = Access {
                 file,
                 offset,
@@ -145,6 +149,19 @@ impl FileSystem {
                     }
                     _ => return Err(error.into()),
                 },
+            }
+        }
+    }
+
+    /// Fails if the kernel would make zeros of what an answer lacks.
+    fn refuse_cut(&self, file: FileId, offset: u64, read: u64, len: u64) -> Result<(), FsError> {
+        let (end, wanted) = (offset.saturating_add(read), offset.saturating_add(len));
+        match self.diversions.cuts(file, end, wanted) {
+            None => Ok(()),
+            Some(now) => {
+                let kind = SourceErrorKind::Stale { now };
+                let error = SourceError::new(kind, "reading behind the new end of a file");
+                Err(error.about(file).into())
             }
         }
     }

@@ -4,6 +4,12 @@
 //! another, the file is *diverted*: from then on its key carries the new version, so that every
 //! cache misses for it by itself, and its attributes are those of the new version. Somebody is
 //! told, who makes the kernel forget what it has of the old one.
+//!
+//! The kernel fills up a page that is answered in part with zeros, which nobody sees as long as it
+//! knows where the file ends. It takes a short answer for the new end of a file that was cut short,
+//! but not if anything about the file moved since it asked, such as our telling it to forget.
+//! So as long as it may believe the file to be longer ([`Diversions::settle`] ends that), an answer
+//! that ends too early is none ([`Diversions::cuts`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,21 +36,32 @@ struct Diversion {
     /// What the namespace says; if it comes to say something else, it knows better than we do.
     from: Version,
     now: Version,
+    /// The largest size that the kernel may believe the file has, until it knows the true one.
+    believed: Option<u64>,
 }
 
 impl Diversions {
     /// Notes that a file which was thought to be in version `asked` is in version `now`.
     pub(super) fn divert(&self, file: FileId, asked: Version, now: Version) {
+        let told = self.told.lock();
         let mut files = self.files.write();
         let before = files.get(&file).copied();
         let from = match before {
             Some(diversion) if diversion.now == asked => diversion.from,
             _ => asked,
         };
-        let diversion = Diversion { from, now };
-        if files.insert(file, diversion) == Some(diversion) {
+        if before.is_some_and(|before| (before.from, before.now) == (from, now)) {
             return;
         }
+        let earlier = before.and_then(|before| before.believed).unwrap_or(0);
+        let believed = earlier.max(asked.size).max(now.size);
+        let diversion = Diversion {
+            from,
+            now,
+            // If nobody is told, there is no kernel that believes anything.
+            believed: told.is_some().then_some(believed),
+        };
+        files.insert(file, diversion);
         if before.is_none() && self.count.fetch_add(1, Relaxed) == 0 {
             log::warn!(
                 "file {} changed since it was scanned or recorded; it is served from the source \
@@ -53,17 +70,45 @@ impl Diversions {
             );
         }
         drop(files);
-        if let Some(told) = &*self.told.lock() {
+        if let Some(told) = &*told {
             told(file);
         }
     }
 
+    /// Returns the version of a file if an answer about it that ends at `end`, where bytes up to
+    /// `wanted` were asked for, could leave the kernel with zeros that it takes for content.
+    pub(super) fn cuts(&self, file: FileId, end: u64, wanted: u64) -> Option<Version> {
+        let diversion = self.diversion(file)?;
+        let believed = diversion.believed?;
+        (end < wanted.min(believed)).then_some(diversion.now)
+    }
+
+    /// Returns the version of a diverted file if the kernel may believe that it is longer.
+    pub(crate) fn shortened(&self, file: FileId) -> Option<Version> {
+        let Diversion { now, believed, .. } = self.diversion(file)?;
+        (believed? > now.size).then_some(now)
+    }
+
+    /// Notes that the kernel has forgotten what it had of a file, and knows what size it has in the
+    /// version `now`, unless it has changed again since.
+    pub(crate) fn settle(&self, file: FileId, now: Version) {
+        if let Some(diversion) = self.files.write().get_mut(&file)
+            && diversion.now == now
+        {
+            diversion.believed = None;
+        }
+    }
+
+    fn diversion(&self, file: FileId) -> Option<Diversion> {
+        if self.count() == 0 {
+            return None;
+        }
+        self.files.read().get(&file).copied()
+    }
+
     /// Returns the attributes of a file as they are now, given what the namespace says.
     pub(super) fn correct(&self, file: FileId, attr: Attr) -> Attr {
-        if self.count.load(Relaxed) == 0 {
-            return attr;
-        }
-        match self.files.read().get(&file) {
+        match self.diversion(file) {
             Some(diversion) if diversion.from == attr.version() => Attr {
                 size: diversion.now.size,
                 mtime: diversion.now.mtime,
@@ -98,10 +143,7 @@ impl Diversions {
     /// is either pushed before the kernel is told to forget the old version, or never.
     pub(crate) fn begin_push(&self, file: FileId) -> Option<RwLockReadGuard<'_, ()>> {
         let guard = self.pushing.read();
-        if self.count() > 0 && self.files.read().contains_key(&file) {
-            return None;
-        }
-        Some(guard)
+        self.diversion(file).is_none().then_some(guard)
     }
 
     /// Waits until every push that may not have seen the last diversion is over.
@@ -161,5 +203,40 @@ mod tests {
         diversions.divert(FileId(7), version(0), version(1));
         diversions.divert(FileId(7), version(1), version(2));
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [FileId(7); 2]);
+    }
+
+    #[test]
+    fn a_short_answer_is_none_until_the_kernel_knows_the_size() {
+        let diversions = Diversions::default();
+        let file = FileId(7);
+        diversions.tell(Some(Box::new(|_| ())));
+        diversions.divert(file, version(9000), version(5000));
+        assert_eq!(diversions.cuts(file, 5000, 8192), Some(version(5000)));
+        assert_eq!(
+            diversions.cuts(file, 5000, 5000),
+            None,
+            "all that was asked for"
+        );
+        assert_eq!(diversions.shortened(file), Some(version(5000)));
+        // The kernel may still believe the first size, and is not told by who saw the second.
+        diversions.divert(file, version(5000), version(6000));
+        diversions.settle(file, version(5000));
+        assert_eq!(diversions.cuts(file, 6000, 8192), Some(version(6000)));
+        diversions.settle(file, version(6000));
+        assert_eq!(diversions.cuts(file, 6000, 8192), None);
+        assert_eq!(diversions.shortened(file), None);
+        // Nor does it believe more than the last size that it was told.
+        diversions.divert(file, version(6000), version(100));
+        assert_eq!(diversions.cuts(file, 8192, 12288), None);
+        assert_eq!(diversions.cuts(file, 100, 4096), Some(version(100)));
+    }
+
+    #[test]
+    fn a_file_that_grew_is_answered_to_its_end() {
+        let diversions = Diversions::default();
+        diversions.tell(Some(Box::new(|_| ())));
+        diversions.divert(FileId(7), version(10), version(5000));
+        assert_eq!(diversions.cuts(FileId(7), 5000, 8192), None);
+        assert_eq!(diversions.shortened(FileId(7)), None);
     }
 }

@@ -33,8 +33,8 @@ pub(crate) struct Walker {
 }
 
 impl Walker {
-    /// Returns a walker that knows the root.
-    pub(super) fn new(root: Arc<OwnedFd>) -> Self {
+    /// Returns a walker that knows the root, and may hold nothing else.
+    pub(crate) fn new(root: Arc<OwnedFd>) -> Self {
         Self {
             names: Names::default(),
             pins: HashMap::from([(FileId::ROOT, root)]),
@@ -143,6 +143,15 @@ impl Walker {
             self.room += 1;
         }
         self.reach(file)
+    }
+
+    /// Has the kernel ask for the attributes of a file that it was made to forget: when this
+    /// returns, it knows the size that the file has now.
+    pub(crate) fn refresh(&mut self, namespace: &dyn Namespace, file: FileId) -> io::Result<()> {
+        self.names.find(namespace, file);
+        let path = self.reach(file)?;
+        fstatat(&*path, "", AtFlags::AT_EMPTY_PATH)?;
+        Ok(())
     }
 
     /// Keeps pages of a file in memory. Returns how many bytes.

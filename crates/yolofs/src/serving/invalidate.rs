@@ -6,14 +6,16 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use blocks::FileId;
 use parking_lot::Mutex;
 
+use super::State;
 use crate::fs::FileSystem;
 use crate::notify::Notifier;
+use crate::prewarm::Walker;
 
 /// Makes the kernel forget every file that is diverted, until dropped.
 #[derive(Debug)]
@@ -28,14 +30,31 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
+/// The mount that a worker tells of changes.
+#[derive(Clone)]
+struct Told {
+    fs: Arc<FileSystem>,
+    notifier: Arc<Notifier>,
+    state: Arc<State>,
+}
+
 impl Invalidator {
-    pub(super) fn start(fs: &Arc<FileSystem>, notifier: &Arc<Notifier>) -> Self {
+    pub(super) fn start(
+        fs: &Arc<FileSystem>,
+        notifier: &Arc<Notifier>,
+        state: &Arc<State>,
+    ) -> Self {
         let worker = Arc::new(Mutex::new(None));
-        let told = (Arc::clone(&worker), Arc::clone(fs), Arc::clone(notifier));
+        let mount = Told {
+            fs: Arc::clone(fs),
+            notifier: Arc::clone(notifier),
+            state: Arc::clone(state),
+        };
+        let started = Arc::clone(&worker);
         fs.diversions().tell(Some(Box::new(move |file| {
-            let mut worker = told.0.lock();
+            let mut worker = started.lock();
             if worker.is_none() {
-                match Worker::start(&told.1, &told.2) {
+                match Worker::start(&mount) {
                     Ok(started) => *worker = Some(started),
                     Err(error) => log::error!("the kernel keeps what it has of files: {error}"),
                 }
@@ -53,13 +72,39 @@ impl Invalidator {
 }
 
 impl Worker {
-    fn start(fs: &Arc<FileSystem>, notifier: &Arc<Notifier>) -> io::Result<Self> {
+    fn start(mount: &Told) -> io::Result<Self> {
         let (diverted, receiver) = channel();
-        let (fs, notifier) = (Arc::clone(fs), Arc::clone(notifier));
+        let mount = mount.clone();
         let thread = std::thread::Builder::new()
             .name("yolofs-inval".to_owned())
-            .spawn(move || run(&fs, &notifier, &receiver))?;
+            .spawn(move || receiver.iter().for_each(|file| mount.forget(file)))?;
         Ok(Self { diverted, thread })
+    }
+}
+
+impl Told {
+    /// Makes the kernel forget a file, and lets it know if the file is shorter now.
+    fn forget(&self, file: FileId) {
+        let diversions = self.fs.diversions();
+        let shortened = diversions.shortened(file);
+        diversions.wait_for_pushes();
+        self.fs.injected().forget(file);
+        if let Err(error) = self.notifier.invalidate(file) {
+            log::warn!("the kernel keeps what it has of file {}: {error}", file.0);
+            return;
+        }
+        let Some(now) = shortened else { return };
+        // Without a private mount, nobody is left but those who still use an unmounted one. Every
+        // read that was under way has ended in the invalidation, so a single change is safe.
+        if let Some(root) = self.state.private()
+            && let Err(error) = Walker::new(root).refresh(&**self.fs.names(), file)
+        {
+            log::debug!(
+                "the kernel does not ask for the size of file {}: {error}",
+                file.0
+            );
+        }
+        diversions.settle(file, now);
     }
 }
 
@@ -73,16 +118,6 @@ impl Drop for Invalidator {
         drop(diverted);
         if thread.join().is_err() {
             log::error!("the invalidation thread panicked");
-        }
-    }
-}
-
-fn run(fs: &FileSystem, notifier: &Notifier, diverted: &Receiver<FileId>) {
-    for file in diverted {
-        fs.diversions().wait_for_pushes();
-        fs.injected().forget(file);
-        if let Err(error) = notifier.invalidate(file) {
-            log::warn!("the kernel keeps what it has of file {}: {error}", file.0);
         }
     }
 }
