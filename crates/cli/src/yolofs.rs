@@ -4,6 +4,7 @@ pub(crate) mod assemble;
 mod by_node;
 mod daemon;
 mod docker;
+mod guard;
 pub(crate) mod learn;
 mod mount;
 mod node;
@@ -56,6 +57,8 @@ enum YolofsCommand {
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Worker(WorkerArgs),
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
 }
 
 /// Parses the command line, does what it says, and returns the exit code.
@@ -79,6 +82,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         }
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
+        YolofsCommand::Guard(guard::GuardArgs {}) => guard::run(),
         YolofsCommand::Learn(command) => learn::run(command, &args.store),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }

@@ -69,6 +69,21 @@ impl PidFd {
         }
     }
 
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// If it cannot be polled.
+    pub fn wait(&self) -> io::Result<()> {
+        loop {
+            let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(0) | Err(Errno::EINTR) => (),
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Waits until it has ended. Returns whether it has by the time `patience` has passed.
     ///
     /// # Errors
@@ -87,6 +102,19 @@ impl PidFd {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+}
+
+impl From<OwnedFd> for PidFd {
+    /// Takes what another process opened and handed over.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<PidFd> for OwnedFd {
+    fn from(PidFd(fd): PidFd) -> Self {
+        fd
     }
 }
 

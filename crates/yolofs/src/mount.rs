@@ -161,6 +161,14 @@ impl Mount {
         self.state().wait_for(Some(deadline), Inner::end)
     }
 
+    /// Opens what ends the file system by force; see [`Visible::end_switch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn end_switch(&self) -> std::io::Result<OwnedFd> {
+        self.visible.end_switch()
+    }
+
     /// Unmounts the visible mount, and lets go of the private one and of everything in it.
     ///
     /// Users that remain, after [`Busy::Lazy`] or below an overlay, are still served.

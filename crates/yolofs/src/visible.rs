@@ -2,6 +2,7 @@
 
 mod table;
 
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -204,16 +205,25 @@ impl Visible {
     /// # Errors
     /// If the kernel has no control file system for FUSE, or the process may not.
     pub fn abort(&self) -> io::Result<()> {
+        match self.end_switch() {
+            Ok(switch) => File::from(switch).write_all(b"1"),
+            // Nothing is there to be aborted.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the file in which to write anything is to [abort](Visible::abort). It stays that of
+    /// this file system, and does not keep it alive. The same holds for when to call it.
+    ///
+    /// # Errors
+    /// If the kernel has no control file system for FUSE, or the process may not.
+    pub fn end_switch(&self) -> io::Result<OwnedFd> {
         // No path leads to it, so it need not be mounted anywhere.
         let control = MountContext::open(c"fusectl")?.mount_writable()?;
         let name = format!("{}/abort", self.ids.minor);
         let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-        match openat(&control, name.as_str(), flags, FileMode::empty()) {
-            Ok(abort) => std::fs::File::from(abort).write_all(b"1"),
-            // Nothing is there to be aborted.
-            Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        Ok(openat(&control, name.as_str(), flags, FileMode::empty())?)
     }
 
     /// Returns a copy of the mount at `root` that no path leads to. Linux before 6.15 cannot copy

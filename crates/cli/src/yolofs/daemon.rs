@@ -17,6 +17,7 @@ use tracer::Recorder;
 use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
 use super::assemble::{Cached, Timed, assemble, mode_name, readahead};
+use super::guard;
 use super::mount::MountArgs;
 use super::prewarmer::Prewarmer;
 use crate::confinement;
@@ -69,7 +70,7 @@ pub(super) fn serve(
     confinement::before_mounting(args.record.as_deref())?;
     let interrupt = Interrupt::install()?;
     // Opened before the mount covers it: a mount may lie over its own source.
-    let root = Arc::new(SourceRoot::open(&args.source)?);
+    let root = Arc::new(SourceRoot::open_within(&args.source, args.source_deadline)?);
     clear_dead(run_dir, mountpoint, &run_dir.take_turn()?)?;
     let assembly = assemble(args, store, &root)?;
     let id = RunDir::id_of(mountpoint);
@@ -86,6 +87,9 @@ pub(super) fn serve(
     options.readahead = readahead(args, assembly.boot.is_some());
     let mount = Mount::start(Arc::new(assembly.fs), &options)
         .with_context(|| format!("mounting on {}{}", mountpoint.display(), needs_root()))?;
+    if let Err(error) = guard::start(&mount) {
+        log::warn!("if this daemon is killed, readers may wait until yolofs umount: {error:#}");
+    }
     let mount = Arc::new(mount);
     let record = MountRecord {
         pid: std::process::id(),
