@@ -32,6 +32,28 @@ fn privileged_worker_that_hangs_is_replaced() {
 }
 
 #[test]
+fn privileged_worker_of_one_mount_stays_that_when_the_node_is_killed() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let (bad, good) = (service.mount("bad"), service.mount("good"));
+    let mut crashes = 0;
+    while service.worker(&bad) == service.worker(&good) {
+        assert!(crashes < 100, "they are never told apart");
+        service.kill_worker(&bad, Signal::SIGABRT);
+        crashes += 1;
+    }
+    let alone = [service.worker(&bad), service.worker(&good)];
+    service.kill_node();
+    assert_eq!([service.worker(&bad), service.worker(&good)], alone);
+    // Another mount goes to neither.
+    let other = service.mount("other");
+    assert!(!alone.contains(&service.worker(&other)));
+    for mountpoint in [&bad, &good, &other] {
+        lab.umount(mountpoint);
+    }
+}
+
+#[test]
 fn privileged_mount_whose_workers_crash_takes_no_other_with_it() {
     let lab = Lab::new();
     let service = Service::start(&lab);

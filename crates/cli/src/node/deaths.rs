@@ -51,6 +51,16 @@ pub(crate) struct Deaths {
 }
 
 impl Deaths {
+    /// Returns those of a mount whose deaths an earlier node has counted, and of which it has written
+    /// down only whether it is to have a worker of its own.
+    #[must_use]
+    pub(crate) fn after_a_restart(alone: bool) -> Self {
+        Self {
+            alone,
+            ..Self::default()
+        }
+    }
+
     /// Returns whether the mount is to have a worker of its own.
     #[must_use]
     pub(crate) const fn alone(&self) -> bool {

@@ -35,6 +35,9 @@ pub(crate) struct Instance {
     pub(crate) hello: HelloBytes,
     /// Who serves it.
     pub(crate) worker: Option<ProcessRef>,
+    /// Whether its worker is to serve no other, because it crashed others.
+    #[serde(default)]
+    pub(crate) alone: bool,
     /// Whether the visible mount is gone.
     pub(crate) leaving: bool,
     /// How often its worker was replaced, upgrades not counted.
@@ -299,6 +302,7 @@ mod tests {
             },
             hello: HelloBytes::default(),
             worker: None,
+            alone: true,
             leaving: false,
             restarts: 3,
             last_gap_ms: None,

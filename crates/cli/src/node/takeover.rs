@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use yolofs::{Busy, MountIds, Visible};
 
 use super::adopt::QUICK;
-use super::instance::{Instance, ProcessRef};
+use super::instance::Instance;
 use super::keep::{self, Returned};
 use super::owned::{Kept, Owned};
 use super::owner::Owner;
@@ -83,11 +83,13 @@ impl Owner {
 
     /// Finds the workers that the records name and that are still there.
     fn find_workers(&self, instances: &[Instance]) -> BTreeMap<u32, Arc<Worker>> {
-        let named = instances.iter().filter_map(|instance| instance.worker);
-        let by_pid: BTreeMap<u32, ProcessRef> = named.map(|p| (p.pid, p)).collect();
-        let found = by_pid
-            .into_iter()
-            .filter_map(|(pid, process)| Some((pid, self.pool.find(process).ok()?)));
+        let named = instances
+            .iter()
+            .filter_map(|instance| Some((instance.worker?, instance.alone)));
+        let by_pid: BTreeMap<u32, _> = named.map(|found| (found.0.pid, found)).collect();
+        let found = by_pid.into_iter().filter_map(|(pid, (process, alone))| {
+            Some((pid, self.pool.find(process, alone).ok()?))
+        });
         found.collect()
     }
 

@@ -379,16 +379,16 @@ impl Pool {
         }
     }
 
-    /// Takes in a worker that an earlier node has started.
+    /// Takes in a worker that an earlier node has started, `alone` for one mount.
     ///
     /// # Errors
     /// If it is not there any more.
-    pub(crate) fn find(&self, process: ProcessRef) -> anyhow::Result<Arc<Worker>> {
+    pub(crate) fn find(&self, process: ProcessRef, alone: bool) -> anyhow::Result<Arc<Worker>> {
         let mut workers = self.workers.lock();
         if let Some(known) = workers.iter().find(|worker| worker.process == process) {
             return Ok(Arc::clone(known));
         }
-        let worker = Arc::new(Worker::new(process, &self.run_dir, false, None)?);
+        let worker = Arc::new(Worker::new(process, &self.run_dir, alone, None)?);
         worker.current.store(runs_our_program(process.pid), SeqCst);
         workers.push(Arc::clone(&worker));
         Ok(worker)

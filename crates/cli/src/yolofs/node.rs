@@ -10,6 +10,7 @@ use nix::unistd::{Gid, Uid, geteuid};
 use crate::exit::Outcome;
 use crate::node::client::NodeClient;
 use crate::node::service::{self, Settings};
+use crate::node::view::NodeView;
 use crate::output::{FormatArg, print};
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::sandbox::user::resolve;
@@ -111,28 +112,7 @@ pub(super) fn run(args: &NodeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcom
     };
     let node = NodeClient::of(&RunDir::open(&run_dir.run_dir)?);
     match verb {
-        NodeVerb::Status { format } => print(format.format(), &node.node()?, |view| {
-            let workers = view.workers.iter().map(|worker| {
-                let old = if worker.current {
-                    ""
-                } else {
-                    ", before the upgrade"
-                };
-                format!("  worker {}: {} mounts{old}\n", worker.pid, worker.mounts)
-            });
-            format!(
-                "yolofs {}, pid {}, up {} s, kept by {}{}\n{} mounts\n{}",
-                view.version,
-                view.pid,
-                view.uptime_seconds,
-                view.keeper,
-                if view.draining { ", draining" } else { "" },
-                view.mounts,
-                workers.collect::<String>(),
-            )
-            .trim_end()
-            .to_owned()
-        })?,
+        NodeVerb::Status { format } => print(format.format(), &node.node()?, status_text)?,
         NodeVerb::Mounts { format } => print(format.format(), &node.mounts()?, |mounts| {
             let shown: Vec<_> = mounts.iter().map(|view| view.status.clone()).collect();
             text(&shown)
@@ -152,4 +132,47 @@ pub(super) fn run(args: &NodeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcom
         }
     }
     Ok(Outcome::Done)
+}
+
+/// Returns what `yolofs node status` shows.
+fn status_text(view: &NodeView) -> String {
+    let draining = if view.draining { ", draining" } else { "" };
+    let mut lines = vec![
+        format!(
+            "yolofs {}, pid {}, up {} s, kept by {}{draining}",
+            view.version, view.pid, view.uptime_seconds, view.keeper,
+        ),
+        format!("{} mounts", view.mounts),
+    ];
+    for worker in &view.workers {
+        let old = if worker.current {
+            ""
+        } else {
+            ", before the upgrade"
+        };
+        let (pid, mounts) = (worker.pid, worker.mounts);
+        lines.push(format!("  worker {pid}: {mounts} mounts{old}"));
+    }
+    for record in &view.damaged {
+        let path = record.display();
+        lines.push(format!("record {path} is damaged, and left out: remove it"));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::control::NodeControl as _;
+    use crate::node::memory::MemoryNode;
+
+    #[test]
+    fn the_status_names_what_is_damaged() {
+        let mut view = MemoryNode::default().node();
+        assert!(!status_text(&view).contains("damaged"));
+        view.damaged = vec!["/var/lib/yolofs/node/mounts/x.json".into()];
+        assert!(
+            status_text(&view).contains("record /var/lib/yolofs/node/mounts/x.json is damaged")
+        );
+    }
 }
