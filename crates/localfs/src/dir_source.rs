@@ -17,6 +17,7 @@ mod adviser;
 mod open_files;
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -26,9 +27,10 @@ use blocks::{
     SourceError, SourceErrorKind, Sparse, Version,
 };
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, ResolveFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, ResolveFlag, fcntl, posix_fadvise};
 use nix::sys::uio::pread;
 use nix::unistd::{Whence, lseek};
+use rawio::cached::cached_pages;
 use rawio::read::{NowaitRead, pread_nowait};
 use rawio::stat::stat_at;
 
@@ -73,6 +75,19 @@ impl DirSource {
                 may_wait: AtomicBool::new(false),
             }),
             adviser: OnceLock::new(),
+        }
+    }
+
+    /// Has the kernel begin to read `len` bytes from `offset` into its page cache, as far as it
+    /// reads ahead at all. Waits for the metadata of the file, and not for the bytes; what cannot
+    /// be begun is read when it is asked for.
+    pub fn begin_to_read(&self, file: &FileKey, offset: u64, len: u64) {
+        let range = i64::try_from(offset).ok().zip(i64::try_from(len).ok());
+        let Some((offset, len)) = range else { return };
+        if let Ok(fd) = self.files.file(file, "reading ahead") {
+            let will_need = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
+            // Advice that the file system cannot take changes nothing.
+            posix_fadvise(&*fd, offset, len, will_need).unwrap_or_default();
         }
     }
 
@@ -210,6 +225,9 @@ impl Residency for DirSource {
     fn is_resident(&self, file: &FileKey, offset: u64, len: u64) -> Option<bool> {
         let fd = self.files.file(file, "looking for").ok()?;
         let end = offset.saturating_add(len).min(file.version.size);
+        if lacks_pages(&fd, offset..end) {
+            return Some(false);
+        }
         let mut at = offset;
         let mut buf = vec![0; PROBE];
         while at < end {
@@ -223,6 +241,16 @@ impl Residency for DirSource {
         }
         Some(true)
     }
+}
+
+/// Whether the page cache surely lacks some of these bytes. The answer reads nothing, while a read
+/// that may not wait begins to read ahead before it gives up.
+fn lacks_pages(fd: &OwnedFd, bytes: Range<u64>) -> bool {
+    let Some(len) = bytes.end.checked_sub(bytes.start) else {
+        return false;
+    };
+    let pages = BlockRange::covering(bytes.start, len).len();
+    cached_pages(fd, bytes.start, len).is_ok_and(|cached| cached < pages)
 }
 
 impl BackingFile for DirSource {

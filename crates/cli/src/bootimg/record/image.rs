@@ -102,6 +102,7 @@ pub(super) fn record(
     let mut guard = Guard::start()?;
     let engine = open(args, name, &mut guard, interrupt)?;
     let image = engine.image();
+    log::debug!("the image is {}", image.image);
     let chosen = choose(args.until.as_ref(), &image.config)?;
     say(&chosen);
     let mut layers = Layers::open(&image.layers)?;
@@ -197,12 +198,14 @@ impl<'a> Recording<'a> {
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let recorders = layers.mount(guard)?;
+        log::debug!("recorders are mounted over the layers");
         let start = Start {
             options: &self.options,
             command: &self.command,
             until: self.until,
         };
         let mut running = self.engine.start(&start)?;
+        log::debug!("the container is started");
         let (timeout, idle) = (self.args.timeout, || recorders.idle());
         let ready = wait_ready(&mut *running, self.until, timeout, interrupt, &idle);
         let heard = recorders.stop();

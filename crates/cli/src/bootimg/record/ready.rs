@@ -181,6 +181,7 @@ impl Watch {
         if self.network.is_none()
             && let Some(pid) = running.pid()?
         {
+            log::debug!("its first process is {pid}");
             // It may end meanwhile: then so does its output.
             self.network = NetProbe::enter(pid).ok();
         }
