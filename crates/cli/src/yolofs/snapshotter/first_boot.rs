@@ -92,8 +92,17 @@ impl FirstBoots {
         }
         let ending = self.asked_for(snapshot)?;
         let top = layers.first()?.chain_id()?;
-        if is_known(&top) || !self.now.lock().admits(top) {
+        if is_known(&top) {
             return None;
+        }
+        match self.now.lock().admit(top) {
+            Admission::Granted => {}
+            Admission::BeingRecorded => return None,
+            Admission::Full => {
+                let why = format!("{AT_ONCE} other first boots are being recorded");
+                self.not_begun(snapshot, ending, why);
+                return None;
+            }
         }
         // Mounting the layers may wait for a cold disk: without the lock.
         let dir = self.dir.join(snapshot.id.to_string());
@@ -109,11 +118,22 @@ impl FirstBoots {
                 Some(places)
             }
             Err(error) => {
-                let name = &snapshot.name;
-                log::warn!("the first boot of {name} is not recorded: {error:#}");
+                drop(now);
+                self.not_begun(snapshot, ending, format!("{error:#}"));
                 None
             }
         }
+    }
+
+    /// Tells that a boot is not recorded, to those who look, too.
+    fn not_begun(&self, snapshot: &Snapshot, ending: Ending, why: String) {
+        let container = snapshot.name.clone();
+        log::warn!("the first boot of {container} is not recorded: {why}");
+        self.now.lock().remember(FirstBootStatus {
+            container,
+            until: ending.to_string(),
+            outcome: Outcome::Failed { why },
+        });
     }
 
     /// Returns when the boot of `snapshot` is over, if it is to be recorded.
@@ -178,23 +198,88 @@ impl FirstBoots {
     }
 }
 
+/// Whether a boot may be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// It has a place now.
+    Granted,
+    /// Another container's boot of the same image is being recorded.
+    BeingRecorded,
+    /// Too many others are being recorded.
+    Full,
+}
+
 impl Now {
-    /// Returns whether another boot may be recorded, and takes a place for it.
-    fn admits(&mut self, top: Digest) -> bool {
+    /// Finds a place for another boot.
+    fn admit(&mut self, top: Digest) -> Admission {
         let over = self.boots.extract_if(|_, follower| follower.is_over());
-        self.past
-            .extend(over.map(|(_, follower)| follower.boot().status()));
-        let forgotten = self.past.len().saturating_sub(REMEMBERED);
-        self.past.drain(..forgotten);
+        let over: Vec<_> = over.map(|(_, follower)| follower.boot().status()).collect();
+        for boot in over {
+            self.remember(boot);
+        }
         let recording = self
             .boots
             .values()
             .map(Follower::boot)
             .filter(|boot| boot.is_recording());
         let tops: Vec<Digest> = recording.map(|boot| boot.top()).collect();
-        if tops.contains(&top) || tops.len() + self.starting.len() >= AT_ONCE {
-            return false;
+        if tops.contains(&top) || self.starting.contains(&top) {
+            return Admission::BeingRecorded;
         }
-        self.starting.insert(top)
+        if tops.len() + self.starting.len() >= AT_ONCE {
+            return Admission::Full;
+        }
+        self.starting.insert(top);
+        Admission::Granted
+    }
+
+    /// Remembers what became of a boot; of one container the last, and of all the latest.
+    fn remember(&mut self, boot: FirstBootStatus) {
+        self.past.retain(|past| past.container != boot.container);
+        self.past.push_back(boot);
+        let forgotten = self.past.len().saturating_sub(REMEMBERED);
+        self.past.drain(..forgotten);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_boots_are_recorded_at_once() {
+        let mut now = Now::default();
+        let top = |byte| Digest([byte; 32]);
+        for byte in 0..8 {
+            assert_eq!(now.admit(top(byte)), Admission::Granted);
+        }
+        assert_eq!(now.admit(top(3)), Admission::BeingRecorded);
+        assert_eq!(now.admit(top(8)), Admission::Full);
+        now.starting.remove(&top(3));
+        assert_eq!(now.admit(top(8)), Admission::Granted);
+    }
+
+    #[test]
+    fn what_became_of_a_container_is_remembered_once() {
+        let mut now = Now::default();
+        let boot = |container: String, why: &str| FirstBootStatus {
+            container,
+            until: "exit".to_owned(),
+            outcome: Outcome::Failed {
+                why: why.to_owned(),
+            },
+        };
+        for number in 0..=REMEMBERED {
+            now.remember(boot(format!("default/{number}/c"), "full"));
+        }
+        assert_eq!(now.past.len(), REMEMBERED);
+        now.remember(boot("default/7/c".to_owned(), "still full"));
+        let of_it = now
+            .past
+            .iter()
+            .filter(|past| past.container == "default/7/c");
+        let outcomes: Vec<_> = of_it.map(|past| past.outcome.clone()).collect();
+        let why = "still full".to_owned();
+        assert_eq!(outcomes, [Outcome::Failed { why }]);
     }
 }
