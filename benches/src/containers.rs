@@ -11,6 +11,7 @@
 pub mod aims;
 pub mod attached;
 pub mod containerd;
+pub mod ctr;
 pub mod engine;
 pub mod hidden;
 pub mod lab;
@@ -20,3 +21,4 @@ pub mod probe;
 pub mod program;
 pub mod sample;
 pub mod snapshots;
+pub mod turns;

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Makes engines.ext4: a file system with the data directory of a Docker engine that has the image
 # set, and one empty image, `warm`. The rig mounts a copy of it on a loop device of its own.
+# `engines.sh NAME...` makes one with these images only, which is called engines-NAME.ext4.
 source "$(dirname "$0")/../need.sh"
 here=$(cd "$(dirname "$0")" && pwd)
-"$here/set.sh"
-out=$IMAGES/engines.ext4
-names=(nginx redis python postgres node java)
+names=("$@")
+out=$IMAGES/engines$(printf -- '-%s' "$@").ext4
+[ $# -gt 0 ] || { names=(nginx redis python postgres node java) && out=$IMAGES/engines.ext4; }
+"$here/set.sh" "${names[@]}"
 made_by=("$here/engines.sh")
 for name in "${names[@]}"; do made_by+=("$IMAGES/set/$name.json"); done
 kept "$out" "${made_by[@]}" && exit
@@ -13,7 +15,7 @@ kept "$out" "${made_by[@]}" && exit
 need_root "Filling an engine"
 need mkfs.ext4=e2fsprogs dockerd=docker.io skopeo=skopeo busybox=busybox-static
 # Mounts of our own, which go with us, whatever happens.
-[ -n "${ENGINES_INSIDE:-}" ] || ENGINES_INSIDE=1 exec unshare --mount --propagation private "$0"
+[ -n "${ENGINES_INSIDE:-}" ] || ENGINES_INSIDE=1 exec unshare --mount --propagation private "$0" "$@"
 say "filling a Docker engine with the images (half a minute)"
 work=$(mktemp -d "$IMAGES/engines.XXXXXX")
 daemon=

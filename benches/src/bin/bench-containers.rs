@@ -8,16 +8,16 @@ use std::process::ExitCode;
 use benches::aims::Aim;
 use benches::boots::Disk;
 use benches::containers::aims;
-use benches::containers::lab::{ContainerLab, Neighbourhood, PROCEDURE, Start};
+use benches::containers::lab::{ContainerLab, Neighbourhood, PROCEDURE, STAGE};
 use benches::containers::program::Program;
 use benches::containers::sample::{Group, Sample, Way};
 use benches::containers::snapshots;
+use benches::containers::turns::Comparison;
 use benches::ending::end;
 use benches::lab_args::LabArgs;
 use benches::machine::Machine;
 use benches::micro::Series;
 use benches::report::Report;
-use benches::rounds::Shuffle;
 use clap::{Parser, ValueEnum};
 
 /// How often each snapshotter prepares a root: they take milliseconds.
@@ -36,6 +36,9 @@ whether it could measure. docs/benchmarking.md says how to read the figures."
 struct Args {
     #[command(flatten)]
     lab: LabArgs,
+    /// Which of the images is the engine's disk: engines.sh NAME makes one with that program only
+    #[arg(long, value_name = "FILE", default_value = STAGE)]
+    stage: PathBuf,
     /// Measure these images only
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     image: Vec<Program>,
@@ -121,7 +124,6 @@ struct Results {
 struct Bench<'a> {
     args: &'a Args,
     lab: ContainerLab,
-    shuffle: Shuffle,
     results: Results,
 }
 
@@ -134,8 +136,7 @@ impl<'a> Bench<'a> {
         let places = args.lab.set_up()?;
         Ok(Self {
             args,
-            lab: ContainerLab::open(&places.images, &places.bin, around)?,
-            shuffle: Shuffle::from_clock(),
+            lab: ContainerLab::open(&places.images.join(&args.stage), &places.bin, around)?,
             results: Results::default(),
         })
     }
@@ -157,7 +158,9 @@ impl<'a> Bench<'a> {
             self.results.aims.push(aim);
         }
         if wanted(Part::Recording) {
-            self.record_first_starts(images[0], contended)?;
+            let subject = format!("first start of {}", images[0].image());
+            let ways = [Way::NativeCold, Way::Recording];
+            self.compare((&subject, &images[..1]), contended, &ways)?;
         }
         let starts = [Part::Idle, Part::Images, Part::Crowd]
             .into_iter()
@@ -176,70 +179,47 @@ impl<'a> Bench<'a> {
                 five.len() * 2,
                 five.len()
             );
-            self.compare(&subject, &five.repeat(2), contended)?;
+            self.compare((&subject, &five.repeat(2)), contended, &Way::COMPARED)?;
         }
         for (part, disk) in [(Part::Idle, Disk::Idle), (Part::Images, contended)] {
             for program in images.iter().filter(|_| wanted(part)) {
-                self.compare(program.image(), &[*program], disk)?;
+                self.compare((program.image(), &[*program]), disk, &Way::COMPARED)?;
             }
         }
         Ok(self.results)
     }
 
-    fn record_first_starts(&mut self, program: Program, disk: Disk) -> anyhow::Result<()> {
-        let subject = &format!("first start of {}", program.image());
-        let programs = &[program];
-        for round in 1..=self.args.samples {
-            for way in self.shuffle.order(&[Way::NativeCold, Way::Recording]) {
-                let start = Start {
-                    subject,
-                    programs,
-                    disk,
-                    way,
-                    round,
-                };
-                let sample = match way {
-                    Way::Recording => self.lab.sample_recorded(&start, program)?,
-                    _ => self.lab.sample(&start)?,
-                };
-                self.heard(sample);
-            }
-        }
-        Ok(())
-    }
-
-    fn heard(&mut self, sample: Sample) {
-        let Sample {
-            subject,
-            disk,
-            mode,
-            round,
-            ready_ms,
-            ..
-        } = &sample;
-        eprintln!("{subject}, {disk}, round {round}: {mode} {ready_ms:.0} ms");
-        self.results.samples.push(sample);
-    }
-
-    /// Has the ways take turns, in an order that is shuffled anew each round.
-    fn compare(&mut self, subject: &str, programs: &[Program], disk: Disk) -> anyhow::Result<()> {
-        let ways: Vec<_> = Way::COMPARED
-            .into_iter()
+    /// Has the wanted ways take turns.
+    fn compare(
+        &mut self,
+        (subject, programs): (&str, &[Program]),
+        disk: Disk,
+        ways: &[Way],
+    ) -> anyhow::Result<()> {
+        let ways: Vec<_> = ways
+            .iter()
+            .copied()
             .filter(|way| self.is_wanted(*way))
             .collect();
-        for round in 1..=self.args.samples {
-            for way in self.shuffle.order(&ways) {
-                let sample = self.lab.sample(&Start {
-                    subject,
-                    programs,
-                    disk,
-                    way,
-                    round,
-                })?;
-                self.heard(sample);
-            }
-        }
-        Ok(())
+        let comparison = Comparison {
+            subject,
+            programs,
+            disk,
+            ways: &ways,
+            rounds: self.args.samples,
+        };
+        comparison.run(&self.lab, |sample| {
+            let Sample {
+                subject,
+                disk,
+                mode,
+                round,
+                ready_ms,
+                ..
+            } = &sample;
+            eprintln!("{subject}, {disk}, round {round}: {mode} {ready_ms:.0} ms");
+            self.results.samples.push(sample);
+        })
     }
 
     fn is_wanted(&self, way: Way) -> bool {

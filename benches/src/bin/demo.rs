@@ -1,14 +1,23 @@
 //! The demonstration behind scripts/demo.sh: records two real boots and shows them again, served
-//! from a cold disk, from a daemon, and from the page cache; then with a slow and busy disk.
+//! from a cold disk, from a daemon, and from the page cache; then with a slow and busy disk; then
+//! an image under Docker on such a disk.
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
 use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use benches::boots::{Disk, Lab, Sample, Subject};
+use benches::containers::lab::{ContainerLab, Neighbourhood};
+use benches::containers::program::Program;
+use benches::containers::sample::{self, Group, Way};
+use benches::containers::turns;
 use benches::ending::end;
-use benches::lab_args::LabArgs;
+use benches::interrupt;
+use benches::lab_args::{LabArgs, Places};
 use benches::report::tables;
 use benches::suite::{self, Comparison};
 use benches::vm::Cache;
@@ -18,6 +27,11 @@ use clap::Parser;
 const SLOW_IOPS: u32 = 150;
 const CONTAINER: Subject = Subject::Container;
 const MACHINE: Subject = Subject::Vm(Cache::Writeback);
+const BUSY: Disk = Disk::Contended(SLOW_IOPS);
+/// What Docker runs.
+const IMAGE: Program = Program::Nginx;
+/// How many reads a neighbour keeps in flight while Docker runs it: a cold start takes seconds.
+const LIGHT_DEPTH: u32 = 2;
 
 /// Records the boots of a container and of a virtual machine, and compares how they go
 #[derive(Debug, Parser)]
@@ -28,6 +42,9 @@ struct Args {
     /// How often each mode takes its turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Which of the images is the disk of the Docker that is shown
+    #[arg(long, value_name = "FILE", default_value = "engines-nginx.ext4")]
+    stage: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -35,7 +52,20 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let lab = args.lab.open()?;
+    let places = args.lab.set_up()?;
+    boots(args, &places)?;
+    if let Err(error) = containers(args, &places) {
+        interrupt::check()?;
+        forget_progress();
+        println!("\nDocker is left out: it cannot be shown here.\n  {error:#}");
+    }
+    println!("{LEGEND}");
+    Ok(())
+}
+
+/// Shows a container and a virtual machine, booted by the rig itself.
+fn boots(args: &Args, places: &Places) -> anyhow::Result<()> {
+    let lab = Lab::open(&places.images, &places.bin)?;
     println!("Recording: each boot runs once on a mount that notes what it reads.");
     for subject in [CONTAINER, MACHINE] {
         let said = lab.record(subject, 1)?;
@@ -46,15 +76,54 @@ fn run(args: &Args) -> anyhow::Result<()> {
         args.rounds
     );
     compare(&lab, args.rounds, Disk::Idle)?;
-    let busy = Disk::Contended(SLOW_IOPS);
-    if let Err(error) = suite::throttle(&lab, busy) {
+    if let Err(error) = suite::throttle(&lab, BUSY) {
         println!("The comparison on a slow disk is left out: this machine cannot slow one down.");
         println!("  {error:#}");
         return Ok(());
     }
     println!("\nBooting again, with {SLOW_IOPS} reads a second and a neighbour that reads, too:\n");
-    compare(&lab, args.rounds, busy)?;
-    println!("{LEGEND}");
+    compare(&lab, args.rounds, BUSY)
+}
+
+/// Shows `docker run` by a Docker of the rig's own, whose layers are cold, served, or warm.
+fn containers(args: &Args, places: &Places) -> anyhow::Result<()> {
+    let image = IMAGE.image();
+    println!("\nDocker: docker run {image} until it answers, on such a disk:\n");
+    let around = Neighbourhood {
+        iops: SLOW_IOPS,
+        depth: LIGHT_DEPTH,
+    };
+    let lab = ContainerLab::open(&places.images.join(&args.stage), &places.bin, around)?;
+    lab.record(IMAGE)?;
+    let mut samples = Vec::new();
+    let comparison = turns::Comparison {
+        subject: image,
+        programs: &[IMAGE],
+        disk: BUSY,
+        ways: &Way::COMPARED,
+        rounds: args.rounds,
+    };
+    comparison.run(&lab, |sample| {
+        let sample::Sample {
+            mode,
+            round,
+            ready_ms,
+            ..
+        } = &sample;
+        progress(format_args!(
+            "{image}, round {round}: {mode} {ready_ms:.0} ms"
+        ));
+        samples.push(sample);
+    })?;
+    forget_progress();
+    let groups = Group::all(&samples);
+    let group = groups.first().context("nothing was measured")?;
+    println!("{}", group.table());
+    let [cold, ours, _] = Way::COMPARED.map(|way| group.ready(way));
+    if let Some((cold, ours)) = cold.zip(ours) {
+        let faster = cold / ours;
+        println!("docker run {image} on a busy disk is {faster:.1} times as fast with yolofs.");
+    }
     Ok(())
 }
 
@@ -85,18 +154,24 @@ fn compare(lab: &Lab, rounds: u32, disk: Disk) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows on a terminal how far it is.
 fn heard(sample: &Sample) {
+    let Sample {
+        subject,
+        disk,
+        mode,
+        round,
+        ready_ms,
+        ..
+    } = sample;
+    progress(format_args!(
+        "{subject}, {disk}, round {round}: {mode} {ready_ms:.0} ms"
+    ));
+}
+
+/// Shows on a terminal how far it is.
+fn progress(text: impl Display) {
     if std::io::stderr().is_terminal() {
-        let Sample {
-            subject,
-            disk,
-            mode,
-            round,
-            ready_ms,
-            ..
-        } = sample;
-        eprint!("\r\x1b[K{subject}, {disk}, round {round}: {mode} {ready_ms:.0} ms");
+        eprint!("\r\x1b[K{text}");
         let _only_looks = std::io::stderr().flush();
     }
 }

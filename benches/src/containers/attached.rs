@@ -55,39 +55,38 @@ pub fn record(programs: &Programs, docker: &Docker, program: Program) -> anyhow:
     json(command).with_context(|| format!("recording the boot of {}", program.image()))
 }
 
-/// As [`record`], once, and until the program answers a client: what the rig waits for, too. When
-/// it does, `ready` is called; what comes after it is no part of the start.
+/// As [`record`], once, and until the program answers a client: what the rig waits for, too.
+/// `reached` is called when a part of the start is over, with its name: the last of [`PARTS`] ends
+/// when the program answers, and what comes after it is no part of the start.
 ///
 /// # Errors
-/// If the container does not become ready, or the recording fails, and those of `ready`.
+/// If the container does not become ready, or the recording fails, and those of `reached`.
 pub fn record_until_answer(
     programs: &Programs,
     docker: &Docker,
     program: Program,
-    ready: &mut dyn FnMut() -> anyhow::Result<()>,
+    reached: &mut dyn FnMut(&'static str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let port = program.port();
-    let until = match program {
-        Program::Redis | Program::Postgres => format!("tcp:{port}"),
-        Program::Nginx | Program::Python | Program::Node | Program::Java => {
-            format!("http://127.0.0.1:{port}/")
-        }
-    };
     let mut command = recorder(programs, docker, program);
-    command.args(["--run-args", "--no-healthcheck", "--until", &until]);
+    command.args([
+        "--run-args",
+        "--no-healthcheck",
+        "--until",
+        &program.until(),
+    ]);
+    command.env("YOLOFS_LOG", "warn,cli::bootimg::record=debug");
     let recording = || format!("recording the boot of {}", program.image());
-    let mut is_ready = false;
+    let mut parts = PARTS.into_iter().peekable();
     let mut hear = |said: &str| {
-        if !is_ready && said.contains(READY) {
-            is_ready = true;
-            ready()?;
+        while let Some((part, _)) = parts.next_if(|(_, end)| said.contains(end)) {
+            reached(part)?;
         }
         Ok(())
     };
     let recorded = run_heard(command, programs::DEADLINE, &mut hear).with_context(recording)?;
     let (status, errors) = (recorded.status, recorded.errors.trim());
     ensure!(
-        status.success() && is_ready,
+        status.success() && parts.peek().is_none(),
         "{} failed ({status}): {errors}",
         recording()
     );
@@ -101,11 +100,17 @@ fn recorder(programs: &Programs, docker: &Docker, program: Program) -> Command {
         .arg(format!("docker://{}", program.image()));
     command.args(["--docker-host", &docker.address()]);
     command.args(["--run-args", "--network=none"]);
+    command.env("PATH", docker.search_path());
     command
 }
 
-/// What `bootimg record` says when the container is ready.
-const READY: &str = "ready after ";
+/// The parts of a recorded start, each with what `bootimg record` says at its end.
+pub const PARTS: [(&str, &str); 4] = [
+    ("bootimg record, until it knows the image", "the image is "),
+    ("recorders are mounted", "recorders are mounted"),
+    ("docker run", "the container is started"),
+    ("until the program answers", "ready after "),
+];
 
 impl<'a> Attached<'a> {
     /// Attaches the images of these programs, and returns when they are prewarmed.
@@ -157,6 +162,7 @@ impl<'a> Attached<'a> {
         let mut command = self.programs.yolofs();
         command.args(["docker", name]);
         command.args(["--docker-host", &self.docker.address()]);
+        command.env("PATH", self.docker.search_path());
         command
     }
 }

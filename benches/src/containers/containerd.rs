@@ -16,6 +16,8 @@ use crate::programs::Programs;
 
 /// Both daemons listen within a second.
 const START_DEADLINE: Duration = Duration::from_secs(60);
+/// Where containerd keeps what a reboot ends, in the rig's home.
+const STATE: &str = "state";
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A running containerd, and a running `yolofs snapshotter`.
@@ -24,14 +26,22 @@ pub struct Containerd {
     containerd: Guard,
     snapshotter: Guard,
     address: PathBuf,
+    root: PathBuf,
+    state: PathBuf,
 }
 
 impl Containerd {
-    /// Starts both, with their data in `data` and everything else in `home`.
+    /// Starts both, with their data in `data` and everything else in `home`; `upper` is what
+    /// `--upper` names.
     ///
     /// # Errors
     /// If one is not installed, or does not listen; their logs are in `home`.
-    pub fn start(programs: &Programs, data: &Path, home: &Path) -> anyhow::Result<Self> {
+    pub fn start(
+        programs: &Programs,
+        data: &Path,
+        home: &Path,
+        upper: Option<&str>,
+    ) -> anyhow::Result<Self> {
         for dir in [data, home] {
             fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         }
@@ -41,7 +51,9 @@ impl Containerd {
             .with_context(|| format!("writing {}", config.display()))?;
         let mut command = programs.yolofs();
         command.arg("snapshotter").arg("--address").arg(&ours);
-        command.arg("--root").arg(data.join("yolofs"));
+        let root = data.join("yolofs");
+        command.arg("--root").arg(&root);
+        command.args(upper.map(|upper| ["--upper", upper]).into_iter().flatten());
         command.arg("--containerd").arg(&address);
         let mut snapshotter = spawn(command, &home.join("snapshotter.log"))?;
         listening(&mut snapshotter, &ours)?;
@@ -53,7 +65,29 @@ impl Containerd {
             containerd,
             snapshotter,
             address,
+            root,
+            state: home.join(STATE),
         })
+    }
+
+    /// Returns the snapshotter's root.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.root.clone()
+    }
+
+    /// Returns the process ids of containerd and of the snapshotter.
+    #[must_use]
+    pub fn pids(&self) -> [u32; 2] {
+        [self.containerd.pid(), self.snapshotter.pid()]
+    }
+
+    /// Returns the file that holds the process id of a container's first process, once there is
+    /// one.
+    #[must_use]
+    pub fn pid_file(&self, namespace: &str, container: &str) -> PathBuf {
+        let tasks = self.state.join("io.containerd.runtime.v2.task");
+        tasks.join(namespace).join(container).join("init.pid")
     }
 
     /// Returns the socket of containerd.
@@ -64,7 +98,7 @@ impl Containerd {
 }
 
 fn configuration(data: &Path, home: &Path, address: &Path, ours: &Path) -> String {
-    let (root, state) = (data.join("containerd"), home.join("state"));
+    let (root, state) = (data.join("containerd"), home.join(STATE));
     format!(
         "version = 2\nroot = {root:?}\nstate = {state:?}\n\
          disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\

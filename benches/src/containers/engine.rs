@@ -1,5 +1,6 @@
 //! A Docker daemon of the rig's own: its data on the stage, its sockets in the rig's home.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,6 +20,8 @@ const START_DEADLINE: Duration = Duration::from_secs(120);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 /// One command of the client; removing a container that has just been started takes longest.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(300);
+/// Where Debian has the client, which fits its daemon: another may come first in the path.
+const DEBIAN: &str = "/usr/bin";
 /// An image without anything to read: running it shows the engine's own way.
 const EMPTY_IMAGE: &str = "warm";
 
@@ -76,17 +79,27 @@ impl Docker {
     /// Returns the client, which talks to this daemon.
     #[must_use]
     pub fn client(&self) -> Command {
-        // Debian's, if it is there: an older client may come first in the path.
-        let debian = Path::new("/usr/bin/docker");
+        let debian = Path::new(DEBIAN).join("docker");
         let program = if debian.exists() {
             debian
         } else {
-            Path::new("docker")
+            PathBuf::from("docker")
         };
         let mut command = Command::new(program);
         command.arg("--host").arg(host(&self.socket));
         command.stdin(Stdio::null());
         command
+    }
+
+    /// Returns the search path of programs that look for the client: they are to find the same.
+    #[must_use]
+    pub fn search_path(&self) -> OsString {
+        let mut path = OsString::from(DEBIAN);
+        if let Some(usual) = std::env::var_os("PATH") {
+            path.push(":");
+            path.push(usual);
+        }
+        path
     }
 
     /// Runs the client to its end, and returns what it said.

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
-use super::attached::{self, Attached};
+use super::attached::{self, Attached, PARTS};
 use super::containerd::Containerd;
+use super::ctr::{Ctr, Keeper};
 use super::engine::Docker;
 use super::hidden::hide_blkio;
 use super::launch::{Running, Times, launch};
-use super::phases::{self, Meter, Phase};
+use super::phases::{self, Meter, Parts, Phase};
 use super::program::Program;
 use super::sample::{Sample, Way};
 use crate::boots::{Disk, milliseconds};
@@ -34,6 +35,9 @@ image, so that all files of the engine's own (docker, dockerd, containerd, its s
 databases) are warm and only the layers are cold; then, \
 for native warm, start the image once and remove it, for yolofs, attach it (which prewarms); sync; \
 impose the limit; start the neighbour; docker run";
+
+/// The stage with all programs, in the directory of images.
+pub const STAGE: &str = "engines.ext4";
 
 /// How often a sample is tried that somebody else spoils.
 const ATTEMPTS: u32 = 5;
@@ -79,23 +83,19 @@ pub struct Start<'a> {
 }
 
 impl ContainerLab {
-    /// Copies `engines.ext4` from the directory of images, mounts it and starts an engine on it.
+    /// Copies a stage that `scripts/images/engines.sh` made, mounts it and starts an engine on it.
     ///
     /// # Errors
     /// If an image, a program or a right is missing.
-    pub fn open(images: &Path, bin: &Path, around: Neighbourhood) -> anyhow::Result<Self> {
-        let beside = images
-            .parent()
-            .context("the directory of images has no parent")?;
+    pub fn open(image: &Path, bin: &Path, around: Neighbourhood) -> anyhow::Result<Self> {
+        let images = image.parent().and_then(Path::parent);
+        let beside = images.context("the directory of images has no parent")?;
         let home = tempfile::Builder::new().prefix("rig.").tempdir_in(beside);
         let home = home.with_context(|| format!("making a directory in {}", beside.display()))?;
         for dir in ["stage", "blkio", "ids"] {
             fs::create_dir(home.path().join(dir)).context("making the rig's directories")?;
         }
-        let (image, copy) = (
-            images.join("engines.ext4"),
-            home.path().join("engines.ext4"),
-        );
+        let copy = home.path().join("engines.ext4");
         ensure!(
             image.exists(),
             "{} is missing: run scripts/images/engines.sh",
@@ -104,7 +104,7 @@ impl ContainerLab {
         let mut command = Command::new("cp");
         command
             .args(["--sparse=always", "--reflink=auto"])
-            .args([&image, &copy]);
+            .args([image, &copy]);
         run_ok(command, COPY_DEADLINE).context("copying the stage")?;
         let hidden = hide_blkio(&home.path().join("blkio"))?;
         let stage = Stage::mount(&copy, &home.path().join("stage"), Access::ReadWrite)?;
@@ -169,7 +169,8 @@ impl ContainerLab {
     /// If strace is missing, or the start fails.
     pub fn synced(&self, program: Program) -> anyhow::Result<BTreeMap<String, u64>> {
         let mut started = Vec::new();
-        phases::synced(&self.docker, self.home.path(), || {
+        let (pids, data) = (self.docker.pids()?, self.docker.data_root());
+        phases::synced(&pids, data, self.home.path(), || {
             started = self.launch_all(&[program])?;
             Ok(())
         })
@@ -184,46 +185,96 @@ impl ContainerLab {
             self.stage.path().join("snapshots"),
             self.home.path().join("containerd"),
         );
-        Containerd::start(&self.programs, &data, &home)
+        Containerd::start(&self.programs, &data, &home, None)
     }
 
-    /// Records a start with the disk in this state, as [`sample`](Self::sample) measures one: from
-    /// empty caches, from the call of `bootimg record` until an answer of the program's. The
-    /// recording is forgotten.
+    /// Makes a containerd that has an image of Docker's, with its data on the stage, too.
+    ///
+    /// # Errors
+    /// If it does not start, or the image cannot be had.
+    pub fn ctr(&self, keeper: Keeper, program: Program) -> anyhow::Result<Ctr> {
+        let archive = self.home.path().join(format!("{}.tar", program.image()));
+        if !archive.exists() {
+            let to = archive.to_str().context("the rig's home is not UTF-8")?;
+            self.docker
+                .call(&["save", "--output", to, program.image()])?;
+        }
+        let name = format!("ctr-{keeper:?}");
+        let places = (self.stage.path().join(&name), self.home.path().join(&name));
+        Ctr::make(keeper, program, &self.programs, archive.as_os_str(), places)
+    }
+
+    /// Starts a program with `ctr`, and returns what each part of it took.
     ///
     /// # Errors
     /// If that fails.
-    pub fn sample_recorded(&self, start: &Start<'_>, program: Program) -> anyhow::Result<Sample> {
+    pub fn phases_of_ctr(&self, ctr: &Ctr, disk: Disk, way: Way) -> anyhow::Result<Vec<Phase>> {
+        self.make_cold()?;
+        let running = ctr.start()?;
+        if way == Way::NativeWarm {
+            running.run(&mut Meter::new(&self.stage, None))?;
+        }
+        let mut conditions = Conditions::impose(self, disk)?;
+        let mut meter = Meter::new(&self.stage, conditions.contention.as_mut());
+        running.run(&mut meter)
+    }
+
+    /// Returns the files that are waited for while `ctr` starts a program.
+    ///
+    /// # Errors
+    /// If strace is missing, or the start fails.
+    pub fn synced_by_ctr(&self, ctr: &Ctr) -> anyhow::Result<BTreeMap<String, u64>> {
+        let running = ctr.start()?;
+        running.synced(|| {
+            let phases = running.run(&mut Meter::new(&self.stage, None));
+            phases.map(drop)
+        })
+    }
+
+    /// Records a start from cold layers, from the call of `bootimg record` until an answer of the
+    /// program's, and returns what each part of it took; the last one is what comes after the
+    /// answer. The recording is forgotten.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn phases_recorded(&self, program: Program, disk: Disk) -> anyhow::Result<Vec<Phase>> {
         let store = tempfile::tempdir_in(self.home.path()).context("making a store")?;
         let programs = self.programs.with_store(store.path());
         self.make_cold()?;
-        let mut conditions = Conditions::impose(self, start.disk)?;
-        let (all, foreign) = (self.stage.reads()?, conditions.foreign_reads()?);
-        let began = Instant::now();
-        let mut reads = || -> anyhow::Result<_> {
-            let all = self.stage.reads()?.since(all);
-            Ok(all.since(conditions.foreign_reads()?.since(foreign)))
+        let mut conditions = Conditions::impose(self, disk)?;
+        let mut meter = Meter::new(&self.stage, conditions.contention.as_mut());
+        let mut parts = Parts::begin(&mut meter)?;
+        let mut reached = |part| parts.end(part);
+        attached::record_until_answer(&programs, &self.docker, program, &mut reached)?;
+        parts.end("after that: the layers are scanned, the boot images kept")?;
+        Ok(parts.ended)
+    }
+
+    /// Records a start, without what comes after the answer.
+    fn sample_recorded(&self, start: &Start<'_>) -> anyhow::Result<Sample> {
+        let [program] = start.programs else {
+            bail!("one image at a time is recorded");
         };
-        let mut at_ready = None;
-        attached::record_until_answer(&programs, &self.docker, program, &mut || {
-            at_ready = Some((began.elapsed(), reads()?));
-            Ok(())
-        })?;
-        let (ready, disk) = at_ready.context("the recorded start was never ready")?;
-        let later = reads()?.since(disk).requests;
-        eprintln!("{later} more reads after it was ready: the scan of the layers");
+        let mut phases = self.phases_recorded(*program, start.disk)?;
+        for Phase {
+            name, ms, reads, ..
+        } in &phases
+        {
+            eprintln!("  {name}: {ms:.0} ms, {reads} reads");
+        }
+        phases.truncate(PARTS.len());
         Ok(Sample {
             subject: start.subject.to_owned(),
             engine: "docker",
             disk: start.disk,
             mode: Way::Recording,
             round: start.round,
-            ready_ms: milliseconds(ready),
+            ready_ms: phases.iter().map(|phase| phase.ms).sum(),
             program_ms: None,
             prepare_ms: 0.0,
-            disk_reads: disk.requests,
-            disk_bytes: disk.bytes,
-            disk_writes: 0,
+            disk_reads: phases.iter().map(|phase| phase.reads).sum(),
+            disk_bytes: phases.iter().map(|phase| phase.read_bytes).sum(),
+            disk_writes: phases.iter().map(|phase| phase.writes).sum(),
             fuse_requests: None,
         })
     }
@@ -234,6 +285,9 @@ impl ContainerLab {
     /// # Errors
     /// If anything on the way fails: a sample is whole or there is none.
     pub fn sample(&self, start: &Start<'_>) -> anyhow::Result<Sample> {
+        if start.way == Way::Recording {
+            return self.sample_recorded(start); // which nothing makes warm
+        }
         for _ in 0..ATTEMPTS {
             self.make_cold()?;
             let drops = caches::drops()?;

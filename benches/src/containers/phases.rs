@@ -32,6 +32,8 @@ pub struct Phase {
     pub ms: f64,
     /// Read requests that reached the disk, without the neighbour's.
     pub reads: u64,
+    /// Bytes they asked for.
+    pub read_bytes: u64,
     /// Write requests that reached the disk.
     pub writes: u64,
 }
@@ -57,6 +59,47 @@ impl<'a> Meter<'a> {
     }
 }
 
+/// A start that goes on, and the parts of it that are over.
+#[derive(Debug)]
+pub struct Parts<'m, 'a> {
+    meter: &'m mut Meter<'a>,
+    began: (Instant, Reads, u64),
+    /// What each part took, in their order.
+    pub ended: Vec<Phase>,
+}
+
+impl<'m, 'a> Parts<'m, 'a> {
+    /// Begins the first part.
+    ///
+    /// # Errors
+    /// If the disk's counters cannot be read.
+    pub fn begin(meter: &'m mut Meter<'a>) -> anyhow::Result<Self> {
+        Ok(Self {
+            began: meter.look()?,
+            meter,
+            ended: Vec::new(),
+        })
+    }
+
+    /// Ends a part, and begins the next.
+    ///
+    /// # Errors
+    /// If the disk's counters cannot be read.
+    pub fn end(&mut self, name: &'static str) -> anyhow::Result<()> {
+        let (now, reads, writes) = self.meter.look()?;
+        let (began, read, written) = std::mem::replace(&mut self.began, (now, reads, writes));
+        let reads = reads.since(read);
+        self.ended.push(Phase {
+            name,
+            ms: milliseconds(now.saturating_duration_since(began)),
+            reads: reads.requests,
+            read_bytes: reads.bytes,
+            writes: writes.saturating_sub(written),
+        });
+        Ok(())
+    }
+}
+
 /// Starts a container in the two steps of `docker run`, and returns what each part took.
 ///
 /// # Errors
@@ -69,7 +112,7 @@ pub fn start(
 ) -> anyhow::Result<Vec<Phase>> {
     let (name, id_file) = ("phases", home.join("phases.id"));
     let _there_may_be_none = fs::remove_file(&id_file);
-    let mut marks = vec![("", meter.look()?)];
+    let mut parts = Parts::begin(meter)?;
     let _removed_at_the_end = Running::adopt(docker, name);
     let id = id_file.to_str().context("the rig's home is not UTF-8")?;
     let create = [
@@ -80,7 +123,7 @@ pub fn start(
         name,
     ];
     docker.call(&[&create[..], &["--cidfile", id, program.image()]].concat())?;
-    marks.push(("docker create", meter.look()?));
+    parts.end("docker create")?;
     let mut command = docker.client();
     command.args(["start", name]).stdout(Stdio::null());
     let mut client = Guard::spawn(&mut command)?;
@@ -88,36 +131,22 @@ pub fn start(
     wait_for("program in the container", DEADLINE, || {
         Ok((!is_runtime(pid)).then_some(()))
     })?;
-    marks.push(("docker start, until the program runs", meter.look()?));
+    parts.end("docker start, until the program runs")?;
     probe::ask(program, pid, DEADLINE)?;
-    marks.push(("the program, until it answers", meter.look()?));
+    parts.end("the program, until it answers")?;
     let status = client.wait_until(Instant::now() + DEADLINE)?;
     ensure!(status.success(), "docker start failed ({status})");
-    Ok(marks
-        .windows(2)
-        .map(|pair| phase(pair[0].1, pair[1]))
-        .collect())
+    Ok(parts.ended)
 }
 
-fn phase(
-    (began, reads, writes): (Instant, Reads, u64),
-    (name, later): (&'static str, (Instant, Reads, u64)),
-) -> Phase {
-    Phase {
-        name,
-        ms: milliseconds(later.0.saturating_duration_since(began)),
-        reads: later.1.since(reads).requests,
-        writes: later.2.saturating_sub(writes),
-    }
-}
-
-/// Counts the calls with which the engine waits for the disk while `work` is done: by file, below
-/// the engine's data directory.
+/// Counts the calls with which these processes wait for the disk while `work` is done: by file, below
+/// their data directory. `home` is a directory for what that needs.
 ///
 /// # Errors
 /// If strace is missing, or `work` fails.
 pub fn synced(
-    docker: &Docker,
+    pids: &[u32],
+    data_root: &Path,
     home: &Path,
     work: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<BTreeMap<String, u64>> {
@@ -129,14 +158,14 @@ pub fn synced(
         "--trace=fsync,fdatasync,sync,syncfs",
     ]);
     command.arg("--output").arg(&output);
-    for pid in docker.pids()? {
+    for pid in pids {
         command.arg("--attach").arg(pid.to_string());
     }
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut strace = Guard::spawn(&mut command)?;
     wait_for("strace", ATTACH_DEADLINE, || {
         ensure!(strace.ended()?.is_none(), "strace ended");
-        let traced = docker.pids()?.into_iter().all(is_traced);
+        let traced = pids.iter().copied().all(is_traced);
         Ok(traced.then_some(()))
     })?;
     work()?;
@@ -145,7 +174,7 @@ pub fn synced(
     kill(Pid::from_raw(pid), Signal::SIGQUIT).context("ending strace")?;
     strace.wait_until(Instant::now() + ATTACH_DEADLINE)?;
     let text = fs::read_to_string(&output).context("reading what strace saw")?;
-    Ok(by_file(&text, docker.data_root()))
+    Ok(by_file(&text, data_root))
 }
 
 fn is_traced(pid: u32) -> bool {

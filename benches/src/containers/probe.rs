@@ -35,6 +35,8 @@ fn ask_inside(program: Program, pid: u32, deadline: Duration) -> anyhow::Result<
     let path = format!("/proc/{pid}/ns/net");
     let network = File::open(&path).with_context(|| format!("opening {path}"))?;
     setns(&network, CloneFlags::CLONE_NEWNET).context("entering the container's network")?;
+    // `ctr` leaves it down; elsewhere it is up already.
+    rawio::net::raise_loopback().context("raising the container's loopback device")?;
     let image = program.image();
     wait_for(&format!("answer of {image}"), deadline, || {
         ensure!(

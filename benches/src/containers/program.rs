@@ -65,6 +65,18 @@ impl Program {
         }
     }
 
+    /// Returns when it is ready, as `bootimg record --until` has it.
+    #[must_use]
+    pub fn until(self) -> String {
+        let port = self.port();
+        match self {
+            Self::Redis | Self::Postgres => format!("tcp:{port}"),
+            Self::Nginx | Self::Python | Self::Node | Self::Java => {
+                format!("http://127.0.0.1:{port}/")
+            }
+        }
+    }
+
     /// Returns what a client says to it first.
     #[must_use]
     pub const fn question(self) -> &'static [u8] {
