@@ -1,5 +1,8 @@
 //! The program `nicfetch`: keeps images and blocks on a SmartNIC for the machines of its host.
 
+mod simulate;
+mod store;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -7,6 +10,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
+use crate::interrupt::Interrupt;
 
 /// Keep container images on a host's SmartNIC, once for all virtual machines of the host.
 #[derive(Debug, Parser)]
@@ -18,6 +22,10 @@ pub struct Nicfetch {
 
 #[derive(Debug, Subcommand)]
 enum NicfetchCommand {
+    Status(store::StatusArgs),
+    Verify(store::VerifyArgs),
+    Gc(store::GcArgs),
+    Simulate(simulate::SimulateArgs),
     Completions(CompletionsArgs),
 }
 
@@ -31,6 +39,10 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
     match &args.command {
+        NicfetchCommand::Status(command) => store::status(command),
+        NicfetchCommand::Verify(command) => store::verify(command, &Interrupt::install()?),
+        NicfetchCommand::Gc(command) => store::gc(command),
+        NicfetchCommand::Simulate(command) => simulate::run(command),
         NicfetchCommand::Completions(command) => command.print::<Nicfetch>(),
     }
 }

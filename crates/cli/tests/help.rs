@@ -46,6 +46,7 @@ fn help(program: &str, verb: &[&str]) -> String {
         .env_remove("YOLOFS_STORE_MAX")
         .env_remove("YOLOFS_RUN_DIR")
         .env_remove("YOLOFS_STATE_DIR")
+        .env_remove("NICFETCH_STORE")
         .env_remove("YOLOFS_NOTIFY_PARENT")
         .env_remove("DOCKER_HOST")
         .output()

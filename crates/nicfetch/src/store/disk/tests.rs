@@ -13,6 +13,7 @@ use super::*;
 use crate::SegmentError;
 use crate::store::steps::{End, Ending};
 
+mod damage;
 mod model;
 mod stopping;
 

@@ -1,0 +1,194 @@
+//! `nicfetch status`, `verify` and `gc`: a chunk store that nobody serves from at the moment.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use nicfetch::{ChunkStore as _, DiskStore, StoreConfig};
+use serde::Serialize;
+
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, count, percent, print};
+use crate::size::Size;
+
+/// The flag that says which store.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ChunkStoreArg {
+    /// Directory of the chunk store
+    #[arg(
+        long = "store",
+        value_name = "DIR",
+        env = "NICFETCH_STORE",
+        default_value = "/var/lib/nicfetch/chunks"
+    )]
+    dir: PathBuf,
+}
+
+impl ChunkStoreArg {
+    /// Opens the store, which must be there, and keeps its files within `budget_bytes`.
+    fn open(&self, budget_bytes: u64) -> anyhow::Result<DiskStore> {
+        let dir = &self.dir;
+        if !dir.join("segments").is_dir() {
+            bail!("{} is no chunk store: it has no segments", dir.display());
+        }
+        let config = StoreConfig {
+            budget_bytes,
+            ..StoreConfig::default()
+        };
+        DiskStore::open(dir, config).with_context(|| format!("opening {}", dir.display()))
+    }
+
+    /// Opens the store as it is: nothing goes.
+    fn open_whole(&self) -> anyhow::Result<DiskStore> {
+        self.open(u64::MAX)
+    }
+}
+
+/// Show what is in a chunk store
+///
+/// The store must not be in use by a server.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    store: ChunkStoreArg,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What `status --json` prints.
+#[derive(Debug, Serialize)]
+struct Status {
+    chunks: u64,
+    raw_bytes: u64,
+    stored_bytes: u64,
+    disk_bytes: u64,
+    /// Records that opening found damaged, and torn ends.
+    damaged: u64,
+}
+
+pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
+    let stats = args.store.open_whole()?.stats();
+    let status = Status {
+        chunks: stats.chunks,
+        raw_bytes: stats.raw_bytes,
+        stored_bytes: stats.stored_bytes,
+        disk_bytes: stats.disk_bytes,
+        damaged: stats.damaged,
+    };
+    print(args.format.format(), &status, |status| {
+        format!(
+            "{} of {}, stored in {} ({}), files of {}, {} damaged",
+            count(status.chunks, "chunk"),
+            Size(status.raw_bytes),
+            Size(status.stored_bytes),
+            percent(status.stored_bytes, status.raw_bytes),
+            Size(status.disk_bytes),
+            status.damaged,
+        )
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// Check every chunk of a chunk store
+///
+/// Reads and decompresses all of it, and compares each chunk with its id. Ends with code 4 if
+/// anything is damaged; that is not given out any more, and goes when its segment goes. The store
+/// must not be in use by a server.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct VerifyArgs {
+    #[command(flatten)]
+    store: ChunkStoreArg,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What `verify --json` prints.
+#[derive(Debug, Serialize)]
+struct Verified {
+    chunks: u64,
+    raw_bytes: u64,
+    damaged: u64,
+    /// The first of them that have a name still.
+    damaged_chunks: Vec<String>,
+}
+
+pub(super) fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let store = args.store.open_whole()?;
+    let opened = store.stats();
+    let bar = byte_bar("verifying", opened.raw_bytes);
+    let report = store.verify(&mut |bytes| {
+        bar.inc(bytes);
+        match interrupt.asked() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    bar.finish_and_clear();
+    interrupt.check()?;
+    let verified = Verified {
+        chunks: report.chunks,
+        raw_bytes: report.raw_bytes,
+        damaged: opened.damaged + report.damaged,
+        damaged_chunks: report.named.iter().map(ToString::to_string).collect(),
+    };
+    print(args.format.format(), &verified, |verified| {
+        let read = format!(
+            "{} of {} read, {} damaged\n",
+            count(verified.chunks, "chunk"),
+            Size(verified.raw_bytes),
+            verified.damaged
+        );
+        let named = verified.damaged_chunks.iter();
+        read + &named.map(|id| format!("{id}\n")).collect::<String>()
+    })?;
+    Ok(match verified.damaged {
+        0 => Outcome::Done,
+        _ => Outcome::Different,
+    })
+}
+
+/// Free what is dead in a chunk store, and make it smaller
+///
+/// Copies what lives out of segments that are dead by half or more. With --max, the oldest chunks go
+/// until the files fit. The store must not be in use by a server.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct GcArgs {
+    /// Most bytes that the files of the store may take afterwards, at least 256M
+    #[arg(long, value_name = "SIZE")]
+    max: Option<Size>,
+    #[command(flatten)]
+    store: ChunkStoreArg,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What `gc --json` prints.
+#[derive(Debug, Serialize)]
+struct Collected {
+    segments_repacked: u64,
+    chunks_evicted: u64,
+    bytes_before: u64,
+    bytes_after: u64,
+}
+
+pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
+    let store = args.store.open(args.max.map_or(u64::MAX, |max| max.0))?;
+    let report = store.gc().context("collecting garbage")?;
+    let collected = Collected {
+        segments_repacked: report.compacted,
+        chunks_evicted: store.stats().evicted,
+        bytes_before: report.bytes_before,
+        bytes_after: report.bytes_after,
+    };
+    print(args.format.format(), &collected, |collected| {
+        format!(
+            "{} to {}: {} evicted, {} repacked",
+            Size(collected.bytes_before),
+            Size(collected.bytes_after),
+            count(collected.chunks_evicted, "chunk"),
+            count(collected.segments_repacked, "segment"),
+        )
+    })?;
+    Ok(Outcome::Done)
+}
