@@ -6,6 +6,13 @@ cd "$REPO"
 need_root "The soak"
 [ -e /dev/fuse ] || die "/dev/fuse is missing: load the kernel module with 'modprobe fuse'"
 need_cargo
+export YOLOFS_IMAGES=$IMAGES
+case "$*" in *container*) need runc=runc busybox=busybox-static ;; esac
+case "$*" in *vm* | *clock-jumps*)
+    need qemu-system-x86_64=qemu-system-x86 debugfs=e2fsprogs busybox=busybox-static
+    scripts/images/disk.sh
+    ;;
+esac
 # What is measured is what is shipped.
 cargo build --quiet --release -p cli -p e2e --bins
-exec target/release/soak "$@"
+exec "${CARGO_TARGET_DIR:-target}/release/soak" "$@"

@@ -9,37 +9,58 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
+use crate::guests::make_machine;
 use crate::lab::{done, programs};
-use crate::{Rng, Truth};
+use crate::machine::take_busybox;
+use crate::{Guest, Rng, Truth};
 
 /// The name of the boot image.
 pub(crate) const IMAGE: &str = "soak";
 
 /// A program that hashes what it is given, dynamically linked, which every system has.
-const RUNNABLE: &str = "/usr/bin/sha256sum";
+pub(crate) const RUNNABLE: &str = "/usr/bin/sha256sum";
 
 /// The directory of programs in the source.
 pub(crate) const PROGRAM: &str = "bin/hash";
+
+/// All runs have the same source, so that the seed of a run says it all.
+const SEED: u64 = 1;
+
+/// The directory of a virtual machine in the source, if one is to read.
+pub(crate) const MACHINE: &str = "machine";
+
+/// What is read when a boot is recorded: half of the files, and a part of the machine's disk.
+const BOOT: &str = "cat $YOLOFS_MNT/warm/*/* $YOLOFS_MNT/bin/* >/dev/null
+if [ -d $YOLOFS_MNT/machine ]; then head -c 8M $YOLOFS_MNT/machine/disk.raw >/dev/null; fi";
 
 /// The source that is mounted, and what is true of it.
 #[derive(Debug)]
 pub struct Base {
     dir: TempDir,
     truth: Arc<Truth>,
+    guests: Vec<Guest>,
 }
 
 impl Base {
-    /// Makes the source of a seed, and records a boot that reads half of it.
+    /// Makes the source, with what the guests need that are to read it, and records a
+    /// boot that reads half of it.
     ///
     /// # Errors
-    /// If there is no space, or recording fails.
-    pub fn new(seed: u64) -> anyhow::Result<Self> {
+    /// If there is no space, recording fails, or what guests are made of is missing.
+    pub fn new(guests: &[Guest]) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("yolofs-soak").tempdir()?;
         let source = dir.path().join("source");
-        make_source(&source, &mut Rng::new(seed)).context("making the source")?;
+        make_source(&source, &mut Rng::new(SEED)).context("making the source")?;
+        if !guests.is_empty() {
+            take_busybox(&source.join("bin"))?;
+        }
+        if guests.contains(&Guest::Vm) {
+            make_machine(&source, &source.join(MACHINE)).context("making a virtual machine")?;
+        }
         let base = Self {
             truth: Arc::new(Truth::of(&source)?),
             dir,
+            guests: guests.to_vec(),
         };
         base.record().context("recording the source")?;
         Ok(base)
@@ -52,12 +73,7 @@ impl Base {
             .env("YOLOFS_RUN_DIR", self.dir.path().join("run"))
             .args(["record", "--no-chroot", "--name", IMAGE])
             .arg(self.source())
-            .args([
-                "--",
-                "sh",
-                "-c",
-                "cat $YOLOFS_MNT/warm/*/* $YOLOFS_MNT/bin/* > /dev/null",
-            ]);
+            .args(["--", "sh", "-c", BOOT]);
         done(&mut record).map(drop)
     }
 
@@ -69,6 +85,11 @@ impl Base {
     /// Returns the store with the boot image.
     pub(crate) fn store(&self) -> PathBuf {
         self.dir.path().join("store")
+    }
+
+    /// Returns who else is to read.
+    pub(crate) fn guests(&self) -> &[Guest] {
+        &self.guests
     }
 
     /// Returns what is in the source.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use crate::guests::Visit;
 use crate::lab::{Lab, PATIENCE};
 use crate::processes;
 use crate::workload::{Mix, Workload};
@@ -17,10 +18,36 @@ pub struct Bench<'b> {
     pub(crate) rng: Rng,
     /// How long the harm goes on.
     pub(crate) length: Duration,
+    /// How many mounts there are where there are many.
+    pub(crate) mounts: u64,
     base: &'b Base,
     tally: Tally,
     /// How often harm was done.
     harms: u64,
+    figures: Vec<String>,
+}
+
+/// How much is done in a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// How long the harm goes on.
+    pub length: Duration,
+    /// How many mounts there are where there are many; by default a few for each second, so that
+    /// an hour's run has as many as a minute's, and a short test few.
+    pub mounts: Option<u64>,
+}
+
+impl Scale {
+    /// Mounts in a second of a run's length.
+    const MOUNTS_A_SECOND: u64 = 20;
+
+    /// The most of them, unless more are asked for.
+    const MOST_MOUNTS: u64 = 200;
+
+    fn mounts(self) -> u64 {
+        let few = self.length.as_secs().max(1) * Self::MOUNTS_A_SECOND;
+        self.mounts.unwrap_or(few.min(Self::MOST_MOUNTS)).max(1)
+    }
 }
 
 /// What a run came to.
@@ -32,6 +59,8 @@ pub struct Finding {
     pub harms: u64,
     /// How long it took.
     pub took: Duration,
+    /// What was measured beside that, in words.
+    pub figures: Vec<String>,
     /// What must hold and does not.
     pub fault: Option<anyhow::Error>,
 }
@@ -45,16 +74,18 @@ impl<'b> Bench<'b> {
         scenario: &Scenario,
         base: &'b Base,
         seed: u64,
-        length: Duration,
+        scale: Scale,
     ) -> anyhow::Result<Finding> {
         let started = Instant::now();
         let mut bench = Self {
             lab: Lab::new(base)?,
             rng: Rng::new(seed),
-            length,
+            length: scale.length,
+            mounts: scale.mounts(),
             base,
             tally: Tally::default(),
             harms: 0,
+            figures: Vec::new(),
         };
         let result = (scenario.run)(&mut bench)
             .and_then(|()| bench.check_tally())
@@ -67,6 +98,7 @@ impl<'b> Bench<'b> {
             tally: std::mem::take(&mut bench.tally),
             harms: bench.harms,
             took: started.elapsed(),
+            figures: std::mem::take(&mut bench.figures),
             fault: result.err(),
         })
     }
@@ -82,7 +114,15 @@ impl<'b> Bench<'b> {
     /// Starts readers of a mount.
     pub(crate) fn read(&mut self, root: &std::path::Path, mix: Mix) -> anyhow::Result<Workload> {
         let pristine = self.base.source();
-        Workload::start(root, &self.base.truth(), &pristine, mix, &mut self.rng)
+        let truth = self.base.truth();
+        let mut readers = Workload::start(root, &truth, &pristine, mix, &mut self.rng)?;
+        if mix.hosts {
+            for guest in self.base.guests() {
+                let visit = Visit::start(*guest, &self.lab, root, &truth, &mut self.rng)?;
+                readers.host(visit);
+            }
+        }
+        Ok(readers)
     }
 
     /// Takes what readers saw; errors other than these count as failures of the run.
@@ -99,6 +139,11 @@ impl<'b> Bench<'b> {
     /// Notes that harm was done.
     pub(crate) const fn harmed(&mut self, times: u64) {
         self.harms += times;
+    }
+
+    /// Notes something that was measured.
+    pub(crate) fn measured(&mut self, figure: String) {
+        self.figures.push(figure);
     }
 
     /// Does something at random moments for as long as the run is to last; once at least.
@@ -123,9 +168,9 @@ impl<'b> Bench<'b> {
 
     fn check_tally(&self) -> anyhow::Result<()> {
         ensure!(
-            self.tally.wrong_count == 0,
+            self.tally.wrongs() == 0,
             "{} answers were wrong",
-            self.tally.wrong_count
+            self.tally.wrongs()
         );
         ensure!(self.tally.right > 0, "nobody has read anything");
         Ok(())

@@ -42,6 +42,12 @@ impl Lab {
         self.dir.path().join(name)
     }
 
+    /// Returns a name that no other lab has.
+    pub(crate) fn name(&self) -> String {
+        let name = self.dir.path().file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
     pub(crate) fn make_dir(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.path(name);
         fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
@@ -137,11 +143,19 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for process in self.all_processes() {
-            if let Ok(process) = rawio::pidfd::PidFd::open(process.pid) {
-                // It may have ended by itself just now.
-                drop(process.signal(nix::sys::signal::Signal::SIGKILL));
+        // More than once: a node may just have started another keeper, or a keeper a node.
+        let ended = until("what is left to be ended", || {
+            let left = self.all_processes();
+            for process in &left {
+                if let Ok(process) = rawio::pidfd::PidFd::open(process.pid) {
+                    // It may have ended by itself just now.
+                    drop(process.signal(nix::sys::signal::Signal::SIGKILL));
+                }
             }
+            Ok(left.is_empty())
+        });
+        if let Err(error) = ended {
+            eprintln!("{error:#}: {:?}", self.all_processes());
         }
         for point in self.mounts().unwrap_or_default().iter().rev() {
             if let Err(errno) = umount2(point, MntFlags::MNT_DETACH) {

@@ -16,8 +16,10 @@
 mod base;
 mod bench;
 mod faulty;
+mod guests;
 mod histogram;
 mod lab;
+mod machine;
 mod node;
 mod processes;
 mod rng;
@@ -27,10 +29,11 @@ mod truth;
 mod workload;
 
 pub use base::Base;
-pub use bench::Bench;
+pub use bench::{Bench, Scale};
+pub use guests::Guest;
 pub use histogram::Histogram;
 pub use rng::Rng;
-pub use scenarios::{SCENARIOS, Scenario};
+pub use scenarios::{SCENARIOS, Scenario, jump_in_guest};
 pub use tally::Tally;
 pub use truth::Truth;
 pub use workload::{Workload, map_until_told};

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use rawio::pidfd::PidFd;
 
 use crate::lab::{Lab, PATIENCE, done, output, until};
-use crate::processes::{Process, Role, descriptors};
+use crate::processes::{Process, Role, descriptors, stuck_threads};
 
 /// Descriptors that a process may have more after much than before it: of a question that is
 /// being asked just now, of a boot image that was not there before.
@@ -52,10 +52,19 @@ impl Service {
         done(&mut lab.yolofs(&["node", "drain"])?)?;
         // Whoever keeps it now: the first keeper may be long dead.
         send(&one(lab, Role::Keeper)?, Signal::SIGTERM)?;
-        until("the node to end", || {
+        let ended = until("the node to end", || {
             // Reaps the first keeper.
             self.child.try_wait()?;
+            // They would end by themselves, but only when they have had nothing to do for a while.
+            for worker in lab.processes(Role::Worker) {
+                drop(send(&worker, Signal::SIGTERM));
+            }
             Ok(lab.all_processes().is_empty())
+        });
+        ended.with_context(|| {
+            let left = lab.all_processes();
+            let stuck: Vec<_> = left.iter().map(|left| stuck_threads(left.pid)).collect();
+            format!("left are {left:?}, of which cannot be woken {stuck:?}")
         })
     }
 

@@ -96,6 +96,14 @@ pub(crate) fn stuck_threads(pid: u32) -> Vec<String> {
         .collect()
 }
 
+/// Returns the memory that only this process has, in bytes, or `None` if it is gone.
+pub(crate) fn private_memory(pid: u32) -> Option<u64> {
+    let sums = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let private = sums.lines().filter(|line| line.starts_with("Private_"));
+    let kib = private.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    Some(kib.sum::<u64>() << 10)
+}
+
 /// Returns how many descriptors a process has open, or `None` if it is gone.
 pub(crate) fn descriptors(pid: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())

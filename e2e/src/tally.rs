@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Histogram;
+use crate::{Guest, Histogram};
 
-/// How many wrong answers are described; more say nothing new.
+/// How many wrong answers and failures are described; more say nothing new.
 const DESCRIBED: usize = 8;
 
 /// What readers asked, and what became of it.
@@ -20,12 +20,16 @@ pub struct Tally {
     /// Operations that gave an error, by error number; 0 stands for what has none, such as a
     /// program that failed.
     pub failed: BTreeMap<i32, u64>,
+    /// The first of those without a number, in words.
+    pub said: Vec<String>,
     /// Operations that gave something else than they must: the first of them in words.
     pub wrong: Vec<String>,
     /// How many those were.
     pub wrong_count: u64,
     /// How long all of them took.
     pub took: Histogram,
+    /// What guests saw, apart: how long they take is mostly theirs.
+    pub guests: BTreeMap<Guest, Self>,
 }
 
 impl Tally {
@@ -42,6 +46,9 @@ impl Tally {
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
+                if errno == 0 && self.said.len() < DESCRIBED {
+                    self.said.push(error.to_string());
+                }
                 *self.failed.entry(errno).or_default() += 1;
             }
         }
@@ -56,13 +63,18 @@ impl Tally {
         self.wrong_count += other.wrong_count;
         self.wrong.extend(other.wrong.iter().cloned());
         self.wrong.truncate(DESCRIBED);
+        self.said.extend(other.said.iter().cloned());
+        self.said.truncate(DESCRIBED);
         self.took.add(&other.took);
+        for (guest, tally) in &other.guests {
+            self.guests.entry(*guest).or_default().add(tally);
+        }
     }
 
-    /// Returns how many operations failed.
+    /// Returns how many operations failed, those of guests included.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.failed.values().sum()
+        self.failures_but(&[])
     }
 
     /// Returns how many failed with another error than these.
@@ -72,7 +84,18 @@ impl Tally {
             .failed
             .iter()
             .filter(|(errno, _)| !allowed.contains(errno));
-        others.map(|(_, count)| count).sum()
+        let own: u64 = others.map(|(_, count)| count).sum();
+        own + self.of_guests(|guest| guest.failures_but(allowed))
+    }
+
+    /// Returns how many operations gave something wrong, those of guests included.
+    #[must_use]
+    pub fn wrongs(&self) -> u64 {
+        self.wrong_count + self.of_guests(Self::wrongs)
+    }
+
+    fn of_guests(&self, count: impl Fn(&Self) -> u64) -> u64 {
+        self.guests.values().map(count).sum()
     }
 }
 
@@ -85,7 +108,7 @@ impl fmt::Display for Tally {
             f,
             "{} right, {} failed, {} wrong; p50 {:?}, p99 {:?}, longest {:?}",
             self.right,
-            self.failures(),
+            self.failed.values().sum::<u64>(),
             self.wrong_count,
             self.took.quantile(500),
             self.took.quantile(990),
@@ -98,8 +121,14 @@ impl fmt::Display for Tally {
             };
             write!(f, "\n      failed {count} times: {name}")?;
         }
+        for said in &self.said {
+            write!(f, "\n      said: {said}")?;
+        }
         for wrong in &self.wrong {
             write!(f, "\n      wrong: {wrong}")?;
+        }
+        for (guest, tally) in &self.guests {
+            write!(f, "\n      {guest:?}: {tally}")?;
         }
         Ok(())
     }
@@ -125,5 +154,23 @@ mod tests {
         assert_eq!(all.failures_but(&[5]), 1);
         assert_eq!(all.wrong.len(), DESCRIBED);
         assert_eq!(all.took.count(), 13);
+    }
+
+    #[test]
+    fn what_guests_saw_counts() {
+        let mut guest = Tally::default();
+        guest.note(Duration::ZERO, &Ok(Some("a zero".to_owned())));
+        guest.note(Duration::ZERO, &Err(io::Error::other("no such file")));
+        let mut all = Tally::default();
+        for _ in 0..2 {
+            let guests = BTreeMap::from([(Guest::Vm, guest.clone())]);
+            all.add(&Tally {
+                guests,
+                ..Tally::default()
+            });
+        }
+        assert_eq!((all.failures(), all.wrongs()), (2, 2));
+        assert_eq!(all.wrong_count, 0, "its own");
+        assert!(all.to_string().contains("Vm: 0 right, 2 failed"), "{all}");
     }
 }

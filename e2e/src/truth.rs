@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use sha2::{Digest as _, Sha256};
 
 /// The content of a tree, by path below its root.
 #[derive(Debug, Default)]
@@ -49,6 +50,15 @@ impl Truth {
     #[must_use]
     pub fn files(&self) -> &[(PathBuf, Vec<u8>)] {
         &self.files
+    }
+
+    /// Returns the SHA-256 of each file in hexadecimal, by path.
+    pub(crate) fn digests(&self) -> BTreeMap<String, String> {
+        let digest = |bytes: &[u8]| format!("{:x}", Sha256::digest(bytes));
+        self.files
+            .iter()
+            .map(|(path, bytes)| (path.display().to_string(), digest(bytes)))
+            .collect()
     }
 
     /// Returns the directories, with the sorted paths of what is in them.

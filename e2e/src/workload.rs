@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+use crate::guests::Visit;
 use crate::lab::PATIENCE;
 use crate::tally::Outcome;
 use crate::{Rng, Tally, Truth, processes};
@@ -32,6 +33,8 @@ pub(crate) struct Mix {
     pub(crate) runs: bool,
     /// Whether a process reads through mappings.
     pub(crate) maps: bool,
+    /// Whether the guests of the run read, too.
+    pub(crate) hosts: bool,
 }
 
 impl Mix {
@@ -41,6 +44,7 @@ impl Mix {
         walks: true,
         runs: true,
         maps: true,
+        hosts: true,
     };
 
     /// Those who survive an error: a mapping that cannot be read kills its process.
@@ -49,6 +53,7 @@ impl Mix {
         walks: true,
         runs: false,
         maps: false,
+        hosts: false,
     };
 }
 
@@ -67,6 +72,7 @@ struct Scene {
 pub struct Workload {
     scene: Arc<Scene>,
     mapper: Option<Mapper>,
+    guests: Vec<Visit>,
     tallies: Receiver<Tally>,
     threads: usize,
 }
@@ -121,9 +127,15 @@ impl Workload {
         Ok(Self {
             scene,
             mapper,
+            guests: Vec::new(),
             tallies,
             threads,
         })
+    }
+
+    /// Has a guest read, too.
+    pub(crate) fn host(&mut self, guest: Visit) {
+        self.guests.push(guest);
     }
 
     /// Ends it, and returns what all of them saw together.
@@ -146,6 +158,10 @@ impl Workload {
         }
         if let Some(mapper) = self.mapper.take() {
             all.add(&mapper.stop(deadline)?);
+        }
+        for visit in std::mem::take(&mut self.guests) {
+            let guest = visit.guest();
+            all.guests.insert(guest, visit.stop(deadline)?);
         }
         Ok(all)
     }

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "neither std nor nix opens these")]
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -16,6 +17,12 @@ pub struct PidFd(OwnedFd);
 /// `PIDFD_THREAD` of linux/pidfd.h (Linux 6.9), which libc does not have yet.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
+/// How often a process is looked at that has not ended: whether it is dead all the same.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// `PF_EXITING` of the kernel's linux/sched.h: the thread runs no more of its program.
+const PF_EXITING: u64 = 4;
+
 impl PidFd {
     /// Opens the process that has this number now.
     ///
@@ -26,8 +33,8 @@ impl PidFd {
     }
 
     /// Opens the first thread of the process that has this number now. It ends with the process,
-    /// or before it: a process that is killed is not gone as long as one of its threads waits in
-    /// the kernel for something that no signal ends. Before Linux 6.9 it is the process.
+    /// or a little before it. A first thread that is dead while others of its process are not is
+    /// told of by Linux 6.9 to 6.14 only: see [`Self::is_exiting`].
     ///
     /// # Errors
     /// If there is none (`ESRCH`).
@@ -69,19 +76,41 @@ impl PidFd {
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until its first thread runs no more: see [`Self::is_exiting`].
     ///
     /// # Errors
-    /// If it cannot be polled.
+    /// If it cannot be polled, or `/proc` cannot be read.
     pub fn wait(&self) -> io::Result<()> {
-        loop {
-            let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(0) | Err(Errno::EINTR) => (),
-                Ok(_) => return Ok(()),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        while !(self.ended_within(LOOK)? || self.is_exiting()?) {}
+        Ok(())
+    }
+
+    /// Returns whether its first thread runs no more. The process ends with it, or later: one that
+    /// is killed is not gone as long as one of its threads waits in the kernel for something that
+    /// no signal ends. There is nothing to poll for that: since Linux 6.15 the descriptor of a
+    /// first thread becomes readable with that of the process, and not before.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn is_exiting(&self) -> io::Result<bool> {
+        let Some(pid) = self.number()? else {
+            return Ok(true);
+        };
+        let exiting = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) => flags(&stat).ok_or(io::ErrorKind::InvalidData)? & PF_EXITING != 0,
+            // It was reaped meanwhile, before the file was opened or after.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => true,
+            Err(error) => return Err(error),
+        };
+        // The number was given to another only if it is not its own any more.
+        Ok(exiting || self.number()? != Some(pid))
+    }
+
+    /// Returns its number, or `None` if it was reaped.
+    fn number(&self) -> io::Result<Option<u32>> {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()))?;
+        let number = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+        Ok(number.and_then(|number| number.trim().parse().ok()))
     }
 
     /// Waits until it has ended. Returns whether it has by the time `patience` has passed.
@@ -124,6 +153,13 @@ impl AsFd for PidFd {
     }
 }
 
+/// The kernel's flags of a thread, in a line of `/proc/PID/stat`.
+fn flags(stat: &str) -> Option<u64> {
+    // Behind the name, which may have anything in it, they are the seventh.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(6)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,13 +176,58 @@ mod tests {
         let process = PidFd::open(child.id()).unwrap();
         let thread = PidFd::open_first_thread(child.id()).unwrap();
         assert!(!process.ended_within(Duration::ZERO).unwrap());
+        assert!(!process.is_exiting().unwrap());
         assert!(!thread.ended_within(Duration::ZERO).unwrap());
         process.signal(Signal::SIGKILL).unwrap();
         assert!(thread.ended_within(Duration::from_secs(60)).unwrap());
         assert!(process.ended_within(Duration::from_secs(60)).unwrap());
+        assert!(process.is_exiting().unwrap());
         child.wait().unwrap();
+        assert!(process.is_exiting().unwrap());
         let error = process.signal(Signal::SIGKILL).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn tells_when_only_the_first_thread_has_ended() {
+        extern "C" fn stay(_: *mut libc::c_void) -> *mut libc::c_void {
+            loop {
+                // SAFETY: it waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        // SAFETY: the child makes calls into the kernel only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut thread = 0;
+            // SAFETY: it starts a thread and ends this one, alone.
+            unsafe {
+                libc::pthread_create(
+                    &raw mut thread,
+                    std::ptr::null(),
+                    stay,
+                    std::ptr::null_mut(),
+                );
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        }
+        let process = PidFd::open(u32::try_from(child).unwrap()).unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while !process.is_exiting().unwrap() {
+            assert!(std::time::Instant::now() < deadline, "it goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!process.ended_within(Duration::ZERO).unwrap());
+        process.signal(Signal::SIGKILL).unwrap();
+        assert!(process.ended_within(Duration::from_secs(60)).unwrap());
+        nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child), None).unwrap();
+    }
+
+    #[test]
+    fn flags_are_found_behind_any_name() {
+        let stat = "20309 (a) b) Z 17635 20309 17635 0 -1 4228364 1801 0 0";
+        assert_eq!(flags(stat), Some(4_228_364));
+        assert_eq!(flags("20309 (a"), None);
     }
 
     #[test]

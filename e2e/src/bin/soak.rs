@@ -7,7 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
-use e2e::{Base, Bench, Rng, SCENARIOS, Scenario, Tally, map_until_told};
+use e2e::{
+    Base, Bench, Guest, Rng, SCENARIOS, Scale, Scenario, Tally, jump_in_guest, map_until_told,
+};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, Signal};
 
 /// Do harm to real mounts while others read from them, and prove that nothing was lost.
@@ -32,17 +36,23 @@ struct Args {
     /// How many seconds the harm of one run goes on
     #[arg(long, default_value_t = 5)]
     length: u64,
+    /// How many mounts there are in the scenarios with many [default: 20 for each second of
+    /// --length, 200 at most]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=2048))]
+    mounts: Option<u64>,
+    /// Have these read, too, wherever nothing may fail; they take some seconds to start
+    #[arg(long, value_name = "WHO", value_delimiter = ',')]
+    readers: Vec<Guest>,
     /// Name the scenarios and what they do
     #[arg(long)]
     list: bool,
 }
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static END: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(4),
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("soak: {error:#}");
             ExitCode::FAILURE
@@ -50,28 +60,47 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> anyhow::Result<bool> {
+/// Nothing was wrong.
+const SOUND: u8 = 0;
+/// A run failed.
+const FAULTS: u8 = 4;
+/// Nothing was wrong, but not all was done that was asked for.
+const INTERRUPTED: u8 = 130;
+
+fn run() -> anyhow::Result<u8> {
     let words: Vec<_> = std::env::args_os().collect();
-    if words.get(1).is_some_and(|word| word == "__map") {
-        return map(&words[2..]).map(|()| true);
+    match words.get(1).and_then(|word| word.to_str()) {
+        Some("__map") => return map(&words[2..]).map(|()| SOUND),
+        Some("__jump") => return jump(&words[2..]).map(|()| SOUND),
+        _ => {}
     }
     let args = Args::parse();
     if args.list {
         for scenario in SCENARIOS {
-            println!("{:<22} {}", scenario.name, scenario.what);
+            let asked = if scenario.asked {
+                " (only if named)"
+            } else {
+                ""
+            };
+            println!("{:<22} {}{asked}", scenario.name, scenario.what);
         }
-        return Ok(true);
+        return Ok(SOUND);
     }
     let scenarios = choose(&args.only)?;
     ensure!(
         nix::unistd::geteuid().is_root(),
         "this mounts file systems: run it as root"
     );
+    keep_mounts_apart().context("making a mount namespace")?;
     catch_interrupts()?;
     let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let seed = args.seed.unwrap_or(clock);
     println!("seed {seed}");
-    let base = Base::new(seed)?;
+    let base = Base::new(&args.readers)?;
+    let scale = Scale {
+        length: Duration::from_secs(args.length),
+        mounts: args.mounts,
+    };
     let hours = args
         .hours
         .or_else(|| args.minutes.map(|minutes| minutes / 60.0));
@@ -88,7 +117,7 @@ fn run() -> anyhow::Result<bool> {
     };
     'soak: for round in 0..rounds {
         for (place, scenario) in scenarios.iter().enumerate() {
-            if INTERRUPTED.load(Relaxed) || end.is_some_and(|end| Instant::now() >= end) {
+            if END.load(Relaxed) || end.is_some_and(|end| Instant::now() >= end) {
                 break 'soak;
             }
             // A seed that was given is that of the first run, so that a failure can be repeated.
@@ -96,17 +125,15 @@ fn run() -> anyhow::Result<bool> {
                 (0, Some(seed)) => seed,
                 _ => soak.rng.number(),
             };
-            soak.run(
-                place,
-                scenario,
-                &base,
-                seed,
-                Duration::from_secs(args.length),
-            )?;
+            soak.run(place, scenario, &base, seed, scale)?;
         }
     }
     soak.summary(&scenarios);
-    Ok(soak.failed == 0)
+    Ok(match soak.failed {
+        0 if END.load(Relaxed) => INTERRUPTED,
+        0 => SOUND,
+        _ => FAULTS,
+    })
 }
 
 /// What has been found so far.
@@ -124,9 +151,9 @@ impl Soak {
         scenario: &Scenario,
         base: &Base,
         seed: u64,
-        length: Duration,
+        scale: Scale,
     ) -> anyhow::Result<()> {
-        let finding = Bench::run(scenario, base, seed, length)?;
+        let finding = Bench::run(scenario, base, seed, scale)?;
         let verdict = if finding.fault.is_some() {
             "FAILED"
         } else {
@@ -139,6 +166,9 @@ impl Soak {
             finding.harms,
             finding.tally
         );
+        for figure in &finding.figures {
+            println!("      {figure}");
+        }
         if let Some(fault) = &finding.fault {
             self.failed += 1;
             println!("      {fault:#}");
@@ -164,7 +194,8 @@ impl Soak {
 
 fn choose(only: &[String]) -> anyhow::Result<Vec<Scenario>> {
     if only.is_empty() {
-        return Ok(SCENARIOS.to_vec());
+        let all = SCENARIOS.iter().filter(|scenario| !scenario.asked);
+        return Ok(all.copied().collect());
     }
     let find = |name: &String| {
         let found = SCENARIOS.iter().find(|scenario| scenario.name == name);
@@ -173,6 +204,19 @@ fn choose(only: &[String]) -> anyhow::Result<Vec<Scenario>> {
             .with_context(|| format!("there is no scenario {name}: see --list"))
     };
     only.iter().map(find).collect()
+}
+
+/// Gives this process and all it starts a mount namespace of their own. Whoever makes another one on
+/// this machine meanwhile, such as an engine that starts a container, would keep a copy of our
+/// mounts in it, and with it their workers. What is mounted outside comes in, nothing gets out.
+fn keep_mounts_apart() -> anyhow::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // Shared within, as it is on machines with systemd.
+    for how in [MsFlags::MS_SLAVE, MsFlags::MS_SHARED] {
+        let none = None::<&str>;
+        mount(none, "/", none, how | MsFlags::MS_REC, none)?;
+    }
+    Ok(())
 }
 
 /// Has Ctrl-C end the soak after the run that is going on, so that nothing is left behind.
@@ -184,7 +228,7 @@ fn catch_interrupts() -> anyhow::Result<()> {
     std::thread::spawn(move || {
         if let Ok(signal) = signals.wait() {
             eprintln!("{signal}: ending after this run");
-            INTERRUPTED.store(true, Relaxed);
+            END.store(true, Relaxed);
         }
     });
     Ok(())
@@ -199,4 +243,15 @@ fn map(words: &[std::ffi::OsString]) -> anyhow::Result<()> {
     let tally = map_until_told(&PathBuf::from(root), &PathBuf::from(pristine), seed)?;
     println!("{}", serde_json::to_string(&tally)?);
     Ok(())
+}
+
+/// What runs in a virtual machine whose clock jumps: see the library.
+fn jump(words: &[std::ffi::OsString]) -> anyhow::Result<()> {
+    let [seed, seconds] = words else {
+        bail!("__jump SEED SECONDS");
+    };
+    let number = |word: &std::ffi::OsString| -> anyhow::Result<u64> {
+        Ok(word.to_str().context("not a number")?.parse()?)
+    };
+    jump_in_guest(number(seed)?, Duration::from_secs(number(seconds)?))
 }

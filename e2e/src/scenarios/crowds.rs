@@ -8,19 +8,12 @@ use anyhow::{Context as _, anyhow, ensure};
 use crate::lab::output;
 use crate::{Bench, Tally};
 
-/// How many mounts there are in a second of a run's length: an hour's run has as many as a
-/// minute's, and a short test few.
-const MOUNTS_A_SECOND: u64 = 20;
-
-/// The most of them.
-const MOST_MOUNTS: u64 = 200;
-
-/// How many are made at a time.
-const HANDS: u64 = 8;
+/// How many do something at a time.
+pub(super) const HANDS: u64 = 8;
 
 /// Mounts and unmounts in parallel.
 pub(super) fn many(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let mounts = (bench.length.as_secs() * MOUNTS_A_SECOND).clamp(HANDS, MOST_MOUNTS);
+    let mounts = bench.mounts;
     let (lab, truth) = (&bench.lab, bench.truth());
     let hand = |hand: u64| {
         let mut tally = Tally::default();
@@ -38,7 +31,18 @@ pub(super) fn many(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         }
         Ok(tally)
     };
-    let tallies = thread::scope(|scope| {
+    let tally = by_hands(hand)?;
+    bench.take(&tally, &[])?;
+    bench.harmed(mounts);
+    Ok(())
+}
+
+/// Does something with several hands, each of which is told which it is.
+pub(super) fn by_hands(
+    hand: impl Fn(u64) -> anyhow::Result<Tally> + Send + Sync,
+) -> anyhow::Result<Tally> {
+    let hand = &hand;
+    let tallies: Vec<_> = thread::scope(|scope| {
         let hands: Vec<_> = (0..HANDS)
             .map(|index| scope.spawn(move || hand(index)))
             .collect();
@@ -46,13 +50,13 @@ pub(super) fn many(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             hand.join()
                 .unwrap_or_else(|_| Err(anyhow!("a thread that mounts panicked")))
         });
-        joined.collect::<Vec<anyhow::Result<Tally>>>()
+        joined.collect()
     });
+    let mut all = Tally::default();
     for tally in tallies {
-        bench.take(&tally?, &[])?;
+        all.add(&tally?);
     }
-    bench.harmed(mounts);
-    Ok(())
+    Ok(all)
 }
 
 /// Everybody wants the same place.

@@ -64,7 +64,10 @@ pub(super) fn killed(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.lab.umount(&mountpoint)?;
         let again = bench.lab.mount("mnt", &[])?;
         bench.truth().compare(&again).context("after a new mount")?;
-        bench.lab.umount(&again)
+        bench.lab.umount(&again)?;
+        until("the daemon to end", || {
+            Ok(bench.lab.processes(Role::Daemon).is_empty())
+        })
     })
 }
 

@@ -86,10 +86,7 @@ impl MemoryCgroup {
             true => (v1, "memory.limit_in_bytes"),
             false => (Path::new("/sys/fs/cgroup"), "memory.max"),
         };
-        // As unique as the lab's own directory.
-        let name = bench.lab.path("");
-        let name = name.file_name().unwrap_or_default();
-        let dir = parent.join(name);
+        let dir = parent.join(bench.lab.name());
         fs::create_dir(&dir).context("making a memory cgroup")?;
         let made = Self(dir);
         fs::write(made.0.join(file), limit.to_string())?;

@@ -31,8 +31,12 @@ pub(crate) const SHARED_BY: usize = 64;
 /// How long a worker may take until it listens.
 const START: Duration = Duration::from_secs(30);
 
-/// How long the threads of a worker that has ended may take to end, too.
-const ENDING: Duration = Duration::from_millis(100);
+/// How often a worker is looked at that has not ended: whether it is dead all the same.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long the other threads of a worker whose first has ended may take, on a busy machine: how
+/// it ended is known only when all have.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// One worker.
 #[derive(Debug)]
@@ -43,9 +47,6 @@ pub(crate) struct Worker {
     alone: bool,
     socket: PathBuf,
     handle: PidFd,
-    /// Its first thread. A worker that is killed while it pushes a page that a reader waits for
-    /// does not end before somebody else answers that reader; its first thread does.
-    first_thread: PidFd,
     /// Only of those that this process has started.
     child: Mutex<Option<Child>>,
     /// What it serves or is asked to; `None` when it is dead.
@@ -67,7 +68,6 @@ impl Worker {
     ) -> anyhow::Result<Self> {
         let opening = || format!("opening process {}", process.pid);
         let handle = PidFd::open(process.pid).with_context(opening)?;
-        let first_thread = PidFd::open_first_thread(process.pid).with_context(opening)?;
         // The number may have been given away before it was opened.
         if process_start(process.pid)? != process.started {
             bail!("process {} has ended", process.pid);
@@ -77,7 +77,6 @@ impl Worker {
             alone,
             socket: wire::socket(run_dir, process.pid),
             handle,
-            first_thread,
             child: Mutex::new(child),
             mounts: Mutex::new(Some(BTreeMap::new())),
             current: AtomicBool::new(true),
@@ -148,12 +147,11 @@ impl Worker {
     /// Waits until it serves no more, and returns why.
     pub(crate) fn wait(&self) -> Cause {
         loop {
-            let mut end = [PollFd::new(self.first_thread.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut end, PollTimeout::NONE) {
-                Ok(_) => break,
-                Err(Errno::EINTR) => {}
-                Err(errno) => {
-                    log::error!("cannot wait for worker {}: {errno}", self.process.pid);
+            match self.is_dead() {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(error) => {
+                    log::error!("cannot wait for worker {}: {error}", self.process.pid);
                     break;
                 }
             }
@@ -181,6 +179,12 @@ impl Worker {
             // Not our child: its parent has the result.
             _ => Cause::Killed,
         }
+    }
+
+    /// Waits a while for its end. One that is killed while it pushes a page that a reader waits for
+    /// does not end before somebody else answers that reader; but its first thread does.
+    fn is_dead(&self) -> std::io::Result<bool> {
+        Ok(self.handle.ended_within(LOOK)? || self.handle.is_exiting()?)
     }
 
     /// Takes a mount in, unless it is full or dead.
