@@ -187,7 +187,11 @@ impl Remote {
         if first {
             let inner = Arc::clone(&self.0);
             self.0.runtime.spawn(async move {
-                let found = inner.fetch(number, priority, deadline).await;
+                // It may have landed between the look and the join.
+                let found = match inner.recent(number) {
+                    Some(chunk) => Some(chunk),
+                    None => inner.fetch(number, priority, deadline).await,
+                };
                 if let Some(chunk) = &found
                     && priority != Priority::Prefetch
                 {
@@ -221,6 +225,9 @@ impl Inner {
 
     fn remember(&self, number: u32, chunk: &Chunk) {
         let mut recent = self.recent.lock();
+        if recent.iter().any(|(n, _)| *n == number) {
+            return;
+        }
         if recent.len() == RECENT {
             recent.remove(0);
         }
@@ -278,7 +285,10 @@ impl Inner {
         let one = self.one(first, number, id, priority);
         tokio::pin!(one);
         if priority != Priority::Demand {
-            return one.await;
+            return match one.await {
+                Outcome::Away => self.one(second, number, id, priority).await,
+                outcome => outcome,
+            };
         }
         if let Ok(outcome) = timeout(self.shared.config.patience.hedge, &mut one).await {
             // A connection that is not there says so at once, and a lost one is no answer.
