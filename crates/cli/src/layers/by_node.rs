@@ -4,6 +4,8 @@
 //! that is started again finds it there. This process only remembers which layer it has attached
 //! where, and from which boot image.
 
+mod patience;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +15,6 @@ use anyhow::{Context as _, bail};
 use blocks::{Digest, SourceId};
 use bootimg::{Image, ImageId, Store, layer_name, place_name};
 use localfs::SourceRoot;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 
 use super::bind::{bind, is_of, open, recorded_here};
@@ -27,13 +28,12 @@ use crate::node::view::MountView;
 use crate::run_dir::{MOUNT_KIND, RunDir};
 use crate::source::Source;
 use crate::yolofs::{BootChoice, ModeArg};
+use patience::PatientClient;
 
 /// How long a node that went away may take to come back: its keeper starts it again at once.
 const COMES_BACK: Duration = Duration::from_secs(10);
 /// How long it may take for those who only look.
 const COMES_BACK_TO_LOOK: Duration = Duration::from_secs(2);
-/// How soon it is asked again.
-const ASK_AGAIN_MS: u16 = 50;
 /// What HTTP says of things that are not there.
 const NOT_FOUND: u16 = 404;
 /// Layers that are detached at the same time: those in use take the node a moment each.
@@ -46,7 +46,7 @@ pub(super) struct NodeServer {
     /// The store's, as the node is to find it.
     store_dir: PathBuf,
     label: String,
-    node: NodeClient,
+    node: PatientClient,
     interrupt: Interrupt,
     now: Mutex<Now>,
     /// Writing a boot image goes through one file of this process.
@@ -84,38 +84,11 @@ impl NodeServer {
             store,
             store_dir,
             label: label.to_owned(),
-            node,
+            node: PatientClient::new(node, interrupt.clone()),
             interrupt: interrupt.clone(),
             now: Mutex::default(),
             binding: Mutex::new(()),
         })
-    }
-
-    /// Asks the node, again and again while it is being started again: whatever is asked here may
-    /// be asked twice.
-    fn ask<T>(
-        &self,
-        patience: Duration,
-        question: impl Fn(&NodeClient) -> Result<T, CallError>,
-    ) -> Result<T, CallError> {
-        let deadline = Instant::now() + patience;
-        loop {
-            match question(&self.node) {
-                Err(CallError::Nobody(_) | CallError::Failed(_)) if self.may_wait(deadline) => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Waits a moment, and returns whether there is time for another attempt.
-    fn may_wait(&self, deadline: Instant) -> bool {
-        if Instant::now() >= deadline || self.interrupt.asked() {
-            return false;
-        }
-        let mut asked = [PollFd::new(self.interrupt.fd(), PollFlags::POLLIN)];
-        // Ended early by a signal, which is asked for next.
-        let _events = poll(&mut asked, PollTimeout::from(ASK_AGAIN_MS));
-        true
     }
 
     /// Returns the mount of ours that the node has at a place. One whose worker was just replaced
@@ -127,7 +100,7 @@ impl NodeServer {
         let id = RunDir::id_of(target);
         let deadline = Instant::now() + COMES_BACK;
         loop {
-            let view = match self.ask(COMES_BACK, |node| node.mount(&id)) {
+            let view = match self.node.ask(COMES_BACK, |node| node.mount(&id)) {
                 Ok(view) if view.label.as_deref() == Some(&self.label) => view,
                 Ok(_) => return Ok(None),
                 Err(error) if is_unknown(&error) => return Ok(None),
@@ -135,7 +108,7 @@ impl NodeServer {
             };
             match &*view.status.state {
                 "serving" => return Ok(Some(view)),
-                "starting" | "restarting" if self.may_wait(deadline) => {}
+                "starting" | "restarting" if self.node.may_wait(deadline) => {}
                 "starting" | "restarting" => bail!("its worker is still being replaced"),
                 _ => return Ok(None),
             }
@@ -191,12 +164,13 @@ impl NodeServer {
             Some(mount) if is_from(&mount, &image) => Attach::Already,
             Some(mount) => {
                 let id = &mount.status.id;
-                self.ask(COMES_BACK, |node| node.swap(id, boot.clone()))?;
+                self.node
+                    .ask(COMES_BACK, |node| node.swap(id, boot.clone()))?;
                 Attach::Attached
             }
             None => {
                 let spec = self.spec(path, place, boot);
-                self.ask(COMES_BACK, |node| node.make(&spec))?;
+                self.node.ask(COMES_BACK, |node| node.make(&spec))?;
                 Attach::Attached
             }
         };
@@ -299,7 +273,7 @@ impl LayerServer for NodeServer {
 
     fn detach(&self, target: &Path) -> anyhow::Result<()> {
         let id = RunDir::id_of(target);
-        match self.ask(COMES_BACK, |node| node.unmount(&id, true)) {
+        match self.node.ask(COMES_BACK, |node| node.unmount(&id, true)) {
             Err(error) if !is_unknown(&error) => {
                 return Err(error).with_context(|| format!("detaching {}", target.display()));
             }
@@ -359,7 +333,7 @@ impl LayerServer for NodeServer {
     fn status(&self) -> Vec<LayerStatus> {
         self.sweep();
         let attached = self.now.lock().attached.clone();
-        match self.ask(COMES_BACK_TO_LOOK, NodeClient::mounts) {
+        match self.node.ask(COMES_BACK_TO_LOOK, NodeClient::mounts) {
             Ok(mounts) => mounts
                 .into_iter()
                 .filter(|mount| mount.label.as_deref() == Some(&self.label))
