@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use blocks::Digest;
+use distribution::{is_repository, is_tag};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The registry that a name without one means.
@@ -16,7 +17,6 @@ const OFFICIAL: &str = "library/";
 const LATEST: &str = "latest";
 /// Bytes of registry and repository together, as engines allow them.
 const NAME_MAX: usize = 255;
-const TAG_MAX: usize = 128;
 
 /// The name of an image, with everything that people leave out filled in:
 /// `[registry[:port]/]name[:tag][@digest]`.
@@ -201,27 +201,13 @@ fn is_label(label: &str) -> bool {
 }
 
 fn check_repository(repository: &str) -> Result<(), &'static str> {
-    let is_good = repository.split('/').all(is_component);
-    is_good.then_some(()).ok_or(
+    is_repository(repository).then_some(()).ok_or(
         "a name has lower-case letters and digits, separated by '.', '_', '__' or '-', and '/'",
     )
 }
 
-/// Letters and digits, with separators only between them: one dot, one or two underscores, or
-/// any number of dashes.
-fn is_component(part: &str) -> bool {
-    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let is_separator =
-        |run: &str| matches!(run, "" | "." | "_" | "__") || run.chars().all(|c| c == '-');
-    part.starts_with(is_word) && part.ends_with(is_word) && part.split(is_word).all(is_separator)
-}
-
 fn check_tag(tag: &str) -> Result<(), &'static str> {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let is_good = tag.len() <= TAG_MAX
-        && tag.starts_with(is_word)
-        && tag.chars().all(|c| is_word(c) || matches!(c, '.' | '-'));
-    is_good
+    is_tag(tag)
         .then_some(())
         .ok_or("a tag has at most 128 letters, digits, '_', '.' and '-'")
 }

@@ -5,7 +5,6 @@
 //! later each time. A registry is not trusted: what it sends is bounded before it is kept, and
 //! verified by digest before it is given out.
 
-mod auth;
 mod blobs;
 mod docker_config;
 mod error;

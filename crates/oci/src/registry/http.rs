@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use distribution::{Challenge, Token, basic};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::auth::{Authorization, Challenge, token_in};
 use super::{Credentials, RegistryConfig, RegistryError, Transport};
 use crate::Watch;
 
@@ -38,7 +38,7 @@ pub(super) struct Http {
     transport: Transport,
     credentials: Option<Credentials>,
     /// What the registry accepted last.
-    authorization: Mutex<Option<Authorization>>,
+    authorization: Mutex<Option<HeaderValue>>,
 }
 
 impl std::fmt::Debug for Http {
@@ -276,11 +276,7 @@ impl Http {
     }
 
     fn authorization(&self) -> Option<HeaderValue> {
-        let held = self.authorization.lock().ok()?;
-        match held.as_ref()? {
-            Authorization::Bearer(token) => secret(&format!("Bearer {token}")),
-            Authorization::Basic(credentials) => secret(&basic(credentials)),
-        }
+        self.authorization.lock().ok()?.clone()
     }
 
     /// Does what the registry demands before it answers.
@@ -293,12 +289,10 @@ impl Http {
         let values = answer.headers().get_all(WWW_AUTHENTICATE).iter();
         let challenge = Challenge::choose(values.filter_map(|value| value.to_str().ok()));
         let authorization = match (challenge, &self.credentials) {
-            (Some(Challenge::Bearer { realm, service }), _) => Some(Authorization::Bearer(
-                self.token(doing, &realm, service, watch)?,
-            )),
-            (Some(Challenge::Basic), Some(credentials)) => {
-                Some(Authorization::Basic(credentials.clone()))
+            (Some(Challenge::Bearer { realm, service }), _) => {
+                secret(&self.token(doing, &realm, service, watch)?.header())
             }
+            (Some(Challenge::Basic), Some(who)) => secret(&basic(&who.username, &who.password)),
             (Some(Challenge::Basic), None) | (None, _) => None,
         };
         if let Ok(mut held) = self.authorization.lock() {
@@ -313,7 +307,7 @@ impl Http {
         realm: &str,
         service: Option<String>,
         watch: Watch<'_>,
-    ) -> Result<String, RegistryError> {
+    ) -> Result<Token, RegistryError> {
         let broken = |rule| self.broken(doing, rule);
         let mut url = Url::parse(realm).map_err(|_| broken("the realm of a token is a URL"))?;
         if url.scheme() != "https" && self.transport == Transport::Tls {
@@ -327,7 +321,7 @@ impl Http {
         if let Some(value) = self
             .credentials
             .as_ref()
-            .and_then(|who| secret(&basic(who)))
+            .and_then(|who| secret(&basic(&who.username, &who.password)))
         {
             building = building.header(AUTHORIZATION, value);
         }
@@ -336,7 +330,7 @@ impl Http {
             return Err(self.refusal(doing, answer, watch));
         }
         let body = self.body(doing, answer, SMALL_ANSWER, watch)?;
-        token_in(&body).ok_or_else(|| broken("there is a token in the answer"))
+        Token::parse(&body).ok_or_else(|| broken("there is a token in the answer"))
     }
 }
 
@@ -387,13 +381,6 @@ fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-fn basic(Credentials { username, password }: &Credentials) -> String {
-    use base64::Engine as _;
-    let text = format!("{username}:{password}");
-    let text = base64::engine::general_purpose::STANDARD.encode(text);
-    format!("Basic {text}")
 }
 
 /// Returns what a registry says in an error, cut short and without what could move a cursor.

@@ -1,10 +1,8 @@
-//! Who asks: what a registry demands, and what it gets.
-
-use super::Credentials;
+//! What a registry demands before it answers: `WWW-Authenticate`.
 
 /// What a registry demands in `WWW-Authenticate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub enum Challenge {
     /// Name and password with every request.
     Basic,
     /// A token, which somebody else gives out.
@@ -18,7 +16,8 @@ pub(super) enum Challenge {
 
 impl Challenge {
     /// Returns the strongest challenge among the values of the header.
-    pub(super) fn choose<'a>(values: impl Iterator<Item = &'a str>) -> Option<Self> {
+    #[must_use]
+    pub fn choose<'a>(values: impl Iterator<Item = &'a str>) -> Option<Self> {
         let mut basic = None;
         for value in values {
             match Self::parse(value) {
@@ -86,28 +85,6 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The answer of who gives out tokens.
-#[derive(serde::Deserialize)]
-struct Answer {
-    token: Option<String>,
-    access_token: Option<String>,
-}
-
-/// Returns the token in an answer.
-pub(super) fn token_in(answer: &[u8]) -> Option<String> {
-    let answer: Answer = serde_json::from_slice(answer).ok()?;
-    let token = answer.token.or(answer.access_token)?;
-    let is_plain = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-    is_plain.then_some(token)
-}
-
-/// What goes with a request.
-#[derive(Clone, Debug)]
-pub(super) enum Authorization {
-    Basic(Credentials),
-    Bearer(String),
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,23 +125,6 @@ mod tests {
             "Bearer realm",
         ] {
             assert_eq!(Challenge::parse(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn tokens_have_two_names() {
-        assert_eq!(token_in(br#"{"token":"a"}"#).as_deref(), Some("a"));
-        assert_eq!(
-            token_in(br#"{"access_token":"b","expires_in":60}"#).as_deref(),
-            Some("b")
-        );
-        for bad in [
-            &b"{}"[..],
-            br#"{"token":""}"#,
-            br#"{"token":"a\nb"}"#,
-            b"[]",
-        ] {
-            assert_eq!(token_in(bad), None);
         }
     }
 }
