@@ -50,6 +50,7 @@ const LADDER: &[Rung] = &[
             "bootimg",
             "tracer",
             "nicfetch",
+            "distribution",
             "oci",
             "engine",
             "fdstore",

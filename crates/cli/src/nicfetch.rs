@@ -1,5 +1,8 @@
 //! The program `nicfetch`: keeps images and blocks on a SmartNIC for the machines of its host.
 
+mod config;
+mod operate;
+mod serve;
 mod simulate;
 mod store;
 
@@ -10,7 +13,6 @@ use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
-use crate::interrupt::Interrupt;
 
 /// Keep container images on a host's SmartNIC, once for all virtual machines of the host.
 #[derive(Debug, Parser)]
@@ -22,9 +24,13 @@ pub struct Nicfetch {
 
 #[derive(Debug, Subcommand)]
 enum NicfetchCommand {
-    Status(store::StatusArgs),
-    Verify(store::VerifyArgs),
-    Gc(store::GcArgs),
+    Serve(serve::ServeArgs),
+    Status(operate::StatusArgs),
+    Ls(operate::LsArgs),
+    Prewarm(operate::PrewarmArgs),
+    Gc(operate::GcArgs),
+    #[command(subcommand)]
+    Chunks(store::ChunksCommand),
     Simulate(simulate::SimulateArgs),
     Completions(CompletionsArgs),
 }
@@ -39,9 +45,12 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
     match &args.command {
-        NicfetchCommand::Status(command) => store::status(command),
-        NicfetchCommand::Verify(command) => store::verify(command, &Interrupt::install()?),
-        NicfetchCommand::Gc(command) => store::gc(command),
+        NicfetchCommand::Serve(command) => serve::run(command),
+        NicfetchCommand::Status(command) => operate::status(command),
+        NicfetchCommand::Ls(command) => operate::ls(command),
+        NicfetchCommand::Prewarm(command) => operate::prewarm(command),
+        NicfetchCommand::Gc(command) => operate::gc(command),
+        NicfetchCommand::Chunks(command) => store::run(command),
         NicfetchCommand::Simulate(command) => simulate::run(command),
         NicfetchCommand::Completions(command) => command.print::<Nicfetch>(),
     }

@@ -142,6 +142,8 @@ fn check_argument(verb: &str, arg: &Arg) {
     assert_eq!(names.len(), 1, "{what}: its value has no name");
     let name = names[0].as_str();
     let kinds = [
+        "ADDR",
+        "ARCH",
         "ARGS",
         "COMMAND",
         "DIR",
@@ -162,6 +164,7 @@ fn check_argument(verb: &str, arg: &Arg) {
         "UID:GID",
         "VARIANT",
         "WHEN",
+        "[NAME=]URL",
     ];
     assert!(
         kinds.contains(&name),

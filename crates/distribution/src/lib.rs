@@ -10,4 +10,4 @@ mod token;
 
 pub use challenge::Challenge;
 pub use name::{is_repository, is_tag};
-pub use token::{Token, basic};
+pub use token::{Token, basic, parse_basic};

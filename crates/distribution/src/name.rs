@@ -37,7 +37,9 @@ mod tests {
         for good in ["a", "library/debian", "a__b/c-----d.e", "0/1"] {
             assert!(is_repository(good), "{good}");
         }
-        for bad in ["", "/", "a/", "A", "a..b", "a___b", "../a", "a/./b", "a b", "é"] {
+        for bad in [
+            "", "/", "a/", "A", "a..b", "a___b", "../a", "a/./b", "a b", "é",
+        ] {
             assert!(!is_repository(bad), "{bad}");
         }
     }

@@ -63,6 +63,18 @@ pub fn basic(username: &str, password: &str) -> String {
     format!("Basic {text}")
 }
 
+/// Returns the name and the password in a value of the header `Authorization`.
+#[must_use]
+pub fn parse_basic(value: &str) -> Option<(String, String)> {
+    let (scheme, text) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(text.trim()).ok()?).ok()?;
+    let (username, password) = text.split_once(':')?;
+    Some((username.to_owned(), password.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +109,15 @@ mod tests {
     fn secrets_are_not_printed() {
         let token = Token::parse(br#"{"token":"hush"}"#);
         assert!(!format!("{token:?}").contains("hush"));
+    }
+
+    #[test]
+    fn names_and_passwords_come_through() {
         assert_eq!(basic("a", "b:c"), "Basic YTpiOmM=");
+        let pair = ("a".to_owned(), "b:c".to_owned());
+        assert_eq!(parse_basic("basic YTpiOmM="), Some(pair));
+        for bad in ["", "Basic", "Basic !", "Basic YQ==", "Bearer YTpiOmM="] {
+            assert_eq!(parse_basic(bad), None, "{bad}");
+        }
     }
 }

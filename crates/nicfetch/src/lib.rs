@@ -9,13 +9,17 @@
 //!   [`Catalog`] keeps indexes by name.
 //! - [`service::Service`] sends chunks to virtual machines, [`client::Client`] asks for them; both
 //!   speak [`wire`] frames over a [`transport`]. Who may have what is [`identity`].
+//! - [`mirror`] is what Docker, containerd and skopeo pull through; [`blobs`] is its disk, and
+//!   [`upstream`] the registries behind it.
 
 #![forbid(unsafe_code)]
 
+pub mod blobs;
 mod catalog;
 pub mod client;
 pub mod identity;
 pub mod index;
+pub mod mirror;
 mod policy;
 pub mod service;
 pub mod simulate;
@@ -23,6 +27,7 @@ mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
+pub mod upstream;
 pub mod wire;
 
 pub use catalog::{BOOT_MAX, BOOTS_KEPT, Catalog, CatalogError};

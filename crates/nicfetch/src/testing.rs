@@ -1,8 +1,12 @@
-//! Memory and faulty implementations of the seam traits, for tests.
+//! Memory and faulty implementations of the seam traits, and a proxy with faults, for tests.
+
+mod faults;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use faults::{Fault, FaultProxy, Seen};
 
 use crate::{ChunkId, ChunkStore, Class, PutError, PutOutcome, StoreStats, Stored};
 

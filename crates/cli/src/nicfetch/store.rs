@@ -1,4 +1,4 @@
-//! `nicfetch status`, `verify` and `gc`: a chunk store that nobody serves from at the moment.
+//! `nicfetch chunks`: a chunk store that nobody serves from at the moment.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -45,6 +45,22 @@ impl ChunkStoreArg {
     }
 }
 
+/// Look after a chunk store that no server uses
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(super) enum ChunksCommand {
+    Status(StatusArgs),
+    Verify(VerifyArgs),
+    Gc(GcArgs),
+}
+
+pub(super) fn run(command: &ChunksCommand) -> anyhow::Result<Outcome> {
+    match command {
+        ChunksCommand::Status(command) => status(command),
+        ChunksCommand::Verify(command) => verify(command, &Interrupt::install()?),
+        ChunksCommand::Gc(command) => gc(command),
+    }
+}
+
 /// Show what is in a chunk store
 ///
 /// The store must not be in use by a server.
@@ -56,7 +72,7 @@ pub(super) struct StatusArgs {
     format: FormatArg,
 }
 
-/// What `status --json` prints.
+/// What `chunks status --json` prints.
 #[derive(Debug, Serialize)]
 struct Status {
     chunks: u64,
@@ -67,7 +83,7 @@ struct Status {
     damaged: u64,
 }
 
-pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
+fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let stats = args.store.open_whole()?.stats();
     let status = Status {
         chunks: stats.chunks,
@@ -103,7 +119,7 @@ pub(super) struct VerifyArgs {
     format: FormatArg,
 }
 
-/// What `verify --json` prints.
+/// What `chunks verify --json` prints.
 #[derive(Debug, Serialize)]
 struct Verified {
     chunks: u64,
@@ -113,7 +129,7 @@ struct Verified {
     damaged_chunks: Vec<String>,
 }
 
-pub(super) fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let store = args.store.open_whole()?;
     let opened = store.stats();
     let bar = byte_bar("verifying", opened.raw_bytes);
@@ -163,7 +179,7 @@ pub(super) struct GcArgs {
     format: FormatArg,
 }
 
-/// What `gc --json` prints.
+/// What `chunks gc --json` prints.
 #[derive(Debug, Serialize)]
 struct Collected {
     segments_repacked: u64,
@@ -172,7 +188,7 @@ struct Collected {
     bytes_after: u64,
 }
 
-pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
+fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
     let store = args.store.open(args.max.map_or(u64::MAX, |max| max.0))?;
     let report = store.gc().context("collecting garbage")?;
     let collected = Collected {

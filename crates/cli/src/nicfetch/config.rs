@@ -1,0 +1,368 @@
+//! What `nicfetch serve` is told, by flags or in a file: docs/nicfetch.md shows all of it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use nicfetch::blobs::BlobConfig;
+use nicfetch::mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
+use nicfetch::upstream::{Login, Upstream, UpstreamConfig};
+use serde::{Deserialize, Deserializer};
+
+use crate::size::Size;
+
+/// Bytes of a file with a configuration or credentials.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The registry that clients mean when they name none.
+const HUB: &str = "docker.io";
+
+/// The configuration, as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    #[serde(default = "listen")]
+    pub(super) listen: SocketAddr,
+    #[serde(default = "admin")]
+    pub(super) admin: SocketAddr,
+    #[serde(default = "store")]
+    pub(super) store: PathBuf,
+    #[serde(default = "size")]
+    size: FileSize,
+    #[serde(default = "hold_back")]
+    hold_back: FileSize,
+    #[serde(default = "tag_ttl")]
+    tag_ttl_seconds: u64,
+    #[serde(default = "absent_ttl")]
+    absent_ttl_seconds: u64,
+    #[serde(default = "connections")]
+    connections: u32,
+    #[serde(default = "connections_of_one")]
+    connections_of_one: u32,
+    upstreams: Vec<UpstreamEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpstreamEntry {
+    name: String,
+    url: String,
+    /// A file with `username` and `password`.
+    #[serde(default)]
+    credentials: Option<PathBuf>,
+    #[serde(default)]
+    token_hosts: Vec<String>,
+    /// Files with certificates of authorities.
+    #[serde(default)]
+    ca: Vec<PathBuf>,
+    #[serde(default)]
+    access: Option<AccessEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum AccessEntry {
+    All,
+    Upstream,
+    Clients(Vec<ClientEntry>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientEntry {
+    from: Vec<String>,
+    repositories: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoginFile {
+    username: String,
+    password: String,
+}
+
+/// A size as people write it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileSize(pub(super) u64);
+
+impl<'de> Deserialize<'de> for FileSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let size: Size = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(size.0))
+    }
+}
+
+const fn listen() -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5050)
+}
+
+const fn admin() -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5051)
+}
+
+fn store() -> PathBuf {
+    PathBuf::from("/var/lib/nicfetch")
+}
+
+const fn size() -> FileSize {
+    FileSize(16 << 30)
+}
+
+/// Enough that most layers are verified before anybody sees them, and 4 ms of a fast link.
+const fn hold_back() -> FileSize {
+    FileSize(4 << 20)
+}
+
+const fn tag_ttl() -> u64 {
+    60
+}
+
+const fn absent_ttl() -> u64 {
+    10
+}
+
+const fn connections() -> u32 {
+    1024
+}
+
+const fn connections_of_one() -> u32 {
+    256
+}
+
+impl Config {
+    /// Reads the configuration in a file.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = small_file(path)?;
+        let config = serde_json::from_slice(&text);
+        config.with_context(|| format!("reading the configuration {}", path.display()))
+    }
+
+    /// Returns the configuration of a few registries, each as `[NAME=]URL`, with which everything
+    /// else is as usual.
+    pub(super) fn of(upstreams: &[String]) -> Self {
+        let entry = |text: &String| {
+            // A URL may have a `=` in it, but not before its `://`.
+            let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
+            let (name, url) = named.unwrap_or((HUB, text));
+            UpstreamEntry {
+                name: name.to_owned(),
+                url: url.to_owned(),
+                credentials: None,
+                token_hosts: Vec::new(),
+                ca: Vec::new(),
+                access: None,
+            }
+        };
+        Self {
+            listen: listen(),
+            admin: admin(),
+            store: store(),
+            size: size(),
+            hold_back: hold_back(),
+            tag_ttl_seconds: tag_ttl(),
+            absent_ttl_seconds: absent_ttl(),
+            connections: connections(),
+            connections_of_one: connections_of_one(),
+            upstreams: upstreams.iter().map(entry).collect(),
+        }
+    }
+
+    /// Changes what the blobs may take.
+    pub(super) const fn set_size(&mut self, bytes: u64) {
+        self.size = FileSize(bytes);
+    }
+
+    /// Changes how much of each blob waits until it is verified.
+    pub(super) const fn set_hold_back(&mut self, bytes: u64) {
+        self.hold_back = FileSize(bytes);
+    }
+
+    /// Changes how long a tag is believed.
+    pub(super) const fn set_tag_ttl(&mut self, seconds: u64) {
+        self.tag_ttl_seconds = seconds;
+    }
+
+    pub(super) const fn mirror(&self) -> MirrorConfig {
+        MirrorConfig {
+            tag_ttl: Duration::from_secs(self.tag_ttl_seconds),
+            absent_ttl: Duration::from_secs(self.absent_ttl_seconds),
+            blobs: BlobConfig {
+                budget: self.size.0,
+                hold_back: self.hold_back.0,
+            },
+        }
+    }
+
+    pub(super) const fn serving(&self) -> ServeConfig {
+        ServeConfig {
+            connections: self.connections,
+            connections_of_one: self.connections_of_one,
+        }
+    }
+
+    /// Prepares the registries; asks them nothing.
+    pub(super) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
+        ensure!(
+            !self.upstreams.is_empty(),
+            "no registry to mirror: name one with --upstream, or in the configuration"
+        );
+        let mut names = HashSet::new();
+        for UpstreamEntry { name, .. } in &self.upstreams {
+            ensure!(
+                names.insert(name),
+                "the registry {name} is configured twice"
+            );
+        }
+        let prepared = self.upstreams.iter().map(|entry| {
+            entry
+                .prepare()
+                .with_context(|| format!("preparing the registry {}", entry.name))
+        });
+        prepared.collect()
+    }
+}
+
+impl UpstreamEntry {
+    fn prepare(&self) -> anyhow::Result<(Arc<Upstream>, Access)> {
+        let access = match (&self.access, &self.credentials) {
+            (None, Some(_)) => bail!(
+                "it has credentials but no \"access\": say who may have what they open \
+                 (\"all\", or a list of clients)"
+            ),
+            (Some(AccessEntry::Upstream), Some(_)) => bail!(
+                "with \"access\": \"upstream\" clients bring their own credentials: remove either"
+            ),
+            (None | Some(AccessEntry::All), _) => Access::All,
+            (Some(AccessEntry::Upstream), None) => Access::Upstream,
+            (Some(AccessEntry::Clients(clients)), _) => {
+                let rules = clients.iter().map(ClientEntry::rule);
+                Access::Clients(rules.collect::<anyhow::Result<_>>()?)
+            }
+        };
+        let login = self.credentials.as_deref().map(login).transpose()?;
+        let authorities = self.ca.iter().map(|path| small_file(path));
+        let upstream = Upstream::new(UpstreamConfig {
+            name: self.name.clone(),
+            url: self.url.clone(),
+            login,
+            token_hosts: self.token_hosts.clone(),
+            authorities: authorities.collect::<anyhow::Result<_>>()?,
+        })?;
+        Ok((Arc::new(upstream), access))
+    }
+}
+
+impl ClientEntry {
+    fn rule(&self) -> anyhow::Result<ClientRule> {
+        let network = |text: &String| {
+            let network: Result<Network, _> = text.parse();
+            network.with_context(|| format!("{text:?}"))
+        };
+        Ok(ClientRule {
+            networks: self
+                .from
+                .iter()
+                .map(network)
+                .collect::<anyhow::Result<_>>()?,
+            repositories: self.repositories.clone(),
+        })
+    }
+}
+
+fn login(path: &Path) -> anyhow::Result<Login> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).with_context(|| format!("reading {shown}"))?;
+    ensure!(
+        metadata.permissions().mode() & 0o077 == 0,
+        "{shown} has a password and may be read by others: chmod 600 {shown}"
+    );
+    let text = small_file(path)?;
+    let file: LoginFile = serde_json::from_slice(&text).with_context(|| {
+        format!("reading {shown} (it should be {{\"username\": …, \"password\": …}})")
+    })?;
+    Ok(Login {
+        username: file.username,
+        password: file.password,
+    })
+}
+
+fn small_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let reading = || format!("reading {}", path.display());
+    let length = fs::metadata(path).with_context(reading)?.len();
+    ensure!(
+        length <= FILE_MAX,
+        "{} is too long: {length} bytes",
+        path.display()
+    );
+    fs::read(path).with_context(reading)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(upstream: &str) -> Result<Access, String> {
+        let text = format!(r#"{{"upstreams": [{upstream}]}}"#);
+        let config: Config = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let mut registries = config.registries().map_err(|error| format!("{error:#}"))?;
+        Ok(registries.remove(0).1)
+    }
+
+    #[test]
+    fn who_may_have_what_must_be_said_where_it_matters() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("login");
+        fs::write(&path, r#"{"username": "u", "password": "p"}"#).unwrap();
+        let entry = |more: &str| {
+            let path = path.display();
+            format!(r#"{{"name": "r.io", "url": "https://r.io", "credentials": "{path}"{more}}}"#)
+        };
+        let chmod = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        chmod(0o644);
+        let all = entry(r#", "access": "all""#);
+        assert!(prepared(&all).unwrap_err().contains("chmod 600"));
+        chmod(0o600);
+        assert_eq!(prepared(&all), Ok(Access::All));
+        assert!(prepared(&entry("")).unwrap_err().contains("who may have"));
+        let upstream = entry(r#", "access": "upstream""#);
+        assert!(prepared(&upstream).unwrap_err().contains("their own"));
+        let clients =
+            r#", "access": {"clients": [{"from": ["10.0.0.0/8"], "repositories": ["a/*"]}]}"#;
+        assert!(
+            matches!(prepared(&entry(clients)), Ok(Access::Clients(rules)) if rules.len() == 1)
+        );
+        let bad = clients.replace("10.0.0.0/8", "10.0.0.0/64");
+        assert!(prepared(&entry(&bad)).unwrap_err().contains("10.0.0.0/64"));
+    }
+
+    #[test]
+    fn words_that_are_not_known_are_refused() {
+        assert!(prepared(r#"{"name": "a", "url": "https://a", "acess": "all"}"#).is_err());
+        assert!(prepared(r#"{"name": "a", "url": "ftp://a"}"#).is_err());
+        let twice = r#"{"name": "a", "url": "https://a"}, {"name": "a", "url": "https://b"}"#;
+        assert!(prepared(twice).unwrap_err().contains("twice"));
+    }
+
+    #[test]
+    fn registries_may_be_named_in_a_flag() {
+        let flags = [
+            "http://127.0.0.1:5000",
+            "ghcr.io=https://ghcr.io",
+            "r:5000=http://r:5000",
+        ];
+        let config = Config::of(&flags.map(str::to_owned));
+        let names: Vec<_> = config
+            .upstreams
+            .iter()
+            .map(|entry| entry.name.as_str())
+            .collect();
+        assert_eq!(names, ["docker.io", "ghcr.io", "r:5000"]);
+        assert_eq!(config.upstreams[2].url, "http://r:5000");
+    }
+}

@@ -1,0 +1,304 @@
+//! A mirror between a real registry, behind a proxy with faults, and its clients.
+
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nicfetch::blobs::{Algorithm, BlobDigest};
+use nicfetch::testing::FaultProxy;
+use serde_json::{Value, json};
+
+use crate::lab::{noise, ok, until};
+use crate::registries::{Kind, Registry, USER};
+use crate::sample::{LayoutDir, layer, named};
+
+/// What clients call the image.
+pub(crate) const IMAGE: &str = "docker.io/library/deb:v1";
+
+/// Longer than every deadline of the mirror, with a busy machine in mind.
+const CLIENT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// A registry with an image, and what is before it.
+pub(crate) struct Site {
+    pub(crate) registry: Registry,
+    pub(crate) proxy: FaultProxy,
+    pub(crate) dir: tempfile::TempDir,
+    /// Digest and length of each blob, the longest first.
+    pub(crate) blobs: Vec<(String, u64)>,
+}
+
+impl Site {
+    /// Starts a registry, and pushes an image of a long layer, a short one and a configuration.
+    pub(crate) fn new(kind: Kind) -> Self {
+        let registry = Registry::start(kind);
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        let layout = LayoutDir(&image);
+        layout.start();
+        let long = layer(&[("long", &noise(1, 6 << 20))]);
+        let short = layer(&[("short", &noise(2, 300_000))]);
+        let manifest = layout.image(&[long, short], &json!({}));
+        layout.index(&[named(manifest.clone(), "v1")]);
+        let digest = manifest["digest"].as_str().unwrap().replace(':', "/");
+        let manifest = fs::read(image.join("blobs").join(digest)).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let layers = manifest["layers"].as_array().unwrap().iter();
+        let blobs = layers.chain([&manifest["config"]]);
+        let blob = |blob: &Value| {
+            let digest = blob["digest"].as_str().unwrap().to_owned();
+            (digest, blob["size"].as_u64().unwrap())
+        };
+        let blobs = blobs.map(blob).collect();
+        let proxy = FaultProxy::start(format!("127.0.0.1:{}", registry.port).parse().unwrap());
+        let site = Self {
+            proxy: proxy.unwrap(),
+            registry,
+            dir,
+            blobs,
+        };
+        site.push("library/deb:v1", kind);
+        site
+    }
+
+    /// Pushes the image once more, under another name.
+    pub(crate) fn push(&self, name: &str, kind: Kind) {
+        let mut skopeo = Command::new("skopeo");
+        skopeo.args(["copy", "--insecure-policy", "--dest-tls-verify=false"]);
+        if kind == Kind::DockerWithUsers {
+            skopeo.args(["--dest-creds", &format!("{}:{}", USER.0, USER.1)]);
+        }
+        skopeo.arg(format!(
+            "oci:{}:v1",
+            self.dir.path().join("image").display()
+        ));
+        ok(skopeo.arg(format!("docker://{}/{name}", self.registry.host())));
+    }
+
+    /// Returns the bytes of all blobs together.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blobs.iter().map(|(_, size)| size).sum()
+    }
+
+    pub(crate) fn long(&self) -> (&str, u64) {
+        (&self.blobs[0].0, self.blobs[0].1)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts a mirror of this registry with a store of its own for each name.
+    pub(crate) fn mirror(&self, store: &str, flags: &[&str]) -> Mirror {
+        let upstream = format!("http://{}", self.proxy.address());
+        let store = self.path(store);
+        let mut args = vec!["--upstream", &upstream, "--store", store.to_str().unwrap()];
+        args.extend(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        args.extend(flags);
+        Mirror::start(&args)
+    }
+
+    /// Starts a mirror that has its configuration in a file, and believes what it knows for longer
+    /// than a test takes.
+    pub(crate) fn configured(&self, store: &str, upstream: &Value) -> Mirror {
+        let mut upstream = upstream.clone();
+        upstream["name"] = "docker.io".into();
+        upstream["url"] = format!("http://{}", self.proxy.address()).into();
+        let config = json!({
+            "listen": "0.0.0.0:0", "admin": "127.0.0.1:0", "store": self.path(store),
+            "connections_of_one": 6, "tag_ttl_seconds": 600, "absent_ttl_seconds": 600, "upstreams": [upstream],
+        });
+        let path = self.path(&format!("{store}.json"));
+        fs::write(&path, config.to_string()).unwrap();
+        Mirror::start(&["--config", path.to_str().unwrap()])
+    }
+}
+
+/// A running `nicfetch serve`; killed when it is dropped.
+pub(crate) struct Mirror {
+    pub(crate) child: Child,
+    pub(crate) clients: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Mirror {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_nicfetch"))
+            .arg("serve")
+            .args(args)
+            .env_remove("YOLOFS_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut address = |what: &str| {
+            let line = lines.next().expect("nicfetch ended at once").unwrap();
+            let address = line.strip_prefix(what).unwrap().trim();
+            let mut address: SocketAddr = address.parse().unwrap();
+            address.set_ip([127, 0, 0, 1].into());
+            address
+        };
+        let (clients, admin) = (address("clients"), address("admin"));
+        Self {
+            child,
+            clients,
+            admin,
+        }
+    }
+
+    /// Ends it as a crash does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to end, as systemd does.
+    pub(crate) fn terminate(&self) {
+        ok(Command::new("kill").arg(self.child.id().to_string()));
+    }
+
+    pub(crate) fn get(&self, path: &str, headers: &[&str]) -> Reply {
+        request(self.clients, "GET", path, headers)
+    }
+
+    pub(crate) fn head(&self, path: &str) -> Reply {
+        request(self.clients, "HEAD", path, &[])
+    }
+
+    /// Gets a blob, which must come whole.
+    pub(crate) fn blob(&self, digest: &str) -> Vec<u8> {
+        let reply = self.get(&blob(digest), &[]);
+        assert_eq!(reply.status, 200, "{digest}");
+        assert!(reply.is_whole(), "{digest}: {} bytes", reply.body.len());
+        let found = BlobDigest::of(Algorithm::Sha256, &reply.body);
+        assert_eq!(found.to_string(), digest);
+        reply.body
+    }
+
+    /// Returns a verb of `nicfetch` that asks this mirror.
+    pub(crate) fn ask(&self, verb: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+        command
+            .args(verb)
+            .args(["--admin", &self.admin.to_string()]);
+        command
+    }
+
+    /// Returns a metric, summed over its labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let page = request(self.admin, "GET", "/metrics", &[]).body;
+        let page = String::from_utf8(page).unwrap();
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        lines
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    }
+
+    /// Copies the image with skopeo, which fails at every cut.
+    pub(crate) fn skopeo(&self, dir: &Path) -> Command {
+        let config = dir.with_extension("conf");
+        fs::write(
+            &config,
+            format!(
+                "[[registry]]\nprefix = \"docker.io\"\nlocation = \"docker.io\"\nblocked = false\n\
+                 [[registry.mirror]]\nlocation = \"{}\"\ninsecure = true\n",
+                self.clients
+            ),
+        )
+        .unwrap();
+        let mut skopeo = Command::new("skopeo");
+        skopeo.arg("--registries-conf").arg(config);
+        skopeo.args(["copy", "--insecure-policy", &format!("docker://{IMAGE}")]);
+        skopeo.arg(format!("dir:{}", dir.display()));
+        skopeo
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
+
+pub(crate) fn blob(digest: &str) -> String {
+    format!("/v2/library/deb/blobs/{digest}")
+}
+
+/// What came back, however it ended.
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Reply {
+    /// Whether all bytes came that were promised.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.headers["content-length"] == self.body.len().to_string()
+    }
+}
+
+/// Makes one request on a connection of its own.
+pub(crate) fn request(to: SocketAddr, method: &str, path: &str, headers: &[&str]) -> Reply {
+    let mut stream = connect(to);
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: mirror\r\nConnection: close\r\n"
+    )
+    .unwrap();
+    for header in headers {
+        write!(stream, "{header}\r\n").unwrap();
+    }
+    stream.write_all(b"\r\n").unwrap();
+    read_reply(stream)
+}
+
+pub(crate) fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(CLIENT_DEADLINE)).unwrap();
+    stream
+}
+
+/// Reads an answer to its end, which may be a cut.
+pub(crate) fn read_reply(mut stream: TcpStream) -> Reply {
+    let mut all = Vec::new();
+    let mut chunk = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = stream.read(&mut chunk) {
+        all.extend_from_slice(&chunk[..count]);
+    }
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.expect("no answer came");
+    let head = String::from_utf8(all[..end].to_vec()).unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap();
+    let pairs = lines.filter_map(|line| line.split_once(": "));
+    Reply {
+        status: status.parse().unwrap(),
+        headers: pairs
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect(),
+        body: all[end + 4..].to_vec(),
+    }
+}
+
+/// Waits until the mirror has ended, and returns its code.
+pub(crate) fn ended(mirror: &mut Mirror) -> Option<i32> {
+    let mut code = None;
+    until("the mirror to end", || {
+        code = mirror.child.try_wait().unwrap();
+        code.is_some()
+    });
+    code.and_then(|status| status.code())
+}

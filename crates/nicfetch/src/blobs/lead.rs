@@ -1,0 +1,170 @@
+//! Who fills a blob.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hyper::body::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::growing::{End, FillError, Growing};
+use super::part::{Finish, Part};
+use super::{BlobCache, Stored, seconds};
+
+/// The right, and the duty, to fill a blob. Whoever drops it gives up, and the readers are told.
+#[derive(Debug)]
+pub struct Lead {
+    cache: Arc<BlobCache>,
+    growing: Arc<Growing>,
+    /// Bytes that stay in the part if the fill ends now.
+    kept: u64,
+    end: Option<End>,
+}
+
+/// How a whole set of bytes turned out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The blob is whole.
+    Good,
+    /// It was something else, and nobody has seen any of it: try again.
+    TryAgain,
+}
+
+impl Lead {
+    pub(super) fn new(cache: Arc<BlobCache>, growing: Arc<Growing>) -> Self {
+        Self {
+            cache,
+            growing,
+            kept: 0,
+            end: None,
+        }
+    }
+
+    /// Returns what the readers read.
+    #[must_use]
+    pub fn growing(&self) -> Arc<Growing> {
+        Arc::clone(&self.growing)
+    }
+
+    /// Opens what is there of the blob. Reads and hashes it: not quick.
+    pub(crate) async fn open(&mut self) -> Result<Part, FillError> {
+        let (dir, digest) = (self.cache.parts_dir(), self.growing.digest().clone());
+        let part = on_disk(move || Part::open(&dir, &digest)).await?;
+        self.kept = part.len();
+        Ok(part)
+    }
+
+    /// Makes room for a blob of this size, and lets the readers have what is there.
+    pub(crate) async fn begin(
+        &mut self,
+        mut part: Part,
+        size: u64,
+        etag: Option<String>,
+    ) -> Result<Part, FillError> {
+        let (cache, growing) = (Arc::clone(&self.cache), Arc::clone(&self.growing));
+        let begun = spawn_blocking(move || {
+            if !cache.reserve(growing.digest(), size) {
+                part.remove();
+                return Err(FillError::NoRoom(size));
+            }
+            part.begin(size, etag).map_err(disk)?;
+            growing.open(size, part.file());
+            growing.advance(part.len());
+            Ok(part)
+        });
+        let begun = begun.await.unwrap_or(Err(FillError::GivenUp));
+        if let Err(FillError::NoRoom(_)) = begun {
+            self.kept = 0;
+        }
+        begun
+    }
+
+    /// Starts to write what comes through the channel, until its sender is dropped.
+    pub(crate) fn write(
+        &self,
+        mut part: Part,
+        mut chunks: mpsc::Receiver<Bytes>,
+    ) -> tokio::task::JoinHandle<(Part, Result<(), FillError>)> {
+        let growing = Arc::clone(&self.growing);
+        spawn_blocking(move || {
+            while let Some(chunk) = chunks.blocking_recv() {
+                if let Err(error) = part.append(&chunk) {
+                    return (part, Err(disk(error)));
+                }
+                growing.advance(part.len());
+            }
+            (part, Ok(()))
+        })
+    }
+
+    /// Takes note of how much would be kept.
+    pub(crate) fn keep(&mut self, part: &Part) {
+        self.kept = part.len();
+    }
+
+    /// Verifies a blob that has all of its bytes.
+    pub(crate) async fn finish(&mut self, mut part: Part) -> Result<Verdict, FillError> {
+        let to = self.cache.whole_path(self.growing.digest());
+        let size = part.len();
+        let finished = on_disk(move || part.finish(&to)).await?;
+        self.kept = 0;
+        match finished {
+            Finish::Whole => {
+                let used = seconds(SystemTime::now());
+                let stored = Stored {
+                    bytes: size,
+                    used,
+                    noted: used,
+                };
+                let mut state = self.cache.state.lock();
+                state.whole.insert(self.growing.digest().clone(), stored);
+                state.growing.remove(self.growing.digest());
+                drop(state);
+                self.end = Some(End::Whole);
+                Ok(Verdict::Good)
+            }
+            Finish::Mismatch(found) if self.growing.is_released() => {
+                log::error!("{}: the upstream sent {found}", self.growing.digest());
+                Err(FillError::Mismatch(found))
+            }
+            Finish::Mismatch(found) => {
+                log::warn!("{}: the upstream sent {found}", self.growing.digest());
+                Ok(Verdict::TryAgain)
+            }
+        }
+    }
+
+    /// Ends the fill without a whole blob; what is there stays for the next one.
+    pub(crate) fn fail(mut self, error: FillError) {
+        self.end = Some(End::Failed(Arc::new(error)));
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let digest = self.growing.digest();
+        let mut state = self.cache.state.lock();
+        if self.end != Some(End::Whole) {
+            state.growing.remove(digest);
+            if self.kept > 0 {
+                state.parts.insert(digest.clone(), self.kept);
+            }
+        }
+        drop(state);
+        // After the index, so that whoever is woken by the end finds the next state of it.
+        let given_up = || End::Failed(Arc::new(FillError::GivenUp));
+        self.growing.end(self.end.take().unwrap_or_else(given_up));
+    }
+}
+
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, FillError> {
+    let done = spawn_blocking(work).await;
+    done.map_err(|_| FillError::GivenUp)?.map_err(disk)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn disk(error: std::io::Error) -> FillError {
+    FillError::Disk(error.to_string())
+}

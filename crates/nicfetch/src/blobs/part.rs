@@ -1,0 +1,291 @@
+//! A file that is being filled, and what is known about it when somebody starts again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::{BlobDigest, Hasher};
+
+/// How much may be written before it is made durable and noted: what a power cut costs at most.
+const SYNC_EVERY: u64 = 64 << 20;
+
+/// Bytes that are hashed at a time when a part is taken up again.
+const REHASH_CHUNK: usize = 1 << 20;
+
+/// Changes with each start of the kernel. What a process wrote survives its own death in the page
+/// cache, but not that of the kernel.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What is noted beside a part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Journal {
+    /// Bytes of the whole blob.
+    size: u64,
+    /// What the upstream calls this version of it, if it said.
+    etag: Option<String>,
+    /// During which run of the kernel it was written.
+    boot: String,
+    /// Bytes that are on the disk whatever happens.
+    synced: u64,
+}
+
+/// A blob that is not whole yet.
+#[derive(Debug)]
+pub(crate) struct Part {
+    digest: BlobDigest,
+    path: PathBuf,
+    file: Arc<File>,
+    hasher: Hasher,
+    len: u64,
+    journal: Journal,
+}
+
+/// How a part ended that has all of its bytes.
+#[derive(Debug)]
+pub(super) enum Finish {
+    /// It is what its name says, and durable under its new one.
+    Whole,
+    /// It is something else. The file is gone.
+    Mismatch(BlobDigest),
+}
+
+impl Part {
+    /// Opens what an earlier fill left in a directory, or a new file.
+    pub(super) fn open(dir: &Path, digest: &BlobDigest) -> io::Result<Self> {
+        let path = path_of(dir, digest);
+        let journal = read_journal(&path).unwrap_or_default();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)?;
+        let mut part = Self {
+            digest: digest.clone(),
+            path,
+            file: Arc::new(file),
+            hasher: digest.algorithm().hasher(),
+            len: 0,
+            journal,
+        };
+        part.take_up()?;
+        Ok(part)
+    }
+
+    /// Hashes what can be trusted to be there, and drops the rest.
+    fn take_up(&mut self) -> io::Result<()> {
+        let there = self.file.metadata()?.len();
+        let trusted = match self.journal.boot == boot_id() {
+            true => there,
+            false => there.min(self.journal.synced),
+        };
+        let trusted = trusted.min(self.journal.size);
+        self.file.set_len(trusted)?;
+        let mut chunk = vec![0; REHASH_CHUNK];
+        while self.len < trusted {
+            let read = self.file.read_at(&mut chunk, self.len)?;
+            if read == 0 {
+                break;
+            }
+            self.hasher.update(&chunk[..read]);
+            self.len += read as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns how many bytes are there.
+    pub(crate) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns how long the whole is, if an earlier fill noted it.
+    pub(crate) fn known_size(&self) -> Option<u64> {
+        (self.journal.size > 0).then_some(self.journal.size)
+    }
+
+    /// Returns what the upstream called it.
+    pub(crate) fn etag(&self) -> Option<&str> {
+        self.journal.etag.as_deref()
+    }
+
+    pub(super) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
+    /// Notes what the upstream says about the whole.
+    pub(crate) fn begin(&mut self, size: u64, etag: Option<String>) -> io::Result<()> {
+        self.journal = Journal {
+            size,
+            etag,
+            boot: boot_id(),
+            synced: self.journal.synced.min(self.len),
+        };
+        self.write_journal()
+    }
+
+    /// Takes the bytes that come next.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.len)?;
+        self.hasher.update(bytes);
+        self.len += bytes.len() as u64;
+        if self.len - self.journal.synced >= SYNC_EVERY {
+            self.file.sync_data()?;
+            self.journal.synced = self.len;
+            self.write_journal()?;
+        }
+        Ok(())
+    }
+
+    /// Gives the file its final name if it is what it should be.
+    pub(super) fn finish(&mut self, to: &Path) -> io::Result<Finish> {
+        let found = self.hasher.clone().finish();
+        if found != self.digest {
+            self.remove();
+            return Ok(Finish::Mismatch(found));
+        }
+        self.file.sync_all()?;
+        fs::rename(&self.path, to)?;
+        if let Some(dir) = to.parent() {
+            File::open(dir)?.sync_all()?;
+        }
+        forget(&journal_path(&self.path));
+        Ok(Finish::Whole)
+    }
+
+    /// Removes the file: nobody goes on with it.
+    pub(super) fn remove(&self) {
+        forget(&self.path);
+        forget(&journal_path(&self.path));
+    }
+
+    fn write_journal(&self) -> io::Result<()> {
+        let path = journal_path(&self.path);
+        let aside = path.with_extension("tmp");
+        fs::write(&aside, serde_json::to_vec(&self.journal)?)?;
+        fs::rename(&aside, &path)
+    }
+}
+
+/// Returns where the part of a blob is.
+pub(super) fn path_of(dir: &Path, digest: &BlobDigest) -> PathBuf {
+    dir.join(format!("{}-{}", digest.algorithm().word(), digest.hex()))
+}
+
+/// Returns what the parts in a directory are called, with their lengths. What belongs to none is
+/// removed.
+pub(super) fn list(dir: &Path) -> io::Result<Vec<(BlobDigest, u64)>> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().replace('-', ":");
+        match name.parse::<BlobDigest>() {
+            Ok(digest) if journal_path(&path).exists() => {
+                parts.push((digest, entry.metadata()?.len()));
+            }
+            Err(_)
+                if path.extension().is_some_and(|end| end == "json") && part_of(&path).exists() => {
+            }
+            _ => forget(&path),
+        }
+    }
+    Ok(parts)
+}
+
+fn journal_path(part: &Path) -> PathBuf {
+    part.with_extension("json")
+}
+
+fn part_of(journal: &Path) -> PathBuf {
+    journal.with_extension("")
+}
+
+fn read_journal(part: &Path) -> Option<Journal> {
+    serde_json::from_slice(&fs::read(journal_path(part)).ok()?).ok()
+}
+
+fn boot_id() -> String {
+    fs::read_to_string(BOOT_ID)
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// Removes a file that may be gone.
+pub(super) fn forget(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            log::warn!("cannot remove {}: {error}", path.display());
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::digest::Algorithm;
+    use super::*;
+
+    const BYTES: &[u8] = b"what a layer has in it";
+
+    fn name() -> BlobDigest {
+        BlobDigest::of(Algorithm::Sha256, BYTES)
+    }
+
+    fn begun(dir: &Path, bytes: &[u8]) -> Part {
+        let mut part = Part::open(dir, &name()).unwrap();
+        part.begin(BYTES.len() as u64, None).unwrap();
+        part.append(bytes).unwrap();
+        part
+    }
+
+    #[test]
+    fn goes_on_where_a_killed_process_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(begun(dir.path(), &BYTES[..9]));
+        let mut part = Part::open(dir.path(), &name()).unwrap();
+        assert_eq!(
+            (part.len(), part.known_size()),
+            (9, Some(BYTES.len() as u64))
+        );
+        part.append(&BYTES[9..]).unwrap();
+        let whole = dir.path().join("whole");
+        assert!(matches!(part.finish(&whole).unwrap(), Finish::Whole));
+        assert_eq!(fs::read(whole).unwrap(), BYTES);
+        assert!(list(dir.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn trusts_only_what_was_synced_before_a_crash_of_the_kernel() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut part = begun(dir.path(), &BYTES[..9]);
+        part.journal.boot = "another".to_owned();
+        part.journal.synced = 4;
+        part.write_journal().unwrap();
+        assert_eq!(Part::open(dir.path(), &name()).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_file_without_a_journal_is_worth_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(path_of(dir.path(), &name()), b"left").unwrap();
+        assert_eq!(Part::open(dir.path(), &name()).unwrap().len(), 0);
+        drop(begun(dir.path(), b"x"));
+        assert_eq!(list(dir.path()).unwrap(), [(name(), 1)]);
+        forget(&journal_path(&path_of(dir.path(), &name())));
+        assert!(list(dir.path()).unwrap().is_empty());
+        assert!(!path_of(dir.path(), &name()).exists());
+    }
+
+    #[test]
+    fn wrong_bytes_do_not_get_the_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut part = begun(dir.path(), &BYTES.to_ascii_uppercase());
+        let whole = dir.path().join("whole");
+        assert!(matches!(part.finish(&whole).unwrap(), Finish::Mismatch(_)));
+        assert!(!whole.exists() && !path_of(dir.path(), &name()).exists());
+    }
+}

@@ -1,0 +1,164 @@
+use super::lead::Verdict;
+use super::*;
+use hyper::body::Bytes;
+use tokio::sync::mpsc;
+
+fn digest(bytes: &[u8]) -> BlobDigest {
+    BlobDigest::of(Algorithm::Sha256, bytes)
+}
+
+fn cache(dir: &Path, budget: u64) -> Arc<BlobCache> {
+    let hold_back = 4;
+    let config = BlobConfig { budget, hold_back };
+    Arc::new(BlobCache::open(dir, config, Box::new(|_| (0, 0))).unwrap())
+}
+
+/// Fills a blob with these bytes, whatever it is called.
+async fn fill(mut lead: Lead, bytes: &[u8]) -> Result<Verdict, FillError> {
+    let part = lead.open().await?;
+    let part = lead.begin(part, bytes.len() as u64, None).await?;
+    let rest = Bytes::copy_from_slice(&bytes[usize::try_from(part.len()).unwrap()..]);
+    let (send, receive) = mpsc::channel(1);
+    let writing = lead.write(part, receive);
+    send.send(rest).await.unwrap();
+    drop(send);
+    let (part, written) = writing.await.unwrap();
+    written?;
+    lead.finish(part).await
+}
+
+fn lead(cache: &Arc<BlobCache>, digest: &BlobDigest) -> Lead {
+    match cache.find(digest).unwrap() {
+        Place::Lead(lead) => lead,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_whole(cache: &Arc<BlobCache>, digest: &BlobDigest) -> bool {
+    matches!(cache.peek(digest).unwrap(), Some(Place::Whole(_)))
+}
+
+#[tokio::test]
+async fn one_fills_and_the_others_read_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let name = digest(b"a layer");
+    let lead = lead(&cache, &name);
+    let Place::Growing(growing) = cache.find(&name).unwrap() else {
+        panic!("a second lead");
+    };
+    assert_eq!(fill(lead, b"a layer").await, Ok(Verdict::Good));
+    assert_eq!(growing.watch().borrow().end, Some(End::Whole));
+    assert!(is_whole(&cache, &name));
+    drop(cache);
+    assert!(is_whole(&super::tests::cache(dir.path(), 1 << 20), &name));
+}
+
+#[tokio::test]
+async fn wrong_bytes_never_become_a_blob() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let name = digest(b"a layer of an image");
+    let released = fill(lead(&cache, &name), b"A layer of an image").await;
+    assert!(matches!(released, Err(FillError::Mismatch(_))));
+    let short = digest(b"abc");
+    let unseen = fill(lead(&cache, &short), b"abd").await;
+    assert_eq!(unseen, Ok(Verdict::TryAgain));
+    assert!(!is_whole(&cache, &name) && !is_whole(&cache, &short));
+    assert_eq!(cache.used_bytes(), 0);
+}
+
+#[tokio::test]
+async fn readers_of_a_fill_that_began_anew_see_only_the_new_bytes() {
+    use std::os::unix::fs::FileExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let mut lead = lead(&cache, &digest(b"abc"));
+    let growing = lead.growing();
+    for (bytes, verdict) in [(b"abd", Verdict::TryAgain), (b"abc", Verdict::Good)] {
+        let part = lead.open().await.unwrap();
+        let mut part = lead.begin(part, 3, None).await.unwrap();
+        part.append(bytes).unwrap();
+        growing.advance(part.len());
+        assert_eq!(lead.finish(part).await, Ok(verdict));
+    }
+    let mut bytes = [0; 3];
+    growing
+        .file()
+        .unwrap()
+        .read_exact_at(&mut bytes, 0)
+        .unwrap();
+    assert_eq!(&bytes, b"abc");
+}
+
+#[tokio::test]
+async fn a_lead_that_vanishes_wakes_its_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let name = digest(b"x");
+    let lead = lead(&cache, &name);
+    let growing = lead.growing();
+    drop(lead);
+    let end = End::Failed(Arc::new(FillError::GivenUp));
+    assert_eq!(growing.watch().borrow().end, Some(end));
+    assert!(cache.peek(&name).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_budget_holds_and_what_is_open_stays_readable() {
+    use std::os::unix::fs::FileExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 20);
+    let (first, second) = (b"first blob", b"second one!");
+    fill(lead(&cache, &digest(first)), first).await.unwrap();
+    let Some(Place::Whole(open)) = cache.peek(&digest(first)).unwrap() else {
+        panic!("not whole");
+    };
+    fill(lead(&cache, &digest(second)), second).await.unwrap();
+    assert!(is_whole(&cache, &digest(second)) && !is_whole(&cache, &digest(first)));
+    assert_eq!((cache.used_bytes(), cache.evicted().bytes), (11, 10));
+    let mut bytes = [0; 10];
+    open.file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, first);
+    let long = [7; 21];
+    let refused = fill(lead(&cache, &digest(&long)), &long).await;
+    assert_eq!(refused, Err(FillError::NoRoom(21)));
+    assert!(
+        is_whole(&cache, &digest(second)),
+        "nobody goes for one that cannot fit"
+    );
+}
+
+#[tokio::test]
+async fn a_blob_that_changed_its_length_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 1 << 20);
+    let name = digest(b"a layer");
+    fill(lead(&cache, &name), b"a layer").await.unwrap();
+    fs::write(cache.whole_path(&name), b"").unwrap();
+    assert!(!is_whole(&cache, &name));
+}
+
+#[tokio::test]
+async fn beginnings_outlive_a_restart_and_are_collected() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = digest(b"a layer");
+    {
+        let cache = cache(dir.path(), 1 << 20);
+        let mut lead = lead(&cache, &name);
+        let part = lead.open().await.unwrap();
+        let mut part = lead.begin(part, 7, None).await.unwrap();
+        part.append(b"a la").unwrap();
+        lead.keep(&part);
+        lead.fail(FillError::NotFound);
+        assert_eq!(cache.used_bytes(), 4);
+    }
+    let cache = cache(dir.path(), 1 << 20);
+    assert_eq!(cache.used_bytes(), 4);
+    assert_eq!(
+        fill(lead(&cache, &name), b"a layer").await,
+        Ok(Verdict::Good)
+    );
+    let removed = cache.collect(Duration::ZERO);
+    assert_eq!((removed.bytes, cache.used_bytes()), (7, 0));
+}

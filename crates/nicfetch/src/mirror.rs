@@ -1,0 +1,333 @@
+//! The OCI pull-through mirror: what Docker, containerd and skopeo pull is fetched once, kept, and
+//! served to whoever may have it.
+//!
+//! ```text
+//! serve ─► route ─► access ─┬─► manifests ─► Catalog ─┐
+//!  (connections, deadlines) ├─► layers ────► BlobCache ├─► Upstream
+//!                           └─► listings ─────────────┘
+//! ```
+//!
+//! Three rules hold everywhere. The upstream is asked within deadlines, and what is known is served
+//! when it does not answer. A client that cannot be served gets a 404 soon: then it goes to the next
+//! place, while an error or silence makes it fail. And a wrong byte is worse than none: a blob is
+//! verified before its last bytes leave, and a connection is cut rather than ended with them.
+
+mod access;
+mod admin;
+mod body;
+mod catalog;
+mod counters;
+mod document;
+mod fill;
+mod layers;
+mod listings;
+mod manifests;
+mod prewarm;
+mod range;
+mod reply;
+mod route;
+mod serve;
+mod turns;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use tokio::sync::Semaphore;
+
+pub use access::{Access, ClientRule, Network, ParseNetworkError};
+pub use admin::{AdminStatus, ListedBlob, Removed, serve_admin};
+#[cfg(feature = "testing")]
+pub(crate) use body::{Pipe, Piped};
+pub use prewarm::Prewarmed;
+pub use serve::{ServeConfig, serve};
+
+use access::{Caller, Decision, Grants};
+use catalog::{Catalog, Scope};
+use counters::{Counters, Kind};
+use layers::Needed;
+use listings::Listings;
+use reply::{Refusal, Reply, Source, bare, document as whole, set};
+use route::{Route, parameter};
+use turns::Turns;
+
+use crate::blobs::{BlobCache, BlobConfig};
+use crate::upstream::{Ask, Asker, Login, Upstream, UpstreamError, Upstreams};
+
+/// Blobs that are brought at a time. More wait: an upstream is not quicker for being asked more.
+const FILLS: usize = 32;
+
+/// What clients of a registry want to see on every answer.
+const API_VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
+const OCI_NAMESPACE: HeaderName = HeaderName::from_static("oci-namespace");
+
+/// How a mirror behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct MirrorConfig {
+    /// How long a tag is believed to point where it did.
+    pub tag_ttl: Duration,
+    /// How long it is remembered that the upstream has no such thing.
+    pub absent_ttl: Duration,
+    /// What the blobs may take.
+    pub blobs: BlobConfig,
+}
+
+/// A mirror of some registries, in one directory.
+#[derive(Debug)]
+pub struct Mirror {
+    config: MirrorConfig,
+    upstreams: Upstreams,
+    access: HashMap<String, Access>,
+    catalog: Arc<Catalog>,
+    blobs: Arc<BlobCache>,
+    grants: Grants,
+    counters: Arc<Counters>,
+    turns: Turns,
+    listings: Listings,
+    fills: Arc<Semaphore>,
+    draining: AtomicBool,
+}
+
+/// The mirror's directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenMirrorError {
+    /// Its blobs cannot.
+    #[error("opening the blobs (one process at a time can)")]
+    Blobs(#[source] io::Error),
+    /// Its catalog cannot.
+    #[error("opening the catalog")]
+    Catalog(#[source] Box<redb::Error>),
+}
+
+/// A request that may be served.
+#[derive(Clone, Debug)]
+struct Granted {
+    upstream: Arc<Upstream>,
+    scope: Scope,
+    asker: Asker,
+}
+
+impl Mirror {
+    /// Opens a mirror in a directory, and makes it if it is not there. Asks no upstream. A registry
+    /// without a rule of access serves nobody.
+    ///
+    /// # Errors
+    /// If the directory cannot be used.
+    pub fn open(
+        dir: &Path,
+        config: MirrorConfig,
+        registries: Vec<(Arc<Upstream>, Access)>,
+    ) -> Result<Arc<Self>, OpenMirrorError> {
+        std::fs::create_dir_all(dir).map_err(OpenMirrorError::Blobs)?;
+        // The catalog second: the lock is with the blobs.
+        let shared: Arc<std::sync::OnceLock<Arc<Catalog>>> = Arc::default();
+        let known = Arc::clone(&shared);
+        let worth = move |digest: &_| known.get().map_or((0, 0), |catalog| catalog.worth(digest));
+        let blobs = BlobCache::open(dir, config.blobs, Box::new(worth));
+        let blobs = blobs.map_err(OpenMirrorError::Blobs)?;
+        let catalog = Catalog::open(&dir.join("catalog.redb"));
+        let catalog = catalog.map_err(|error| OpenMirrorError::Catalog(Box::new(error)))?;
+        let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
+        let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
+        Ok(Arc::new(Self {
+            config,
+            upstreams: Upstreams::new(upstreams.collect()),
+            access: registries
+                .into_iter()
+                .map(|(upstream, access)| (upstream.name().to_owned(), access))
+                .collect(),
+            catalog,
+            blobs: Arc::new(blobs),
+            grants: Grants::default(),
+            counters: Arc::default(),
+            turns: Turns::default(),
+            listings: Listings::default(),
+            fills: Arc::new(Semaphore::new(FILLS)),
+            draining: AtomicBool::new(false),
+        }))
+    }
+
+    /// Says that no new clients should come: `/readyz` tells it on.
+    pub fn drain(&self) {
+        self.draining.store(true, SeqCst);
+    }
+
+    /// Returns whether new clients may come.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.draining.load(SeqCst)
+    }
+
+    /// Answers a request of a client.
+    async fn answer<B>(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        request: &Request<B>,
+    ) -> (Kind, Source, Reply) {
+        let Some(route) = Route::parse(request.uri().path()) else {
+            let refusal = Refusal::absent("there is nothing at this path");
+            return (Kind::Other, Source::None, refusal.into_reply());
+        };
+        let kind = match &route {
+            Route::Manifest(..) => Kind::Manifest,
+            Route::Blob(..) => Kind::Blob,
+            _ => Kind::Other,
+        };
+        let ns = parameter(request.uri().query(), "ns");
+        let answered = self
+            .answer_route(peer, request, &route, ns.as_deref())
+            .await;
+        let (source, mut reply) =
+            answered.unwrap_or_else(|refusal| (Source::None, refusal.into_reply()));
+        let version = HeaderValue::from_static("registry/2.0");
+        reply.headers_mut().insert(API_VERSION, version);
+        if let Some(ns) = ns {
+            set(&mut reply, OCI_NAMESPACE, &ns);
+        }
+        (kind, source, reply)
+    }
+
+    async fn answer_route<B>(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        request: &Request<B>,
+        route: &Route,
+        ns: Option<&str>,
+    ) -> Result<(Source, Reply), Refusal> {
+        let needed = match *request.method() {
+            Method::GET => Needed::Body,
+            Method::HEAD => Needed::Head,
+            _ => return Err(Refusal::read_only()),
+        };
+        let Some(repository) = route.repository() else {
+            let reply = whole(StatusCode::OK, "application/json", "{}".into());
+            return Ok((Source::Hit, reply));
+        };
+        let (upstream, repository) = self.place(repository, ns)?;
+        let scope = Scope {
+            registry: upstream.name().to_owned(),
+            repository,
+        };
+        let caller = Caller {
+            peer,
+            login: login_in(request.headers()),
+        };
+        let granted = self.admit(&caller, upstream, scope, route).await?;
+        match route {
+            Route::Base => Err(Refusal::absent("unreachable")),
+            Route::Manifest(_, version) => {
+                self.manifest(&granted, version, needed, request.headers())
+                    .await
+            }
+            Route::Blob(_, digest) => {
+                self.layer(&granted, digest, needed, request.headers())
+                    .await
+            }
+            Route::Tags(_) | Route::Referrers(..) => {
+                self.listing(&granted, route, request.uri().query()).await
+            }
+        }
+    }
+
+    /// Finds the registry that a client means, and the repository there.
+    fn place(&self, name: &str, ns: Option<&str>) -> Result<(Arc<Upstream>, String), Refusal> {
+        let unknown = || Refusal::absent("this mirror does not know that registry");
+        if let Some(ns) = ns {
+            let upstream = self.upstreams.named(ns).ok_or_else(unknown)?;
+            return Ok((Arc::clone(upstream), name.to_owned()));
+        }
+        if let Some((first, rest)) = name.split_once('/')
+            && first.contains(['.', ':'])
+        {
+            let upstream = self.upstreams.named(first).ok_or_else(unknown)?;
+            return Ok((Arc::clone(upstream), rest.to_owned()));
+        }
+        let upstream = self.upstreams.default().ok_or_else(unknown)?;
+        Ok((Arc::clone(upstream), name.to_owned()))
+    }
+
+    /// Lets a request pass, or not, before anything is looked up.
+    async fn admit(
+        &self,
+        caller: &Caller,
+        upstream: Arc<Upstream>,
+        scope: Scope,
+        route: &Route,
+    ) -> Result<Granted, Refusal> {
+        let nobody = Access::Clients(Vec::new());
+        let access = self.access.get(upstream.name()).unwrap_or(&nobody);
+        let (asker, stale) = match self.grants.decide(access, caller, &scope) {
+            Decision::Yes(asker) => {
+                return Ok(Granted {
+                    upstream,
+                    scope,
+                    asker,
+                });
+            }
+            Decision::No => {
+                self.counters.denied.fetch_add(1, Relaxed);
+                return Err(Refusal::denied());
+            }
+            Decision::Ask { asker, stale } => (asker, stale),
+        };
+        let what = match route {
+            Route::Manifest(_, route::Version::Tag(tag)) => format!("manifests/{tag}"),
+            Route::Manifest(_, route::Version::Digest(digest)) => format!("manifests/{digest}"),
+            Route::Blob(_, digest) => format!("blobs/{digest}"),
+            // Whoever may see the names of tags may see the tags.
+            _ => "tags/list".to_owned(),
+        };
+        let method = match route {
+            Route::Manifest(..) | Route::Blob(..) => Method::HEAD,
+            _ => Method::GET,
+        };
+        let mut ask = Ask::new(method, &scope.repository, what);
+        ask.asker = asker.clone();
+        let accept = HeaderValue::from_static(document::ACCEPT);
+        ask.headers.insert(hyper::header::ACCEPT, accept);
+        self.counters.asked.fetch_add(1, Relaxed);
+        match upstream.ask(&ask).await {
+            Ok(_) => self.grants.grant(caller, &scope),
+            Err(error) if error.is_outage() && stale => {
+                self.counters.outages.fetch_add(1, Relaxed);
+            }
+            Err(UpstreamError::Denied(_)) => {
+                self.counters.denied.fetch_add(1, Relaxed);
+                self.grants.revoke(caller, &scope);
+                return Err(Refusal::unauthorized());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Granted {
+            upstream,
+            scope,
+            asker,
+        })
+    }
+}
+
+/// Returns the name and the password that a client sent.
+fn login_in(headers: &HeaderMap) -> Option<Login> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (username, password) = distribution::parse_basic(value)?;
+    Some(Login { username, password })
+}
+
+/// Answers a condition: what the client has is what it would get.
+fn not_modified(headers: &HeaderMap, etag: &str) -> Option<Reply> {
+    let wanted = headers.get(hyper::header::IF_NONE_MATCH)?.to_str().ok()?;
+    let same = wanted.split(',').any(|one| one.trim() == etag);
+    same.then(|| {
+        let mut reply = bare(StatusCode::NOT_MODIFIED);
+        set(&mut reply, hyper::header::ETAG, etag);
+        reply
+    })
+}

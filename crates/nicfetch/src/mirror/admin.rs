@@ -1,0 +1,194 @@
+//! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::ORIGIN;
+use hyper::{Method, Request, StatusCode};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::Mirror;
+use super::reply::{Refusal, Reply, document};
+use super::route::{Version, parameter};
+use super::serve::{ServeConfig, take_connections};
+use crate::blobs::Evicted;
+
+/// An operator, Prometheus and a prober or two.
+const CONNECTIONS: ServeConfig = ServeConfig {
+    connections: 32,
+    connections_of_one: 32,
+};
+
+/// Blobs that no image needs are collected when nobody asked for them this long.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// How a mirror does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminStatus {
+    /// Of the program.
+    pub version: String,
+    /// Whether new clients may come.
+    pub ready: bool,
+    /// The registries behind it, the one for clients that name none first.
+    pub upstreams: Vec<UpstreamStatus>,
+    /// Manifests that are known.
+    pub manifests: u64,
+    /// Blobs that are whole.
+    pub blobs: u64,
+    /// Blobs that are on their way.
+    pub growing: u64,
+    /// What blobs take.
+    pub stored_bytes: u64,
+    /// What they may take.
+    pub budget_bytes: u64,
+    /// What was removed since the start.
+    pub evicted: Removed,
+}
+
+/// How a registry does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamStatus {
+    /// As clients call it.
+    pub name: String,
+    /// Whether it failed a moment ago.
+    pub out: bool,
+}
+
+/// A blob that is here, or will be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedBlob {
+    /// Which.
+    pub digest: String,
+    /// What it takes.
+    pub bytes: u64,
+    /// `whole`, `part` or `growing`.
+    pub state: String,
+    /// Manifests that need it.
+    pub references: u64,
+    /// Seconds since 1970 at which it was last asked for; 0 if it is not known.
+    pub used: u64,
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Blobs, and beginnings of them.
+    pub blobs: u64,
+    /// What they took.
+    pub bytes: u64,
+}
+
+impl From<Evicted> for Removed {
+    fn from(evicted: Evicted) -> Self {
+        Self {
+            blobs: evicted.blobs,
+            bytes: evicted.bytes,
+        }
+    }
+}
+
+/// Serves the operator until `closed` becomes true.
+pub async fn serve_admin(
+    mirror: Arc<Mirror>,
+    listener: TcpListener,
+    closed: watch::Receiver<bool>,
+) {
+    let answer = move |_peer, request: Request<Incoming>| {
+        let mirror = Arc::clone(&mirror);
+        async move {
+            mirror
+                .operate(&request)
+                .await
+                .unwrap_or_else(Refusal::into_reply)
+        }
+    };
+    take_connections(listener, CONNECTIONS, closed, answer).await;
+}
+
+impl Mirror {
+    async fn operate(self: &Arc<Self>, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        // A page in somebody's browser must not have us remove what is here.
+        if request.headers().contains_key(ORIGIN) {
+            return Err(Refusal::invalid("not for browsers"));
+        }
+        let query = request.uri().query();
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "alive\n")),
+            (&Method::GET, "/readyz") if self.is_ready() => Ok(text(StatusCode::OK, "ready\n")),
+            (&Method::GET, "/readyz") => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
+            (&Method::GET, "/metrics") => {
+                Ok(text(StatusCode::OK, &self.counters.page(&self.blobs)))
+            }
+            (&Method::GET, "/v1/status") => json(&self.status()),
+            (&Method::GET, "/v1/blobs") => json(&self.listed()),
+            (&Method::POST, "/v1/gc") => {
+                let blobs = Arc::clone(&self.blobs);
+                let removed = tokio::task::spawn_blocking(move || blobs.collect(IDLE)).await;
+                json(&Removed::from(removed.unwrap_or_default()))
+            }
+            (&Method::POST, "/v1/prewarm") => {
+                let needed = |name| {
+                    let value = parameter(query, name);
+                    value.ok_or_else(|| Refusal::invalid(format!("{name}= is missing")))
+                };
+                let (registry, repository) = (needed("registry")?, needed("repository")?);
+                let (reference, architecture) = (needed("reference")?, needed("architecture")?);
+                let version = match reference.parse() {
+                    Ok(digest) => Version::Digest(digest),
+                    Err(_) if distribution::is_tag(&reference) => Version::Tag(reference),
+                    Err(_) => return Err(Refusal::invalid("reference is neither tag nor digest")),
+                };
+                if !distribution::is_repository(&repository) {
+                    return Err(Refusal::invalid("repository is not the name of one"));
+                }
+                let done = self.prewarm(&registry, &repository, version, &architecture);
+                json(&done.await?)
+            }
+            _ => Err(Refusal::absent("there is nothing at this path")),
+        }
+    }
+
+    fn status(&self) -> AdminStatus {
+        let upstreams = self.upstreams.iter().map(|upstream| UpstreamStatus {
+            name: upstream.name().to_owned(),
+            out: upstream.is_out(),
+        });
+        AdminStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: self.is_ready(),
+            upstreams: upstreams.collect(),
+            manifests: self.catalog.manifest_count() as u64,
+            blobs: self.blobs.whole_count() as u64,
+            growing: self.blobs.growing_count() as u64,
+            stored_bytes: self.blobs.used_bytes(),
+            budget_bytes: self.blobs.budget(),
+            evicted: self.blobs.evicted().into(),
+        }
+    }
+
+    fn listed(&self) -> Vec<ListedBlob> {
+        let mut blobs = self.blobs.list();
+        blobs.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.digest.cmp(&b.digest)));
+        let listed = blobs.into_iter().map(|blob| ListedBlob {
+            digest: blob.digest.to_string(),
+            bytes: blob.bytes,
+            state: blob.state.to_owned(),
+            references: blob.references as u64,
+            used: blob.used,
+        });
+        listed.collect()
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Reply {
+    document(status, "text/plain; charset=utf-8", text.to_owned().into())
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Reply, Refusal> {
+    let text = serde_json::to_vec(value);
+    let text = text.map_err(|error| Refusal::absent(error.to_string()))?;
+    Ok(document(StatusCode::OK, "application/json", text.into()))
+}

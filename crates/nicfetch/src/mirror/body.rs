@@ -1,0 +1,137 @@
+//! Bodies that are read while they are sent.
+//!
+//! A task reads, a channel of one piece carries, the connection takes: so each client costs a few
+//! pieces of memory, and a slow one slows only its own task.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use crate::blobs::{End, FillError, Growing};
+
+/// Bytes that are read at a time: a request of the disk that is worth it, and little enough for a
+/// thousand clients.
+pub(super) const PIECE: u64 = 128 << 10;
+
+/// What a task feeds.
+pub(crate) type Pipe = mpsc::Sender<io::Result<Bytes>>;
+
+/// A body of known length that comes through a pipe.
+#[derive(Debug)]
+pub(crate) struct Piped {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    left: u64,
+}
+
+impl Piped {
+    /// Returns a body of `length` bytes, and where they come in.
+    pub(crate) fn new(length: u64) -> (Self, Pipe) {
+        let (pipe, pieces) = mpsc::channel(1);
+        let left = length;
+        (Self { pieces, left }, pipe)
+    }
+}
+
+impl Body for Piped {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.pieces.poll_recv(context).map(|piece| {
+            // Whoever fed it has stopped: the connection must be cut, not ended.
+            let cut = || Err(io::ErrorKind::UnexpectedEof.into());
+            let piece = piece.unwrap_or_else(cut);
+            self.left = match &piece {
+                Ok(piece) => self.left.saturating_sub(piece.len() as u64),
+                Err(_) => 0,
+            };
+            Some(piece.map(Frame::data))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// Nobody takes the body any more.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+/// Sends a part of a file. `at` tells how far it came.
+pub(super) async fn send_file(
+    file: &Arc<File>,
+    at: &mut u64,
+    end: u64,
+    pipe: &Pipe,
+) -> Result<(), Gone> {
+    while *at < end {
+        let piece = read(file, *at, end).await;
+        let length = piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        let failed = piece.is_err();
+        pipe.send(piece).await.map_err(|_| Gone)?;
+        if failed {
+            return Err(Gone);
+        }
+        *at += length;
+    }
+    Ok(())
+}
+
+/// Reads the next piece of a part of a file.
+pub(super) async fn read(file: &Arc<File>, at: u64, end: u64) -> io::Result<Bytes> {
+    let file = Arc::clone(file);
+    let length = usize::try_from(PIECE.min(end - at)).unwrap_or(usize::MAX);
+    let read = spawn_blocking(move || {
+        let mut piece = vec![0; length];
+        file.read_exact_at(&mut piece, at)?;
+        Ok(Bytes::from(piece))
+    });
+    read.await
+        .unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// Sends a part of a blob while it grows. Returns why, if the fill ends before the part does.
+pub(super) async fn follow(
+    growing: &Growing,
+    at: &mut u64,
+    end: u64,
+    pipe: &Pipe,
+) -> Result<Option<Arc<FillError>>, Gone> {
+    let mut watch = growing.watch();
+    while *at < end {
+        let progress = watch.borrow_and_update().clone();
+        let there = progress.readable.min(end);
+        if let Some(file) = growing.file()
+            && *at < there
+        {
+            send_file(&file, at, there, pipe).await?;
+            continue;
+        }
+        if let Some(End::Failed(error)) = progress.end {
+            return Ok(Some(error));
+        }
+        tokio::select! {
+            changed = watch.changed() => changed.map_err(|_| Gone)?,
+            () = pipe.closed() => return Err(Gone),
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,376 @@
+//! Blobs: from the disk, from the file that grows, or straight through.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, IF_RANGE, RANGE,
+};
+use hyper::{Method, StatusCode};
+use tokio::time::timeout;
+
+use super::body::{self, Gone, Pipe, Piped};
+use super::fill::{Origin, fill, pass};
+use super::manifests::CONTENT_DIGEST;
+use super::range::Wanted;
+use super::reply::{Refusal, Reply, Source, bare, document, set};
+use super::{Granted, Mirror, not_modified};
+use crate::blobs::{BlobDigest, End, FillError, Growing, Place};
+
+/// How long a client waits until a fill has begun.
+const BEGIN: Duration = Duration::from_secs(20);
+/// Fills that a client's request may be part of, one after another: the first may be another's.
+const FILLS: u32 = 3;
+/// How far ahead of a fill a client waits for it, rather than to have its range fetched apart.
+const AHEAD: u64 = 1 << 20;
+/// The longest range that is fetched apart: more is a download, not a look.
+const APART_MAX: u64 = 16 << 20;
+
+/// What of a thing is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// That it is there, and how long it is.
+    Head,
+    /// All of it.
+    Body,
+}
+
+/// A blob that can be served, or will be.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) place: Place,
+    pub(super) size: u64,
+    pub(super) source: Source,
+}
+
+impl Mirror {
+    /// Answers a request for a blob.
+    pub(super) async fn layer(
+        self: &Arc<Self>,
+        granted: &Granted,
+        digest: &BlobDigest,
+        needed: Needed,
+        headers: &HeaderMap,
+    ) -> Result<(Source, Reply), Refusal> {
+        let etag = format!("\"{digest}\"");
+        let origin = self.origin(granted, digest);
+        if needed == Needed::Head {
+            let (source, size) = self.size_of(granted, digest, &origin).await?;
+            let mut reply = bare(StatusCode::OK);
+            describe(&mut reply, digest, &etag, size);
+            return Ok((source, reply));
+        }
+        let served = match self.serve_blob(granted, digest, &origin).await {
+            Ok(served) => served,
+            Err(Unserved::NoRoom(size)) => Served {
+                place: Place::Growing(Arc::new(Growing::without_room(digest, size))),
+                size,
+                source: Source::Passed,
+            },
+            Err(Unserved::Refused(refusal)) => return Err(refusal),
+        };
+        if let Some(reply) = not_modified(headers, &etag) {
+            return Ok((served.source, reply));
+        }
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_current = header(IF_RANGE).is_none_or(|condition| condition == etag);
+        let range = header(RANGE).filter(|_| is_current);
+        let wanted = Wanted::parse(range, served.size);
+        let (start, end) = match wanted {
+            Wanted::All => (0, served.size),
+            Wanted::Part { start, end, .. } => (start, end),
+            Wanted::Several => return Err(Refusal::invalid("one range at a time")),
+            Wanted::Nothing => {
+                let mut reply = bare(StatusCode::RANGE_NOT_SATISFIABLE);
+                set(
+                    &mut reply,
+                    CONTENT_RANGE,
+                    &format!("bytes */{}", served.size),
+                );
+                return Ok((Source::None, reply));
+            }
+        };
+        let (size, source) = (served.size, served.source);
+        let mut reply = self.send(served, origin, wanted, start, end).await?;
+        describe(&mut reply, digest, &etag, end - start);
+        if wanted != Wanted::All {
+            *reply.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let range = format!("bytes {start}-{}/{size}", end - 1);
+            set(&mut reply, CONTENT_RANGE, &range);
+        }
+        Ok((source, reply))
+    }
+
+    pub(super) fn origin(&self, granted: &Granted, digest: &BlobDigest) -> Origin {
+        Origin {
+            upstream: Arc::clone(&granted.upstream),
+            repository: granted.scope.repository.clone(),
+            what: format!("blobs/{digest}"),
+            asker: granted.asker.clone(),
+            counters: Arc::clone(&self.counters),
+        }
+    }
+
+    /// Returns how long a blob is, without downloading any of it.
+    async fn size_of(
+        &self,
+        granted: &Granted,
+        digest: &BlobDigest,
+        origin: &Origin,
+    ) -> Result<(Source, u64), Refusal> {
+        if self.catalog.is_linked(&granted.scope, digest) {
+            match self.blobs.peek(digest).map_err(unreadable)? {
+                Some(Place::Whole(whole)) => return Ok((Source::Hit, whole.size)),
+                Some(Place::Growing(growing)) => {
+                    if let Some(size) = growing.watch().borrow().size {
+                        return Ok((Source::Joined, size));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let answer = origin.ask(Method::HEAD, None, None).await?;
+        let size = answer.headers().get(CONTENT_LENGTH);
+        let size = size.and_then(|size| size.to_str().ok()?.parse().ok());
+        let size =
+            size.ok_or_else(|| Refusal::absent("the upstream does not say how long it is"))?;
+        self.catalog.link(&granted.scope, digest);
+        Ok((Source::Passed, size))
+    }
+
+    /// Finds a blob, or begins to bring it.
+    pub(super) async fn serve_blob(
+        self: &Arc<Self>,
+        granted: &Granted,
+        digest: &BlobDigest,
+        origin: &Origin,
+    ) -> Result<Served, Unserved> {
+        let mut last = None;
+        for _ in 0..FILLS {
+            let linked = self.catalog.is_linked(&granted.scope, digest);
+            let is_here = self.blobs.peek(digest).map_err(unreadable)?.is_some();
+            if is_here && !linked {
+                // It came from another repository: does this one have it, too?
+                origin
+                    .ask(Method::HEAD, None, None)
+                    .await
+                    .map_err(Refusal::from)?;
+                self.catalog.link(&granted.scope, digest);
+            }
+            let (growing, source) = match self.blobs.find(digest).map_err(unreadable)? {
+                Place::Whole(whole) => {
+                    let size = whole.size;
+                    return Ok(Served {
+                        place: Place::Whole(whole),
+                        size,
+                        source: Source::Hit,
+                    });
+                }
+                Place::Growing(growing) => (growing, Source::Joined),
+                Place::Lead(lead) => {
+                    let growing = lead.growing();
+                    self.start(lead, origin.clone());
+                    (growing, Source::Miss)
+                }
+            };
+            match begun(&growing).await {
+                Ok(size) => {
+                    if !linked {
+                        self.catalog.link(&granted.scope, digest);
+                    }
+                    return Ok(Served {
+                        place: Place::Growing(growing),
+                        size,
+                        source,
+                    });
+                }
+                Err(FillError::NoRoom(size)) => return Err(Unserved::NoRoom(size)),
+                Err(error) if source == Source::Miss => return Err(refused(&error)),
+                // Another's fill, perhaps for another repository: now our own.
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(refused(&last.unwrap_or(FillError::GivenUp)))
+    }
+
+    /// Fills a blob in the background, whatever becomes of who asked for it.
+    fn start(&self, lead: crate::blobs::Lead, origin: Origin) {
+        let places = Arc::clone(&self.fills);
+        tokio::spawn(async move {
+            let _place = places.acquire_owned().await;
+            fill(lead, origin).await;
+        });
+    }
+
+    /// Sends a part of a blob.
+    async fn send(
+        self: &Arc<Self>,
+        served: Served,
+        origin: Origin,
+        wanted: Wanted,
+        start: u64,
+        end: u64,
+    ) -> Result<Reply, Refusal> {
+        if let Place::Whole(whole) = &served.place
+            && end - start <= body::PIECE
+        {
+            // A small read needs no task and no channel.
+            let bytes = match start < end {
+                true => body::read(&whole.file, start, end)
+                    .await
+                    .map_err(unreadable)?,
+                false => Bytes::new(),
+            };
+            return Ok(document(StatusCode::OK, "application/octet-stream", bytes));
+        }
+        let (piped, pipe) = Piped::new(end - start);
+        let is_whole = start == 0 && end == served.size;
+        let apart = is_apart(&served, wanted, end - start, end);
+        let mirror = Arc::clone(self);
+        tokio::spawn(async move {
+            let pump = Pump {
+                mirror,
+                origin,
+                pipe,
+                end,
+                is_whole,
+            };
+            // Without a reader there is nobody to tell.
+            let _gone = pump.run(served.place, start, apart).await;
+        });
+        Ok(Reply::new(piped.boxed()))
+    }
+}
+
+/// Why a blob is not served from the disk.
+#[derive(Debug)]
+pub(super) enum Unserved {
+    /// It has to be passed on; it is so long.
+    NoRoom(u64),
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Unserved {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Feeds one body.
+struct Pump {
+    mirror: Arc<Mirror>,
+    origin: Origin,
+    pipe: Pipe,
+    end: u64,
+    /// Whether all of the blob is sent, and can be verified on its way.
+    is_whole: bool,
+}
+
+impl Pump {
+    async fn run(&self, mut place: Place, mut at: u64, apart: bool) -> Result<(), Gone> {
+        if apart {
+            return self.pass_on(at).await;
+        }
+        for _ in 0..FILLS {
+            let growing = match place {
+                Place::Whole(whole) => {
+                    return body::send_file(&whole.file, &mut at, self.end, &self.pipe).await;
+                }
+                Place::Growing(growing) => growing,
+                Place::Lead(lead) => {
+                    let growing = lead.growing();
+                    self.mirror.start(lead, self.origin.clone());
+                    growing
+                }
+            };
+            let ended = body::follow(&growing, &mut at, self.end, &self.pipe).await?;
+            match ended.as_deref() {
+                None => return Ok(()),
+                Some(FillError::NoRoom(_) | FillError::Disk(_)) => return self.pass_on(at).await,
+                Some(
+                    error @ (FillError::Mismatch(_) | FillError::NotFound | FillError::Denied(_)),
+                ) => {
+                    return self.cut(error).await;
+                }
+                // What is there is kept, and the next fill goes on from it.
+                Some(error) => log::debug!("a fill ended under its readers: {error}"),
+            }
+            place = match self.mirror.blobs.find(growing.digest()) {
+                Ok(place) => place,
+                Err(error) => return self.cut(&error).await,
+            };
+        }
+        self.cut(&FillError::GivenUp).await
+    }
+
+    async fn pass_on(&self, at: u64) -> Result<(), Gone> {
+        let verified = self.is_whole && at == 0;
+        match pass(&self.origin, at, self.end, verified, &self.pipe).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.cut(&error).await,
+        }
+    }
+
+    async fn cut(&self, why: &(dyn std::error::Error + Sync)) -> Result<(), Gone> {
+        log::debug!("{}: a client is cut off: {why}", self.origin.what);
+        let why = io::Error::other(why.to_string());
+        self.pipe.send(Err(why)).await.map_err(|_| Gone)
+    }
+}
+
+/// Whether a range is fetched apart: the client looks somewhere in the middle, and the fill will
+/// not be there soon.
+fn is_apart(served: &Served, wanted: Wanted, length: u64, end: u64) -> bool {
+    let Place::Growing(growing) = &served.place else {
+        return false;
+    };
+    let is_look = matches!(
+        wanted,
+        Wanted::Part {
+            is_bounded: true,
+            ..
+        }
+    ) && length <= APART_MAX;
+    is_look && growing.watch().borrow().readable.saturating_add(AHEAD) < end
+}
+
+/// Waits until a fill knows how long its blob is.
+async fn begun(growing: &Growing) -> Result<u64, FillError> {
+    let mut watch = growing.watch();
+    let begun = watch.wait_for(|progress| progress.size.is_some() || progress.end.is_some());
+    let progress = match timeout(BEGIN, begun).await {
+        Ok(Ok(progress)) => progress.clone(),
+        Ok(Err(_)) => return Err(FillError::GivenUp),
+        Err(_) => {
+            let seconds = BEGIN.as_secs();
+            let message = format!("the upstream did not begin to answer within {seconds} s");
+            return Err(FillError::Upstream(message));
+        }
+    };
+    match (progress.size, progress.end) {
+        (_, Some(End::Failed(error))) => Err((*error).clone()),
+        (Some(size), _) => Ok(size),
+        (None, _) => Err(FillError::GivenUp),
+    }
+}
+
+fn describe(reply: &mut Reply, digest: &BlobDigest, etag: &str, length: u64) {
+    set(reply, CONTENT_TYPE, "application/octet-stream");
+    set(reply, CONTENT_LENGTH, &length.to_string());
+    set(reply, CONTENT_DIGEST, &digest.to_string());
+    set(reply, ETAG, etag);
+    set(reply, ACCEPT_RANGES, "bytes");
+}
+
+fn refused(error: &FillError) -> Unserved {
+    Unserved::Refused(Refusal::absent(error.to_string()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unreadable(error: io::Error) -> Refusal {
+    log::error!("a blob cannot be read: {error}");
+    Refusal::absent("the mirror cannot read it")
+}

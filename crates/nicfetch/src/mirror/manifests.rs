@@ -1,0 +1,411 @@
+//! Manifests: by digest they never change, by tag they are looked at again now and then.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, WARNING,
+};
+use hyper::{Method, StatusCode};
+use tokio::time::timeout;
+
+use super::catalog::{Manifest, Tagged, now_millis};
+use super::document::{ACCEPT as TAKEN, MANIFEST_MAX, accepts};
+use super::layers::Needed;
+use super::reply::{Refusal, Reply, Source, bare, document, set};
+use super::route::Version;
+use super::{Granted, Mirror, not_modified};
+use crate::blobs::{Algorithm, BlobDigest};
+use crate::upstream::{Ask, UpstreamError, body};
+
+pub(super) const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
+/// How long the upstream may take if there is something older to serve.
+const WITH_FALLBACK: Duration = Duration::from_millis(1500);
+/// How long it may take, all attempts together, if there is not.
+const WITHOUT: Duration = Duration::from_secs(8);
+/// Attempts: one fault is no reason to fail a client.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A manifest, or what is known about it.
+#[derive(Clone, Debug)]
+struct Found {
+    source: Source,
+    digest: BlobDigest,
+    media_type: String,
+    size: u64,
+    /// Not there if nobody needs it.
+    bytes: Option<Bytes>,
+}
+
+impl Found {
+    fn new(source: Source, digest: &BlobDigest, manifest: Manifest) -> Self {
+        Self {
+            source,
+            digest: digest.clone(),
+            size: manifest.bytes.len() as u64,
+            media_type: manifest.media_type,
+            bytes: Some(manifest.bytes),
+        }
+    }
+}
+
+impl Mirror {
+    /// Answers a request for a manifest.
+    pub(super) async fn manifest(
+        self: &Arc<Self>,
+        granted: &Granted,
+        version: &Version,
+        needed: Needed,
+        headers: &HeaderMap,
+    ) -> Result<(Source, Reply), Refusal> {
+        let found = match version {
+            Version::Tag(tag) => self.tagged(granted, tag, needed).await?,
+            Version::Digest(digest) => self.by_digest(granted, digest, needed).await?,
+        };
+        let accept = headers.get_all(ACCEPT).iter();
+        let accept = accept.filter_map(|value| value.to_str().ok());
+        if !accepts(accept, &found.media_type) {
+            let message = format!(
+                "it is {}, which the client does not accept",
+                found.media_type
+            );
+            return Err(Refusal::absent(message));
+        }
+        let digest = found.digest.to_string();
+        let etag = format!("\"{digest}\"");
+        if let Some(reply) = not_modified(headers, &etag) {
+            return Ok((found.source, reply));
+        }
+        let mut reply = match (needed, found.bytes) {
+            (Needed::Body, Some(bytes)) => document(StatusCode::OK, &found.media_type, bytes),
+            _ => {
+                let mut reply = bare(StatusCode::OK);
+                set(&mut reply, CONTENT_TYPE, &found.media_type);
+                set(&mut reply, CONTENT_LENGTH, &found.size.to_string());
+                reply
+            }
+        };
+        set(&mut reply, CONTENT_DIGEST, &digest);
+        set(&mut reply, ETAG, &etag);
+        if found.source == Source::Stale {
+            set(&mut reply, WARNING, "110 - \"Response is Stale\"");
+        }
+        Ok((found.source, reply))
+    }
+
+    /// Returns the bytes of a manifest.
+    pub(super) async fn manifest_bytes(
+        self: &Arc<Self>,
+        granted: &Granted,
+        version: &Version,
+    ) -> Result<(BlobDigest, Bytes), Refusal> {
+        let found = match version {
+            Version::Tag(tag) => self.tagged(granted, tag, Needed::Body).await?,
+            Version::Digest(digest) => self.by_digest(granted, digest, Needed::Body).await?,
+        };
+        Ok((found.digest, found.bytes.unwrap_or_default()))
+    }
+
+    async fn tagged(
+        self: &Arc<Self>,
+        granted: &Granted,
+        tag: &str,
+        needed: Needed,
+    ) -> Result<Found, Refusal> {
+        let asked = now_millis();
+        if let Some(found) = self.known(granted, tag, needed, asked, Source::Hit) {
+            return Ok(found);
+        }
+        let _turn = self.turns.take(format!("{}:{tag}", granted.scope)).await;
+        // Whoever had the turn before has asked for all of us.
+        if let Some(found) = self.known(granted, tag, needed, asked, Source::Joined) {
+            return Ok(found);
+        }
+        if self.listings.is_absent(&format!("{}:{tag}", granted.scope)) {
+            return Err(Refusal::absent("the upstream has no such tag"));
+        }
+        let old = self.catalog.tag(&granted.scope, tag);
+        let what = format!("manifests/{tag}");
+        let asked = match (&old, needed) {
+            // What is not known is asked for once, with its body if that is needed.
+            (None, Needed::Body) => self.fetch(granted, &what, WITHOUT).await.map(Fresh::Whole),
+            (None, Needed::Head) => self.look(granted, &what, WITHOUT).await.map(Fresh::Tag),
+            (Some(_), _) if granted.upstream.is_out() => {
+                return self.stale(granted, tag, needed);
+            }
+            (Some(_), _) => self
+                .look(granted, &what, WITH_FALLBACK)
+                .await
+                .map(Fresh::Tag),
+        };
+        match asked {
+            Ok(fresh) => self.renew(granted, tag, needed, fresh).await,
+            Err(error) if error.is_outage() && old.is_some() => self.stale(granted, tag, needed),
+            Err(UpstreamError::NotFound) => {
+                self.catalog.forget_tag(&granted.scope, tag);
+                let ttl = self.config.absent_ttl;
+                self.listings
+                    .note_absent(format!("{}:{tag}", granted.scope), ttl);
+                Err(UpstreamError::NotFound.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes in what the upstream says about a tag.
+    async fn renew(
+        self: &Arc<Self>,
+        granted: &Granted,
+        tag: &str,
+        needed: Needed,
+        fresh: Fresh,
+    ) -> Result<Found, Refusal> {
+        let scope = &granted.scope;
+        match fresh {
+            Fresh::Whole((digest, manifest)) => {
+                let tagged = Tagged {
+                    digest: digest.clone(),
+                    media_type: manifest.media_type.clone(),
+                    size: manifest.bytes.len() as u64,
+                    checked: now_millis(),
+                };
+                self.catalog.put_tag(scope, tag, &tagged);
+                Ok(Found::new(Source::Miss, &digest, manifest))
+            }
+            Fresh::Tag(tagged) => {
+                self.catalog.put_tag(scope, tag, &tagged);
+                if let Some(found) = self.known(granted, tag, needed, 0, Source::Hit) {
+                    return Ok(found);
+                }
+                self.by_digest(granted, &tagged.digest, needed).await
+            }
+        }
+    }
+
+    /// Returns what a tag points to, if that was looked at after `since` or not long ago.
+    fn known(
+        &self,
+        granted: &Granted,
+        tag: &str,
+        needed: Needed,
+        since: u64,
+        source: Source,
+    ) -> Option<Found> {
+        let tagged = self.catalog.tag(&granted.scope, tag)?;
+        let age = Duration::from_millis(now_millis().saturating_sub(tagged.checked));
+        let is_fresh = tagged.checked >= since || age < self.config.tag_ttl;
+        is_fresh.then_some(())?;
+        self.remembered(granted, &tagged, needed, source)
+    }
+
+    fn remembered(
+        &self,
+        granted: &Granted,
+        tagged: &Tagged,
+        needed: Needed,
+        source: Source,
+    ) -> Option<Found> {
+        if let Some(manifest) = self.catalog.manifest(&granted.scope, &tagged.digest) {
+            return Some(Found::new(source, &tagged.digest, manifest));
+        }
+        (needed == Needed::Head).then(|| Found {
+            source,
+            digest: tagged.digest.clone(),
+            media_type: tagged.media_type.clone(),
+            size: tagged.size,
+            bytes: None,
+        })
+    }
+
+    /// Returns what a tag pointed to, because the upstream does not say where it points now.
+    fn stale(&self, granted: &Granted, tag: &str, needed: Needed) -> Result<Found, Refusal> {
+        let tagged = self.catalog.tag(&granted.scope, tag);
+        let found =
+            tagged.and_then(|tagged| self.remembered(granted, &tagged, needed, Source::Stale));
+        found.ok_or_else(|| Refusal::absent("the upstream does not answer, and it is not here"))
+    }
+
+    async fn by_digest(
+        self: &Arc<Self>,
+        granted: &Granted,
+        digest: &BlobDigest,
+        needed: Needed,
+    ) -> Result<Found, Refusal> {
+        let known = |source| {
+            let manifest = self.catalog.manifest(&granted.scope, digest)?;
+            Some(Found::new(source, digest, manifest))
+        };
+        if let Some(found) = known(Source::Hit) {
+            return Ok(found);
+        }
+        let what = format!("manifests/{digest}");
+        if needed == Needed::Head {
+            let tagged = self.look(granted, &what, WITHOUT).await?;
+            return Ok(Found {
+                source: Source::Passed,
+                digest: digest.clone(),
+                media_type: tagged.media_type,
+                size: tagged.size,
+                bytes: None,
+            });
+        }
+        let _turn = self.turns.take(format!("{}@{digest}", granted.scope)).await;
+        if let Some(found) = known(Source::Joined) {
+            return Ok(found);
+        }
+        let (found, manifest) = self.fetch(granted, &what, WITHOUT).await?;
+        // Verified under the name that was asked for, which may be of another algorithm.
+        if found != *digest {
+            self.catalog.put_manifest(&granted.scope, digest, &manifest);
+        }
+        Ok(Found::new(Source::Miss, digest, manifest))
+    }
+
+    /// Asks what a tag or a digest is, without its bytes: many registries count only those.
+    async fn look(
+        &self,
+        granted: &Granted,
+        what: &str,
+        within: Duration,
+    ) -> Result<Tagged, UpstreamError> {
+        let looked = self.attempt(granted, Method::HEAD, what, within).await;
+        match looked.map(|answer| answer.described()) {
+            Ok(Some(((digest, size), media_type))) => Ok(Tagged {
+                digest,
+                media_type,
+                size,
+                checked: now_millis(),
+            }),
+            // It does not say all that it should, or knows no HEAD: so all of it.
+            Ok(None) | Err(UpstreamError::Refused(405)) => {
+                let (digest, manifest) = self.fetch(granted, what, within).await?;
+                Ok(Tagged {
+                    digest,
+                    size: manifest.bytes.len() as u64,
+                    media_type: manifest.media_type,
+                    checked: now_millis(),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fetches a manifest and keeps it.
+    async fn fetch(
+        &self,
+        granted: &Granted,
+        what: &str,
+        within: Duration,
+    ) -> Result<(BlobDigest, Manifest), UpstreamError> {
+        let answer = self.attempt(granted, Method::GET, what, within).await?;
+        let media_type = answer.header(CONTENT_TYPE).unwrap_or("application/json");
+        let manifest = Manifest {
+            media_type: media_type.to_owned(),
+            bytes: answer.bytes.clone(),
+        };
+        let digest = answer.digest();
+        self.catalog
+            .put_manifest(&granted.scope, &digest, &manifest);
+        Ok((digest, manifest))
+    }
+
+    /// Asks and takes the answer, again if that fails and there is time.
+    async fn attempt(
+        &self,
+        granted: &Granted,
+        method: Method,
+        what: &str,
+        within: Duration,
+    ) -> Result<Answer, UpstreamError> {
+        let mut ask = Ask::new(method, &granted.scope.repository, what.to_owned());
+        ask.asker = granted.asker.clone();
+        ask.headers.insert(ACCEPT, HeaderValue::from_static(TAKEN));
+        let all = async {
+            let mut tries = 1;
+            loop {
+                match self.attempt_once(granted, &ask).await {
+                    Err(error) if error.is_outage() => {
+                        self.counters.outages.fetch_add(1, Relaxed);
+                        if tries == TRIES {
+                            return Err(error);
+                        }
+                        log::debug!("asking for {what} again: {error}");
+                    }
+                    result => return result,
+                }
+                tokio::time::sleep(PAUSE * tries).await;
+                tries += 1;
+            }
+        };
+        let seconds = within.as_secs();
+        timeout(within, all).await.unwrap_or_else(|_| {
+            granted.upstream.note_outage();
+            Err(UpstreamError::TooSlow { seconds })
+        })
+    }
+
+    async fn attempt_once(&self, granted: &Granted, ask: &Ask) -> Result<Answer, UpstreamError> {
+        self.counters.asked.fetch_add(1, Relaxed);
+        let answer = granted.upstream.ask(ask).await?;
+        let headers = answer.headers().clone();
+        let is_head = ask.method == Method::HEAD;
+        let bytes = match is_head {
+            true => Bytes::new(),
+            false => Bytes::from(body(answer, MANIFEST_MAX).await?),
+        };
+        let fetched = bytes.len() as u64;
+        self.counters.fetched_bytes.fetch_add(fetched, Relaxed);
+        let answer = Answer { headers, bytes };
+        let asked = ask.what.strip_prefix("manifests/");
+        let asked = asked.and_then(|what| what.parse().ok());
+        let mut names = [answer.claimed(), asked].into_iter().flatten();
+        if !is_head && names.any(|named| named != BlobDigest::of(named.algorithm(), &answer.bytes))
+        {
+            // As good as cut: another time it may be the right one.
+            self.counters.mismatches.fetch_add(1, Relaxed);
+            return Err(UpstreamError::Cut);
+        }
+        Ok(answer)
+    }
+}
+
+/// What the upstream answered.
+struct Answer {
+    headers: HeaderMap,
+    bytes: Bytes,
+}
+
+impl Answer {
+    fn header(&self, name: HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Returns the digest that the upstream says the manifest has.
+    fn claimed(&self) -> Option<BlobDigest> {
+        self.header(CONTENT_DIGEST)?.parse().ok()
+    }
+
+    /// Returns the digest that it has.
+    fn digest(&self) -> BlobDigest {
+        let claimed = self.claimed();
+        let algorithm = claimed.map_or(Algorithm::Sha256, |claimed| claimed.algorithm());
+        BlobDigest::of(algorithm, &self.bytes)
+    }
+
+    /// Returns digest, length and media type, if the headers have all of these.
+    fn described(&self) -> Option<((BlobDigest, u64), String)> {
+        let size = self.header(CONTENT_LENGTH)?.parse().ok()?;
+        let media_type = self.header(CONTENT_TYPE)?.to_owned();
+        Some(((self.claimed()?, size), media_type))
+    }
+}
+
+/// What the upstream said about a tag.
+enum Fresh {
+    Tag(Tagged),
+    Whole((BlobDigest, Manifest)),
+}

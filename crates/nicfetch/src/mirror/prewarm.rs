@@ -1,0 +1,107 @@
+//! Bringing an image before anybody asks for it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::catalog::Scope;
+use super::document::{children, for_platform};
+use super::layers::Unserved;
+use super::reply::{Refusal, Source};
+use super::route::Version;
+use super::{Granted, Mirror};
+use crate::blobs::{BlobDigest, End, Place};
+use crate::upstream::Asker;
+
+/// Images of an index that are brought at most; an index has one for each platform.
+const IMAGES_MAX: usize = 64;
+
+/// What a prewarm did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prewarmed {
+    /// What the name means now.
+    pub digest: String,
+    /// Blobs of the image.
+    pub blobs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that were not here yet.
+    pub fetched_bytes: u64,
+}
+
+impl Mirror {
+    /// Brings an image of a registry, as clients call it, for machines of an architecture in OCI's
+    /// words (`amd64`, `arm64`). Returns when all of it is here.
+    pub(super) async fn prewarm(
+        self: &Arc<Self>,
+        registry: &str,
+        repository: &str,
+        version: Version,
+        architecture: &str,
+    ) -> Result<Prewarmed, Refusal> {
+        let upstream = self.upstreams.named(registry);
+        let upstream = upstream.ok_or_else(|| Refusal::absent("no such registry is configured"))?;
+        let granted = Granted {
+            upstream: Arc::clone(upstream),
+            scope: Scope {
+                registry: upstream.name().to_owned(),
+                repository: repository.to_owned(),
+            },
+            asker: Asker::Mirror,
+        };
+        let (digest, bytes) = self.manifest_bytes(&granted, &version).await?;
+        let mut blobs = Vec::new();
+        let images = for_platform(&bytes, architecture);
+        if images.is_empty() {
+            blobs.extend(children(&bytes));
+        }
+        for image in images.into_iter().take(IMAGES_MAX) {
+            let image = self
+                .manifest_bytes(&granted, &Version::Digest(image))
+                .await?;
+            blobs.extend(children(&image.1));
+        }
+        let mut done = Prewarmed {
+            digest: digest.to_string(),
+            blobs: blobs.len() as u64,
+            bytes: 0,
+            fetched_bytes: 0,
+        };
+        for blob in blobs {
+            let (size, source) = self.bring(&granted, &blob).await?;
+            done.bytes += size;
+            if source == Source::Miss {
+                done.fetched_bytes += size;
+            }
+        }
+        Ok(done)
+    }
+
+    async fn bring(
+        self: &Arc<Self>,
+        granted: &Granted,
+        digest: &BlobDigest,
+    ) -> Result<(u64, Source), Refusal> {
+        let origin = self.origin(granted, digest);
+        let served = match self.serve_blob(granted, digest, &origin).await {
+            Ok(served) => served,
+            Err(Unserved::Refused(refusal)) => return Err(refusal),
+            Err(Unserved::NoRoom(size)) => {
+                return Err(Refusal::absent(format!(
+                    "there is no room for {size} bytes"
+                )));
+            }
+        };
+        if let Place::Growing(growing) = &served.place {
+            let mut watch = growing.watch();
+            let ended = watch.wait_for(|progress| progress.end.is_some()).await;
+            let end = ended.ok().and_then(|progress| progress.end.clone());
+            match end {
+                Some(End::Whole) => {}
+                Some(End::Failed(error)) => return Err(Refusal::absent(error.to_string())),
+                None => return Err(Refusal::absent("the fill was given up")),
+            }
+        }
+        Ok((served.size, served.source))
+    }
+}

@@ -1,0 +1,141 @@
+//! What the mirror answers, and how it refuses.
+
+use std::io;
+
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+
+use crate::upstream::UpstreamError;
+
+/// An answer whose body may be on its way.
+pub(super) type Reply = Response<BoxBody<Bytes, io::Error>>;
+
+/// Where an answer comes from: what the metrics and the access log say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// From what is here.
+    Hit,
+    /// From what is on its way, because another client asked for it.
+    Joined,
+    /// From the upstream, to be kept.
+    Miss,
+    /// From what is here, because the upstream does not answer.
+    Stale,
+    /// From the upstream, not to be kept.
+    Passed,
+    /// Nothing is served.
+    None,
+}
+
+impl Source {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Hit,
+        Self::Joined,
+        Self::Miss,
+        Self::Stale,
+        Self::Passed,
+        Self::None,
+    ];
+
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Joined => "joined",
+            Self::Miss => "miss",
+            Self::Stale => "stale",
+            Self::Passed => "passed",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Why a request is not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// There is no such thing, or not here, or not now: clients go to the next place for all three.
+    pub(super) fn absent(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
+    }
+
+    /// The client must say who it is.
+    pub(super) fn unauthorized() -> Self {
+        let message = "the upstream does not give this to you: log in";
+        Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
+    }
+
+    /// The client may not have it. Told as "not found", so that nobody learns what there is.
+    pub(super) fn denied() -> Self {
+        Self::absent("there is no such repository for you")
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message)
+    }
+
+    pub(super) fn read_only() -> Self {
+        let message = "this is a mirror: push to the registry itself";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message)
+    }
+
+    pub(super) fn into_reply(self) -> Reply {
+        let body = json!({"errors": [{"code": self.code, "message": self.message}]});
+        let mut reply = document(self.status, "application/json", body.to_string().into());
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Basic realm=\"nicfetch\"");
+            reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        reply
+    }
+}
+
+impl From<UpstreamError> for Refusal {
+    fn from(error: UpstreamError) -> Self {
+        // Not 502 or 504: old clients go to the next place only after a 404.
+        Self::absent(error.to_string())
+    }
+}
+
+/// Returns a whole document.
+pub(super) fn document(status: StatusCode, media_type: &str, body: Bytes) -> Reply {
+    let length = body.len() as u64;
+    let mut reply = Response::new(Full::from(body).map_err(|never| match never {}).boxed());
+    *reply.status_mut() = status;
+    set(&mut reply, CONTENT_TYPE, media_type);
+    set(&mut reply, CONTENT_LENGTH, &length.to_string());
+    reply
+}
+
+/// Returns an answer without a body.
+pub(super) fn bare(status: StatusCode) -> Reply {
+    let mut reply = Response::new(Empty::new().map_err(|never| match never {}).boxed());
+    *reply.status_mut() = status;
+    reply
+}
+
+/// Sets a header, unless the value cannot be one.
+pub(super) fn set(reply: &mut Reply, name: HeaderName, value: &str) {
+    match HeaderValue::from_str(value) {
+        Ok(value) => {
+            reply.headers_mut().insert(name, value);
+        }
+        Err(_) => log::debug!("{name}: {value:?} cannot be sent"),
+    }
+}

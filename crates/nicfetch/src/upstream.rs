@@ -1,0 +1,316 @@
+//! The registry behind the mirror, asked within hard deadlines.
+//!
+//! A registry that refuses connections is told apart at once; one that swallows packets would keep
+//! a client hanging for minutes. So connecting, the head of an answer and every piece of its body
+//! have deadlines of their own, and after an outage those who have something older to offer do not
+//! wait at all for a while.
+
+mod error;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect};
+use tokio::time::timeout;
+
+pub use error::UpstreamError;
+use tokens::Tokens;
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How long a registry may think before it answers.
+const HEADER: Duration = Duration::from_secs(5);
+/// How long a body may stand still.
+const STALL: Duration = Duration::from_secs(10);
+/// How long an upstream that failed is not asked by those who can do without.
+const OUTAGE: Duration = Duration::from_secs(5);
+/// Registries send readers of blobs to other hosts a few times.
+const REDIRECTS: usize = 5;
+/// Idle connections that are kept.
+const IDLE_CONNECTIONS: usize = 8;
+
+/// A name and a password.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Login {
+    /// The name.
+    pub username: String,
+    /// The password, or a token in its place.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The password is a secret.
+        f.debug_struct("Login")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is known about a registry.
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// As clients call it: `docker.io`, `ghcr.io`, `registry:5000`.
+    pub name: String,
+    /// Where it is: `https://registry-1.docker.io`.
+    pub url: String,
+    /// Who the mirror is there.
+    pub login: Option<Login>,
+    /// Hosts that may give out its tokens, beside its own.
+    pub token_hosts: Vec<String>,
+    /// Certificate authorities beside the system's, as PEM.
+    pub authorities: Vec<Vec<u8>>,
+}
+
+/// A registry.
+#[derive(Debug)]
+pub struct Upstream {
+    name: String,
+    base: Url,
+    login: Option<Login>,
+    client: Client,
+    tokens: Tokens,
+    out_until: Mutex<Option<Instant>>,
+}
+
+/// What is asked of a registry.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) method: Method,
+    pub(crate) repository: String,
+    /// Behind the repository: `manifests/latest`, with a query if there is one.
+    pub(crate) what: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) asker: Asker,
+}
+
+/// In whose name something is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// In the mirror's own.
+    Mirror,
+    /// In that of a client, who may have none.
+    Client(Option<Login>),
+}
+
+impl Ask {
+    pub(crate) fn new(method: Method, repository: &str, what: String) -> Self {
+        Self {
+            method,
+            repository: repository.to_owned(),
+            what,
+            headers: HeaderMap::new(),
+            asker: Asker::Mirror,
+        }
+    }
+}
+
+impl Upstream {
+    /// Prepares to ask a registry; asks it nothing.
+    ///
+    /// # Errors
+    /// If its URL is none, or its certificates cannot be used.
+    pub fn new(config: UpstreamConfig) -> Result<Self, UpstreamError> {
+        let bad_url = || UpstreamError::Url(config.url.clone());
+        let base = Url::parse(&config.url).map_err(|_| bad_url())?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(bad_url());
+        }
+        let client = client(&base, &config.authorities).map_err(UpstreamError::SetUp)?;
+        Ok(Self {
+            tokens: Tokens::new(&base, config.token_hosts),
+            name: config.name,
+            base,
+            login: config.login,
+            client,
+            out_until: Mutex::new(None),
+        })
+    }
+
+    /// Returns how clients call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether it failed a moment ago.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.out_until
+            .lock()
+            .is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Notes that somebody has waited long enough for it.
+    pub(crate) fn note_outage(&self) {
+        *self.out_until.lock() = Some(Instant::now() + OUTAGE);
+    }
+
+    /// Asks, and returns an answer of success.
+    pub(crate) async fn ask(&self, ask: &Ask) -> Result<Response, UpstreamError> {
+        let answer = self.ask_as(ask).await;
+        let failed = matches!(&answer, Err(error) if error.is_outage());
+        *self.out_until.lock() = failed.then(|| Instant::now() + OUTAGE);
+        answer
+    }
+
+    async fn ask_as(&self, ask: &Ask) -> Result<Response, UpstreamError> {
+        let login = match &ask.asker {
+            Asker::Mirror => self.login.as_ref(),
+            Asker::Client(login) => login.as_ref(),
+        };
+        let held = self.tokens.held(&ask.repository, login);
+        let answer = self.send(ask, held).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return verdict(answer);
+        }
+        let challenges = answer.headers().get_all(WWW_AUTHENTICATE).iter();
+        let challenges: Vec<_> = challenges.filter_map(|value| value.to_str().ok()).collect();
+        let fresh = self
+            .tokens
+            .fetch(&self.client, &challenges, &ask.repository, login);
+        let Some(fresh) = fresh.await? else {
+            return verdict(answer);
+        };
+        verdict(self.send(ask, Some(fresh)).await?)
+    }
+
+    async fn send(
+        &self,
+        ask: &Ask,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Response, UpstreamError> {
+        let path = format!("v2/{}/{}", ask.repository, ask.what);
+        let url = self.base.join(&path);
+        let url = url.map_err(|_| UpstreamError::Url(path))?;
+        let mut headers = ask.headers.clone();
+        // A registry that compresses what it sends would send other bytes than those it named.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(value) = authorization {
+            headers.insert(AUTHORIZATION, value);
+        }
+        let request = self
+            .client
+            .request(ask.method.clone(), url)
+            .headers(headers);
+        in_time(HEADER, request.send()).await
+    }
+}
+
+/// Returns the next piece of a body.
+pub(crate) async fn chunk(answer: &mut Response) -> Result<Option<Bytes>, UpstreamError> {
+    in_time(STALL, answer.chunk()).await
+}
+
+/// Returns a whole body of at most `limit` bytes.
+pub(crate) async fn body(mut answer: Response, limit: usize) -> Result<Vec<u8>, UpstreamError> {
+    let declared = answer.content_length();
+    let mut whole = Vec::new();
+    while let Some(chunk) = chunk(&mut answer).await? {
+        if whole.len() + chunk.len() > limit {
+            return Err(UpstreamError::Protocol(
+                "the answer is larger than such an answer can be",
+            ));
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    if declared.is_some_and(|declared| declared != whole.len() as u64) {
+        return Err(UpstreamError::Cut);
+    }
+    Ok(whole)
+}
+
+async fn in_time<T>(
+    deadline: Duration,
+    step: impl Future<Output = reqwest::Result<T>>,
+) -> Result<T, UpstreamError> {
+    match timeout(deadline, step).await {
+        Ok(Ok(value)) => Ok(value),
+        // The URL of a redirect may have a signature in it.
+        Ok(Err(source)) => Err(UpstreamError::NoAnswer(source.without_url())),
+        Err(_) => Err(UpstreamError::TooSlow {
+            seconds: deadline.as_secs(),
+        }),
+    }
+}
+
+fn verdict(answer: Response) -> Result<Response, UpstreamError> {
+    match answer.status() {
+        status if status.is_success() => Ok(answer),
+        StatusCode::NOT_FOUND => Err(UpstreamError::NotFound),
+        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            Err(UpstreamError::Denied(status.as_u16()))
+        }
+        status => Err(UpstreamError::Refused(status.as_u16())),
+    }
+}
+
+fn client(base: &Url, authorities: &[Vec<u8>]) -> Result<Client, reqwest::Error> {
+    // Another part of the program may have chosen one already: it is as good.
+    let _chosen = rustls::crypto::ring::default_provider().install_default();
+    let builder = Client::builder()
+        .user_agent(concat!("nicfetch/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .redirect(redirect::Policy::custom(follow))
+        .no_proxy();
+    if base.scheme() == "http" && authorities.is_empty() {
+        // Without TLS a system without certificates is good enough.
+        return builder.tls_certs_only([]).build();
+    }
+    let mut certificates = Vec::new();
+    for pem in authorities {
+        certificates.extend(Certificate::from_pem_bundle(pem)?);
+    }
+    builder.tls_certs_merge(certificates).build()
+}
+
+/// Never from TLS to none. That `Authorization` does not go to another host is the client's doing.
+fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
+    let had_tls = attempt.previous().iter().any(|url| url.scheme() == "https");
+    if attempt.previous().len() > REDIRECTS {
+        return attempt.error("too many redirects");
+    }
+    if had_tls && attempt.url().scheme() != "https" {
+        return attempt.error("a redirect leads away from TLS");
+    }
+    attempt.follow()
+}
+
+/// The registries that a mirror knows: a closed world. What a client calls a registry is looked
+/// up here and never dialled.
+#[derive(Clone, Debug)]
+pub struct Upstreams(Vec<Arc<Upstream>>);
+
+impl Upstreams {
+    /// Makes a set; the first is for clients that do not say which.
+    #[must_use]
+    pub const fn new(upstreams: Vec<Arc<Upstream>>) -> Self {
+        Self(upstreams)
+    }
+
+    /// Returns the registry of this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<Upstream>> {
+        let name = match name {
+            "index.docker.io" | "registry-1.docker.io" => "docker.io",
+            other => other,
+        };
+        self.0.iter().find(|upstream| upstream.name() == name)
+    }
+
+    /// Returns the registry for clients that do not say which.
+    #[must_use]
+    pub fn default(&self) -> Option<&Arc<Upstream>> {
+        self.0.first()
+    }
+
+    /// Returns all of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.0.iter()
+    }
+}

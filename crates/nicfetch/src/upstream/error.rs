@@ -1,0 +1,61 @@
+//! Why a registry did not give what it was asked for.
+
+use crate::blobs::FillError;
+
+/// Why a registry did not give what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpstreamError {
+    /// This is not a URL of a registry.
+    #[error("not a URL of a registry: {0:?}; http:// or https:// and a host are needed")]
+    Url(String),
+    /// Certificates cannot be used.
+    #[error("cannot set up requests")]
+    SetUp(#[source] reqwest::Error),
+    /// It could not be reached, or hung up.
+    #[error("no answer: {0}")]
+    NoAnswer(#[source] reqwest::Error),
+    /// It took too long.
+    #[error("no answer within {seconds} s")]
+    TooSlow {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// A body ended before its end.
+    #[error("the answer was cut")]
+    Cut,
+    /// It has no such thing.
+    #[error("the upstream has no such thing")]
+    NotFound,
+    /// It wants to know who asks, or does not like who does.
+    #[error("the upstream does not give it (status {0})")]
+    Denied(u16),
+    /// It answers with another status.
+    #[error("the upstream answered {0}")]
+    Refused(u16),
+    /// The answer breaks the protocol.
+    #[error("the upstream breaks a rule: {0}")]
+    Protocol(&'static str),
+}
+
+impl UpstreamError {
+    /// Returns whether another time may go better: the upstream is away, or busy.
+    #[must_use]
+    pub const fn is_outage(&self) -> bool {
+        match self {
+            Self::NoAnswer(_) | Self::TooSlow { .. } | Self::Cut => true,
+            Self::Refused(status) => matches!(status, 408 | 429 | 500..=599),
+            _ => false,
+        }
+    }
+}
+
+impl From<UpstreamError> for FillError {
+    fn from(error: UpstreamError) -> Self {
+        match error {
+            UpstreamError::NotFound => Self::NotFound,
+            UpstreamError::Denied(status) => Self::Denied(status),
+            other => Self::Upstream(other.to_string()),
+        }
+    }
+}
