@@ -98,8 +98,9 @@ impl PidFd {
         };
         let exiting = match fs::read_to_string(format!("/proc/{pid}/stat")) {
             Ok(stat) => flags(&stat).ok_or(io::ErrorKind::InvalidData)? & PF_EXITING != 0,
-            // It was reaped meanwhile, before the file was opened or after.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => true,
+            // Reaped meanwhile, which its number tells, or hidden from us (hidepid), which is no
+            // sign of death.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => false,
             Err(error) => return Err(error),
         };
         // The number was given to another only if it is not its own any more.
