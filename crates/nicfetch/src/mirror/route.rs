@@ -77,9 +77,11 @@ fn name(text: &str) -> Option<String> {
         Some((first, rest)) if first.contains([':', '.']) => (first, rest),
         _ => ("", text),
     };
-    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
+    let of_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
+    // No registry's name begins with a dot: `..` is none.
+    let is_host = registry.chars().all(of_host) && !registry.starts_with(['.', '-', ':']);
     let fits = text.len() <= REPOSITORY_MAX;
-    (fits && registry.chars().all(is_host) && is_repository(repository)).then(|| text.to_owned())
+    (fits && is_host && is_repository(repository)).then(|| text.to_owned())
 }
 
 /// Returns the value of a parameter of a query; names of registries need no escapes but `:`.
