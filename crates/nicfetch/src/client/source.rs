@@ -131,10 +131,13 @@ impl NicSource {
         };
         let index = self.remote.index();
         let len = u32::try_from(index.chunks().len()).unwrap_or(u32::MAX);
+        let lacks = |number: u32| {
+            let id = index.chunks()[number as usize];
+            id != ZEROS && !local.contains(&id)
+        };
         let mut next = 0;
         while next < len && !stop.load(Relaxed) {
-            let id = index.chunks()[next as usize];
-            if id == ZEROS || local.contains(&id) {
+            if !lacks(next) {
                 filled.present += 1;
                 next += 1;
                 continue;
@@ -147,7 +150,9 @@ impl NicSource {
             let batch = u32::try_from(share)
                 .unwrap_or(FILL_BATCH)
                 .clamp(1, FILL_BATCH);
-            let end = next.saturating_add(batch).min(len);
+            let most = next.saturating_add(batch).min(len);
+            let end = (next..most).find(|number| !lacks(*number));
+            let end = end.unwrap_or(most);
             let patience = self.remote.patience().transfer;
             let found = self.remote.fetch(next..end, Priority::Prefetch, patience);
             for (number, chunk) in (next..end).zip(found) {
