@@ -32,6 +32,8 @@ pub enum Set {
     Serve,
     /// Serves mounts and unmounts them.
     ServeAndUnmount,
+    /// The same, and asks somebody on the network.
+    ServeAndConnect,
 }
 
 /// What becomes of a call that is in no list.
@@ -54,9 +56,12 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
         Unlisted::Kills => SeccompAction::KillProcess,
     };
     let mut allowed: Vec<&[Call]> = lists::SERVE.iter().map(|group| group.calls).collect();
-    if set == Set::ServeAndUnmount {
-        allowed.extend(lists::UNMOUNT.iter().map(|group| group.calls));
-    }
+    let more = match set {
+        Set::Serve => [].iter().chain(&[]),
+        Set::ServeAndUnmount => lists::UNMOUNT.iter().chain(&[]),
+        Set::ServeAndConnect => lists::UNMOUNT.iter().chain(lists::CONNECT),
+    };
+    allowed.extend(more.map(|group| group.calls));
     allowed.push(lists::REPLACED.calls);
     // The strictest of all filters decides, so the order does not matter. Each is a program of
     // its own because a program has one answer for what it lists and one for the rest.
@@ -100,7 +105,8 @@ fn program(
     for call in lists.iter().copied().flatten() {
         let ways = call.only.iter().map(|argument| rule(*argument));
         let ways = ways.collect::<Result<Vec<_>, _>>()?;
-        rules.insert(call.number, ways);
+        // A call that is in two lists is allowed in the ways of both.
+        rules.entry(call.number).or_default().extend(ways);
     }
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     SeccompFilter::new(rules, otherwise, listed, arch)?.try_into()
@@ -129,7 +135,11 @@ mod tests {
 
     #[test]
     fn every_list_compiles() {
-        for group in lists::SERVE.iter().chain(lists::UNMOUNT) {
+        for group in lists::SERVE
+            .iter()
+            .chain(lists::UNMOUNT)
+            .chain(lists::CONNECT)
+        {
             program(&[group.calls], SeccompAction::Allow, SeccompAction::Trap).unwrap();
         }
         program(
@@ -138,6 +148,23 @@ mod tests {
             SeccompAction::Allow,
         )
         .unwrap();
+    }
+
+    /// No ways mean any way: such a call in one list would open what another one narrows.
+    #[test]
+    fn what_the_network_adds_to_a_call_is_a_way_and_not_all_of_it() {
+        let known: HashSet<_> = (lists::SERVE.iter().flat_map(|group| group.calls))
+            .map(|call| (call.number, call.only.is_empty()))
+            .collect();
+        for call in lists::CONNECT.iter().flat_map(|group| group.calls) {
+            let any = call.only.is_empty();
+            assert!(!known.contains(&(call.number, !any)), "{}", call.name);
+            assert!(
+                !any || !known.contains(&(call.number, true)),
+                "{} twice",
+                call.name
+            );
+        }
     }
 
     #[test]

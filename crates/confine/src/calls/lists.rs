@@ -128,6 +128,28 @@ pub(super) const UNMOUNT: &[Group] = &[group! {
     SYS_umount2;
 }];
 
+/// What asking a block service takes, in addition.
+pub(super) const CONNECT: &[Group] = &[
+    group! {
+        "connections to the service, which are made again when they are lost":
+        SYS_socket if 0 Is::Exactly(AF_INET), 0 Is::Exactly(AF_INET6), 0 Is::Exactly(AF_VSOCK);
+        SYS_connect; SYS_sendmmsg; SYS_recvmmsg;
+    },
+    group! {
+        "its runtime":
+        SYS_epoll_ctl; SYS_epoll_pwait;
+    },
+    group! {
+        "its cache, a log of segments":
+        SYS_fallocate; SYS_sync_file_range;
+    },
+    #[cfg(target_arch = "x86_64")]
+    group! {
+        "the older form of one of these, which libc prefers on this processor":
+        SYS_epoll_wait;
+    },
+];
+
 /// Calls that are refused so that an older one is made instead, whose arguments can be checked.
 pub(super) const REPLACED: Group = group! {
     "its flags are in memory, which no filter sees":
@@ -155,6 +177,9 @@ const CACHESTAT: i64 = 451;
 const GETXATTRAT: i64 = 464;
 const LISTXATTRAT: i64 = 465;
 const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
+const AF_INET: u64 = libc::AF_INET.unsigned_abs() as u64;
+const AF_INET6: u64 = libc::AF_INET6.unsigned_abs() as u64;
+const AF_VSOCK: u64 = libc::AF_VSOCK.unsigned_abs() as u64;
 const PROT_EXEC: u64 = libc::PROT_EXEC.unsigned_abs() as u64;
 const CLONE_THREAD: u64 = libc::CLONE_THREAD.unsigned_abs() as u64;
 const PR_SET_NAME: u64 = libc::PR_SET_NAME.unsigned_abs() as u64;
