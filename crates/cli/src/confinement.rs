@@ -66,16 +66,29 @@ pub(crate) fn before_mounting(trace: Option<&Path>) -> anyhow::Result<()> {
     confine::capabilities::keep_only(&keep).context("giving up capabilities")
 }
 
+/// Whether a daemon asks somebody on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// It does.
+    Asked,
+    /// It has nothing to do there.
+    None,
+}
+
 /// Takes from a daemon, with all its threads, the system calls that it does not need once it has
 /// mounted. Landlock cannot be had with it: that would keep the daemon from unmounting.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn once_mounted() -> anyhow::Result<()> {
+pub(crate) fn once_mounted(network: Network) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
-    confine::calls::allow_only(Set::ServeAndUnmount, unlisted).context("confining the daemon")
+    let set = match network {
+        Network::Asked => Set::ServeAndConnect,
+        Network::None => Set::ServeAndUnmount,
+    };
+    confine::calls::allow_only(set, unlisted).context("confining the daemon")
 }
 
 /// How strictly to confine, or `None` if not at all.

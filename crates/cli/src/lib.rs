@@ -16,6 +16,7 @@ mod line_watch;
 mod logging;
 mod mount_table;
 mod net_probe;
+mod nic;
 pub mod nicfetch;
 mod node;
 mod output;

@@ -1,8 +1,12 @@
 //! The program `nicfetch`: keeps images and blocks on a SmartNIC for the machines of its host.
 
+mod blocks;
 mod config;
+mod import;
 mod operate;
+mod place;
 mod serve;
+mod serve_blocks;
 mod simulate;
 mod store;
 
@@ -32,6 +36,8 @@ enum NicfetchCommand {
     #[command(subcommand)]
     Chunks(store::ChunksCommand),
     Simulate(simulate::SimulateArgs),
+    ServeBlocks(serve_blocks::ServeBlocksArgs),
+    Import(import::ImportArgs),
     Completions(CompletionsArgs),
 }
 
@@ -52,6 +58,8 @@ fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
         NicfetchCommand::Gc(command) => operate::gc(command),
         NicfetchCommand::Chunks(command) => store::run(command),
         NicfetchCommand::Simulate(command) => simulate::run(command),
+        NicfetchCommand::ServeBlocks(command) => serve_blocks::run(command),
+        NicfetchCommand::Import(command) => import::run(command),
         NicfetchCommand::Completions(command) => command.print::<Nicfetch>(),
     }
 }

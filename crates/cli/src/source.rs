@@ -105,12 +105,18 @@ impl Source {
     /// Returns the bytes of all regular files: what shares are shares of.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
-        let files = self.tree.files().map(|(_, inode)| inode.attr);
-        files
-            .filter(|attr| attr.kind == blocks::NodeKind::File)
-            .map(|attr| attr.size)
-            .sum()
+        bytes_of(&self.tree)
     }
+}
+
+/// Returns the bytes of all regular files of a tree.
+#[must_use]
+pub(crate) fn bytes_of(tree: &Tree) -> u64 {
+    let files = tree.files().map(|(_, inode)| inode.attr);
+    files
+        .filter(|attr| attr.kind == blocks::NodeKind::File)
+        .map(|attr| attr.size)
+        .sum()
 }
 
 /// An opened source that is scanned when its metadata is first wanted: after a boot that is

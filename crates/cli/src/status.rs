@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use yolofs::Counters;
 
 use crate::control::{Answer, Request, call};
+use crate::nic::NicStatus;
 use crate::output::{percent, table};
 use crate::run_dir::{MountRecord, RunDir};
 use crate::size::Size;
@@ -40,6 +41,9 @@ pub(crate) struct MountStatus {
     pub(crate) boot: Option<BootStatus>,
     /// What the daemon was asked and what it answered; absent if it is dead.
     pub(crate) served: Option<ServedStatus>,
+    /// What there is to say of the block service, if one is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nic: Option<NicStatus>,
 }
 
 /// The boot image of a mount.
@@ -234,6 +238,7 @@ impl MountStatus {
             pid: record.pid,
             boot: None,
             served: None,
+            nic: None,
         }
     }
 }
@@ -291,6 +296,9 @@ fn one(mount: &MountStatus) -> String {
         }
     } else {
         row("boot image", "none".to_owned());
+    }
+    if let Some(nic) = &mount.nic {
+        row("from service", nic.text());
     }
     if let Some(served) = &mount.served {
         let all = served.hit_bytes + served.fallthrough_bytes;

@@ -4,6 +4,7 @@ pub(crate) mod assemble;
 mod by_node;
 mod daemon;
 mod docker;
+mod from;
 mod guard;
 pub(crate) mod learn;
 mod mount;
@@ -45,7 +46,7 @@ pub struct Yolofs {
 
 #[derive(Debug, Subcommand)]
 enum YolofsCommand {
-    Mount(mount::MountArgs),
+    Mount(Box<mount::MountArgs>),
     Node(node::NodeArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),

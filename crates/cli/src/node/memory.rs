@@ -146,6 +146,7 @@ fn view_of(spec: &MountSpec) -> MountView {
             state: "serving".to_owned(),
             pid: 4242,
             boot: boot(&spec.boot),
+            nic: None,
             served: Some(ServedStatus {
                 requests: [("lookup".to_owned(), 7), ("read".to_owned(), 2)].into(),
                 ..ServedStatus::default()

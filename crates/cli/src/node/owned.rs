@@ -355,6 +355,7 @@ impl Owned {
             pid,
             boot: None,
             served: None,
+            nic: None,
         });
         // Below one name there is one mount to be seen at a place; others are told apart.
         status.id = if leaving { &self.key } else { &self.id }.clone();

@@ -87,6 +87,7 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
             pid: 0,
             boot: None,
             served: None,
+            nic: None,
         },
         restarts: 0,
         last_gap_ms: None,

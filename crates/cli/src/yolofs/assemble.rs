@@ -1,6 +1,5 @@
 //! Putting together what a mount serves: a source, its names, and a boot image if there is one.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -10,12 +9,14 @@ use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource
 use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
 
+use super::from::From;
 use super::mount::{BootChoice, ModeArg, MountArgs};
+use crate::nic::{Nic, NicName};
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
 
-/// The source of a mount with a boot image: what the image has not, the disk has.
-pub(super) type Cached = CachedSource<Arc<Attached>, Arc<Timed>>;
+/// The source of a mount with a boot image: what the image has not, the disk or the service has.
+pub(super) type Cached = CachedSource<Arc<Attached>, Arc<dyn BlockSource>>;
 /// The files of a source, within a deadline.
 pub(crate) type Timed = TimedSource<DirSource>;
 
@@ -23,8 +24,10 @@ pub(crate) type Timed = TimedSource<DirSource>;
 pub(super) struct Assembly {
     pub(super) fs: FileSystem,
     pub(super) tree: Arc<Tree>,
-    pub(super) boot: Option<(String, Arc<Attached>, Arc<Cached>)>,
-    pub(super) source: Arc<Timed>,
+    pub(super) boot: Option<Boot>,
+    /// The local disk, if the source is there.
+    pub(super) disk: Option<Arc<Timed>>,
+    pub(super) nic: Option<Arc<Nic>>,
     pub(super) recorder: Option<Arc<Recorder>>,
     pub(super) mode: Mode,
 }
@@ -32,8 +35,22 @@ pub(super) struct Assembly {
 pub(super) fn assemble(
     args: &MountArgs,
     store: &StoreArgs,
+    from: &From,
+) -> anyhow::Result<Assembly> {
+    match from {
+        From::Disk(root) => assemble_disk(args, store, root),
+        From::Nic(name) => assemble_nic(args, name),
+    }
+}
+
+fn assemble_disk(
+    args: &MountArgs,
+    store: &StoreArgs,
     root: &Arc<SourceRoot>,
 ) -> anyhow::Result<Assembly> {
+    if args.nic.nic_share {
+        bail!("--nic-share is for sources of the service (nic:NAME)");
+    }
     let unusable = if args.trust {
         Unusable::Fails
     } else {
@@ -71,20 +88,14 @@ pub(super) fn assemble(
         }
     };
     let timed = Arc::new(timed);
-    let boot = image.map(|(name, image)| {
-        let image = Arc::new(image.attach(&tree));
-        warn_stale(&name, &image);
-        let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&timed)));
-        (name, image, cached)
-    });
-    let source: Arc<dyn BlockSource> = match &boot {
-        Some((_, _, cached)) => Arc::clone(cached) as _,
+    let nic = Nic::beside(&args.nic, &tree)?.map(Arc::new);
+    let below: Arc<dyn BlockSource> = match nic.as_ref().and_then(|nic| nic.cache()) {
+        Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&timed))),
         None => Arc::clone(&timed) as _,
     };
+    let boot = image.map(|image| attach(image, &tree, &below));
     let mode = mode(args.mode, root);
-    let boot_files = boot.iter().flat_map(|(_, image, _)| &image.plan().extents);
-    let boot_files: HashSet<_> = boot_files.map(|extent| extent.file).collect();
-    let mut fs = FileSystem::new(names, source, Config { mode, boot_files })
+    let mut fs = file_system(names, below, mode, boot.as_ref())
         .with_sparse(Arc::clone(&timed) as _)
         .with_backing(Arc::clone(&timed) as _)
         .with_space(space_within(&timed, root));
@@ -101,10 +112,86 @@ pub(super) fn assemble(
         fs,
         tree,
         boot,
-        source: timed,
+        disk: Some(timed),
+        nic,
         recorder,
         mode,
     })
+}
+
+/// A source that is not on the disk: names and bytes come from the service.
+fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
+    if args.trust || args.revalidate.is_some() {
+        bail!("--trust and --revalidate are for local sources: an index does not change");
+    }
+    let nic = Arc::new(Nic::alone(&args.nic, name, args.source_deadline)?);
+    let source = nic.source().context("the service has no source")?;
+    let below = Arc::clone(source) as Arc<dyn BlockSource>;
+    let tree = Arc::clone(nic.index().tree());
+    let image = match &args.boot {
+        BootChoice::None => None,
+        BootChoice::Auto => nic.newest_boot(),
+        BootChoice::File(path) => {
+            let image = Image::open(path).context("opening the boot image")?;
+            Some((path.display().to_string(), Arc::new(image)))
+        }
+        BootChoice::Image(image) => bail!(
+            "the store knows no sources of a service: give boot image {image} as a file, or have \
+             the service's (--boot auto)"
+        ),
+    };
+    let boot = image.map(|image| attach(image, &tree, &below));
+    let mode = match args.mode {
+        Some(ModeArg::Disk) => Mode::Disk,
+        Some(ModeArg::Lower) | None => Mode::Lower,
+    };
+    let names = Arc::clone(&tree) as Arc<dyn Namespace>;
+    let mut fs = file_system(names, below, mode, boot.as_ref());
+    // Who starts from a boot image need not record: what is pushed ahead is not seen.
+    let share = args.nic.nic_share && boot.is_none();
+    let recorder = (args.record.is_some() || share)
+        .then(|| Arc::new(Recorder::new(tracer::Limits::default())));
+    if let Some(recorder) = &recorder {
+        fs = fs.with_observer(Arc::clone(recorder) as _);
+    }
+    Ok(Assembly {
+        fs,
+        tree,
+        boot,
+        disk: None,
+        nic: Some(nic),
+        recorder,
+        mode,
+    })
+}
+
+/// A boot image in use: what it is called, what it has, and the source with it.
+type Boot = (String, Arc<Attached>, Arc<Cached>);
+
+fn attach(
+    (name, image): (String, Arc<Image>),
+    tree: &Arc<Tree>,
+    below: &Arc<dyn BlockSource>,
+) -> Boot {
+    let image = Arc::new(image.attach(tree));
+    warn_stale(&name, &image);
+    let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(below)));
+    (name, image, cached)
+}
+
+fn file_system(
+    names: Arc<dyn Namespace>,
+    below: Arc<dyn BlockSource>,
+    mode: Mode,
+    boot: Option<&Boot>,
+) -> FileSystem {
+    let source = match boot {
+        Some((_, _, cached)) => Arc::clone(cached) as _,
+        None => below,
+    };
+    let boot_files = boot.iter().flat_map(|(_, image, _)| &image.plan().extents);
+    let boot_files = boot_files.map(|extent| extent.file).collect();
+    FileSystem::new(names, source, Config { mode, boot_files })
 }
 
 /// Returns how to serve a source.
@@ -126,6 +213,8 @@ pub(crate) const fn mode_name(mode: Mode) -> &'static str {
 pub(super) fn readahead(args: &MountArgs, has_boot_image: bool) -> Readahead {
     match args.readahead {
         Some(size) => Readahead::Kib(u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)),
+        // What is recorded to be shared is what was wanted, and not what lies beside it.
+        None if args.nic.nic_share && !has_boot_image => Readahead::Kib(0),
         None if has_boot_image && args.no_inject => Readahead::Kib(0),
         None => Readahead::Kernel,
     }

@@ -10,20 +10,21 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 use blocks::Tree;
 use bootimg::Attached;
-use localfs::SourceRoot;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use tracer::Recorder;
 use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
 use super::assemble::{Cached, Timed, assemble, mode_name, readahead};
+use super::from::From;
 use super::guard;
 use super::mount::MountArgs;
 use super::prewarmer::Prewarmer;
-use crate::confinement;
+use crate::confinement::{self, Network};
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{clear_by_force, kind_at, needs_root};
+use crate::nic::Nic;
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::store::StoreArgs;
@@ -43,19 +44,28 @@ struct Daemon {
     mode: Mode,
     mount: Arc<Mount>,
     boot: Option<Boot>,
-    source: Arc<Timed>,
+    disk: Option<Arc<Timed>>,
+    nic: Option<Arc<Nic>>,
     recorder: Option<Arc<Recorder>>,
     tree: Arc<Tree>,
     started: SystemTime,
 }
 
 /// The boot image in use.
-#[derive(Debug)]
 struct Boot {
     name: String,
     image: Arc<Attached>,
     source: Arc<Cached>,
     prewarmer: Arc<Prewarmer>,
+}
+
+impl std::fmt::Debug for Boot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Boot")
+            .field("name", &self.name)
+            .field("image", &self.image)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Mounts and serves until the mount is over; calls `serving` once, when it is served.
@@ -70,15 +80,16 @@ pub(super) fn serve(
     confinement::before_mounting(args.record.as_deref())?;
     let interrupt = Interrupt::install()?;
     // Opened before the mount covers it: a mount may lie over its own source.
-    let root = Arc::new(SourceRoot::open_within(&args.source, args.source_deadline)?);
+    let from = From::open(&args.source, args.source_deadline)?;
     clear_dead(run_dir, mountpoint, &run_dir.take_turn()?)?;
-    let assembly = assemble(args, store, &root)?;
+    let assembly = assemble(args, store, &from)?;
+    let shown = from.shown();
     let id = RunDir::id_of(mountpoint);
     // Looked at again: while we scanned, another daemon may have taken the place.
     let turn = run_dir.take_turn()?;
     clear_dead(run_dir, mountpoint, &turn)?;
     let listener = listen(&run_dir.socket(&id))?;
-    let mut options = MountOptions::new(mountpoint, root.path().to_string_lossy());
+    let mut options = MountOptions::new(mountpoint, shown.to_string_lossy());
     options.threads =
         std::num::NonZeroUsize::new(usize::from(args.threads)).context("a mount needs a thread")?;
     if args.suid_dev {
@@ -94,7 +105,7 @@ pub(super) fn serve(
     let record = MountRecord {
         pid: std::process::id(),
         pid_started: process_start(std::process::id())?,
-        source: root.path().to_path_buf(),
+        source: shown,
         mountpoint: mountpoint.to_path_buf(),
         boot_image: assembly
             .boot
@@ -120,7 +131,8 @@ pub(super) fn serve(
         mode: assembly.mode,
         mount,
         boot,
-        source: assembly.source,
+        disk: assembly.disk,
+        nic: assembly.nic,
         recorder: assembly.recorder,
         tree: assembly.tree,
         started: SystemTime::now(),
@@ -135,7 +147,10 @@ pub(super) fn serve(
     let served = daemon.run(args, listener, &interrupt, serving);
     daemon.leave();
     served?;
-    trace.map_or(Ok(()), |path| daemon.keep_trace(&path, &root))
+    match trace {
+        Some(path) => daemon.keep_trace(&path, &from),
+        None => daemon.share_boot(&from),
+    }
 }
 
 /// Descriptors that are asked for: some thousand for each of a few hundred layers. The system
@@ -201,7 +216,11 @@ impl Daemon {
         interrupt: &Interrupt,
         serving: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        confinement::once_mounted()?;
+        let network = match self.nic {
+            Some(_) => Network::Asked,
+            None => Network::None,
+        };
+        confinement::once_mounted(network)?;
         let (tell, happenings) = channel();
         self.watch_mount(tell.clone())?;
         self.watch_signals(interrupt, tell.clone())?;
@@ -379,20 +398,34 @@ impl Daemon {
                 &counters,
                 boot.map(|boot| boot.source.counts()),
                 boot_blocks,
-                self.source.timekeeping(),
+                self.disk
+                    .as_ref()
+                    .map(|disk| disk.timekeeping())
+                    .unwrap_or_default(),
                 boot.and_then(|boot| boot.source.first_miss())
                     .map(|miss| FirstMiss::of(&miss, &self.tree)),
             )),
+            nic: self.nic.as_ref().map(|nic| nic.status()),
         }
     }
 
+    /// Gives the service a boot image of what was recorded for it.
+    fn share_boot(&self, from: &From) -> anyhow::Result<()> {
+        let (Some(recorder), Some(nic)) = (&self.recorder, &self.nic) else {
+            return Ok(());
+        };
+        let trace = recorder.finish(from.trace_info(self.started), &self.tree);
+        let aside = self.run_dir.log(&self.record.id).with_extension("bimg");
+        nic.share(&trace, &self.tree, &aside)
+            .context("sharing the boot image")
+    }
+
     /// Writes what was recorded.
-    fn keep_trace(&self, path: &Path, root: &SourceRoot) -> anyhow::Result<()> {
+    fn keep_trace(&self, path: &Path, from: &From) -> anyhow::Result<()> {
         let Some(recorder) = &self.recorder else {
             return Ok(());
         };
-        let info = crate::source::trace_info(root, self.started);
-        let trace = recorder.finish(info, &self.tree);
+        let trace = recorder.finish(from.trace_info(self.started), &self.tree);
         crate::source::write_trace(&trace, path)
     }
 }

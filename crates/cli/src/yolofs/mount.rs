@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{by_node, daemon};
 use crate::exit::Outcome;
+use crate::nic::{NicArgs, NicName};
 use crate::node::client::CallError;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::size::Size;
@@ -32,7 +33,7 @@ const SOURCE_DEADLINE: Duration = Duration::from_secs(30);
 /// Returns when it is served. A second mount of the same source at the same place changes nothing.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct MountArgs {
-    /// A directory tree, or a disk image (raw or qcow2)
+    /// A directory tree, a disk image (raw or qcow2), or a source of a block service (nic:NAME)
     pub(super) source: PathBuf,
     /// An existing directory; it may be the source itself
     pub(super) mountpoint: PathBuf,
@@ -86,6 +87,8 @@ pub(super) struct MountArgs {
     /// Threads that answer requests
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(super) threads: u8,
+    #[command(flatten)]
+    pub(super) nic: NicArgs,
     /// Tell the parent on standard output when it is served
     #[arg(long, hide = true, env = NOTIFY_PARENT)]
     pub(super) notify_parent: bool,
@@ -178,7 +181,10 @@ pub(super) fn run(
         .find(&mountpoint)?
         .filter(|record| record.is_alive())
     {
-        let source = args.source.canonicalize().context("opening the source")?;
+        let source = match NicName::of_source(&args.source)? {
+            Some(name) => name.label().into(),
+            None => args.source.canonicalize().context("opening the source")?,
+        };
         if existing.source == source {
             return Ok(Outcome::Done);
         }
@@ -215,6 +221,8 @@ impl MountArgs {
             || self.record.is_some()
             || self.trust
             || self.revalidate.is_some()
+            || self.nic.nic.is_some()
+            || NicName::of_source(&self.source).is_ok_and(|name| name.is_some())
     }
 }
 

@@ -238,6 +238,7 @@ impl Served {
             boot: boot.as_ref().map(|boot| {
                 BootStatus::of(&boot.name, &boot.image, &counters, self.prewarm.state())
             }),
+            nic: None,
             served: Some(ServedStatus::of(
                 &counters,
                 Some(cached),

@@ -1,0 +1,51 @@
+//! What a mount shows, before it is opened any further.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use localfs::SourceRoot;
+use tracer::TraceInfo;
+
+use crate::nic::NicName;
+use crate::source::{timestamp, trace_info};
+
+/// Where the source of a mount is.
+#[derive(Debug)]
+pub(super) enum From {
+    /// On a disk of this machine.
+    Disk(Arc<SourceRoot>),
+    /// At a block service: `nic:NAME`.
+    Nic(NicName),
+}
+
+impl From {
+    /// # Errors
+    /// If it is no source, or does not answer within the deadline.
+    pub(super) fn open(source: &Path, deadline: Duration) -> anyhow::Result<Self> {
+        Ok(match NicName::of_source(source)? {
+            Some(name) => Self::Nic(name),
+            None => Self::Disk(Arc::new(SourceRoot::open_within(source, deadline)?)),
+        })
+    }
+
+    /// Returns what the mount table and `status` show.
+    pub(super) fn shown(&self) -> PathBuf {
+        match self {
+            Self::Disk(root) => root.path().to_path_buf(),
+            Self::Nic(name) => name.label().into(),
+        }
+    }
+
+    /// Returns what a trace says of the source.
+    pub(super) fn trace_info(&self, started: SystemTime) -> TraceInfo {
+        match self {
+            Self::Disk(root) => trace_info(root, started),
+            Self::Nic(name) => TraceInfo {
+                label: name.label().into_bytes(),
+                source: name.source_id(),
+                started: timestamp(started),
+            },
+        }
+    }
+}

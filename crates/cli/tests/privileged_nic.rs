@@ -1,0 +1,404 @@
+//! Mounts whose blocks come from a block service: every byte is compared, whatever happens to the
+//! service.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod block_line;
+mod lab;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use block_line::{Chunks, Line};
+use blocks::{BlockSource, ContentId, FileKey, SourceError};
+use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
+use lab::{Lab, busybox_root, fails, json, noise, ok, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A `nicfetch serve-blocks` of its own; killed when it is dropped.
+struct Nic {
+    process: Child,
+    address: String,
+}
+
+impl Nic {
+    /// Serves the lab's store on a unix socket, to everybody.
+    fn start(lab: &Lab) -> Self {
+        Self::at(
+            lab,
+            &format!("unix:{}", socket(lab).display()),
+            &["--blocks-open"],
+        )
+    }
+
+    fn at(lab: &Lab, address: &str, flags: &[&str]) -> Self {
+        let mut process = nicfetch(lab, "serve-blocks")
+            .args(["--blocks", address])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("blocks at ");
+        let address = address.unwrap_or_else(|| panic!("it says {line:?}"));
+        Self {
+            process,
+            address: address.to_owned(),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.process.id()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        // It may be stopped, or gone.
+        let _gone = self.process.kill();
+        let _reaped = self.process.wait();
+    }
+}
+
+fn socket(lab: &Lab) -> PathBuf {
+    lab.path("nic.sock")
+}
+
+fn nicfetch(lab: &Lab, verb: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+    command.arg(verb).arg("--store").arg(lab.path("nic"));
+    command.args(["--size", "1G"]);
+    command
+}
+
+/// Makes a root with small files and one of several chunks, and imports it as `root`.
+fn imported(lab: &Lab) -> PathBuf {
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    fs::write(root.join("large"), noise(99, 700_001)).unwrap();
+    let sparse = fs::File::create(root.join("sparse")).unwrap();
+    sparse.write_all_at(b"end", 1_000_000).unwrap();
+    let import = json(
+        nicfetch(lab, "import")
+            .args(["--json", "--name", "root"])
+            .arg(&root),
+    );
+    assert!(import["chunks"].as_u64().unwrap() > 30, "{import}");
+    root
+}
+
+/// Mounts the source `root` of the service, which is on no disk.
+fn mounted(lab: &Lab, address: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let flags: Vec<_> = ["--nic", address].iter().chain(flags).copied().collect();
+    lab.mount(Path::new("nic:root"), name, &flags)
+}
+
+/// Compares all files of two trees, through the file systems that show them.
+fn same(root: &Path, mounted: &Path) {
+    ok(Command::new("diff")
+        .arg("-r")
+        .arg("--no-dereference")
+        .args([root, mounted]));
+}
+
+fn count(status: &Value, what: &str) -> u64 {
+    let number = status["nic"][what].as_u64();
+    number.unwrap_or_else(|| panic!("no {what}: {status}"))
+}
+
+#[test]
+fn privileged_a_source_that_is_on_no_disk_is_served_whole() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let nic = Nic::start(&lab);
+    let mountpoint = mounted(&lab, &nic.address, "mnt", &[]);
+    same(&root, &mountpoint);
+    let status = lab.status(&mountpoint);
+    assert!(count(&status, "chunks") > 30, "{status}");
+    assert_eq!(
+        (count(&status, "lies"), count(&status, "failed_reads")),
+        (0, 0),
+        "{status}"
+    );
+    let program = mountpoint.join("bin/busybox");
+    assert_eq!(ok(Command::new(program).args(["echo", "runs"])), "runs\n");
+    lab.umount(&mountpoint);
+}
+
+/// Frozen, and back: the origin answers meanwhile, and then the service again.
+#[test]
+fn privileged_a_service_that_freezes_or_dies_costs_no_read() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let nic = Nic::at(&lab, "127.0.0.1:0", &["--blocks-open"]);
+    let address = nic.address.clone();
+    let by_name = address.replace("127.0.0.1", "localhost");
+    let origin = root.to_str().unwrap().to_owned();
+    let mountpoint = mounted(&lab, &by_name, "mnt", &["--origin", &origin]);
+    let read = |n: u32| part(&mountpoint, n);
+    read(0);
+    nic.signal(Signal::SIGSTOP);
+    (1..6).for_each(read);
+    let frozen = lab.status(&mountpoint);
+    assert!(count(&frozen, "origin_chunks") >= 5, "{frozen}");
+    assert!(count(&frozen, "late") >= 1, "{frozen}");
+    nic.signal(Signal::SIGCONT);
+    until("the service is asked again", || {
+        lab.status(&mountpoint)["nic"]["connected"] == true
+    });
+    let before = count(&lab.status(&mountpoint), "chunks");
+    (6..9).for_each(read);
+    until("it answers again", || {
+        let path = mountpoint.join("bin/busybox");
+        let _read = fs::read(path).unwrap();
+        count(&lab.status(&mountpoint), "chunks") > before
+    });
+    nic.kill();
+    (9..14).for_each(read);
+    let _again = Nic::at(&lab, &address, &["--blocks-open"]);
+    until("the client has found the new one", || {
+        lab.status(&mountpoint)["nic"]["connected"] == true
+    });
+    same(&root, &mountpoint);
+    assert_eq!(count(&lab.status(&mountpoint), "failed_reads"), 0);
+}
+
+fn part(mountpoint: &Path, n: u32) {
+    let path = mountpoint.join(format!("usr/lib/part{n:02}"));
+    assert!(fs::read(path).unwrap() == noise(n, 30_000), "part {n}");
+}
+
+#[test]
+fn privileged_a_service_that_lies_is_found_out() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let _nic = Nic::start(&lab);
+    let line = Line::start(lab.path("line.sock"), socket(&lab));
+    line.treat(Chunks::Wrong);
+    let origin = root.to_str().unwrap().to_owned();
+    let with_origin = mounted(&lab, &line.address(), "mnt", &["--origin", &origin]);
+    same(&root, &with_origin);
+    let status = lab.status(&with_origin);
+    assert!(count(&status, "lies") > 30, "{status}");
+    assert!(count(&status, "origin_chunks") > 30, "{status}");
+    assert_eq!(
+        (count(&status, "chunks"), count(&status, "failed_reads")),
+        (0, 0),
+        "{status}"
+    );
+    // With nobody else to ask, a reader waits for the truth.
+    let alone = mounted(&lab, &line.address(), "alone", &[]);
+    let reader = {
+        let alone = alone.clone();
+        std::thread::spawn(move || part(&alone, 3))
+    };
+    until("it was found out", || {
+        count(&lab.status(&alone), "lies") >= 2
+    });
+    line.treat(Chunks::AsTheyAre);
+    reader.join().unwrap();
+    same(&root, &alone);
+    assert_eq!(count(&lab.status(&alone), "failed_reads"), 0);
+}
+
+#[test]
+fn privileged_a_service_that_is_slow_costs_no_read() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let _nic = Nic::start(&lab);
+    let line = Line::start(lab.path("line.sock"), socket(&lab));
+    let origin = root.to_str().unwrap().to_owned();
+    let mountpoint = mounted(&lab, &line.address(), "mnt", &["--origin", &origin]);
+    // Later than a read waits before it is asked for on the other connection, too.
+    line.treat(Chunks::Late(Duration::from_millis(150)));
+    (0..3).for_each(|n| part(&mountpoint, n));
+    let status = lab.status(&mountpoint);
+    assert!(count(&status, "hedged") >= 1, "{status}");
+    // And later than it waits at all.
+    line.treat(Chunks::Late(Duration::from_secs(2)));
+    (3..6).for_each(|n| part(&mountpoint, n));
+    let status = lab.status(&mountpoint);
+    assert!(count(&status, "late") >= 1, "{status}");
+    assert!(count(&status, "origin_chunks") >= 1, "{status}");
+    line.treat(Chunks::AsTheyAre);
+    same(&root, &mountpoint);
+    assert_eq!(count(&lab.status(&mountpoint), "failed_reads"), 0);
+}
+
+#[test]
+fn privileged_a_filled_cache_needs_nobody() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let nic = Nic::start(&lab);
+    let address = nic.address.clone();
+    let cache = lab.path("cache").to_str().unwrap().to_owned();
+    let flags = ["--nic-cache", &cache, "--nic-cache-size", "256M"];
+    let mountpoint = mounted(&lab, &nic.address, "mnt", &flags);
+    until("all of it is here", || {
+        lab.status(&mountpoint)["nic"]["filled"] == true
+    });
+    nic.kill();
+    same(&root, &mountpoint);
+    lab.umount(&mountpoint);
+    // And a mount that begins while there is no service.
+    let flags = [
+        "--nic",
+        &address,
+        "--nic-cache",
+        &cache,
+        "--nic-cache-size",
+        "256M",
+    ];
+    let again = lab.mount(Path::new("nic:root"), "again", &flags);
+    same(&root, &again);
+    let status = lab.status(&again);
+    assert_eq!(
+        (count(&status, "chunks"), count(&status, "failed_reads")),
+        (0, 0),
+        "{status}"
+    );
+}
+
+#[test]
+fn privileged_beside_a_local_source_the_disk_is_not_read() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let nic = Nic::start(&lab);
+    let address = nic.address.clone();
+    let flags = ["--nic", &address, "--nic-source", "root"];
+    let mountpoint = lab.mount(&root, "mnt", &flags);
+    // A file that is another by now is read from the disk.
+    same(&root, &mountpoint);
+    let status = lab.status(&mountpoint);
+    assert!(count(&status, "chunks") > 30, "{status}");
+    nic.kill();
+    lab.umount(&mountpoint);
+    let mountpoint = lab.mount(&root, "again", &flags);
+    same(&root, &mountpoint);
+    assert!(lab.status(&mountpoint)["nic"].is_null(), "it does without");
+}
+
+#[test]
+fn privileged_the_second_machine_starts_from_what_the_first_one_recorded() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let nic = Nic::start(&lab);
+    let read = |mountpoint: &Path| [3, 7].into_iter().for_each(|n| part(mountpoint, n));
+    let first = mounted(&lab, &nic.address, "first", &["--nic-share"]);
+    read(&first);
+    assert!(lab.status(&first)["boot"].is_null());
+    lab.umount(&first);
+    let second = lab.make_dir("second");
+    let flags = ["--nic", &nic.address, "--wait-prewarm"];
+    until("the boot image is at the service", || {
+        ok(lab
+            .yolofs()
+            .arg("mount")
+            .arg("nic:root")
+            .arg(&second)
+            .args(flags));
+        let has = !lab.status(&second)["boot"].is_null();
+        if !has {
+            lab.umount(&second);
+        }
+        has
+    });
+    let before = lab.requests(&second, "read");
+    read(&second);
+    let status = lab.status(&second);
+    assert_eq!(
+        lab.requests(&second, "read"),
+        before,
+        "all was pushed: {status}"
+    );
+    assert!(
+        status["boot"]["injected_pages"].as_u64().unwrap() >= 16,
+        "{status}"
+    );
+    lab.umount(&second);
+    forge(&lab);
+    let third = mounted(&lab, &nic.address, "third", &["--wait-prewarm"]);
+    assert!(lab.status(&third)["boot"].is_null(), "it is not the source");
+    same(&root, &third);
+}
+
+/// Puts a boot image beside that of the service which is its like, and has other content.
+fn forge(lab: &Lab) {
+    struct Liar;
+    impl BlockSource for Liar {
+        fn read_at(&self, file: &FileKey, at: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+            let left = usize::try_from(file.version.size - at).unwrap();
+            let len = left.min(buf.len());
+            buf[..len].fill(0x66);
+            Ok(len)
+        }
+    }
+    let only = |dir: &Path| fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    let honest = only(&only(&lab.path("nic/sources/boots")));
+    let image = Image::open(&honest).unwrap();
+    let request = WriteRequest {
+        tree: image.tree(),
+        info: &image.info().source,
+        plan: image.plan(),
+        blocks: &Liar,
+        variant: Variant::Packed,
+    };
+    let forged = lab.path("forged");
+    let written = write_image(&forged, &request, &mut unwatched).unwrap();
+    assert!(written.blocks >= 16 && written.dropped.is_empty());
+    let id = ContentId::of(&fs::read(&forged).unwrap());
+    let name = honest.file_name().unwrap().to_str().unwrap();
+    let number = u64::from_str_radix(name.split_once('-').unwrap().0, 16).unwrap();
+    let newest = honest.with_file_name(format!("{:x}-{id}", number + 1));
+    fs::rename(forged, newest).unwrap();
+}
+
+#[test]
+fn privileged_who_has_not_the_key_gets_nothing() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let key = |n: u8| format!("{n:02x}").repeat(32);
+    let list = lab.path("access");
+    fs::write(
+        &list,
+        format!("vm1 {} root\nvm2 {} other\n", key(1), key(2)),
+    )
+    .unwrap();
+    let nic = Nic::at(
+        &lab,
+        "127.0.0.1:0",
+        &["--blocks-access", list.to_str().unwrap()],
+    );
+    let mount = |name: &str, n: u8, mountpoint: &Path| {
+        let file = lab.path(&format!("key{n}"));
+        fs::write(&file, key(n)).unwrap();
+        let mut command = lab.yolofs();
+        command.arg("mount").arg("nic:root").arg(mountpoint);
+        command
+            .args(["--nic", &nic.address, "--nic-name", name, "--nic-key"])
+            .arg(file);
+        command
+    };
+    let mountpoint = lab.make_dir("mnt");
+    let why = fails(1, &mut mount("vm1", 2, &mountpoint));
+    assert!(why.contains("cannot be reached"), "{why}");
+    let why = fails(1, &mut mount("vm2", 2, &mountpoint));
+    assert!(why.contains("no such source"), "{why}");
+    ok(&mut mount("vm1", 1, &mountpoint));
+    same(&root, &mountpoint);
+}
