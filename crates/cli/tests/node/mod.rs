@@ -21,6 +21,12 @@ use crate::lab::{Lab, busybox_root, json, noise, ok, output, until};
 /// What an image of a test is called.
 pub(crate) const IMAGE: &str = "test.local/small:1";
 
+/// Its defaults are the machine's directories.
+const WITHOUT_CRI: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri"]"#;
+
+/// Where containers are: those of `ctr`, and those of pods.
+const NAMESPACES: [&str; 2] = ["default", "k8s.io"];
+
 /// crun 1.8 refuses a machine that has both versions of cgroups, so it is not shown the second.
 const CRUN: &str = r#"#!/bin/sh
 exec unshare -m --propagation slave sh -c 'umount -l /sys/fs/cgroup/unified 2>/dev/null
@@ -31,6 +37,7 @@ exec crun --cgroup-manager=disabled "$@"' crun "$@"
 pub(crate) struct Node<'a> {
     lab: &'a Lab,
     dir: PathBuf,
+    root: PathBuf,
     flags: Vec<String>,
     snapshotter: Option<Child>,
     /// Those that were asked to end and still serve someone.
@@ -40,12 +47,18 @@ pub(crate) struct Node<'a> {
 
 impl<'a> Node<'a> {
     pub(crate) fn start(lab: &'a Lab, flags: &[&str]) -> Self {
+        Self::start_with(lab, flags, "root", WITHOUT_CRI)
+    }
+
+    /// Starts both, with the snapshotter's root at `root` in the node's directory, and with more
+    /// lines in containerd's configuration.
+    pub(crate) fn start_with(lab: &'a Lab, flags: &[&str], root: &str, more: &str) -> Self {
         let dir = lab.make_dir("node");
         let config = format!(
             r#"version = 2
 root = "{0}/containerd"
 state = "{0}/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
+{more}
 [grpc]
 address = "{0}/containerd.sock"
 [proxy_plugins.yolofs]
@@ -57,6 +70,7 @@ address = "{0}/yolofs.sock"
         fs::write(dir.join("config.toml"), config).unwrap();
         let mut node = Self {
             lab,
+            root: dir.join(root),
             dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             snapshotter: None,
@@ -98,7 +112,7 @@ address = "{0}/yolofs.sock"
     }
 
     pub(crate) fn root(&self) -> PathBuf {
-        self.dir.join("root")
+        self.root.clone()
     }
 
     fn log(&self, name: &str) -> (Stdio, Stdio) {
@@ -138,9 +152,14 @@ address = "{0}/yolofs.sock"
             UnixStream::connect(&socket).is_ok()
         });
         self.snapshotter = Some(child);
-        // containerd waits longer and longer between two attempts to connect.
+        // containerd waits longer and longer between two attempts to connect, and does not ask the
+        // snapshotter for a namespace that has no snapshots.
+        let lists = |namespace: &&str| {
+            let list = ["--namespace", namespace, "snapshots", "ls"];
+            self.try_ctr(&list).status.success()
+        };
         until("containerd to find the snapshotter", || {
-            self.containerd.is_none() || self.try_ctr(&["snapshots", "ls"]).status.success()
+            self.containerd.is_none() || NAMESPACES.iter().all(lists)
         });
     }
 
@@ -288,11 +307,17 @@ address = "{0}/yolofs.sock"
 
 impl Drop for Node<'_> {
     fn drop(&mut self) {
-        let ids = self.client().args(["containers", "ls", "-q"]).output();
-        let ids = ids.map(|ids| String::from_utf8_lossy(&ids.stdout).into_owned());
-        for id in ids.unwrap_or_default().split_whitespace() {
-            let _gone = self.client().args(["tasks", "rm", "-f", id]).output();
-            let _gone = self.client().args(["containers", "rm", id]).output();
+        for namespace in NAMESPACES {
+            let ctr = |args: &[&str]| {
+                let args = [&["--namespace", namespace], args].concat();
+                self.client().args(args).output()
+            };
+            let ids = ctr(&["containers", "ls", "-q"]);
+            let ids = ids.map(|ids| String::from_utf8_lossy(&ids.stdout).into_owned());
+            for id in ids.unwrap_or_default().split_whitespace() {
+                let _gone = ctr(&["tasks", "rm", "-f", id]);
+                let _gone = ctr(&["containers", "rm", id]);
+            }
         }
         let running = [self.containerd.take(), self.snapshotter.take()];
         for mut child in running.into_iter().flatten().chain(self.former.drain(..)) {
@@ -317,34 +342,35 @@ pub(crate) fn archive(lab: &Lab, bytes: usize) -> PathBuf {
     let top = lab.make_dir("image/top/srv");
     fs::write(top.join("greeting"), "hello\n").unwrap();
     fs::write(top.join("noise"), noise(7, bytes)).unwrap();
-    let layers = ["base", "top"].map(|name| {
-        let tar = format!("{name}.tar");
-        let root = dir.join(name);
+    pack(&dir, IMAGE, &["/bin/sh"], &["base", "top"])
+}
+
+/// Makes what `docker save` would of an image whose layers are directories in `dir`.
+pub(crate) fn pack(dir: &Path, image: &str, command: &[&str], layers: &[&str]) -> PathBuf {
+    let tars: Vec<_> = layers.iter().map(|name| format!("{name}.tar")).collect();
+    for (name, tar) in layers.iter().zip(&tars) {
         ok(Command::new("tar")
-            .current_dir(&dir)
-            .args(["-cf", &tar, "-C"])
-            .arg(root)
-            .arg("."));
-        (digest(&dir.join(&tar)), tar)
-    });
+            .current_dir(dir)
+            .args(["-cf", tar, "-C", name, "."]));
+    }
+    let digests: Vec<_> = tars.iter().map(|tar| digest(&dir.join(tar))).collect();
     let config = serde_json::json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
-        "rootfs": {"type": "layers", "diff_ids": layers.each_ref().map(|(digest, _)| digest)},
+        "config": {"Env": ["PATH=/bin"], "Cmd": command},
+        "rootfs": {"type": "layers", "diff_ids": digests},
     });
     let manifest = serde_json::json!([{
         "Config": "config.json",
-        "RepoTags": [IMAGE],
-        "Layers": layers.each_ref().map(|(_, tar)| tar),
+        "RepoTags": [image],
+        "Layers": tars,
     }]);
     fs::write(dir.join("config.json"), config.to_string()).unwrap();
     fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
-    let names = ["config.json", "manifest.json", "base.tar", "top.tar"];
     ok(Command::new("tar")
-        .current_dir(&dir)
-        .args(["-cf", "image.tar"])
-        .args(names));
+        .current_dir(dir)
+        .args(["-cf", "image.tar", "config.json", "manifest.json"])
+        .args(&tars));
     dir.join("image.tar")
 }
 

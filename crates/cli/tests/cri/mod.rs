@@ -1,0 +1,238 @@
+//! What a kubelet asks of a containerd, by way of the CRI.
+
+pub(crate) mod api;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use containerd_client::tonic::client::Grpc;
+use containerd_client::tonic::codegen::http::uri::PathAndQuery;
+use containerd_client::tonic::transport::Channel;
+use containerd_client::tonic::{Request, Status};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tonic_prost::ProstCodec;
+
+use crate::lab::{Lab, ok};
+use crate::node::{Node, pack};
+use crate::registries::{Kind, Registry};
+use api::{
+    Call, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, CreateContainer,
+    ExecSync, ImageSpec, LinuxConfig, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox, SecurityContext,
+    StartContainer, StopPodSandbox,
+};
+
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A registry with an image, and with the one whose container holds a pod's namespaces.
+pub(crate) struct Images {
+    registry: Registry,
+}
+
+impl Images {
+    /// Puts what `docker save` wrote into a registry of its own.
+    pub(crate) fn new(lab: &Lab, archive: &Path) -> Self {
+        let dir = lab.make_dir("pause");
+        let root = lab.make_dir("pause/root");
+        fs::copy("/bin/busybox", root.join("sleep")).unwrap();
+        let pause = pack(&dir, "pause:1", &["/sleep", "1000000"], &["root"]);
+        let images = Self {
+            registry: Registry::start(Kind::Docker),
+        };
+        for (archive, image) in [(archive, images.app()), (&pause, images.pause())] {
+            ok(Command::new("skopeo")
+                .args(["copy", "--quiet", "--dest-tls-verify=false"])
+                .arg(format!("docker-archive:{}", archive.display()))
+                .arg(format!("docker://{image}")));
+        }
+        images
+    }
+
+    pub(crate) fn app(&self) -> String {
+        format!("{}/small:1", self.registry.host())
+    }
+
+    pub(crate) fn pause(&self) -> String {
+        format!("{}/pause:1", self.registry.host())
+    }
+
+    /// Returns what containerd's configuration needs for pods: the part that `packaging` has, and
+    /// what keeps it away from the machine's directories. Who runs the tests may have no right to
+    /// give a process a lower OOM score, as containerd does unless told otherwise.
+    pub(crate) fn config(&self, lab: &Lab) -> String {
+        format!(
+            r#"[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{pause}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "yolofs"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{cni}"
+conf_dir = "{cni}"
+"#,
+            pause = self.pause(),
+            cni = lab.make_dir("cni").display()
+        )
+    }
+}
+
+pub(crate) type Annotations = HashMap<String, String>;
+
+/// A client of a containerd's CRI.
+pub(crate) struct Cri {
+    runtime: Runtime,
+    channel: Channel,
+}
+
+impl Cri {
+    pub(crate) fn of(node: &Node) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let connecting = containerd_client::connect(node.containerd_socket());
+        let channel = runtime.block_on(connecting).unwrap();
+        Self { runtime, channel }
+    }
+
+    /// Asks, and waits for the reply.
+    pub(crate) fn call<C: Call>(&self, request: C) -> C::Reply {
+        let said = format!("{} {request:?}", C::METHOD);
+        let mut grpc = Grpc::new(self.channel.clone());
+        let asking = async {
+            let ready = grpc.ready().await;
+            ready.map_err(|error| Status::unavailable(error.to_string()))?;
+            let method = PathAndQuery::from_static(C::METHOD);
+            let codec = ProstCodec::default();
+            grpc.unary(Request::new(request), method, codec).await
+        };
+        let reply = self
+            .runtime
+            .block_on(async { timeout(PATIENCE, asking).await });
+        let reply = reply.unwrap_or_else(|_| panic!("no reply to {said}"));
+        reply
+            .unwrap_or_else(|error| panic!("{said}: {error}"))
+            .into_inner()
+    }
+
+    pub(crate) fn pull(&self, image: &str) {
+        let image = Some(spec(image));
+        let reply = self.call(PullImage { image });
+        assert!(reply.image_ref.starts_with("sha256:"), "{reply:?}");
+    }
+
+    pub(crate) fn remove_image(&self, image: &str) {
+        let image = Some(spec(image));
+        self.call(RemoveImage { image });
+    }
+
+    /// Runs a pod of one container, which waits.
+    pub(crate) fn pod(&self, name: &str, image: &str) -> Pod<'_> {
+        self.annotated_pod(name, image, &HashMap::new(), &HashMap::new())
+    }
+
+    /// The same, with annotations of the pod and of the container.
+    pub(crate) fn annotated_pod(
+        &self,
+        name: &str,
+        image: &str,
+        of_pod: &Annotations,
+        of_container: &Annotations,
+    ) -> Pod<'_> {
+        // In the machine's network: there is no plugin that would make one.
+        let namespace_options = Some(NamespaceOption {
+            network: NamespaceMode::Node.into(),
+        });
+        let security_context = Some(SecurityContext { namespace_options });
+        let config = PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: name.to_owned(),
+                uid: name.to_owned(),
+                namespace: "tests".to_owned(),
+            }),
+            annotations: of_pod.clone(),
+            linux: Some(LinuxConfig { security_context }),
+        };
+        let sandbox = self.call(RunPodSandbox {
+            config: Some(config.clone()),
+        });
+        let container = self.call(CreateContainer {
+            pod_sandbox_id: sandbox.id.clone(),
+            config: Some(ContainerConfig {
+                metadata: Some(ContainerMetadata {
+                    name: "main".to_owned(),
+                }),
+                image: Some(spec(image)),
+                command: ["/bin/sleep", "1000000"].map(str::to_owned).to_vec(),
+                annotations: of_container.clone(),
+            }),
+            sandbox_config: Some(config),
+        });
+        let pod = Pod {
+            cri: self,
+            sandbox: sandbox.id,
+            container: container.id,
+        };
+        self.call(StartContainer {
+            container_id: pod.container.clone(),
+        });
+        assert_eq!(pod.state(), ContainerState::Running);
+        pod
+    }
+}
+
+fn spec(image: &str) -> ImageSpec {
+    let image = image.to_owned();
+    ImageSpec { image }
+}
+
+/// A sandbox and its container.
+pub(crate) struct Pod<'a> {
+    cri: &'a Cri,
+    sandbox: String,
+    pub(crate) container: String,
+}
+
+impl Pod<'_> {
+    pub(crate) fn state(&self) -> ContainerState {
+        let container_id = self.container.clone();
+        let reply = self.cri.call(ContainerStatus { container_id });
+        reply.status.unwrap().state()
+    }
+
+    /// Returns the lower directories of the container's root.
+    pub(crate) fn lowers(&self) -> String {
+        let mounts = self.exec("cat /proc/mounts");
+        let root = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(1) == Some("/"));
+        let options = root.unwrap().split(' ').nth(3).unwrap().split(',');
+        let mut lowers = options.filter_map(|option| option.strip_prefix("lowerdir="));
+        lowers.next().unwrap().to_owned()
+    }
+
+    /// Runs a shell in the container and returns what it said.
+    pub(crate) fn exec(&self, script: &str) -> String {
+        let reply = self.cri.call(ExecSync {
+            container_id: self.container.clone(),
+            cmd: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            timeout: 30,
+        });
+        let [out, err] = [&reply.stdout, &reply.stderr].map(|said| String::from_utf8_lossy(said));
+        assert_eq!(reply.exit_code, 0, "{script}: {out}{err}");
+        out.trim_end().to_owned()
+    }
+
+    pub(crate) fn remove(self) {
+        let id = || self.sandbox.clone();
+        self.cri.call(StopPodSandbox {
+            pod_sandbox_id: id(),
+        });
+        assert_eq!(self.state(), ContainerState::Exited);
+        self.cri.call(RemovePodSandbox {
+            pod_sandbox_id: id(),
+        });
+    }
+}
