@@ -206,6 +206,12 @@ impl Store {
         Ok(image)
     }
 
+    /// Notes that an image is used now, as [`open_image`](Self::open_image) does: for who serves
+    /// from it and may not write.
+    pub fn note_use(&self, id: &ImageId) {
+        self.places.touch(id);
+    }
+
     /// Opens an image as [`open_image`](Self::open_image) does, and notes nothing: to look at an
     /// image is no reason to keep it.
     ///

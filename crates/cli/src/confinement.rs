@@ -6,18 +6,41 @@
 //!   read which is for the kernel to say, by the attributes.
 //! - `CAP_FOWNER`: to read other owners' files without leaving a time of access on them.
 //! - `CAP_SYS_ADMIN`: to see `trusted.` attributes, without which an overlay's whiteouts and opaque
-//!   directories are none; and in the standalone daemon to unmount. Whatever else it would allow
-//!   takes system calls that are not in the list.
+//!   directories are none, and to pass files through. Whatever else it would allow takes system
+//!   calls that are not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use confine::{Capability, Confinement, Files, Identity, Reads, Set, Unlisted};
+use confine::{Capability, Confinement, Files, Identity, Programs, Reads, Set, Unlisted};
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in
 /// the list is the end of the process instead of an error: for tests and for looking for faults.
 const HOW: &str = "YOLOFS_CONFINE";
+
+/// What it takes to copy what a container has written to another place, as it is: the snapshotter
+/// does, when the fast place for it is full.
+const COPYING: [Capability; 4] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_FSETID,
+    Capability::CAP_MKNOD,
+    Capability::CAP_SETFCAP,
+];
+
+/// Who mounts layers for an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Docker's guardian, which starts a worker, and that.
+    Docker,
+    /// containerd's snapshotter.
+    Snapshotter,
+}
+
+/// What the kernel's requests come from.
+const FUSE: &str = "/dev/fuse";
+/// Where is said how far the kernel reads ahead in a mount.
+const READAHEAD: &str = "/sys/devices/virtual/bdi";
 
 const SERVING: [Capability; 4] = [
     Capability::CAP_DAC_READ_SEARCH,
@@ -49,21 +72,36 @@ pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
     confinement.apply().context("confining the worker")
 }
 
-/// Takes the capabilities from a daemon that will mount and unmount by itself, and which writes
-/// its trace to `trace`. To be called before it starts a thread.
+/// Takes from a daemon, before it reads anything that came from elsewhere, the capabilities and the
+/// files that it does not need: it writes and makes nothing but what is beneath `run_dir` and in the
+/// directory of `trace`. It can mount and unmount no more; a helper does that. One that asks somebody
+/// on the network, and keeps what comes, is left its files. To be called before it starts a thread.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn before_mounting(trace: Option<&Path>) -> anyhow::Result<()> {
-    if asked()?.is_none() {
+pub(crate) fn before_mounting(
+    run_dir: &Path,
+    trace: Option<&Path>,
+    network: Network,
+) -> anyhow::Result<()> {
+    if is_off()? {
         return Ok(());
     }
     let mut keep = SERVING.to_vec();
-    if trace.is_some() {
+    let mut writes = vec![run_dir.to_owned(), FUSE.into(), READAHEAD.into()];
+    if let Some(trace) = trace {
         // Wherever the user wants it.
         keep.push(Capability::CAP_DAC_OVERRIDE);
+        writes.extend(trace.parent().map(Path::to_owned));
     }
-    confine::capabilities::keep_only(&keep).context("giving up capabilities")
+    confine::capabilities::keep_only(&keep).context("giving up capabilities")?;
+    if network == Network::Asked {
+        return Ok(());
+    }
+    let reads = Reads::All;
+    Files { reads, writes }
+        .confine()
+        .context("confining the daemon to its files")
 }
 
 /// Whether a daemon asks somebody on the network.
@@ -76,7 +114,7 @@ pub(crate) enum Network {
 }
 
 /// Takes from a daemon, with all its threads, the system calls that it does not need once it has
-/// mounted. Landlock cannot be had with it: that would keep the daemon from unmounting.
+/// mounted.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -86,9 +124,68 @@ pub(crate) fn once_mounted(network: Network) -> anyhow::Result<()> {
     };
     let set = match network {
         Network::Asked => Set::ServeAndConnect,
-        Network::None => Set::ServeAndUnmount,
+        Network::None => Set::Serve,
     };
     confine::calls::allow_only(set, unlisted).context("confining the daemon")
+}
+
+/// Confines the process that mounts, unmounts and guards for a daemon.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn mounter() -> anyhow::Result<()> {
+    let Some(unlisted) = asked()? else {
+        return Ok(());
+    };
+    // To get to the place, whoever may.
+    let keep = [Capability::CAP_SYS_ADMIN, Capability::CAP_DAC_READ_SEARCH];
+    confine::capabilities::keep_only(&keep)
+        .and_then(|()| confine::calls::allow_only(Set::Mount, unlisted))
+        .context("confining the process that mounts and unmounts")
+}
+
+/// Takes from a service that mounts the layers of an engine the capabilities that it does not need,
+/// with all that it starts, and has it killed over what only an intruder does. It mounts, so Landlock
+/// cannot be had with it. To be called before it starts a thread.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn engine(service: Service) -> anyhow::Result<()> {
+    if is_off()? {
+        return Ok(());
+    }
+    let mut keep = SERVING.to_vec();
+    // To write into a store that belongs to somebody else, and files below directories that do.
+    keep.push(Capability::CAP_DAC_OVERRIDE);
+    let programs = match service {
+        Service::Docker => Programs::Executed,
+        Service::Snapshotter => {
+            keep.extend(COPYING);
+            Programs::Never
+        }
+    };
+    confine::capabilities::keep_only(&keep)
+        .and_then(|()| confine::calls::deny_intrusion(programs))
+        .context("confining the service")
+}
+
+/// Has a process that was started by a confined one killed should it execute a program itself.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn execute_nothing() -> anyhow::Result<()> {
+    if is_off()? {
+        return Ok(());
+    }
+    confine::calls::deny_intrusion(Programs::Never).context("confining the service")
+}
+
+/// Returns whether nothing is to be confined.
+///
+/// # Errors
+/// If the variable is none of the words.
+fn is_off() -> anyhow::Result<bool> {
+    Ok(asked()?.is_none())
 }
 
 /// How strictly to confine, or `None` if not at all.

@@ -5,9 +5,9 @@ mod by_node;
 mod daemon;
 mod docker;
 mod from;
-mod guard;
 pub(crate) mod learn;
 mod mount;
+mod mounter;
 mod node;
 mod prewarmer;
 mod snapshotter;
@@ -59,7 +59,7 @@ enum YolofsCommand {
     #[command(hide = true)]
     Worker(WorkerArgs),
     #[command(hide = true)]
-    Guard(guard::GuardArgs),
+    Mounter(mounter::MounterArgs),
 }
 
 /// Parses the command line, does what it says, and returns the exit code.
@@ -83,7 +83,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         }
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
-        YolofsCommand::Guard(guard::GuardArgs {}) => guard::run(),
+        YolofsCommand::Mounter(command) => mounter::run(command),
         YolofsCommand::Learn(command) => learn::run(command, &args.store),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }

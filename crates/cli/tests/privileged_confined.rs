@@ -7,8 +7,9 @@
 mod lab;
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use lab::{Lab, busybox_root, noise, ok, until};
 
@@ -55,13 +56,15 @@ impl<'a> Confined<'a> {
         assert_eq!(status["state"], "serving", "{status}");
         assert_eq!(status["pid"].to_string(), self.pid);
         self.lab.umount(&self.mountpoint);
-        until("the daemon's end", || {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
-            let stat = stat.unwrap_or_default();
-            let state = stat.rsplit_once(") ").map(|(_, state)| state);
-            state.is_none_or(|state| state.starts_with('Z'))
-        });
+        until("the daemon's end", || has_ended(&self.pid));
     }
+}
+
+/// Whether a process has ended, reaped or not.
+fn has_ended(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, state)| state);
+    state.is_none_or(|state| state.starts_with('Z'))
 }
 
 /// Compares two trees by all that programs see of their files.
@@ -170,4 +173,113 @@ fn privileged_a_confined_daemon_writes_its_trace() {
     assert_same(&root, &mount.mountpoint);
     mount.leave();
     assert!(fs::metadata(trace).unwrap().len() > 0);
+}
+
+/// The processes that a process has started.
+fn children(pid: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let listed = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")));
+    let listed: String = listed.map(Result::unwrap_or_default).collect();
+    listed.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn privileged_a_daemon_is_confined_to_its_files_and_another_process_unmounts_for_it() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let mountpoint = lab.make_dir("mnt");
+    ok(lab
+        .yolofs()
+        .env("YOLOFS_CONFINE", "strict")
+        .env("YOLOFS_LOG", "debug")
+        .arg("mount")
+        .args([&root, &mountpoint]));
+    let status = lab.status(&mountpoint);
+    let log = lab
+        .run_dir()
+        .join(format!("{}.log", status["id"].as_str().unwrap()));
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("by Landlock: FullyEnforced"), "{log}");
+    let daemon = status["pid"].to_string();
+    let [helper] = children(&daemon).try_into().unwrap();
+    let rights = fs::read_to_string(format!("/proc/{helper}/status")).unwrap();
+    // CAP_DAC_READ_SEARCH and CAP_SYS_ADMIN.
+    for expected in [
+        "CapPrm:\t0000000000200004",
+        "CapEff:\t0000000000200004",
+        "CapBnd:\t0000000000200004",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        assert!(rights.contains(expected), "{expected}\n{rights}");
+    }
+    // It is the daemon that is asked to end, and the helper that unmounts.
+    ok(Command::new("kill").arg(&daemon));
+    until("the mount to be gone", || {
+        !mountpoint.join("etc/config").exists()
+    });
+    until("both to have ended", || {
+        has_ended(&helper) && has_ended(&daemon)
+    });
+}
+
+#[test]
+fn privileged_a_daemon_without_its_helper_says_what_to_do() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let mount = Confined::mount(&lab, &root, &[]);
+    let [helper] = children(&mount.pid).try_into().unwrap();
+    ok(Command::new("kill").args(["-KILL", &helper]));
+    until("the helper's end", || {
+        let why = lab::output(lab.yolofs().arg("umount").arg(&mount.mountpoint));
+        let why = String::from_utf8_lossy(&why.stderr).into_owned();
+        why.contains("umount(8)")
+    });
+    assert_same(&root, &mount.mountpoint);
+    ok(Command::new("umount").arg(&mount.mountpoint));
+    until("the daemon's end", || has_ended(&mount.pid));
+}
+
+/// Takes a copy of a process's descriptor, and holds it until its input ends: `pidfd_open`, and
+/// `pidfd_getfd`, which Rust's libraries do not have.
+const HOLD: &str = "$| = 1; my $process = syscall(434, $ARGV[0] + 0, 0); \
+    print syscall(438, $process, $ARGV[1] + 0, 0) < 0 ? qq(no\n) : qq(held\n); <STDIN>;";
+
+#[test]
+fn privileged_requests_end_with_a_killed_daemon_though_its_device_stays_open() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let mount = Confined::mount(&lab, &root, &[]);
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", mount.pid)).unwrap();
+    let device = descriptors
+        .map(Result::unwrap)
+        .find(|fd| fs::read_link(fd.path()).is_ok_and(|file| file == Path::new("/dev/fuse")))
+        .unwrap()
+        .file_name();
+    // As a thread does that hangs in the kernel.
+    let mut holder = Command::new("perl")
+        .args(["-e", HOLD, &mount.pid])
+        .arg(device)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut output = BufReader::new(holder.stdout.take().unwrap());
+    output.read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    ok(Command::new("kill").args(["-KILL", &mount.pid]));
+    // Nobody answers, and the device is open: without the helper this would never end.
+    let read = lab::output(
+        Command::new("timeout")
+            .args(["60", "cat"])
+            .arg(mount.path("etc/config")),
+    );
+    assert_eq!(read.status.code(), Some(1), "{read:?}");
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    lab.umount(&mount.mountpoint);
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Stdio;
 
 use lab::dockerd::Dockerd;
-use lab::{Lab, json, ok, output, until};
+use lab::{Lab, assert_confined_to, json, ok, output, until};
 
 const MD5: &str = "cat /usr/lib/part* /data/* | md5sum";
 
@@ -29,6 +29,8 @@ fn privileged_docker_images_come_and_go() {
     ok(&mut docker.yolofs(&lab, &["attach", "--all"]));
     // The layer they share is served once.
     assert_eq!(docker.mounts().len(), 3);
+    // The capabilities of docs/security.md, which the guardian passes on.
+    assert_confined_to(&docker.status(&lab)["pid"], 0x20_400e);
     assert_eq!(docker.served_layers(&lab, "one"), 2);
     assert_eq!(docker.served_layers(&lab, "two"), 2);
     assert_eq!(md5(&docker, "one"), sum);

@@ -7,7 +7,7 @@ mod node;
 
 use std::fs;
 
-use lab::{Lab, json, noise, ok, until};
+use lab::{Lab, assert_confined_to, json, noise, ok, until};
 use node::{IMAGE, Node, archive};
 
 /// Says which directories the container's root is made of.
@@ -29,6 +29,8 @@ fn privileged_runs_images_with_runc_and_crun() {
     assert_eq!(node.run(&flags, "with-crun", script), expected);
     let mounts = node.run(&[], "upper", LOWERS);
     assert!(mounts.contains("/root/upper/snapshots/"), "{mounts}");
+    // Those of docs/security.md.
+    assert_confined_to(&node.status()["pid"], 0x8820_401f);
     node.forget_everything();
 }
 

@@ -30,10 +30,10 @@ use lists::{Argument, Call, Is};
 pub enum Set {
     /// Serves mounts that others make and take away.
     Serve,
-    /// Serves mounts and unmounts them.
-    ServeAndUnmount,
     /// The same, and asks somebody on the network.
     ServeAndConnect,
+    /// Moves mounts to their places and away, for others.
+    Mount,
 }
 
 /// What becomes of a call that is in no list.
@@ -55,14 +55,21 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
         Unlisted::Refused => SeccompAction::Errno(Errno::ENOSYS as u32),
         Unlisted::Kills => SeccompAction::KillProcess,
     };
-    let mut allowed: Vec<&[Call]> = lists::SERVE.iter().map(|group| group.calls).collect();
-    let more = match set {
-        Set::Serve => [].iter().chain(&[]),
-        Set::ServeAndUnmount => lists::UNMOUNT.iter().chain(&[]),
-        Set::ServeAndConnect => lists::UNMOUNT.iter().chain(lists::CONNECT),
+    let groups = match set {
+        Set::Serve => lists::SERVE.to_vec(),
+        Set::ServeAndConnect => [lists::SERVE, lists::CONNECT].concat(),
+        Set::Mount => lists::MOUNT.to_vec(),
     };
-    allowed.extend(more.map(|group| group.calls));
+    let mut allowed: Vec<&[Call]> = groups.iter().map(|group| group.calls).collect();
     allowed.push(lists::REPLACED.calls);
+    let killing: &[&[Call]] = match set {
+        Set::Serve | Set::ServeAndConnect => &[
+            lists::NEVER.calls,
+            lists::ENGINE.calls,
+            lists::PROGRAMS.calls,
+        ],
+        Set::Mount => &[lists::NEVER.calls, lists::PROGRAMS.calls],
+    };
     // The strictest of all filters decides, so the order does not matter. Each is a program of
     // its own because a program has one answer for what it lists and one for the rest.
     let filters = [
@@ -72,27 +79,54 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
             SeccompAction::Errno(Errno::ENOSYS as u32),
             SeccompAction::Allow,
         )?,
-        program(
-            &[lists::NEVER.calls],
-            SeccompAction::KillProcess,
-            SeccompAction::Allow,
-        )?,
+        program(killing, SeccompAction::KillProcess, SeccompAction::Allow)?,
     ];
     // The strictest last: the two before it would be refused by it.
     for filter in filters.iter().rev() {
-        match apply_filter_all_threads(filter) {
-            Err(seccompiler::Error::Seccomp(error))
-                if error.raw_os_error() == Some(Errno::EINVAL as i32) =>
-            {
-                log::warn!("this kernel filters no system calls: the process may make any");
-                return Ok(());
-            }
-            applied => applied?,
-        }
+        apply(filter)?;
     }
     let calls: usize = allowed.iter().map(|calls| calls.len()).sum();
     log::debug!("confined to {calls} system calls; others are {unlisted:?}");
     Ok(())
+}
+
+/// Whether a process executes programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// It does.
+    Executed,
+    /// It does not, and is killed if it tries.
+    Never,
+}
+
+/// Has the process, with all threads that it has and will have, killed over what only an intruder
+/// does, and allows it all else: for who mounts, and whose calls no list could name.
+///
+/// # Errors
+/// As [`allow_only`].
+pub fn deny_intrusion(programs: Programs) -> Result<(), ConfineError> {
+    let denied: &[&[Call]] = match programs {
+        Programs::Executed => &[lists::NEVER.calls],
+        Programs::Never => &[lists::NEVER.calls, lists::PROGRAMS.calls],
+    };
+    apply(&program(
+        denied,
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+    )?)
+}
+
+/// Puts a filter over all threads. A kernel without filters is worth a warning.
+fn apply(filter: &BpfProgram) -> Result<(), ConfineError> {
+    match apply_filter_all_threads(filter) {
+        Err(seccompiler::Error::Seccomp(error))
+            if error.raw_os_error() == Some(Errno::EINVAL as i32) =>
+        {
+            log::warn!("this kernel filters no system calls: the process may make any");
+            Ok(())
+        }
+        applied => Ok(applied?),
+    }
 }
 
 /// Compiles lists of calls: `listed` is what becomes of them, `otherwise` of all others.
@@ -135,19 +169,11 @@ mod tests {
 
     #[test]
     fn every_list_compiles() {
-        for group in lists::SERVE
-            .iter()
-            .chain(lists::UNMOUNT)
-            .chain(lists::CONNECT)
-        {
+        let killing = [&lists::NEVER, &lists::ENGINE, &lists::PROGRAMS];
+        let allowed = lists::SERVE.iter().chain(lists::MOUNT);
+        for group in allowed.chain(lists::CONNECT).chain(&killing) {
             program(&[group.calls], SeccompAction::Allow, SeccompAction::Trap).unwrap();
         }
-        program(
-            &[lists::NEVER.calls],
-            SeccompAction::Trap,
-            SeccompAction::Allow,
-        )
-        .unwrap();
     }
 
     /// No ways mean any way: such a call in one list would open what another one narrows.
@@ -169,12 +195,18 @@ mod tests {
 
     #[test]
     fn no_call_is_in_two_lists() {
-        let mut seen = HashSet::new();
-        let groups = lists::SERVE.iter().chain(lists::UNMOUNT);
-        for group in groups.chain([&lists::REPLACED, &lists::NEVER]) {
-            assert!(!group.why.is_empty());
-            for call in group.calls {
-                assert!(seen.insert(call.number), "{} twice", call.name);
+        let always = [&lists::REPLACED, &lists::NEVER, &lists::PROGRAMS];
+        // Who mounts makes some calls of a list that kills others.
+        for groups in [
+            [lists::SERVE, &[&lists::ENGINE]].concat(),
+            lists::MOUNT.to_vec(),
+        ] {
+            let mut seen = HashSet::new();
+            for group in groups.iter().chain(&always) {
+                assert!(!group.why.is_empty());
+                for call in group.calls {
+                    assert!(seen.insert(call.number), "{} twice", call.name);
+                }
             }
         }
     }

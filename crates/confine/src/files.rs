@@ -3,7 +3,7 @@
 //! Landlock looks at the path by which a file is opened. Descriptors that the process has already
 //! keep what they can, and files that are opened as paths only (`O_PATH`) need no right. It also
 //! forbids everything that changes the table of mounts, whatever capabilities there are: who has
-//! to unmount cannot have it.
+//! to mount or unmount cannot have it.
 //!
 //! The kernel may know less of it than is asked for, or nothing: then the rest is what counts.
 

@@ -98,6 +98,21 @@ fn privileged_what_only_an_intruder_does_is_the_end() {
 }
 
 #[test]
+fn privileged_a_service_may_mount_and_is_no_way_to_the_rest_of_the_machine() {
+    assert_eq!(outcome("mount and unmount as a service"), "done");
+    assert_eq!(outcome("execute as a service that does"), "done");
+    for name in [
+        "look into another process as a service",
+        "become another user as a service",
+        "execute as a service",
+        "execute as a helper",
+        "make a directory as a helper",
+    ] {
+        assert_eq!(outcome(name), "killed", "{name}");
+    }
+}
+
+#[test]
 fn a_process_with_threads_is_not_confined_by_halves() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || held.recv().is_err());

@@ -231,6 +231,13 @@ impl DetachedMount {
     }
 }
 
+/// For who is handed the descriptor of one that another process made.
+impl From<OwnedFd> for DetachedMount {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 impl From<DetachedMount> for OwnedFd {
     fn from(mount: DetachedMount) -> Self {
         mount.0

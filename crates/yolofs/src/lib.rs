@@ -18,22 +18,28 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod control;
 mod errno;
 mod fs;
 mod fuse;
 mod inject;
 mod mount;
+mod mounter;
 mod notify;
 mod prewarm;
 mod serving;
 mod visible;
 
 pub use connection::{Connection, Hello, HelloError};
+pub use control::{Control, EndSwitch};
 pub use fs::{
     CachePath, Config, Counters, DirItem, Entry, FileSystem, FsError, Mode, Node, OpenDecision,
     ReadOutcome, Request, Space, XattrReply, node_id,
 };
 pub use mount::{Mount, MountError, MountOptions};
+pub use mounter::{Itself, Mounter};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
 pub use serving::{End, Ended, ServeOptions, Serving};
-pub use visible::{Busy, Layering, MountIds, MountTable, Privileges, Readahead, Visible};
+pub use visible::{
+    Busy, Layering, MountIds, MountTable, Place, Privileges, Readahead, Tried, Visible,
+};

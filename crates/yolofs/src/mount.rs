@@ -19,6 +19,7 @@ pub use error::MountError;
 
 use crate::connection::Connection;
 use crate::fs::{Counters, FileSystem};
+use crate::mounter::{Itself, Mounter};
 use crate::serving::{DROP_PATIENCE, End, Inner, ServeOptions, Serving, State};
 use crate::visible::{BUSY_RETRY, Busy, Layering, Place, Privileges, Readahead, Tried, Visible};
 use watch::Watch;
@@ -39,6 +40,8 @@ pub struct MountOptions {
     pub privileges: Privileges,
     /// Where the mount goes if something is mounted at the target already.
     pub layering: Layering,
+    /// Who puts it there, and takes it away.
+    pub mounter: Arc<dyn Mounter>,
 }
 
 impl MountOptions {
@@ -51,6 +54,7 @@ impl MountOptions {
             readahead: Readahead::default(),
             privileges: Privileges::default(),
             layering: Layering::default(),
+            mounter: Arc::new(Itself),
         }
     }
 }
@@ -59,6 +63,7 @@ impl MountOptions {
 #[derive(Debug)]
 pub struct Mount {
     visible: Visible,
+    mounter: Arc<dyn Mounter>,
     watch: Option<Watch>,
     // Dropped last: it waits for those who use the mount.
     serving: Serving,
@@ -93,10 +98,11 @@ impl Mount {
         // session and its threads.
         let serving = Serving::start(fs, &connection, None, &serve)?;
         drop(connection);
-        let (visible, root) = place.attach(detached, options.layering)?;
+        let (visible, root) = place.attach(detached, options.layering, &*options.mounter)?;
         visible.set_readahead(readahead);
         let mut mount = Self {
             visible,
+            mounter: Arc::clone(&options.mounter),
             watch: None,
             serving,
         };
@@ -161,14 +167,6 @@ impl Mount {
         self.state().wait_for(Some(deadline), Inner::end)
     }
 
-    /// Opens what ends the file system by force; see [`Visible::end_switch`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn end_switch(&self) -> std::io::Result<OwnedFd> {
-        self.visible.end_switch()
-    }
-
     /// Unmounts the visible mount, and lets go of the private one and of everything in it.
     ///
     /// Users that remain, after [`Busy::Lazy`] or below an overlay, are still served.
@@ -178,7 +176,7 @@ impl Mount {
     pub fn unmount(&self, busy: Busy, patience: Duration) -> Result<(), MountError> {
         let deadline = Instant::now() + patience;
         while self.visible() {
-            match self.visible.try_unmount(busy) {
+            match self.mounter.unmount(&self.visible, busy) {
                 Tried::Unmounted => return self.await_gone(deadline, || MountError::Lost),
                 // It may have gone just now.
                 Tried::Covered => {

@@ -2,23 +2,24 @@
 
 mod table;
 
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::Mode as FileMode;
 pub use rawio::mount::MountIds;
-use rawio::mount::{DetachedMount, MountContext, mount_ids};
+use rawio::mount::{DetachedMount, mount_ids};
 
 pub use table::MountTable;
 pub(crate) use table::Table;
 
+use crate::control::Control;
 use crate::mount::MountError;
+use crate::mounter::{Itself, Mounter};
 
 /// How often an unmount of a mount in use is tried again: the kernel tells nobody when a mount is
 /// no longer in use.
@@ -95,7 +96,7 @@ impl Visible {
     /// If the target is no directory, or the process may not mount.
     pub fn attach(detached: DetachedMount, target: &Path) -> Result<(Self, OwnedFd), MountError> {
         let place = Place::open(target)?;
-        let (visible, root) = place.attach(detached, Layering::Over)?;
+        let (visible, root) = place.attach(detached, Layering::Over, &Itself)?;
         match visible.private(&root) {
             Ok(private) => Ok((visible, private)),
             Err(error) => {
@@ -181,8 +182,9 @@ impl Visible {
         }
     }
 
-    /// Tries once to unmount. Nobody's mount but ours is taken away.
-    pub(crate) fn try_unmount(&self, busy: Busy) -> Tried {
+    /// Tries once to unmount. Nobody's mount but this one is taken away.
+    #[must_use]
+    pub fn try_unmount(&self, busy: Busy) -> Tried {
         let flags = match busy {
             Busy::Wait => MntFlags::UMOUNT_NOFOLLOW,
             Busy::Lazy => MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH,
@@ -205,25 +207,12 @@ impl Visible {
     /// # Errors
     /// If the kernel has no control file system for FUSE, or the process may not.
     pub fn abort(&self) -> io::Result<()> {
-        match self.end_switch() {
-            Ok(switch) => File::from(switch).write_all(b"1"),
+        match Control::open()?.end_switch(self.ids) {
+            Ok(switch) => switch.throw(),
             // Nothing is there to be aborted.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Opens the file in which to write anything is to [abort](Visible::abort). It stays that of
-    /// this file system, and does not keep it alive. The same holds for when to call it.
-    ///
-    /// # Errors
-    /// If the kernel has no control file system for FUSE, or the process may not.
-    pub fn end_switch(&self) -> io::Result<OwnedFd> {
-        // No path leads to it, so it need not be mounted anywhere.
-        let control = MountContext::open(c"fusectl")?.mount_writable()?;
-        let name = format!("{}/abort", self.ids.minor);
-        let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-        Ok(openat(&control, name.as_str(), flags, FileMode::empty())?)
     }
 
     /// Returns a copy of the mount at `root` that no path leads to. Linux before 6.15 cannot copy
@@ -237,27 +226,46 @@ impl Visible {
 
 /// What became of an attempt to unmount.
 #[derive(Debug)]
-pub(crate) enum Tried {
+pub enum Tried {
+    /// It is no longer at its place.
     Unmounted,
+    /// Somebody uses it.
     InUse,
-    /// Another mount lies on top, or ours is gone.
+    /// Another mount lies on top, or it is gone.
     Covered,
+    /// The system refuses.
     Failed(io::Error),
 }
 
 /// A directory to mount over, found before anything is made.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     target: PathBuf,
     spot: OwnedFd,
 }
 
 impl Place {
-    pub(crate) fn open(target: &Path) -> Result<Self, MountError> {
+    /// Finds the directory.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn open(target: &Path) -> Result<Self, MountError> {
         let found = target.canonicalize();
         let target = found.map_err(|error| MountError::target(target, error))?;
         let spot = open_dir(&target).map_err(|error| MountError::target(&target, error))?;
         Ok(Self { target, spot })
+    }
+
+    /// Returns its path: an absolute one without symbolic links.
+    #[must_use]
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Returns the directory, open as a path.
+    #[must_use]
+    pub fn spot(&self) -> BorrowedFd<'_> {
+        self.spot.as_fd()
     }
 
     /// Attaches a mount here, and returns it with the descriptor of its root.
@@ -265,15 +273,14 @@ impl Place {
         self,
         detached: DetachedMount,
         layering: Layering,
+        mounter: &dyn Mounter,
     ) -> Result<(Visible, OwnedFd), MountError> {
-        let Self { target, spot } = self;
         let ids = mount_ids(detached.as_fd()).map_err(MountError::step("finding the mount"))?;
-        let attached = match layering {
-            Layering::Over => detached.attach(spot.as_fd()),
-            Layering::Beneath => detached.attach_beneath(spot.as_fd()),
-        };
-        let root = attached.map_err(|error| MountError::target(&target, error))?;
-        Ok((Visible { target, ids }, root))
+        mounter
+            .attach(detached.as_fd(), &self, layering)
+            .map_err(|error| MountError::target(&self.target, error))?;
+        let target = self.target;
+        Ok((Visible { target, ids }, detached.into()))
     }
 }
 

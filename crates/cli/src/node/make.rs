@@ -17,6 +17,8 @@ use super::place;
 use super::spec::MountSpec;
 use super::turns::Turn;
 use super::wire::HelloBytes;
+use crate::store::StoreArgs;
+use crate::yolofs::assemble::note_use;
 
 /// How long users of a mount may take to let go before an unmount gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -124,6 +126,7 @@ impl Owner {
         };
         let source = source
             .map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
+        note_use(&spec.boot, &StoreArgs::to_read(spec.store.clone()), &source);
         let source = std::os::fd::AsFd::as_fd(&source)
             .try_clone_to_owned()
             .context("opening the source")?;

@@ -230,6 +230,31 @@ pub(crate) enum Unusable {
     Fails,
 }
 
+/// Notes that the boot image of a source is used now, so that the store keeps it: who serves from it
+/// may not write. What cannot be found is not noted, and told when it is opened.
+pub(crate) fn note_use(boot: &BootChoice, store: &StoreArgs, root: &SourceRoot) {
+    let noted = || -> anyhow::Result<()> {
+        match boot {
+            BootChoice::None | BootChoice::File(_) => {}
+            BootChoice::Auto => {
+                if let Some(store) = store.open_existing()?
+                    && let Some(id) = store.find_source(root.id())?
+                {
+                    store.note_use(&id);
+                }
+            }
+            BootChoice::Image(wanted) => {
+                let store = store.open()?;
+                store.note_use(&store.resolve(wanted)?);
+            }
+        }
+        Ok(())
+    };
+    if let Err(error) = noted() {
+        log::debug!("the use of the boot image is not noted: {error:#}");
+    }
+}
+
 /// Opens the boot image of a source, with what it is called.
 ///
 /// # Errors

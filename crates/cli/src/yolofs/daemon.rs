@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use tracer::Recorder;
 use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
-use super::assemble::{Cached, Timed, assemble, mode_name, readahead};
+use super::assemble::{Cached, Timed, assemble, mode_name, note_use, readahead};
 use super::from::From;
-use super::guard;
 use super::mount::MountArgs;
+use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
 use crate::confinement::{self, Network};
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
@@ -77,17 +77,30 @@ pub(super) fn serve(
     serving: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     allow_many_files();
-    confinement::before_mounting(args.record.as_deref())?;
-    let interrupt = Interrupt::install()?;
     // Opened before the mount covers it: a mount may lie over its own source.
     let from = From::open(&args.source, args.source_deadline)?;
-    clear_dead(run_dir, mountpoint, &run_dir.take_turn()?)?;
+    clear_dead(run_dir, mountpoint, None, &run_dir.take_turn()?)?;
+    if let From::Disk(root) = &from {
+        note_use(&args.boot, store, root);
+    }
+    let trace = args
+        .record
+        .as_deref()
+        .map(std::path::absolute)
+        .transpose()?;
+    let helper = Arc::new(Helper::start(mountpoint)?);
+    let network = match args.nic.nic {
+        Some(_) => Network::Asked,
+        None => Network::None,
+    };
+    confinement::before_mounting(run_dir.path(), trace.as_deref(), network)?;
+    let interrupt = Interrupt::install()?;
     let assembly = assemble(args, store, &from)?;
     let shown = from.shown();
     let id = RunDir::id_of(mountpoint);
     // Looked at again: while we scanned, another daemon may have taken the place.
     let turn = run_dir.take_turn()?;
-    clear_dead(run_dir, mountpoint, &turn)?;
+    clear_dead(run_dir, mountpoint, Some(&helper), &turn)?;
     let listener = listen(&run_dir.socket(&id))?;
     let mut options = MountOptions::new(mountpoint, shown.to_string_lossy());
     options.threads =
@@ -96,11 +109,9 @@ pub(super) fn serve(
         options.privileges = Privileges::Honoured;
     }
     options.readahead = readahead(args, assembly.boot.is_some());
+    options.mounter = helper;
     let mount = Mount::start(Arc::new(assembly.fs), &options)
         .with_context(|| format!("mounting on {}{}", mountpoint.display(), needs_root()))?;
-    if let Err(error) = guard::start(&mount) {
-        log::warn!("if this daemon is killed, readers may wait until yolofs umount: {error:#}");
-    }
     let mount = Arc::new(mount);
     let record = MountRecord {
         pid: std::process::id(),
@@ -137,11 +148,6 @@ pub(super) fn serve(
         tree: assembly.tree,
         started: SystemTime::now(),
     });
-    let trace = args
-        .record
-        .as_deref()
-        .map(std::path::absolute)
-        .transpose()?;
     // The directory it was started in must not stay busy because of us.
     std::env::set_current_dir("/").context("leaving the current directory")?;
     let served = daemon.run(args, listener, &interrupt, serving);
@@ -177,8 +183,14 @@ pub(crate) fn files_for_each_of(mounts: u64) -> u64 {
     files / 2 / mounts
 }
 
-/// Clears what an earlier daemon left at this place when it crashed.
-fn clear_dead(run_dir: &RunDir, mountpoint: &Path, turn: &Turn) -> anyhow::Result<()> {
+/// Clears what an earlier daemon left at this place when it crashed, or has the helper do it if this
+/// process may not.
+fn clear_dead(
+    run_dir: &RunDir,
+    mountpoint: &Path,
+    helper: Option<&Helper>,
+    turn: &Turn,
+) -> anyhow::Result<()> {
     let Some(record) = run_dir.find(mountpoint)? else {
         return Ok(());
     };
@@ -191,7 +203,10 @@ fn clear_dead(run_dir: &RunDir, mountpoint: &Path, turn: &Turn) -> anyhow::Resul
     }
     // A daemon that is still alive serves the last users of a mount that is gone from here.
     if !record.is_alive() && kind_at(mountpoint)?.as_deref() == Some(MOUNT_KIND) {
-        clear_by_force(mountpoint)?;
+        match helper {
+            Some(helper) => helper.clear()?,
+            None => clear_by_force(mountpoint)?,
+        }
     }
     run_dir.remove(&record, turn);
     Ok(())

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use snapshotter::{Config, Lowers, Snapshotter, UpperConfig, WhenFull, service};
 
+use crate::confinement::{self, Service};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::mount_table::needs_root;
@@ -146,8 +147,9 @@ pub(super) fn run(
     if let Some(SnapshotterCommand::Status(command)) = &args.command {
         return status::run(command, &run_dir);
     }
-    let interrupt = Interrupt::install()?;
     super::daemon::allow_many_files();
+    confinement::engine(Service::Snapshotter)?;
+    let interrupt = Interrupt::install()?;
     let config = args.config()?;
     let root = config.root.clone();
     let served = args.lowers(&root, &run_dir, store, &interrupt)?;

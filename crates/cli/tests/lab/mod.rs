@@ -220,6 +220,26 @@ pub(crate) fn noise(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
+/// Asserts that all threads of a process have these capabilities, get no others, and have a filter
+/// of system calls.
+#[track_caller]
+pub(crate) fn assert_confined_to(pid: &serde_json::Value, capabilities: u64) {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // One that ended meanwhile has none.
+    let tasks =
+        tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
+    let sets = ["CapPrm", "CapEff", "CapBnd"].map(|set| format!("{set}:\t{capabilities:016x}\n"));
+    for task in tasks {
+        for expected in sets
+            .iter()
+            .map(String::as_str)
+            .chain(["NoNewPrivs:\t1", "Seccomp:\t2"])
+        {
+            assert!(task.contains(expected), "{expected}\n{task}");
+        }
+    }
+}
+
 /// Returns where `scripts/images/` puts what it makes.
 pub(crate) fn images() -> PathBuf {
     std::env::var_os("YOLOFS_IMAGES").map_or_else(

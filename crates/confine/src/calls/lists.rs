@@ -56,95 +56,136 @@ macro_rules! group {
     };
 }
 
+const REQUESTS: Group = group! {
+    "requests of the kernel, and pages pushed into its cache":
+    SYS_read; SYS_write; SYS_readv; SYS_writev;
+};
+
+const FILES: Group = group! {
+    "the source and the boot image: finding, reading, seeking":
+    SYS_openat; SYS_openat2; SYS_close; SYS_close_range; SYS_fstat; SYS_newfstatat;
+    SYS_statx; SYS_statfs; SYS_fstatfs; SYS_pread64; SYS_pwrite64; SYS_preadv2; SYS_lseek;
+    SYS_readahead; SYS_fadvise64; SYS_getdents64; SYS_readlinkat; SYS_faccessat; SYS_faccessat2;
+    SYS_getxattr; SYS_lgetxattr; SYS_fgetxattr; SYS_listxattr; SYS_llistxattr;
+    SYS_flistxattr; GETXATTRAT; LISTXATTRAT; CACHESTAT; SYS_flock; SYS_fcntl;
+};
+
+const DIRECTORY: Group = group! {
+    "the run directory and a trace: sockets, records, logs":
+    SYS_unlinkat; SYS_mkdirat; SYS_renameat; SYS_renameat2; SYS_ftruncate; SYS_fsync;
+    SYS_fdatasync; SYS_getcwd; SYS_chdir; SYS_umask;
+};
+
+const COMMANDS: Group = group! {
+    "commands, over unix sockets only":
+    SYS_socket if 0 Is::Exactly(AF_UNIX); SYS_socketpair if 0 Is::Exactly(AF_UNIX);
+    SYS_bind; SYS_listen; SYS_accept4; SYS_shutdown; SYS_getsockopt; SYS_setsockopt;
+    SYS_getsockname; SYS_getpeername; SYS_sendto if 4 Is::Exactly(0); SYS_sendmsg;
+    SYS_recvfrom; SYS_recvmsg;
+};
+
+const WAITING: Group = group! {
+    "waiting":
+    SYS_ppoll; SYS_eventfd2; SYS_pipe2; SYS_dup; SYS_dup3; SYS_nanosleep;
+    SYS_clock_nanosleep; SYS_clock_gettime; SYS_clock_getres; SYS_gettimeofday;
+    SYS_restart_syscall;
+};
+
+const DEVICES: Group = group! {
+    "whether a descriptor is a terminal, and that it shall not wait":
+    SYS_ioctl if 1 Is::Exactly(libc::TCGETS), 1 Is::Exactly(libc::FIONBIO),
+        1 Is::Exactly(libc::FIOCLEX), 1 Is::Exactly(FUSE_BACKING_OPEN),
+        1 Is::Exactly(FUSE_BACKING_CLOSE);
+};
+
+const MEMORY: Group = group! {
+    "memory, none of it executable":
+    SYS_mmap if 2 Is::Without(PROT_EXEC); SYS_mprotect if 2 Is::Without(PROT_EXEC);
+    SYS_munmap; SYS_mremap; SYS_brk; SYS_madvise; SYS_mlock; SYS_mlock2; SYS_munlock;
+    SYS_membarrier;
+};
+
+const THREADS: Group = group! {
+    "threads, but no processes":
+    SYS_clone if 0 Is::With(CLONE_THREAD); SYS_futex; SYS_futex_waitv; SYS_set_robust_list;
+    SYS_rseq; SYS_set_tid_address; SYS_sched_yield; SYS_sched_getaffinity; SYS_exit;
+    SYS_exit_group; SYS_gettid; SYS_getpid; SYS_sigaltstack; SYS_rt_sigaction;
+    SYS_rt_sigprocmask; SYS_rt_sigreturn; SYS_rt_sigtimedwait;
+    SYS_tgkill if 0 Is::ThisProcess; SYS_kill if 0 Is::ThisProcess;
+    SYS_prctl if 0 Is::Exactly(PR_SET_NAME), 0 Is::Exactly(PR_SET_VMA);
+};
+
+const SELF: Group = group! {
+    "what the process learns of itself and of the machine":
+    SYS_getuid; SYS_geteuid; SYS_getgid; SYS_getegid; SYS_uname; SYS_sysinfo;
+    SYS_getrandom; SYS_getrusage; SYS_prlimit64;
+};
+
+#[cfg(target_arch = "x86_64")]
+const OLDER: Group = group! {
+    "the older forms of some of these, which libc prefers on this processor":
+    SYS_open; SYS_stat; SYS_lstat; SYS_access; SYS_readlink; SYS_poll; SYS_dup2;
+};
+
+#[cfg(target_arch = "x86_64")]
+const OLDER_DIRECTORY: Group = group! {
+    "the older forms for directories":
+    SYS_unlink; SYS_mkdir; SYS_rmdir; SYS_rename;
+};
+
+const MOUNTS: Group = group! {
+    "one mount to its place, and away":
+    SYS_move_mount; SYS_umount2;
+};
+
 /// What serving takes.
-pub(super) const SERVE: &[Group] = &[
-    group! {
-        "requests of the kernel, and pages pushed into its cache":
-        SYS_read; SYS_write; SYS_readv; SYS_writev;
-    },
-    group! {
-        "the source and the boot image: finding, reading, seeking":
-        SYS_openat; SYS_openat2; SYS_close; SYS_close_range; SYS_fstat; SYS_newfstatat;
-        SYS_statx; SYS_statfs; SYS_fstatfs; SYS_pread64; SYS_pwrite64; SYS_preadv2; SYS_lseek;
-        SYS_readahead; SYS_fadvise64; SYS_getdents64; SYS_readlinkat; SYS_faccessat; SYS_faccessat2;
-        SYS_getxattr; SYS_lgetxattr; SYS_fgetxattr; SYS_listxattr; SYS_llistxattr;
-        SYS_flistxattr; GETXATTRAT; LISTXATTRAT; CACHESTAT; SYS_flock; SYS_fcntl;
-    },
-    group! {
-        "the run directory and a trace: sockets, records, logs":
-        SYS_unlinkat; SYS_mkdirat; SYS_renameat; SYS_renameat2; SYS_ftruncate; SYS_fsync;
-        SYS_fdatasync; SYS_getcwd; SYS_chdir; SYS_umask;
-    },
-    group! {
-        "commands, over unix sockets only":
-        SYS_socket if 0 Is::Exactly(AF_UNIX); SYS_socketpair if 0 Is::Exactly(AF_UNIX);
-        SYS_bind; SYS_listen; SYS_accept4; SYS_shutdown; SYS_getsockopt; SYS_setsockopt;
-        SYS_getsockname; SYS_getpeername; SYS_sendto if 4 Is::Exactly(0); SYS_sendmsg;
-        SYS_recvfrom; SYS_recvmsg;
-    },
-    group! {
-        "waiting":
-        SYS_ppoll; SYS_eventfd2; SYS_pipe2; SYS_dup; SYS_dup3; SYS_nanosleep;
-        SYS_clock_nanosleep; SYS_clock_gettime; SYS_clock_getres; SYS_gettimeofday;
-        SYS_restart_syscall;
-    },
-    group! {
-        "whether a descriptor is a terminal, and that it shall not wait":
-        SYS_ioctl if 1 Is::Exactly(libc::TCGETS), 1 Is::Exactly(libc::FIONBIO),
-            1 Is::Exactly(libc::FIOCLEX), 1 Is::Exactly(FUSE_BACKING_OPEN),
-            1 Is::Exactly(FUSE_BACKING_CLOSE);
-    },
-    group! {
-        "memory, none of it executable":
-        SYS_mmap if 2 Is::Without(PROT_EXEC); SYS_mprotect if 2 Is::Without(PROT_EXEC);
-        SYS_munmap; SYS_mremap; SYS_brk; SYS_madvise; SYS_mlock; SYS_mlock2; SYS_munlock;
-        SYS_membarrier;
-    },
-    group! {
-        "threads, but no processes":
-        SYS_clone if 0 Is::With(CLONE_THREAD); SYS_futex; SYS_futex_waitv; SYS_set_robust_list;
-        SYS_rseq; SYS_set_tid_address; SYS_sched_yield; SYS_sched_getaffinity; SYS_exit;
-        SYS_exit_group; SYS_gettid; SYS_getpid; SYS_sigaltstack; SYS_rt_sigaction;
-        SYS_rt_sigprocmask; SYS_rt_sigreturn; SYS_rt_sigtimedwait;
-        SYS_tgkill if 0 Is::ThisProcess; SYS_kill if 0 Is::ThisProcess;
-        SYS_prctl if 0 Is::Exactly(PR_SET_NAME), 0 Is::Exactly(PR_SET_VMA);
-    },
-    group! {
-        "what the process learns of itself and of the machine":
-        SYS_getuid; SYS_geteuid; SYS_getgid; SYS_getegid; SYS_uname; SYS_sysinfo;
-        SYS_getrandom; SYS_getrusage; SYS_prlimit64;
-    },
+pub(super) const SERVE: &[&Group] = &[
+    &REQUESTS,
+    &FILES,
+    &DIRECTORY,
+    &COMMANDS,
+    &WAITING,
+    &DEVICES,
+    &MEMORY,
+    &THREADS,
+    &SELF,
     #[cfg(target_arch = "x86_64")]
-    group! {
-        "the older forms of some of these, which libc prefers on this processor":
-        SYS_open; SYS_stat; SYS_lstat; SYS_access; SYS_readlink; SYS_unlink; SYS_mkdir;
-        SYS_rmdir; SYS_rename; SYS_poll; SYS_dup2;
-    },
+    &OLDER,
+    #[cfg(target_arch = "x86_64")]
+    &OLDER_DIRECTORY,
 ];
 
-/// What unmounting takes, in addition.
-pub(super) const UNMOUNT: &[Group] = &[group! {
-    "the end of a mount that the process made itself":
-    SYS_umount2;
-}];
+/// What mounting for others takes: finding a place, and hearing what is wanted.
+pub(super) const MOUNT: &[&Group] = &[
+    &MOUNTS,
+    &REQUESTS,
+    &FILES,
+    &COMMANDS,
+    &WAITING,
+    &MEMORY,
+    &THREADS,
+    &SELF,
+    #[cfg(target_arch = "x86_64")]
+    &OLDER,
+];
 
 /// What asking a block service takes, in addition.
-pub(super) const CONNECT: &[Group] = &[
-    group! {
+pub(super) const CONNECT: &[&Group] = &[
+    &group! {
         "connections to the service, which are made again when they are lost":
         SYS_socket if 0 Is::Exactly(AF_INET), 0 Is::Exactly(AF_INET6), 0 Is::Exactly(AF_VSOCK);
         SYS_connect; SYS_sendmmsg; SYS_recvmmsg;
     },
-    group! {
+    &group! {
         "its runtime":
         SYS_epoll_ctl; SYS_epoll_pwait;
     },
-    group! {
+    &group! {
         "its cache, a log of segments":
         SYS_fallocate; SYS_sync_file_range;
     },
     #[cfg(target_arch = "x86_64")]
-    group! {
+    &group! {
         "the older form of one of these, which libc prefers on this processor":
         SYS_epoll_wait;
     },
@@ -156,20 +197,31 @@ pub(super) const REPLACED: Group = group! {
     SYS_clone3;
 };
 
-/// What only an intruder does.
+/// What only an intruder does, wherever.
 pub(super) const NEVER: Group = group! {
-    "another program, another process, another root":
-    SYS_execve; SYS_execveat; SYS_ptrace; SYS_process_vm_readv; SYS_process_vm_writev;
-    SYS_pidfd_getfd; SYS_mount; SYS_fsopen; SYS_fspick; SYS_fsconfig; SYS_fsmount;
-    SYS_open_tree; SYS_move_mount; SYS_mount_setattr; SYS_pivot_root; SYS_chroot; SYS_unshare;
-    SYS_setns; SYS_open_by_handle_at; SYS_name_to_handle_at; SYS_swapon; SYS_swapoff;
-    SYS_quotactl; SYS_init_module; SYS_finit_module; SYS_delete_module; SYS_kexec_load;
+    "other processes, another root or user, the kernel itself, keys and clocks":
+    SYS_ptrace; SYS_process_vm_readv; SYS_process_vm_writev; SYS_pidfd_getfd; SYS_pivot_root;
+    SYS_chroot; SYS_unshare; SYS_open_by_handle_at; SYS_swapon; SYS_swapoff; SYS_quotactl;
+    SYS_init_module; SYS_finit_module; SYS_delete_module; SYS_kexec_load; SYS_kexec_file_load;
     SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_io_uring_setup; SYS_io_uring_enter;
     SYS_io_uring_register; SYS_keyctl; SYS_add_key; SYS_request_key; SYS_reboot; SYS_syslog;
     SYS_acct; SYS_setuid; SYS_setgid; SYS_setresuid; SYS_setresgid; SYS_setreuid; SYS_setregid;
-    SYS_setgroups; SYS_capset; SYS_sethostname; SYS_setdomainname; SYS_settimeofday;
-    SYS_clock_settime; SYS_clock_adjtime; SYS_adjtimex; SYS_personality; SYS_mknodat;
+    SYS_setgroups; SYS_sethostname; SYS_setdomainname; SYS_settimeofday; SYS_clock_settime;
+    SYS_clock_adjtime; SYS_adjtimex; SYS_personality;
+};
+
+/// What an intruder does where nothing is mounted, entered or copied.
+pub(super) const ENGINE: Group = group! {
+    "mounts, namespaces, devices and the rights of this process":
+    SYS_mount; SYS_fsopen; SYS_fspick; SYS_fsconfig; SYS_fsmount; SYS_open_tree; SYS_move_mount;
+    SYS_mount_setattr; SYS_setns; SYS_mknodat; SYS_name_to_handle_at; SYS_capset;
     SYS_landlock_create_ruleset;
+};
+
+/// What an intruder does where nothing is executed.
+pub(super) const PROGRAMS: Group = group! {
+    "another program":
+    SYS_execve; SYS_execveat;
 };
 
 // The same numbers on all processors; libc does not have them yet.

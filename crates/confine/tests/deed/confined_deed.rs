@@ -7,10 +7,13 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use confine::{Capability, Confinement, Files, Identity, Reads, Set, Unlisted};
+use confine::{
+    Capability, Confinement, Files, Identity, Programs, Reads, Set, Unlisted, calls, capabilities,
+};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -21,6 +24,11 @@ fn main() {
     let [name, place] = [1, 2].map(|index| std::env::args().nth(index).unwrap());
     let place = PathBuf::from(place);
     let deed = deeds().into_iter().find(|deed| deed.name == name).unwrap();
+    if let Some(programs) = deed.service {
+        capabilities::keep_only(&[Capability::CAP_SYS_ADMIN]).unwrap();
+        calls::deny_intrusion(programs).unwrap();
+        return tell((deed.act)(&place));
+    }
     let confinement = Confinement {
         identity: deed.identity,
         capabilities: vec![Capability::CAP_DAC_READ_SEARCH],
@@ -32,7 +40,11 @@ fn main() {
         unlisted: deed.unlisted,
     };
     confinement.apply().unwrap();
-    match (deed.act)(&place) {
+    tell((deed.act)(&place));
+}
+
+fn tell(done: io::Result<()>) {
+    match done {
         Ok(()) => println!("done"),
         Err(error) => println!("failed {:?}", error.raw_os_error()),
     }
@@ -40,6 +52,8 @@ fn main() {
 
 struct Deed {
     name: &'static str,
+    /// Set for a deed of a service that mounts.
+    service: Option<Programs>,
     identity: Option<Identity>,
     set: Set,
     reads: fn(&Path) -> Reads,
@@ -64,6 +78,7 @@ fn all(_: &Path) -> Reads {
 const fn deed(name: &'static str, act: fn(&Path) -> io::Result<()>) -> Deed {
     Deed {
         name,
+        service: None,
         identity: None,
         set: Set::Serve,
         reads: beneath,
@@ -148,27 +163,73 @@ fn deeds() -> Vec<Deed> {
                 Ok(umount2(&place.join("write"), MntFlags::MNT_DETACH)?)
             })
         },
+        Deed {
+            service: Some(Programs::Never),
+            ..deed("mount and unmount as a service", |place| {
+                let (place, none) = (&place.join("write"), None::<&str>);
+                mount(none, place, Some("tmpfs"), MsFlags::empty(), none)?;
+                Ok(umount2(place, MntFlags::MNT_DETACH)?)
+            })
+        },
+        Deed {
+            service: Some(Programs::Executed),
+            ..deed("execute as a service that does", |_| {
+                assert!(Command::new("/bin/true").status()?.success());
+                Ok(())
+            })
+        },
+        Deed {
+            service: Some(Programs::Never),
+            ..deed("execute as a service", |_| {
+                Err(Command::new("/bin/true").exec())
+            })
+        },
+        Deed {
+            service: Some(Programs::Executed),
+            ..deed("look into another process as a service", peep)
+        },
+        Deed {
+            service: Some(Programs::Executed),
+            ..deed("become another user as a service", |_| {
+                Ok(nix::unistd::setuid(NOBODY.uid)?)
+            })
+        },
+        Deed {
+            set: Set::Mount,
+            reads: all,
+            ..deed("execute as a helper", |_| {
+                Command::new("/bin/true").status().map(drop)
+            })
+        },
+        Deed {
+            set: Set::Mount,
+            reads: all,
+            ..deed("make a directory as a helper", |place| {
+                fs::create_dir(place.join("write/dir"))
+            })
+        },
         deed("execute", |_| Command::new("/bin/true").status().map(drop)),
         deed("mount", |place| {
             let place = &place.join("write");
             let none = None::<&str>;
             Ok(mount(none, place, Some("tmpfs"), MsFlags::empty(), none)?)
         }),
-        deed("look into another process", |_| {
-            let (mut byte, place) = (
-                [0],
-                RemoteIoVec {
-                    base: 0x1000,
-                    len: 1,
-                },
-            );
-            let mut local = [io::IoSliceMut::new(&mut byte)];
-            Ok(process_vm_readv(getppid(), &mut local, &[place]).map(drop)?)
-        }),
+        deed("look into another process", peep),
         deed("leave for a namespace", |_| {
             Ok(unshare(CloneFlags::CLONE_NEWNS)?)
         }),
     ]
+}
+
+/// Reads a byte of another process.
+fn peep(_: &Path) -> io::Result<()> {
+    let there = RemoteIoVec {
+        base: 0x1000,
+        len: 1,
+    };
+    let mut byte = [0];
+    let mut here = [io::IoSliceMut::new(&mut byte)];
+    Ok(process_vm_readv(getppid(), &mut here, &[there]).map(drop)?)
 }
 
 /// What a process that serves does all day.

@@ -21,6 +21,7 @@ use super::engine::EngineArgs;
 use super::start::{Started, WhenIdle, first_word, ourselves, tell};
 use super::station::Station;
 use super::worker::{self, Beginning};
+use crate::confinement::Service;
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
@@ -104,6 +105,9 @@ fn guard(
     data_root: &Path,
     station: &Station,
 ) -> anyhow::Result<()> {
+    // The worker inherits both.
+    crate::yolofs::allow_many_files();
+    crate::confinement::engine(Service::Docker)?;
     let interrupt = Interrupt::install()?;
     if args.background {
         // A session of its own: neither Ctrl-C nor the end of the terminal is meant for a daemon.

@@ -85,6 +85,7 @@ pub(super) fn run(
     beginning: Beginning,
     (guardian, when_idle): (u32, WhenIdle),
 ) -> anyhow::Result<()> {
+    crate::confinement::execute_nothing()?;
     let interrupt = Interrupt::install()?;
     let guardians_thread = stay_with(guardian)?;
     super::super::daemon::allow_many_files();

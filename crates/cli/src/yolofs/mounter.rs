@@ -1,0 +1,145 @@
+//! `yolofs mounter`: the process beside the daemon of one mount, which does what the daemon cannot.
+//!
+//! - *It mounts and unmounts.* Landlock keeps whom it confines from changing the table of mounts, and
+//!   the daemon reads what came from a registry and answers what runs in containers. So it is told
+//!   the place before the daemon reads anything, puts one mount there, and takes that one away:
+//!   whoever gets into the daemon can have it do nothing else.
+//! - *It guards*: the requests of the mount end with the daemon, even if that cannot end.
+//!
+//! It ends with the daemon. If it is killed, the mount is served on; `umount`(8) unmounts it.
+
+mod process;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use parking_lot::Mutex;
+use rawio::pidfd::PidFd;
+use serde::{Deserialize, Serialize};
+use yolofs::{Busy, Layering, Mounter, Place, Tried, Visible};
+
+use crate::node::wire::{receive, send};
+
+pub(super) use process::{MounterArgs, run};
+
+/// Longer than any of it takes, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What it can be asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Wish {
+    /// Take away what a dead daemon left at the place.
+    Clear,
+    /// Put the mount that travels beside this to the place.
+    Attach { beneath: bool },
+    /// Take it away again.
+    Unmount { lazy: bool },
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Came {
+    Done,
+    InUse,
+    Covered,
+    /// The error's number, or why it was not done, for people.
+    Failed {
+        errno: Option<i32>,
+        why: String,
+    },
+}
+
+impl From<io::Error> for Came {
+    fn from(error: io::Error) -> Self {
+        Self::Failed {
+            errno: error.raw_os_error(),
+            why: error.to_string(),
+        }
+    }
+}
+
+/// The daemon's end of it.
+#[derive(Debug)]
+pub(super) struct Helper(Mutex<UnixStream>);
+
+impl Helper {
+    /// Starts one for a place. It ends with this process. To be called while this has all its
+    /// capabilities yet.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(super) fn start(place: &Path) -> anyhow::Result<Self> {
+        let daemon =
+            PidFd::open_first_thread(std::process::id()).context("opening this process")?;
+        let (ours, its) = UnixStream::pair().context("making a pair of sockets")?;
+        Command::new("/proc/self/exe")
+            .arg("mounter")
+            .arg(place)
+            .stdin(OwnedFd::from(its))
+            .stdout(OwnedFd::from(daemon))
+            // What is typed at the daemon's terminal is not for it.
+            .process_group(0)
+            .spawn()
+            .context("starting the process that mounts and unmounts")?;
+        Ok(Self(Mutex::new(ours)))
+    }
+
+    /// Has what a dead daemon left at the place taken away.
+    ///
+    /// # Errors
+    /// If the system refuses, or the process is gone.
+    pub(super) fn clear(&self) -> anyhow::Result<()> {
+        match self.ask(Wish::Clear, &[])? {
+            Came::Done => Ok(()),
+            other => bail!("clearing what a dead daemon left: {other:?}"),
+        }
+    }
+
+    fn ask(&self, wish: Wish, beside: &[BorrowedFd<'_>]) -> anyhow::Result<Came> {
+        let stream = self.0.lock();
+        let deadline = Instant::now() + PATIENCE;
+        send(&stream, &wish, beside, deadline)
+            .and_then(|()| Ok(receive(&stream, deadline)?.0))
+            .context("asking the process that mounts and unmounts (umount(8) does so without it)")
+    }
+}
+
+impl Mounter for Helper {
+    fn attach(&self, mount: BorrowedFd<'_>, _: &Place, layering: Layering) -> io::Result<()> {
+        let beneath = layering == Layering::Beneath;
+        let came = self.ask(Wish::Attach { beneath }, &[mount]);
+        match came.map_err(io::Error::other)? {
+            Came::Done => Ok(()),
+            came => Err(error_of(came)),
+        }
+    }
+
+    fn unmount(&self, _: &Visible, busy: Busy) -> Tried {
+        let lazy = busy == Busy::Lazy;
+        match self.ask(Wish::Unmount { lazy }, &[]) {
+            Ok(Came::Done) => Tried::Unmounted,
+            Ok(Came::InUse) => Tried::InUse,
+            Ok(Came::Covered) => Tried::Covered,
+            Ok(came) => Tried::Failed(error_of(came)),
+            Err(error) => Tried::Failed(io::Error::other(format!("{error:#}"))),
+        }
+    }
+}
+
+fn error_of(came: Came) -> io::Error {
+    match came {
+        Came::Failed {
+            errno: Some(errno), ..
+        } => io::Error::from_raw_os_error(errno),
+        Came::Failed { why, .. } => io::Error::other(why),
+        other => io::Error::other(format!("{other:?}")),
+    }
+}

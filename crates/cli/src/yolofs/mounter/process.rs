@@ -1,0 +1,205 @@
+//! The process itself.
+//!
+//! It guards because a thread of the daemon that pushes pages, or makes the kernel forget them, waits
+//! in the kernel for whoever reads the same page, and no signal reaches it. A reader waits for the
+//! threads that serve. If all of them are killed, the one that pushes waits for the reader, the
+//! reader for an answer, and the device stays open. So somebody who dies of nothing that the daemon
+//! dies of waits for the daemon's first thread, and then ends the connection, as the kernel would
+//! have done.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
+use rawio::mount::mount_ids;
+use rawio::pidfd::PidFd;
+use yolofs::{Busy, Control, EndSwitch, Itself, Layering, Mounter as _, Place, Tried, Visible};
+
+use super::{Came, PATIENCE, Wish};
+use crate::confinement;
+use crate::exit::Outcome;
+use crate::mount_table::{clear_by_force, kind_at};
+use crate::node::wire::{receive, send};
+use crate::run_dir::MOUNT_KIND;
+
+/// Mount and unmount for a daemon, and end the requests of its mount when it is killed
+///
+/// Standard input is the socket to the daemon; standard output is its first thread, as a
+/// descriptor. Started by `yolofs mount`.
+#[derive(Clone, Debug, clap::Args)]
+pub(in crate::yolofs) struct MounterArgs {
+    /// The only place where
+    mountpoint: PathBuf,
+}
+
+pub(in crate::yolofs) fn run(args: &MounterArgs) -> anyhow::Result<Outcome> {
+    // The daemon hears these, and then needs this process.
+    SigSet::all().thread_block().context("blocking signals")?;
+    let own = |fd: io::Result<OwnedFd>| fd.context("taking what the daemon handed over");
+    let stream = UnixStream::from(own(io::stdin().as_fd().try_clone_to_owned())?);
+    let daemon = PidFd::from(own(io::stdout().as_fd().try_clone_to_owned())?);
+    let end = Arc::default();
+    let mut hand = Hand::new(
+        Place::open(&args.mountpoint)?,
+        Arc::clone(&end),
+        Control::open(),
+    );
+    // The directory it was started in must not stay busy because of us.
+    std::env::set_current_dir("/").context("leaving the current directory")?;
+    confinement::mounter()?;
+    let guard = std::thread::Builder::new()
+        .name("guard".to_owned())
+        .spawn(move || guard(&daemon, &end))
+        .context("starting the thread that waits for the daemon")?;
+    let heard = listen(&stream, &mut hand);
+    // Whatever the daemon says or leaves unsaid, it is waited for.
+    guard
+        .join()
+        .map_err(|_| anyhow!("the thread that waits for the daemon panicked"))??;
+    heard.map(|()| Outcome::Done)
+}
+
+/// Waits for the end of the daemon's first thread, and ends the mount's requests with it.
+fn guard(daemon: &PidFd, end: &OnceLock<EndSwitch>) -> anyhow::Result<()> {
+    daemon.wait().context("waiting for the daemon")?;
+    // Mostly, the connection is gone by now, and nothing is left to be ended.
+    end.get()
+        .map_or(Ok(()), EndSwitch::throw)
+        .context("ending the connection")
+}
+
+/// Does what the daemon wants until it wants nothing any more.
+fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
+    while is_there(daemon)? {
+        let (wish, beside) = receive(daemon, Instant::now() + PATIENCE)?;
+        let came = hand.fulfil(wish, beside);
+        send(daemon, &came, &[], Instant::now() + PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// Waits until the daemon wants something; returns `false` if it never will again.
+fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
+    loop {
+        let mut wait = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut wait, PollTimeout::NONE) {
+            Ok(_) => {
+                let events = wait[0].revents().unwrap_or(PollFlags::empty());
+                return Ok(!events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("waiting for the daemon"),
+        }
+    }
+}
+
+/// What changes the table of mounts, at one place.
+struct Hand {
+    place: Place,
+    attached: Option<Visible>,
+    /// Filled when there is a mount, for the guard.
+    end: Arc<OnceLock<EndSwitch>>,
+    control: io::Result<Control>,
+}
+
+impl Hand {
+    const fn new(
+        place: Place,
+        end: Arc<OnceLock<EndSwitch>>,
+        control: io::Result<Control>,
+    ) -> Self {
+        Self {
+            place,
+            attached: None,
+            end,
+            control,
+        }
+    }
+
+    fn fulfil(&mut self, wish: Wish, beside: Vec<OwnedFd>) -> Came {
+        let done = match (wish, &self.attached) {
+            (Wish::Clear, None) => self.clear(),
+            (Wish::Attach { beneath }, None) => self.attach(beneath, beside),
+            (Wish::Unmount { lazy }, Some(mount)) => {
+                let busy = if lazy { Busy::Lazy } else { Busy::Wait };
+                return match mount.try_unmount(busy) {
+                    Tried::Unmounted => Came::Done,
+                    Tried::InUse => Came::InUse,
+                    Tried::Covered => Came::Covered,
+                    Tried::Failed(error) => error.into(),
+                };
+            }
+            _ => Err(Errno::EPERM.into()),
+        };
+        done.map_or_else(Came::from, |()| Came::Done)
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        let target = self.place.target();
+        let cleared = kind_at(target).and_then(|kind| match kind.as_deref() {
+            Some(MOUNT_KIND) => clear_by_force(target),
+            _ => Ok(()),
+        });
+        cleared.map_err(|error| io::Error::other(format!("{error:#}")))
+    }
+
+    fn attach(&mut self, beneath: bool, beside: Vec<OwnedFd>) -> io::Result<()> {
+        let mount = beside.into_iter().next().ok_or(Errno::EBADF)?;
+        let layering = if beneath {
+            Layering::Beneath
+        } else {
+            Layering::Over
+        };
+        let ids = mount_ids(mount.as_fd())?;
+        let end = match &self.control {
+            Ok(control) => control.end_switch(ids).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match end {
+            Ok(end) => self.end.set(end).map_err(|_| Errno::EALREADY)?,
+            Err(why) => {
+                log::warn!("if the daemon is killed, readers may wait until yolofs umount: {why}");
+            }
+        }
+        Itself.attach(mount.as_fd(), &self.place, layering)?;
+        let target = self.place.target().to_owned();
+        self.attached = Some(Visible::resume(target, ids));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_it_attached_is_taken_away_and_only_one_is_attached() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = || Place::open(dir.path()).unwrap();
+        let mut hand = Hand::new(place(), Arc::default(), Err(Errno::ENODEV.into()));
+        let refused =
+            |came| matches!(came, Came::Failed { errno: Some(e), .. } if e == Errno::EPERM as i32);
+        assert!(refused(
+            hand.fulfil(Wish::Unmount { lazy: true }, Vec::new())
+        ));
+        // Nothing of ours is there.
+        assert!(matches!(hand.fulfil(Wish::Clear, Vec::new()), Came::Done));
+        let none = hand.fulfil(Wish::Attach { beneath: false }, Vec::new());
+        assert!(matches!(none, Came::Failed { .. }));
+        let ids = mount_ids(place().spot()).unwrap();
+        hand.attached = Some(Visible::resume(dir.path().join("elsewhere"), ids));
+        for wish in [Wish::Clear, Wish::Attach { beneath: true }] {
+            assert!(refused(hand.fulfil(wish, Vec::new())), "{wish:?}");
+        }
+        // Not there, so nothing is unmounted.
+        let came = hand.fulfil(Wish::Unmount { lazy: false }, Vec::new());
+        assert!(matches!(came, Came::Covered), "{came:?}");
+    }
+}
