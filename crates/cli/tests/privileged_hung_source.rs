@@ -1,6 +1,7 @@
 //! A source that stops answering takes neither the mount nor its daemon with it.
 
 #![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 
@@ -17,7 +18,15 @@ struct Stopped(String);
 impl Stopped {
     fn stop(pid: &str) -> Self {
         ok(Command::new("kill").args(["-STOP", pid]));
-        Self(pid.to_owned())
+        let stopped = Self(pid.to_owned());
+        // The signal is taken by one thread, which stops the others when it comes to run.
+        until("all threads to stop", || {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            tasks
+                .filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok())
+                .all(|stat| stat.rsplit_once(") ").unwrap().1.starts_with('T'))
+        });
+        stopped
     }
 }
 
