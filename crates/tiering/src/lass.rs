@@ -1,0 +1,24 @@
+//! The layer-aware storage strategy (LASS): which layers of an image go to fast memory while the
+//! image is being pulled.
+//!
+//! An engine downloads several layers at once, and stores them one after another, the lowest
+//! first. What is stored while the network still has work costs nobody time, on whatever disk;
+//! what is stored after the last download has ended is waited for. So the layer that is
+//! downloaded last (LDL) and those above it (LAL) go to fast memory, and those below (LBL) to the
+//! disk.
+//!
+//! - [`Stack::outcome`] is the model of the paper, its equations 1 to 8: what a boundary
+//!   between disk and fast memory costs in time and in room.
+//! - [`last_downloaded`] predicts the LDL from the sizes in a manifest, before anything was
+//!   downloaded.
+//! - [`Pulls`] is told what pulls do, and knows of a layer, when its first file is made, on which
+//!   side of the boundary it is. It predicts nothing.
+//! - [`place`] is the decision. A wrong one costs room or time, never a byte.
+
+mod download;
+mod model;
+mod pulls;
+
+pub use download::{CONCURRENT, last_downloaded};
+pub use model::{Boundary, Outcome, Speeds, Stack, Strategy};
+pub use pulls::{Part, Place, PullId, Pulls, PullsFull, place};

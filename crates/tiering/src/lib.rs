@@ -1,0 +1,15 @@
+//! What of an image lies on fast memory, and when: N-Docker's placement of layers and hot image
+//! files, on the tiers that a machine has.
+//!
+//! `docs/tiering.md` says what is decided how, and what of it is wired to the programs.
+//!
+//! - [`lass`] places the layers of an image while it is being pulled.
+//!
+//! Decisions are pure functions: they are told facts, and say what is to be done.
+
+#![forbid(unsafe_code)]
+
+pub mod lass;
+mod rate;
+
+pub use rate::Rate;

@@ -1,0 +1,78 @@
+//! How fast something is read, written or sent.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+/// A rate in bytes per second, never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(NonZeroU64);
+
+const NANOS_PER_SEC: u128 = 1_000_000_000;
+
+impl Rate {
+    /// Returns the rate of so many bytes in each second, or `None` for no bytes.
+    #[must_use]
+    pub const fn per_second(bytes: u64) -> Option<Self> {
+        match NonZeroU64::new(bytes) {
+            Some(bytes) => Some(Self(bytes)),
+            None => None,
+        }
+    }
+
+    /// Returns the rate at which `bytes` took `time`; `None` if one of them is too small to tell.
+    #[must_use]
+    pub fn measured(bytes: u64, time: Duration) -> Option<Self> {
+        let per_second = (u128::from(bytes) * NANOS_PER_SEC).checked_div(time.as_nanos())?;
+        Self::per_second(u64::try_from(per_second).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the bytes in each second.
+    #[must_use]
+    pub const fn bytes_per_second(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Returns how long `bytes` take, rounded down to nanoseconds; the longest time there is if
+    /// that is longer.
+    #[must_use]
+    pub fn time_for(self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * NANOS_PER_SEC / u128::from(self.0.get());
+        let secs = u64::try_from(nanos / NANOS_PER_SEC);
+        let rest = u32::try_from(nanos % NANOS_PER_SEC);
+        match (secs, rest) {
+            (Ok(secs), Ok(rest)) => Duration::new(secs, rest),
+            _ => Duration::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(bytes: u64) -> Rate {
+        Rate::per_second(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_rate_tells_times_and_times_tell_a_rate() {
+        assert_eq!(rate(1000).time_for(1500), Duration::from_millis(1500));
+        assert_eq!(
+            Rate::measured(1500, Duration::from_millis(1500)),
+            Some(rate(1000))
+        );
+        assert_eq!(rate(u64::MAX).time_for(u64::MAX), Duration::from_secs(1));
+        assert_eq!(rate(1).time_for(u64::MAX), Duration::from_secs(u64::MAX));
+    }
+
+    #[test]
+    fn nothing_in_some_time_and_something_in_no_time_are_no_rates() {
+        assert_eq!(Rate::per_second(0), None);
+        assert_eq!(Rate::measured(0, Duration::from_secs(1)), None);
+        assert_eq!(Rate::measured(1, Duration::ZERO), None);
+        assert_eq!(
+            Rate::measured(u64::MAX, Duration::from_nanos(1)),
+            Some(rate(u64::MAX))
+        );
+    }
+}
