@@ -6,7 +6,6 @@ mod import;
 mod operate;
 mod place;
 mod serve;
-mod serve_blocks;
 mod simulate;
 mod store;
 
@@ -36,7 +35,6 @@ enum NicfetchCommand {
     #[command(subcommand)]
     Chunks(store::ChunksCommand),
     Simulate(simulate::SimulateArgs),
-    ServeBlocks(serve_blocks::ServeBlocksArgs),
     Import(import::ImportArgs),
     Completions(CompletionsArgs),
 }
@@ -58,7 +56,6 @@ fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
         NicfetchCommand::Gc(command) => operate::gc(command),
         NicfetchCommand::Chunks(command) => store::run(command),
         NicfetchCommand::Simulate(command) => simulate::run(command),
-        NicfetchCommand::ServeBlocks(command) => serve_blocks::run(command),
         NicfetchCommand::Import(command) => import::run(command),
         NicfetchCommand::Completions(command) => command.print::<Nicfetch>(),
     }

@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// A `nicfetch serve-blocks` of its own; killed when it is dropped.
+/// A `nicfetch serve` of its own, without a mirror; killed when it is dropped.
 struct Nic {
     process: Child,
     address: String,
@@ -39,20 +39,20 @@ impl Nic {
     }
 
     fn at(lab: &Lab, address: &str, flags: &[&str]) -> Self {
-        let mut process = nicfetch(lab, "serve-blocks")
-            .args(["--blocks", address])
+        let mut process = nicfetch(lab, "serve")
+            .args(["--admin", "127.0.0.1:0", "--blocks", address])
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(process.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        let address = line.trim_end().strip_prefix("blocks at ");
-        let address = address.unwrap_or_else(|| panic!("it says {line:?}"));
+        let out = BufReader::new(process.stdout.take().unwrap());
+        let lines = out.lines().map(Result::unwrap);
+        let address = lines
+            .filter_map(|line| Some(line.strip_prefix("blocks ")?.to_owned()))
+            .next();
         Self {
             process,
-            address: address.to_owned(),
+            address: address.expect("it ended, or serves no blocks"),
         }
     }
 

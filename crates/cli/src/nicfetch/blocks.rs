@@ -12,9 +12,10 @@ use nicfetch::{Catalog, ChunkStore};
 use tokio::sync::watch;
 
 use crate::nic::tls_files;
+use crate::size::Size;
 
-/// Where the block service listens, and to whom.
-#[derive(Clone, Debug, clap::Args)]
+/// Where the block service listens, to whom, and what it may keep.
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Blocks")]
 pub(super) struct BlocksArgs {
     /// Serve blocks at HOST:PORT, unix:PATH or vsock:CID:PORT
@@ -27,13 +28,16 @@ pub(super) struct BlocksArgs {
         requires = "blocks",
         conflicts_with = "blocks_open"
     )]
-    blocks_access: Option<PathBuf>,
+    pub(super) blocks_access: Option<PathBuf>,
     /// Believe names, and let everybody open everything: for links that nobody else is on
     #[arg(long, requires = "blocks")]
-    blocks_open: bool,
+    pub(super) blocks_open: bool,
     /// A directory with cert.pem, key.pem and ca.pem: speak TLS, and know clients by certificates
     #[arg(long, value_name = "DIR", requires = "blocks")]
-    blocks_tls: Option<PathBuf>,
+    pub(super) blocks_tls: Option<PathBuf>,
+    /// What chunks may take of --size [default: half of it, all of it without --upstream]
+    #[arg(long, value_name = "SIZE", requires = "blocks")]
+    pub(super) blocks_size: Option<Size>,
 }
 
 /// A block service that listens.
@@ -44,18 +48,16 @@ pub(super) struct Blocks {
 }
 
 impl BlocksArgs {
-    /// Listens; `None` if no blocks are to be served.
+    /// Listens at `address`.
     ///
     /// # Errors
     /// If the address cannot be had, or what says who may open what cannot be used.
     pub(super) async fn listen(
         &self,
+        address: &Address,
         store: Arc<dyn ChunkStore>,
         catalog: Arc<Catalog>,
-    ) -> anyhow::Result<Option<Blocks>> {
-        let Some(address) = &self.blocks else {
-            return Ok(None);
-        };
+    ) -> anyhow::Result<Blocks> {
         let tls = self.blocks_tls.as_deref().map(tls_files);
         let tls = tls.map(|files| TlsServer::open(&files)).transpose()?;
         ensure!(
@@ -67,7 +69,7 @@ impl BlocksArgs {
             .context("starting the block service")?;
         let listener = Listener::bind(address, tls).await;
         let listener = listener.with_context(|| format!("listening at {address}"))?;
-        Ok(Some(Blocks { service, listener }))
+        Ok(Blocks { service, listener })
     }
 
     fn access(&self) -> anyhow::Result<Access> {

@@ -11,9 +11,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use nicfetch::blobs::BlobConfig;
 use nicfetch::mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
+use nicfetch::transport::Address;
 use nicfetch::upstream::{Login, Upstream, UpstreamConfig};
 use serde::{Deserialize, Deserializer};
 
+use super::blocks::BlocksArgs;
 use crate::size::Size;
 
 /// Bytes of a file with a configuration or credentials.
@@ -44,7 +46,25 @@ pub(super) struct Config {
     connections: u32,
     #[serde(default = "connections_of_one")]
     connections_of_one: u32,
+    #[serde(default)]
     upstreams: Vec<UpstreamEntry>,
+    #[serde(default)]
+    blocks: Option<FileAddress>,
+    #[serde(default)]
+    blocks_access: Option<PathBuf>,
+    #[serde(default)]
+    blocks_open: bool,
+    #[serde(default)]
+    blocks_tls: Option<PathBuf>,
+    #[serde(default)]
+    blocks_size: Option<FileSize>,
+}
+
+/// What of the store's size each kind of thing may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budgets {
+    pub(super) blob_bytes: u64,
+    pub(super) chunk_bytes: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,6 +118,18 @@ impl<'de> Deserialize<'de> for FileSize {
     }
 }
 
+/// Where blocks are served, as people write it.
+#[derive(Clone, Debug)]
+struct FileAddress(Address);
+
+impl<'de> Deserialize<'de> for FileAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let address = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(address))
+    }
+}
+
 const fn listen() -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5050)
 }
@@ -143,9 +175,9 @@ impl Config {
         config.with_context(|| format!("reading the configuration {}", path.display()))
     }
 
-    /// Returns the configuration of a few registries, each as `[NAME=]URL`, with which everything
-    /// else is as usual.
-    pub(super) fn of(upstreams: &[String]) -> Self {
+    /// Returns the configuration of a few registries, each as `[NAME=]URL`, and of a block service,
+    /// with which everything else is as usual.
+    pub(super) fn of(upstreams: &[String], blocks: &BlocksArgs) -> Self {
         let entry = |text: &String| {
             // A URL may have a `=` in it, but not before its `://`.
             let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
@@ -170,10 +202,66 @@ impl Config {
             connections: connections(),
             connections_of_one: connections_of_one(),
             upstreams: upstreams.iter().map(entry).collect(),
+            blocks: blocks.blocks.clone().map(FileAddress),
+            blocks_access: blocks.blocks_access.clone(),
+            blocks_open: blocks.blocks_open,
+            blocks_tls: blocks.blocks_tls.clone(),
+            blocks_size: blocks.blocks_size.map(|size| FileSize(size.0)),
         }
     }
 
-    /// Changes what the blobs may take.
+    /// Returns what the block service is told; it has no address if there is none.
+    pub(super) fn blocks(&self) -> anyhow::Result<BlocksArgs> {
+        let blocks = BlocksArgs {
+            blocks: self.blocks.as_ref().map(|address| address.0.clone()),
+            blocks_access: self.blocks_access.clone(),
+            blocks_open: self.blocks_open,
+            blocks_tls: self.blocks_tls.clone(),
+            blocks_size: self.blocks_size.map(|size| Size(size.0)),
+        };
+        // The command line has seen to this; a file has not.
+        ensure!(
+            blocks.blocks.is_some()
+                || (!blocks.blocks_open
+                    && blocks.blocks_access.is_none()
+                    && blocks.blocks_tls.is_none()
+                    && blocks.blocks_size.is_none()),
+            "what is said of blocks is of no use without \"blocks\": say where they are served"
+        );
+        ensure!(
+            !blocks.blocks_open || blocks.blocks_access.is_none(),
+            "either \"blocks_open\" or \"blocks_access\" says who may have blocks: remove one"
+        );
+        Ok(blocks)
+    }
+
+    /// Returns whether there are registries to mirror.
+    pub(super) const fn mirrors(&self) -> bool {
+        !self.upstreams.is_empty()
+    }
+
+    /// Returns what blobs and chunks may take: chunks half of all, if both are served.
+    pub(super) fn budgets(&self) -> anyhow::Result<Budgets> {
+        let all = self.size.0;
+        let said = self.blocks_size.map(|size| size.0);
+        let chunk_bytes = match (&self.blocks, self.mirrors()) {
+            (None, _) => 0,
+            (Some(_), true) => said.unwrap_or(all / 2),
+            (Some(_), false) => said.unwrap_or(all),
+        };
+        let blob_bytes = all.checked_sub(chunk_bytes).with_context(|| {
+            let (chunks, all) = (Size(chunk_bytes), Size(all));
+            format!(
+                "chunks cannot take {chunks} of {all}: make --size larger, or --blocks-size smaller"
+            )
+        })?;
+        Ok(Budgets {
+            blob_bytes,
+            chunk_bytes,
+        })
+    }
+
+    /// Changes what blobs and chunks together may take.
     pub(super) const fn set_size(&mut self, bytes: u64) {
         self.size = FileSize(bytes);
     }
@@ -188,15 +276,15 @@ impl Config {
         self.tag_ttl_seconds = seconds;
     }
 
-    pub(super) const fn mirror(&self) -> MirrorConfig {
-        MirrorConfig {
+    pub(super) fn mirror(&self) -> anyhow::Result<MirrorConfig> {
+        Ok(MirrorConfig {
             tag_ttl: Duration::from_secs(self.tag_ttl_seconds),
             absent_ttl: Duration::from_secs(self.absent_ttl_seconds),
             blobs: BlobConfig {
-                budget: self.size.0,
+                budget: self.budgets()?.blob_bytes,
                 hold_back: self.hold_back.0,
             },
-        }
+        })
     }
 
     pub(super) const fn serving(&self) -> ServeConfig {
@@ -209,8 +297,8 @@ impl Config {
     /// Prepares the registries; asks them nothing.
     pub(super) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
         ensure!(
-            !self.upstreams.is_empty(),
-            "no registry to mirror: name one with --upstream, or in the configuration"
+            self.mirrors() || self.blocks.is_some(),
+            "there is nothing to serve: name a registry with --upstream, or say --blocks ADDR"
         );
         let mut names = HashSet::new();
         for UpstreamEntry { name, .. } in &self.upstreams {
@@ -356,7 +444,7 @@ mod tests {
             "ghcr.io=https://ghcr.io",
             "r:5000=http://r:5000",
         ];
-        let config = Config::of(&flags.map(str::to_owned));
+        let config = Config::of(&flags.map(str::to_owned), &BlocksArgs::default());
         let names: Vec<_> = config
             .upstreams
             .iter()
@@ -364,5 +452,34 @@ mod tests {
             .collect();
         assert_eq!(names, ["docker.io", "ghcr.io", "r:5000"]);
         assert_eq!(config.upstreams[2].url, "http://r:5000");
+    }
+
+    #[test]
+    fn blobs_and_chunks_share_what_there_is() {
+        let budgets = |text: &str| {
+            let config: Config = serde_json::from_str(text).map_err(|error| error.to_string())?;
+            let budgets = config.budgets().map_err(|error| format!("{error:#}"))?;
+            config.blocks().map_err(|error| format!("{error:#}"))?;
+            Ok::<_, String>((budgets.blob_bytes >> 30, budgets.chunk_bytes >> 30))
+        };
+        let hub = r#""upstreams": [{"name": "a", "url": "https://a"}]"#;
+        let blocks = r#""size": "8G", "blocks": "127.0.0.1:5052", "blocks_open": true"#;
+        assert_eq!(budgets(&format!("{{{hub}}}")), Ok((16, 0)));
+        assert_eq!(budgets(&format!("{{{blocks}}}")), Ok((0, 8)));
+        assert_eq!(budgets(&format!("{{{blocks}, {hub}}}")), Ok((4, 4)));
+        let said = format!(r#"{{{blocks}, {hub}, "blocks_size": "6G"}}"#);
+        assert_eq!(budgets(&said), Ok((2, 6)));
+        let wrong = |text: &str, why: &str| {
+            let said = budgets(text).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        };
+        wrong(&said.replace("6G", "9G"), "--blocks-size smaller");
+        wrong(&said.replace("127.0.0.1:5052", "nowhere"), "nowhere");
+        let both = said.replace(
+            "\"blocks_open\"",
+            "\"blocks_access\": \"a\", \"blocks_open\"",
+        );
+        wrong(&both, "remove one");
+        wrong(r#"{"blocks_size": "1G"}"#, "where they are served");
     }
 }

@@ -1,4 +1,4 @@
-//! `nicfetch serve`: the mirror, until it is asked to end.
+//! `nicfetch serve`: the mirror and the block service, until they are asked to end.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,30 +7,36 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use nicfetch::mirror::{Mirror, serve, serve_admin};
+use nicfetch::{Catalog, DiskStore};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
+use super::blocks::{Blocks, BlocksArgs};
 use super::config::Config;
+use super::place;
 use crate::exit::Outcome;
 use crate::size::Size;
 
-/// Mirror registries: fetch images once, and serve them to whoever may have them
+/// Mirror registries, and serve blocks to mounts of yolofs: what one machine fetched, all have
 ///
-/// Docker uses it with --registry-mirror, containerd with --hosts-dir or hosts.toml, skopeo and
-/// podman with registries.conf: docs/nicfetch.md shows how. It ends on SIGTERM, when what it began
-/// is answered.
+/// Docker uses the mirror with --registry-mirror, containerd with --hosts-dir or hosts.toml, skopeo
+/// and podman with registries.conf: docs/nicfetch.md shows how. With --blocks, mounts of yolofs read
+/// imported sources from here (yolofs mount nic:NAME --nic ADDR). It ends on SIGTERM, when what it
+/// began is answered.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  nicfetch serve --upstream https://registry-1.docker.io --listen 10.0.0.1:5050 --size 40G")]
+Examples:
+  nicfetch serve --upstream https://registry-1.docker.io --listen 10.0.0.1:5050 --size 40G
+  nicfetch serve --blocks 10.0.0.1:5052 --blocks-access /etc/nicfetch/machines")]
 pub(super) struct ServeArgs {
     /// File that says everything, in place of flags
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "store", "size", "hold_back", "tag_ttl"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "store", "size", "hold_back", "tag_ttl", "blocks"])]
     config: Option<PathBuf>,
     /// Registry to mirror, and what clients call it if that is not docker.io; may be given again.
     /// The first is for clients that do not say which
-    #[arg(long, value_name = "[NAME=]URL", required_unless_present = "config")]
+    #[arg(long, value_name = "[NAME=]URL", required_unless_present_any = ["config", "blocks"])]
     upstream: Vec<String>,
     /// Where clients come [default: 127.0.0.1:5050]
     #[arg(long, value_name = "ADDR")]
@@ -41,7 +47,7 @@ pub(super) struct ServeArgs {
     /// Directory of the cache [default: /var/lib/nicfetch]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
-    /// Most bytes that blobs may take: above it the least valuable go [default: 16G]
+    /// Most bytes that blobs and chunks may take: above it the least valuable go [default: 16G]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
     /// The end of each blob that nobody gets before all of it is verified; more than the longest
@@ -51,6 +57,8 @@ pub(super) struct ServeArgs {
     /// How long a tag is believed to point where it did [default: 60]
     #[arg(long, value_name = "SECS")]
     tag_ttl: Option<u64>,
+    #[command(flatten)]
+    blocks: BlocksArgs,
 }
 
 impl ServeArgs {
@@ -58,7 +66,7 @@ impl ServeArgs {
         if let Some(path) = &self.config {
             return Config::read(path);
         }
-        let mut config = Config::of(&self.upstream);
+        let mut config = Config::of(&self.upstream, &self.blocks);
         config.listen = self.listen.unwrap_or(config.listen);
         config.admin = self.admin.unwrap_or(config.admin);
         if let Some(store) = &self.store {
@@ -85,45 +93,101 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
         "the admin address {} is not on loopback: whoever reaches it may remove what is cached",
         config.admin
     );
-    let registries = config.registries()?;
-    let dir = config.store.join("mirror");
-    let mirror = Mirror::open(&dir, config.mirror(), registries).with_context(|| {
-        let dir = config.store.display();
-        format!("opening the cache in {dir} (choose another place with --store)")
-    })?;
+    let parts = Parts::open(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("starting the threads of the server")?;
-    runtime.block_on(serve_until_told(&config, mirror))?;
+    runtime.block_on(serve_until_told(&config, parts))?;
     // Fills go on from where they are with the next start.
     runtime.shutdown_background();
     Ok(Outcome::Done)
 }
 
-async fn serve_until_told(config: &Config, mirror: Arc<Mirror>) -> anyhow::Result<()> {
-    let clients = listen(config.listen, "--listen").await?;
+/// What is served, opened.
+struct Parts {
+    mirror: Arc<Mirror>,
+    blocks: BlocksArgs,
+    /// None if no blocks are served.
+    chunks: Option<(Arc<DiskStore>, Arc<Catalog>)>,
+}
+
+impl Parts {
+    fn open(config: &Config) -> anyhow::Result<Self> {
+        let (registries, blocks) = (config.registries()?, config.blocks()?);
+        let opening = || {
+            let dir = config.store.display();
+            format!("opening the cache in {dir} (choose another place with --store)")
+        };
+        let dir = config.store.join("mirror");
+        let mirror = Mirror::open(&dir, config.mirror()?, registries).with_context(opening)?;
+        let chunks = match &blocks.blocks {
+            Some(_) => {
+                let budget = config.budgets()?.chunk_bytes;
+                Some(place::open(&config.store, budget)?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            mirror,
+            blocks,
+            chunks,
+        })
+    }
+
+    /// Listens for those who want blocks, if there are any to be had.
+    async fn listen_for_blocks(&self) -> anyhow::Result<Option<Blocks>> {
+        let (Some(address), Some((store, catalog))) = (&self.blocks.blocks, &self.chunks) else {
+            return Ok(None);
+        };
+        let (store, catalog) = (Arc::clone(store), Arc::clone(catalog));
+        let blocks = self.blocks.listen(address, store, catalog).await?;
+        Ok(Some(blocks))
+    }
+}
+
+async fn serve_until_told(config: &Config, parts: Parts) -> anyhow::Result<()> {
+    let clients = match config.mirrors() {
+        true => Some(listen(config.listen, "--listen").await?),
+        false => None,
+    };
     let operator = listen(config.admin, "--admin").await?;
+    let blocks = parts.listen_for_blocks().await?;
     // Whoever asked for any port is told which; others learn when it is ready.
-    println!("clients {}", clients.local_addr()?);
+    if let Some(clients) = &clients {
+        println!("clients {}", clients.local_addr()?);
+    }
     println!("admin {}", operator.local_addr()?);
+    if let Some(blocks) = &blocks {
+        println!("blocks {}", blocks.address()?);
+    }
     let mut ends = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+    let mirror = parts.mirror;
     let (close, closed) = watch::channel(false);
     let (close_admin, admin_closed) = watch::channel(false);
     let administering = tokio::spawn(serve_admin(Arc::clone(&mirror), operator, admin_closed));
-    let serving = tokio::spawn(serve(
-        Arc::clone(&mirror),
-        clients,
-        config.serving(),
-        closed,
-    ));
+    let mut serving: Vec<JoinHandle<()>> = Vec::new();
+    if let Some(clients) = clients {
+        let clients = serve(
+            Arc::clone(&mirror),
+            clients,
+            config.serving(),
+            closed.clone(),
+        );
+        serving.push(tokio::spawn(clients));
+    }
+    if let Some(blocks) = blocks {
+        serving.push(tokio::spawn(blocks.serve(closed)));
+    }
     tokio::select! {
         _ = ends.recv() => {}
         interrupted = tokio::signal::ctrl_c() => interrupted.context("waiting for Ctrl-C")?,
     }
     mirror.drain();
     let _gone = close.send(true);
-    serving.await.context("serving clients")?;
+    for serving in serving {
+        serving.await.context("serving clients")?;
+    }
     // The operator can watch until the last client has its answer.
     let _gone = close_admin.send(true);
     administering.await.context("serving the operator")

@@ -129,6 +129,8 @@ pub(crate) struct Mirror {
     pub(crate) child: Child,
     pub(crate) clients: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// Where it serves blocks, if it was told to.
+    pub(crate) blocks: Option<String>,
 }
 
 impl Mirror {
@@ -150,10 +152,15 @@ impl Mirror {
             address
         };
         let (clients, admin) = (address("clients"), address("admin"));
+        let blocks = args.contains(&"--blocks").then(|| {
+            let line = lines.next().expect("it serves no blocks").unwrap();
+            line.strip_prefix("blocks ").unwrap().to_owned()
+        });
         Self {
             child,
             clients,
             admin,
+            blocks,
         }
     }
 

@@ -1,0 +1,104 @@
+//! One nicfetch that is both: a mirror for engines, and a block service for mounts.
+
+#![cfg(feature = "privileged")]
+
+mod lab;
+mod nic;
+#[path = "../../oci/tests/registries/mod.rs"]
+mod registries;
+#[path = "../../oci/tests/sample/mod.rs"]
+mod sample;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use lab::{Lab, busybox_root, fails, json, ok};
+use nic::{Site, ended, request};
+use registries::Kind;
+
+fn nicfetch(verb: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+    command.arg(verb);
+    command
+}
+
+/// Compares all files of two trees, through the file systems that show them.
+fn same(root: &Path, mounted: &Path) {
+    ok(Command::new("diff")
+        .arg("-r")
+        .arg("--no-dereference")
+        .args([root, mounted]));
+}
+
+/// Makes a small root.
+fn root(lab: &Lab) -> PathBuf {
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    root
+}
+
+#[test]
+fn privileged_one_process_mirrors_and_serves_blocks_until_it_is_told() {
+    let (site, lab) = (Site::new(Kind::Docker), Lab::new());
+    let root = root(&lab);
+    let store = site.path("store");
+    let mut import = nicfetch("import");
+    import.arg("--store").arg(&store);
+    json(import.args(["--json", "--name", "root"]).arg(&root));
+    let socket = format!("unix:{}", lab.path("nic.sock").display());
+    let flags = ["--size", "2G", "--blocks", &socket, "--blocks-open"];
+    let mut mirror = site.mirror("store", &flags);
+    assert_eq!(mirror.blocks.as_deref(), Some(&*socket));
+    mirror.blob(site.long().0);
+    let origin = root.to_str().unwrap();
+    let flags = ["--nic", &socket, "--origin", origin];
+    let mountpoint = lab.mount(Path::new("nic:root"), "mnt", &flags);
+    same(&root, &mountpoint);
+    let status = lab.status(&mountpoint);
+    assert!(status["nic"]["chunks"].as_u64().unwrap() >= 20, "{status}");
+    // Half of the size is for blobs: the rest is the chunks'.
+    let status = json(mirror.ask(&["status"]).arg("--json"));
+    assert_eq!(status["budget_bytes"], 1 << 30, "{status}");
+    // Nobody else can have the store meanwhile.
+    let why = fails(1, &mut import);
+    assert!(why.contains("opening the chunks"), "{why}");
+    mirror.terminate();
+    assert_eq!(ended(&mut mirror), Some(0));
+    // What the service does not answer any more, the origin has.
+    fs::write(root.join("etc/later"), "not of the source").unwrap();
+    assert_eq!(
+        fs::read(mountpoint.join("etc/config")).unwrap(),
+        b"answer = 42\n"
+    );
+    lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_without_registries_there_are_only_blocks() {
+    let lab = Lab::new();
+    let config = lab.path("config.json");
+    let socket = format!("unix:{}", lab.path("nic.sock").display());
+    let words = serde_json::json!({
+        "admin": "127.0.0.1:0", "store": lab.path("store"), "size": "1G",
+        "blocks": socket, "blocks_open": true,
+    });
+    fs::write(&config, words.to_string()).unwrap();
+    let mut serve = nicfetch("serve");
+    let mut serve = serve
+        .arg("--config")
+        .arg(&config)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(serve.stdout.take().unwrap()).lines();
+    let lines: Vec<_> = lines.take(2).map(Result::unwrap).collect();
+    let admin = lines[0].strip_prefix("admin ").unwrap().parse().unwrap();
+    assert_eq!(lines[1], format!("blocks {socket}"));
+    assert_eq!(request(admin, "GET", "/readyz", &[]).status, 200);
+    serve.kill().unwrap();
+    serve.wait().unwrap();
+    let why = fails(2, &mut nicfetch("serve"));
+    assert!(why.contains("--upstream"), "{why}");
+}
