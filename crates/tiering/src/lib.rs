@@ -9,7 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+mod journal;
 pub mod lass;
+pub mod medium;
+pub mod objects;
+pub mod pace;
 mod rate;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use rate::Rate;

@@ -1,0 +1,95 @@
+//! A directory of a file system.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::Medium;
+
+/// A directory of a file system, whatever lies under it.
+#[derive(Debug)]
+pub struct DirMedium {
+    dir: PathBuf,
+}
+
+impl DirMedium {
+    /// Opens a directory, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// If it is neither there nor can be made.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        Ok(Self {
+            dir: dir.canonicalize()?,
+        })
+    }
+
+    /// Returns the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the path of a file; names are ours, and have no slashes.
+    fn at(&self, name: &str) -> PathBuf {
+        debug_assert!(!name.contains('/'), "{name}");
+        self.dir.join(name)
+    }
+}
+
+/// Reads from `offset` until `buf` is full or the file ends.
+fn read_full(file: &File, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+impl Medium for DirMedium {
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false);
+        file.open(self.at(name))?.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        read_full(&File::open(self.at(name))?, offset, buf)
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        // Any descriptor of the file will do: the kernel syncs the inode.
+        File::open(self.at(name))?.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.at(from), self.at(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.at(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.dir)?.sync_all()
+    }
+
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            // A name that is no text is not ours.
+            if let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string()) {
+                files.push((name, meta.len()));
+            }
+        }
+        Ok(files)
+    }
+}

@@ -1,0 +1,213 @@
+//! Objects on tiers: immutable files that are kept once each, on the tiers that have a copy.
+//!
+//! Copies are made, verified, switched to and removed as `docs/tiering-journal-format.md` says,
+//! so that at every step each object has a copy that counts and is whole.
+
+mod change;
+mod copy;
+mod error;
+mod open;
+mod read;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use blocks::ContentId;
+use parking_lot::Mutex;
+
+use crate::journal::{Journal, Known, TIERS_MAX, TierId};
+use crate::medium::Medium;
+
+pub use crate::journal::{Found, JournalError};
+pub use copy::Copied;
+pub use error::{ObjectError, OpenError};
+pub use read::Lease;
+
+/// A tier, by its place among those that objects were opened with: 0 is the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TierIndex(pub usize);
+
+impl fmt::Display for TierIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tier {}", self.0)
+    }
+}
+
+/// A tier to open.
+#[derive(Clone, Debug)]
+pub struct TierConfig {
+    /// What it lies on.
+    pub medium: Arc<dyn Medium>,
+    /// Bytes that objects may take on it.
+    pub capacity_bytes: u64,
+}
+
+/// An object, as those who ask for it know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its name, the hash of its content.
+    pub id: ContentId,
+    /// Its length.
+    pub len: u64,
+    /// The tiers that have a copy, the fastest first; none if all that have one are away.
+    pub tiers: Vec<TierIndex>,
+}
+
+/// What opening found, and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenReport {
+    /// How the journal was found.
+    pub journal: Found,
+    /// Objects that are known.
+    pub objects: usize,
+    /// Copies that counted and are gone.
+    pub lost: u64,
+    /// Files that were left by a stop in the middle of something, and were removed.
+    pub swept: u64,
+    /// Copies that no journal told of, and whose hash is right.
+    pub adopted: u64,
+    /// Objects that can be read only when a tier comes back.
+    pub away: usize,
+}
+
+/// Objects on tiers.
+#[derive(Debug)]
+pub struct Objects {
+    /// The fastest first.
+    tiers: Vec<Tier>,
+    /// The ids in the journal's header, those of tiers that are away too.
+    ids: Vec<TierId>,
+    /// Held while it is written to, which keeps its records in the order of what they say. Taken
+    /// before `table`, never after it; readers do without it.
+    journal: Mutex<Journal>,
+    /// Never held across I/O.
+    table: Mutex<Table>,
+}
+
+/// A tier that is there.
+#[derive(Debug)]
+struct Tier {
+    medium: Arc<dyn Medium>,
+    capacity_bytes: u64,
+    /// Its place in the journal's header.
+    slot: u8,
+}
+
+/// What counts, and what is going on.
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<ContentId, Entry>,
+    /// Copies that count.
+    copies: u64,
+    /// Bytes taken on each tier of the header, with what is being copied.
+    used: [u64; TIERS_MAX],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    len: u64,
+    /// Tiers whose copy counts, by their place in the header.
+    held: u8,
+    /// Whether somebody changes where it lies.
+    busy: bool,
+    /// Readers of each copy.
+    readers: [u32; TIERS_MAX],
+}
+
+impl Entry {
+    const fn new(known: Known) -> Self {
+        Self {
+            len: known.len,
+            held: known.tiers,
+            busy: false,
+            readers: [0; TIERS_MAX],
+        }
+    }
+}
+
+impl Table {
+    /// Returns what the journal is to say.
+    fn known(&self) -> HashMap<ContentId, Known> {
+        let held = self.entries.iter().filter(|(_, entry)| entry.held != 0);
+        let known = |entry: &Entry| Known {
+            len: entry.len,
+            tiers: entry.held,
+        };
+        held.map(|(id, entry)| (*id, known(entry))).collect()
+    }
+}
+
+impl Objects {
+    /// Returns an object, if it is known.
+    #[must_use]
+    pub fn get(&self, id: ContentId) -> Option<Object> {
+        let entry = *self.table.lock().entries.get(&id)?;
+        (entry.held != 0).then(|| self.object(id, entry))
+    }
+
+    /// Returns all objects, in the order of their ids.
+    #[must_use]
+    pub fn list(&self) -> Vec<Object> {
+        let entries: Vec<(ContentId, Entry)> = {
+            let table = self.table.lock();
+            table
+                .entries
+                .iter()
+                .map(|(id, entry)| (*id, *entry))
+                .collect()
+        };
+        let held = entries.into_iter().filter(|(_, entry)| entry.held != 0);
+        let mut objects: Vec<Object> = held.map(|(id, entry)| self.object(id, entry)).collect();
+        objects.sort_unstable_by_key(|object| object.id);
+        objects
+    }
+
+    /// Returns how many tiers there are.
+    #[must_use]
+    pub fn tier_count(&self) -> usize {
+        self.tiers.len()
+    }
+
+    /// Returns the bytes that objects take on a tier, with what is being copied to it; 0 of one
+    /// that does not exist.
+    #[must_use]
+    pub fn used_bytes(&self, tier: TierIndex) -> u64 {
+        let slot = self.tiers.get(tier.0).map(|tier| usize::from(tier.slot));
+        slot.map_or(0, |slot| self.table.lock().used[slot])
+    }
+
+    fn object(&self, id: ContentId, entry: Entry) -> Object {
+        let has = |tier: &TierIndex| entry.held & self.bit(*tier) != 0;
+        Object {
+            id,
+            len: entry.len,
+            tiers: (0..self.tiers.len()).map(TierIndex).filter(has).collect(),
+        }
+    }
+
+    /// Returns the bit of a tier in sets of them; none of one that does not exist.
+    fn bit(&self, tier: TierIndex) -> u8 {
+        self.tiers.get(tier.0).map_or(0, |tier| 1 << tier.slot)
+    }
+
+    fn tier(&self, tier: TierIndex) -> Result<&Tier, ObjectError> {
+        self.tiers.get(tier.0).ok_or(ObjectError::NoTier { tier })
+    }
+
+    /// Returns the tiers that are there of a set, the fastest first.
+    fn present(&self, held: u8) -> impl Iterator<Item = TierIndex> + use<'_> {
+        let tiers = (0..self.tiers.len()).map(TierIndex);
+        tiers.filter(move |tier| held & self.bit(*tier) != 0)
+    }
+}
+
+/// Returns the name of a copy.
+fn whole_name(id: ContentId) -> String {
+    id.to_string()
+}
+
+/// Returns the name of a copy that is not whole yet.
+fn part_name(id: ContentId) -> String {
+    format!("{id}.part")
+}

@@ -1,0 +1,254 @@
+//! Opening: what the journal says, beside what lies on the tiers.
+
+use std::collections::HashMap;
+use std::io;
+use std::str::FromStr as _;
+use std::sync::Arc;
+
+use blocks::ContentId;
+use parking_lot::Mutex;
+
+use super::{
+    Entry, Found, Objects, OpenError, OpenReport, Table, Tier, TierConfig, TierIndex, part_name,
+    whole_name,
+};
+use crate::journal::{
+    Journal, JournalError, Known, OBJECTS_MAX, OpenJournalError, TIER_FILE_LEN, TIERS_MAX, TierId,
+    decode_tier, encode_tier,
+};
+use crate::medium::Medium;
+use crate::objects::copy::hash_file;
+
+/// The file that says which tier a directory is.
+const TIER_FILE: &str = "tier";
+
+/// What is found out while tiers are looked at.
+struct Survey {
+    known: HashMap<ContentId, Known>,
+    report: OpenReport,
+}
+
+impl Objects {
+    /// Opens the objects whose journal lies on `state`, on `tiers`, the fastest first.
+    ///
+    /// What a stop in the middle of something left is put right. A tier that the journal knows
+    /// and that is not among `tiers` is away: what it has counts again when it is back.
+    ///
+    /// # Errors
+    /// If a directory cannot be used, or a later program wrote in it.
+    pub fn open(
+        state: Arc<dyn Medium>,
+        tiers: Vec<TierConfig>,
+    ) -> Result<(Self, OpenReport), OpenError> {
+        let found = identify(&tiers)?;
+        let (journal, contents) = Journal::open(state).map_err(|error| match error {
+            OpenJournalError::Io(source) => io_error("read", "journal")(source),
+            OpenJournalError::Format(source) => OpenError::Format {
+                what: "journal".to_owned(),
+                source,
+            },
+        })?;
+        let mut ids = contents.tiers.clone();
+        ids.extend(found.iter().filter(|id| !contents.tiers.contains(id)));
+        if ids.len() > TIERS_MAX {
+            return Err(OpenError::Tiers {
+                rule: "a journal knows at most 8, with those that are away",
+            });
+        }
+        let mut survey = Survey {
+            known: contents.known,
+            report: OpenReport {
+                journal: contents.found,
+                objects: 0,
+                lost: 0,
+                swept: 0,
+                adopted: 0,
+                away: 0,
+            },
+        };
+        let mut present = Vec::new();
+        for (config, id) in tiers.into_iter().zip(&found) {
+            let slot = ids.iter().position(|other| other == id);
+            let slot = slot.and_then(|slot| u8::try_from(slot).ok()).unwrap_or(0);
+            let what = TierIndex(present.len()).to_string();
+            // The last record of a torn journal may also have rotted after it was synced.
+            let vouched = contents.tiers.contains(id) && contents.found == Found::Sound;
+            let surveyed = survey.tier(&*config.medium, slot, vouched);
+            surveyed.map_err(io_error("look at", &what))?;
+            present.push(Tier {
+                medium: config.medium,
+                capacity_bytes: config.capacity_bytes,
+                slot,
+            });
+        }
+        let objects = assemble(present, ids, journal, survey.known);
+        objects.renew_on_opening(contents.tiers.len(), &mut survey.report)?;
+        Ok((objects, survey.report))
+    }
+
+    /// Writes the journal anew if something was mended, and completes the report.
+    fn renew_on_opening(&self, known: usize, report: &mut OpenReport) -> Result<(), OpenError> {
+        let mut journal = self.journal.lock();
+        let changed = report.lost + report.adopted > 0 || known < self.ids.len();
+        let here = self
+            .tiers
+            .iter()
+            .fold(0, |bits, tier| bits | 1 << tier.slot);
+        let (wanted, live) = {
+            let table = self.table.lock();
+            report.objects = table.entries.len();
+            let away = table
+                .entries
+                .values()
+                .filter(|entry| entry.held & here == 0);
+            report.away = away.count();
+            (table.known(), table.copies)
+        };
+        if changed || journal.is_stale() || journal.is_wordy(live) {
+            let renewed = journal.renew(&self.ids, &wanted);
+            renewed.map_err(io_error("write", "journal"))?;
+        }
+        Ok(())
+    }
+}
+
+fn assemble(
+    tiers: Vec<Tier>,
+    ids: Vec<TierId>,
+    journal: Journal,
+    known: HashMap<ContentId, Known>,
+) -> Objects {
+    let mut table = Table::default();
+    for (id, known) in known {
+        for slot in crate::journal::tiers_of(known.tiers) {
+            table.copies += 1;
+            let used = &mut table.used[usize::from(slot)];
+            *used = used.saturating_add(known.len);
+        }
+        table.entries.insert(id, Entry::new(known));
+    }
+    Objects {
+        tiers,
+        ids,
+        journal: Mutex::new(journal),
+        table: Mutex::new(table),
+    }
+}
+
+impl Survey {
+    /// Looks at what lies on the tier in `slot`. What a journal that knows the tier does not
+    /// vouch for is removed; if there is none, hashes decide.
+    fn tier(&mut self, medium: &dyn Medium, slot: u8, vouched: bool) -> io::Result<()> {
+        let mut files: HashMap<String, u64> = medium.list()?.into_iter().collect();
+        let bit = 1 << slot;
+        for (id, known) in &mut self.known {
+            if known.tiers & bit != 0 && files.remove(&whole_name(*id)) != Some(known.len) {
+                known.tiers &= !bit;
+                self.report.lost += 1;
+            }
+        }
+        self.known.retain(|_, known| known.tiers != 0);
+        for (name, len) in files {
+            let Some(id) = object_of(&name) else {
+                continue; // not ours
+            };
+            let whole = name == whole_name(id);
+            let adopted = match whole && !vouched {
+                true => self.adopt(medium, id, len, bit),
+                false => Ok(false),
+            };
+            match adopted {
+                Ok(true) => self.report.adopted += 1,
+                Ok(false) => {
+                    medium.remove(&name)?;
+                    self.report.swept += 1;
+                }
+                // It may be readable another time.
+                Err(error) => log::warn!("cannot tell whether {name} is whole: {error}"),
+            }
+        }
+        // What a former process renamed or removed, and what was removed now, is seen; from here
+        // on it is built upon, so it must not come undone.
+        medium.sync_names()
+    }
+
+    /// Takes a copy in if it is what its name says.
+    fn adopt(&mut self, medium: &dyn Medium, id: ContentId, len: u64, bit: u8) -> io::Result<bool> {
+        let fits = self.known.len() < OBJECTS_MAX || self.known.contains_key(&id);
+        if !fits || hash_file(medium, &whole_name(id), len)? != id {
+            return Ok(false);
+        }
+        // It may never have been synced.
+        medium.sync(&whole_name(id))?;
+        medium.sync_names()?;
+        let known = self.known.entry(id).or_insert(Known { len, tiers: 0 });
+        known.tiers |= bit;
+        Ok(true)
+    }
+}
+
+/// Returns the object that a file is, or is to be, a copy of.
+fn object_of(name: &str) -> Option<ContentId> {
+    let id = ContentId::from_str(name.strip_suffix(".part").unwrap_or(name)).ok()?;
+    // Of names, only those that we write: others may use capital letters.
+    (name == whole_name(id) || name == part_name(id)).then_some(id)
+}
+
+/// Returns which tiers directories are; who is none yet becomes one.
+fn identify(tiers: &[TierConfig]) -> Result<Vec<TierId>, OpenError> {
+    let rule = |rule| Err(OpenError::Tiers { rule });
+    match tiers.len() {
+        0 => return rule("there are none"),
+        1..=TIERS_MAX => {}
+        _ => return rule("there are more than 8"),
+    }
+    let mut ids: Vec<TierId> = Vec::new();
+    for (index, config) in tiers.iter().enumerate() {
+        let what = TierIndex(index).to_string();
+        let id = identify_one(&*config.medium, &what)?;
+        if ids.contains(&id) {
+            return rule("two of them are the same");
+        }
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+fn identify_one(medium: &dyn Medium, what: &str) -> Result<TierId, OpenError> {
+    let mut bytes = [0; TIER_FILE_LEN];
+    let decoded = match medium.read_at(TIER_FILE, 0, &mut bytes) {
+        Ok(len) => decode_tier(&bytes[..len]),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(JournalError::Damaged),
+        Err(error) => return Err(io_error("read", what)(error)),
+    };
+    match decoded {
+        Ok(id) => Ok(id),
+        // A new one, or one whose name has rotted: it gets a name that no journal knows, so what
+        // lies on it is taken in by its hash.
+        Err(JournalError::Damaged) => name_tier(medium).map_err(io_error("mark", what)),
+        Err(source) => Err(OpenError::Format {
+            what: what.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn name_tier(medium: &dyn Medium) -> io::Result<TierId> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(io::Error::other)?;
+    let id = TierId(id);
+    medium.write_at("tier.new", 0, &encode_tier(id))?;
+    medium.sync("tier.new")?;
+    medium.rename("tier.new", TIER_FILE)?;
+    medium.sync_names()?;
+    Ok(id)
+}
+
+fn io_error(doing: &'static str, what: &str) -> impl FnOnce(io::Error) -> OpenError {
+    let what = what.to_owned();
+    move |source| OpenError::Io {
+        doing,
+        what,
+        source,
+    }
+}
