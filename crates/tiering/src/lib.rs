@@ -9,11 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod heat;
 mod journal;
 pub mod lass;
 pub mod medium;
 pub mod objects;
 pub mod pace;
+pub mod policy;
 mod rate;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -1,0 +1,180 @@
+//! What should lie on fast memory: a pure function from facts and a budget to moves.
+//!
+//! Each object is one fact, whoever needs it: what several images share is kept, and counted,
+//! once. Moves only name what changes; who does them is [`Objects`](crate::objects::Objects).
+//!
+//! - What is pinned comes first, then what is hottest for its size.
+//! - What is open is never moved away: it takes its room whatever else would like it.
+//! - What lies on fast memory stays until something is clearly hotter. So a plan that was carried
+//!   out leaves nothing to do, and two objects of the same heat do not change places for ever.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use blocks::ContentId;
+
+use crate::heat::Heat;
+
+/// How much hotter a newcomer must be than what it displaces: moving costs a read and a write.
+const STICKY: f64 = 1.25;
+
+/// What is known of an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fact {
+    /// Which.
+    pub object: ContentId,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it lies.
+    pub place: Lies,
+    /// How much it was used.
+    pub heat: Heat,
+    /// What somebody said.
+    pub wish: Wish,
+    /// Whether it can be moved away.
+    pub hold: Hold,
+}
+
+/// Where an object lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// On fast memory, and perhaps elsewhere too.
+    Fast,
+    /// Elsewhere only.
+    Slow,
+}
+
+/// What a person wants of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing: heat decides.
+    None,
+    /// It is to lie on fast memory, as long as there is room.
+    Pin,
+    /// It is not to lie on fast memory.
+    Evict,
+}
+
+/// Whether somebody uses an object now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nobody.
+    Free,
+    /// Somebody has it open or mapped where it lies.
+    Open,
+}
+
+/// How much may lie on fast memory, and what is worth it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Most bytes.
+    pub bytes: u64,
+    /// Least heat that an object needs to be brought there. What is there already stays until it
+    /// is below this by a fifth.
+    pub least_heat: f64,
+}
+
+/// A change of where an object lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// From fast memory to the disk.
+    Demote(ContentId),
+    /// To fast memory.
+    Promote(ContentId),
+}
+
+/// What is to be done, in this order, and what it leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Moves: first what goes, then what comes, the most wanted first. After each of them there
+    /// is not more on fast memory than the budget, or than before.
+    pub moves: Vec<Move>,
+    /// Bytes that lie on fast memory then.
+    pub fast_bytes: u64,
+    /// Objects that are pinned and find no room.
+    pub unmet_pins: Vec<ContentId>,
+}
+
+/// Decides what moves. `facts` name each object once; of one that is named again, the first fact
+/// holds.
+#[must_use]
+pub fn plan(facts: &[Fact], budget: &Budget, now: Duration) -> Plan {
+    let mut seen = std::collections::HashSet::new();
+    let mut ranked: Vec<Ranked> = facts
+        .iter()
+        .filter(|fact| seen.insert(fact.object))
+        .map(|fact| Ranked::new(fact, budget, now))
+        .collect();
+    ranked.sort_by(Ranked::order);
+    let mut plan = Plan::default();
+    let (mut demoted, mut promoted) = (Vec::new(), Vec::new());
+    for Ranked { fact, rank, .. } in &ranked {
+        let fits = fact.bytes <= budget.bytes.saturating_sub(plan.fast_bytes);
+        let stays = match rank {
+            Rank::Held => true,
+            Rank::Pinned | Rank::Wanted => fits,
+            Rank::Unwanted => false,
+        };
+        if stays {
+            plan.fast_bytes = plan.fast_bytes.saturating_add(fact.bytes);
+        }
+        match (fact.place, stays) {
+            (Lies::Fast, false) => demoted.push(Move::Demote(fact.object)),
+            (Lies::Slow, true) => promoted.push(Move::Promote(fact.object)),
+            (Lies::Fast, true) | (Lies::Slow, false) => {}
+        }
+        if *rank == Rank::Pinned && !stays {
+            plan.unmet_pins.push(fact.object);
+        }
+    }
+    plan.moves = [demoted, promoted].concat();
+    plan
+}
+
+/// In which order objects get room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It is on fast memory and cannot be moved away.
+    Held,
+    Pinned,
+    Wanted,
+    Unwanted,
+}
+
+struct Ranked<'a> {
+    fact: &'a Fact,
+    rank: Rank,
+    /// Heat for each byte, more of what is there already.
+    worth: f64,
+}
+
+impl<'a> Ranked<'a> {
+    fn new(fact: &'a Fact, budget: &Budget, now: Duration) -> Self {
+        let heat = fact.heat.at(now)
+            * if fact.place == Lies::Fast {
+                STICKY
+            } else {
+                1.0
+            };
+        let rank = match (fact.place, fact.hold, fact.wish) {
+            (Lies::Fast, Hold::Open, _) => Rank::Held,
+            (_, _, Wish::Pin) => Rank::Pinned,
+            (_, _, Wish::None) if heat >= budget.least_heat => Rank::Wanted,
+            (_, _, Wish::None | Wish::Evict) => Rank::Unwanted,
+        };
+        // An empty object is worth its name: no byte of room.
+        #[expect(clippy::cast_precision_loss, reason = "an order needs no last bits")]
+        let worth = heat / fact.bytes.max(1) as f64;
+        Self { fact, rank, worth }
+    }
+
+    /// By rank, then by worth, then by name: the same facts in another order are the same plan.
+    fn order(&self, other: &Self) -> Ordering {
+        let by_worth = || other.worth.total_cmp(&self.worth);
+        let by_name = || self.fact.object.cmp(&other.fact.object);
+        self.rank
+            .cmp(&other.rank)
+            .then_with(by_worth)
+            .then_with(by_name)
+    }
+}
