@@ -7,23 +7,24 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/usr/bin"
 install -m 755 /bin/true "$work/usr/bin/bootimg"
 install -m 755 /bin/true "$work/usr/bin/yolofs"
+install -m 755 /bin/true "$work/usr/bin/nicfetch"
 cp "$REPO"/packaging/*.socket "$work"
 # Debian's systemd is older than one setting, and ignores it.
 newer=
 [ "$(systemd-analyze --version | sed -n '1s/systemd \([0-9]*\).*/\1/p')" -ge 254 ] || newer=/^FileDescriptorStorePreserve=/d
 for unit in "$REPO"/packaging/*.service "$REPO"/packaging/docker/*.service "$REPO"/packaging/containerd/*.service; do
-    sed -E -e "s,/usr/bin/(bootimg|yolofs),$work&," -e "$newer" "$unit" >"$work/$(basename "$unit")"
+    sed -E -e "s,/usr/bin/(bootimg|yolofs|nicfetch),$work&," -e "$newer" "$unit" >"$work/$(basename "$unit")"
 done
 cp "$work/yolofs@.service" "$work/yolofs@web.service"
 # Docker's own unit, as far as the drop-in needs one.
 printf '[Service]\nExecStart=/bin/true\n' >"$work/docker.service"
 mkdir "$work/docker.service.d"
 sed "s,/usr/bin/yolofs,$work&," "$REPO/packaging/docker/docker-clear.conf" >"$work/docker.service.d/yolofs.conf"
-said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-docker.service ./yolofs-snapshotter.service ./docker.service 2>&1) ||
+said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./docker.service 2>&1) ||
     die "systemd does not like the units: $said"
 # It warns without failing about what it does not know.
 [ -z "$said" ] || die "systemd warns about the units: $said"
-systemd-sysusers --dry-run "$REPO/packaging/yolofs.sysusers" >/dev/null ||
+systemd-sysusers --dry-run "$REPO"/packaging/*.sysusers >/dev/null ||
     die "systemd does not like the users"
 say "systemd accepts the units and the users"
 

@@ -3,6 +3,7 @@
 mod blocks;
 mod config;
 mod import;
+mod limits;
 mod operate;
 mod place;
 mod serve;

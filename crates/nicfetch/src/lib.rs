@@ -9,6 +9,7 @@
 //!   [`Catalog`] keeps indexes by name.
 //! - [`service::Service`] sends chunks to virtual machines, [`client::Client`] asks for them; both
 //!   speak [`wire`] frames over a [`transport`]. Who may have what is [`identity`].
+//! - [`load`] says how hard the machine is pressed, and what is left undone for that.
 //! - [`mirror`] is what Docker, containerd and skopeo pull through; [`blobs`] is its disk, and
 //!   [`upstream`] the registries behind it.
 
@@ -19,8 +20,11 @@ mod catalog;
 pub mod client;
 pub mod identity;
 pub mod index;
+pub mod load;
 pub mod mirror;
+mod pace;
 mod policy;
+mod seats;
 pub mod service;
 pub mod simulate;
 mod store;

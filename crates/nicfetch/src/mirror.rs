@@ -32,6 +32,7 @@ mod turns;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -43,7 +44,7 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 
 pub use access::{Access, ClientRule, Network, ParseNetworkError};
-pub use admin::{AdminStatus, ListedBlob, Removed, serve_admin};
+pub use admin::{AdminStatus, ListedBlob, LoadStatus, Removed, serve_admin};
 #[cfg(feature = "testing")]
 pub(crate) use body::{Pipe, Piped};
 pub use prewarm::Prewarmed;
@@ -59,6 +60,8 @@ use route::{Route, parameter};
 use turns::Turns;
 
 use crate::blobs::{BlobCache, BlobConfig};
+use crate::load::Load;
+use crate::pace::Pace;
 use crate::upstream::{Ask, Asker, Login, Upstream, UpstreamError, Upstreams};
 
 /// Blobs that are brought at a time. More wait: an upstream is not quicker for being asked more.
@@ -69,7 +72,7 @@ const API_VERSION: HeaderName = HeaderName::from_static("docker-distribution-api
 const OCI_NAMESPACE: HeaderName = HeaderName::from_static("oci-namespace");
 
 /// How a mirror behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MirrorConfig {
     /// How long a tag is believed to point where it did.
     pub tag_ttl: Duration,
@@ -77,6 +80,11 @@ pub struct MirrorConfig {
     pub absent_ttl: Duration,
     /// What the blobs may take.
     pub blobs: BlobConfig,
+    /// How hard the machine is pressed.
+    pub load: Arc<Load>,
+    /// Bytes of blobs in a second that may come from all registries together; as many as do if
+    /// nothing is said.
+    pub fetch_rate: Option<NonZeroU64>,
 }
 
 /// A mirror of some registries, in one directory.
@@ -92,6 +100,7 @@ pub struct Mirror {
     turns: Turns,
     listings: Listings,
     fills: Arc<Semaphore>,
+    fetching: Option<Arc<Pace>>,
     draining: AtomicBool,
 }
 
@@ -138,6 +147,7 @@ impl Mirror {
         let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
         let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
         Ok(Arc::new(Self {
+            fetching: config.fetch_rate.map(|rate| Arc::new(Pace::new(rate))),
             config,
             upstreams: Upstreams::new(upstreams.collect()),
             access: registries

@@ -11,11 +11,14 @@
 
 mod connection;
 mod handshake;
+mod memory;
 mod outgoing;
 mod readers;
 mod schedule;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,9 +29,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::identity::Access;
-use crate::transport::Listener;
+use crate::load::Load;
+use crate::pace::{Pace, Paces};
+use crate::seats::{Seat, Seats};
+use crate::transport::{Accepted, Listener};
 use crate::{Catalog, ChunkStore};
 
+use memory::Memory;
 use readers::Readers;
 
 /// What a service allows.
@@ -36,8 +43,17 @@ use readers::Readers;
 pub struct Limits {
     /// Raw bytes that a VM may have asked for and not been sent, over all its connections.
     pub window_bytes: u32,
+    /// Raw bytes that all VMs together may have asked for and not been sent, and bytes of boot
+    /// images that are on their way from them.
+    pub memory_bytes: u64,
     /// Connections, of all VMs together.
     pub connections: usize,
+    /// Connections of one VM, and of one address.
+    pub connections_of_one: usize,
+    /// Bytes in a second that a VM gets; as many as it takes if nothing is said.
+    pub send_rate_of_one: Option<NonZeroU64>,
+    /// How hard the machine is pressed.
+    pub load: Arc<Load>,
     /// Threads that read chunks from the store.
     pub readers: usize,
     /// How long a connection may take to say who it is.
@@ -52,8 +68,12 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             window_bytes: 16 << 20,
-            connections: 4096, // two for each of some thousand VMs
-            readers: 4,        // half of a BlueField's cores
+            memory_bytes: 2 << 30, // of a BlueField's sixteen; the longest boot image twice
+            connections: 4096,     // two for each of some thousand VMs
+            connections_of_one: 64, // thirty mounts
+            send_rate_of_one: None,
+            load: Arc::default(),
+            readers: 4, // half of a BlueField's cores
             handshake: Duration::from_secs(10),
             write: Duration::from_secs(30),
             leave: Duration::from_secs(2),
@@ -93,6 +113,10 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) readers: Readers,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) memory: Arc<Memory>,
+    paces: Option<Paces<Vec<u8>>>,
+    by_name: Arc<Seats<Vec<u8>>>,
+    by_address: Arc<Seats<IpAddr>>,
     vms: Mutex<HashMap<Vec<u8>, Arc<Vm>>>,
 }
 
@@ -120,14 +144,24 @@ pub(crate) struct Vm {
     pub(crate) name: Vec<u8>,
     /// Raw bytes that were asked for and not sent yet.
     asked: AtomicU64,
+    /// What all of them have asked for.
+    memory: Arc<Memory>,
+    /// How quickly it gets what it asks for.
+    pub(crate) pace: Option<Arc<Pace>>,
 }
 
 impl Vm {
     /// Takes `bytes` of the window until the credit is dropped, or `None` if it is used up.
     pub(crate) fn credit(self: &Arc<Self>, bytes: u32, window: u32) -> Option<Credit> {
         let bytes = u64::from(bytes);
+        if !self.memory.take(bytes) {
+            return None;
+        }
         let add = |asked: u64| (asked + bytes <= u64::from(window)).then_some(asked + bytes);
-        self.asked.fetch_update(Relaxed, Relaxed, add).ok()?;
+        if self.asked.fetch_update(Relaxed, Relaxed, add).is_err() {
+            self.memory.give(bytes);
+            return None;
+        }
         Some(Credit {
             vm: Arc::clone(self),
             bytes,
@@ -145,6 +179,7 @@ pub(crate) struct Credit {
 impl Drop for Credit {
     fn drop(&mut self) {
         self.vm.asked.fetch_sub(self.bytes, Relaxed);
+        self.vm.memory.give(self.bytes);
     }
 }
 
@@ -162,6 +197,10 @@ impl Service {
         let counts = Arc::new(Counts::default());
         let readers = Readers::start(store, &counts, limits.readers)?;
         let shared = Shared {
+            memory: Arc::new(Memory::new(limits.memory_bytes)),
+            paces: limits.send_rate_of_one.map(Paces::new),
+            by_name: Arc::default(),
+            by_address: Arc::default(),
             catalog,
             access,
             limits,
@@ -190,17 +229,19 @@ impl Service {
                 () = ended(&mut stop) => break,
                 Some(_done) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok(accepted) if connections.len() < self.shared.limits.connections => {
+                    Ok(accepted) => {
+                        let Some(seat) = self.shared.seat(&accepted, connections.len()) else {
+                            self.shared.counts.refused.fetch_add(1, Relaxed);
+                            log::warn!("a connection was refused: there are too many");
+                            continue;
+                        };
                         let shared = Arc::clone(&self.shared);
                         let (listener, stop) = (Arc::clone(&listener), stop.clone());
                         connections.spawn(async move {
                             let stream = accepted.finish(listener.tls());
                             connection::serve(&shared, stream, stop).await;
+                            drop(seat);
                         });
-                    }
-                    Ok(_) => {
-                        self.shared.counts.refused.fetch_add(1, Relaxed);
-                        log::warn!("a connection was refused: there are too many");
                     }
                     Err(error) => {
                         // Out of descriptors, most likely: some will be free in a while.
@@ -229,6 +270,28 @@ impl Shared {
         }
     }
 
+    /// Takes a place for a connection of which `others` are there already, before it is known
+    /// whose it is; `None` if there are too many, of all or of its address.
+    fn seat(&self, accepted: &Accepted, others: usize) -> Option<Option<Seat<IpAddr>>> {
+        if others >= self.limits.connections {
+            return None;
+        }
+        match accepted.address() {
+            Some(address) => {
+                let most = self.limits.connections_of_one;
+                self.by_address.take(address, most).map(Some)
+            }
+            // Who may use a socket in the file system is for its permissions to say.
+            None => Some(None),
+        }
+    }
+
+    /// Takes a place for a connection of a virtual machine; `None` if it has too many.
+    pub(crate) fn seat_of(&self, name: &[u8]) -> Option<Seat<Vec<u8>>> {
+        self.by_name
+            .take(name.to_vec(), self.limits.connections_of_one)
+    }
+
     /// Returns the virtual machine of this name; one for all its connections.
     pub(crate) fn vm(&self, name: &[u8]) -> Arc<Vm> {
         let mut vms = self.vms.lock();
@@ -238,6 +301,8 @@ impl Shared {
             Arc::new(Vm {
                 name: name.to_vec(),
                 asked: AtomicU64::new(0),
+                memory: Arc::clone(&self.memory),
+                pace: self.paces.as_ref().map(|paces| paces.of(name.to_vec())),
             })
         };
         Arc::clone(vms.entry(name.to_vec()).or_insert_with(new))

@@ -5,6 +5,7 @@ mod tls;
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -188,6 +189,14 @@ impl Listener {
 }
 
 impl Accepted {
+    /// Returns the address of the other side, where the transport has addresses.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            Self::Other(_) => None,
+        }
+    }
+
     /// Finishes what the transport has to do before the first frame.
     pub(crate) async fn finish(self, tls: Option<&TlsServer>) -> io::Result<Connected> {
         let peer = Peer::default();

@@ -57,6 +57,7 @@ impl BlocksArgs {
         address: &Address,
         store: Arc<dyn ChunkStore>,
         catalog: Arc<Catalog>,
+        limits: Limits,
     ) -> anyhow::Result<Blocks> {
         let tls = self.blocks_tls.as_deref().map(tls_files);
         let tls = tls.map(|files| TlsServer::open(&files)).transpose()?;
@@ -65,8 +66,8 @@ impl BlocksArgs {
             "--blocks-tls is for HOST:PORT"
         );
         let access = self.access()?;
-        let service = Service::new(store, catalog, access, Limits::default())
-            .context("starting the block service")?;
+        let service =
+            Service::new(store, catalog, access, limits).context("starting the block service")?;
         let listener = Listener::bind(address, tls).await;
         let listener = listener.with_context(|| format!("listening at {address}"))?;
         Ok(Blocks { service, listener })

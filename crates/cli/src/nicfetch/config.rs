@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use nicfetch::blobs::BlobConfig;
+use nicfetch::load::Load;
 use nicfetch::mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
 use nicfetch::transport::Address;
 use nicfetch::upstream::{Login, Upstream, UpstreamConfig};
 use serde::{Deserialize, Deserializer};
 
 use super::blocks::BlocksArgs;
+use super::limits::LimitWords;
 use crate::size::Size;
 
 /// Bytes of a file with a configuration or credentials.
@@ -46,6 +48,8 @@ pub(super) struct Config {
     connections: u32,
     #[serde(default = "connections_of_one")]
     connections_of_one: u32,
+    #[serde(default)]
+    pub(super) limits: LimitWords,
     #[serde(default)]
     upstreams: Vec<UpstreamEntry>,
     #[serde(default)]
@@ -201,6 +205,7 @@ impl Config {
             absent_ttl_seconds: absent_ttl(),
             connections: connections(),
             connections_of_one: connections_of_one(),
+            limits: LimitWords::default(),
             upstreams: upstreams.iter().map(entry).collect(),
             blocks: blocks.blocks.clone().map(FileAddress),
             blocks_access: blocks.blocks_access.clone(),
@@ -276,7 +281,7 @@ impl Config {
         self.tag_ttl_seconds = seconds;
     }
 
-    pub(super) fn mirror(&self) -> anyhow::Result<MirrorConfig> {
+    pub(super) fn mirror(&self, load: &Arc<Load>) -> anyhow::Result<MirrorConfig> {
         Ok(MirrorConfig {
             tag_ttl: Duration::from_secs(self.tag_ttl_seconds),
             absent_ttl: Duration::from_secs(self.absent_ttl_seconds),
@@ -284,14 +289,17 @@ impl Config {
                 budget: self.budgets()?.blob_bytes,
                 hold_back: self.hold_back.0,
             },
+            load: Arc::clone(load),
+            fetch_rate: self.limits.fetch_rate()?,
         })
     }
 
-    pub(super) const fn serving(&self) -> ServeConfig {
-        ServeConfig {
+    pub(super) fn serving(&self) -> anyhow::Result<ServeConfig> {
+        Ok(ServeConfig {
             connections: self.connections,
             connections_of_one: self.connections_of_one,
-        }
+            send_rate_of_one: self.limits.send_rate_of_one()?,
+        })
     }
 
     /// Prepares the registries; asks them nothing.

@@ -11,7 +11,7 @@ use hyper::client::conn::http1;
 use hyper::header::HOST;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use nicfetch::mirror::{AdminStatus, ListedBlob, Prewarmed, Removed};
+use nicfetch::mirror::{AdminStatus, ListedBlob, LoadStatus, Prewarmed, Removed};
 use oci::Reference;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -112,7 +112,18 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
                 count(status.evicted.blobs, "blob"),
                 Size(status.evicted.bytes)
             );
+            println!("load       {}", load(&status.load));
         })
+}
+
+fn load(load: &LoadStatus) -> String {
+    let watched = match &load.watched[..] {
+        [] => "nothing is measured".to_owned(),
+        measures => format!("by {}", measures.join(", ")),
+    };
+    let reason = load.reason.as_deref().unwrap_or(&watched);
+    let shed = count(load.shed, "request");
+    format!("{} ({reason}); {shed} shed", load.level)
 }
 
 pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
+use nicfetch::load::{Load, LoadWatch};
 use nicfetch::mirror::{Mirror, serve, serve_admin};
+use nicfetch::service::Limits;
 use nicfetch::{Catalog, DiskStore};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -108,6 +110,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
 struct Parts {
     mirror: Arc<Mirror>,
     blocks: BlocksArgs,
+    limits: Limits,
+    _watch: Option<LoadWatch>,
     /// None if no blocks are served.
     chunks: Option<(Arc<DiskStore>, Arc<Catalog>)>,
 }
@@ -120,7 +124,9 @@ impl Parts {
             format!("opening the cache in {dir} (choose another place with --store)")
         };
         let dir = config.store.join("mirror");
-        let mirror = Mirror::open(&dir, config.mirror()?, registries).with_context(opening)?;
+        let load = Arc::new(Load::default());
+        let mirror = Mirror::open(&dir, config.mirror(&load)?, registries);
+        let mirror = mirror.with_context(opening)?;
         let chunks = match &blocks.blocks {
             Some(_) => {
                 let budget = config.budgets()?.chunk_bytes;
@@ -131,6 +137,8 @@ impl Parts {
         Ok(Self {
             mirror,
             blocks,
+            limits: config.limits.blocks(&load)?,
+            _watch: config.limits.watch(&load)?,
             chunks,
         })
     }
@@ -141,7 +149,10 @@ impl Parts {
             return Ok(None);
         };
         let (store, catalog) = (Arc::clone(store), Arc::clone(catalog));
-        let blocks = self.blocks.listen(address, store, catalog).await?;
+        let blocks = self
+            .blocks
+            .listen(address, store, catalog, self.limits.clone());
+        let blocks = blocks.await?;
         Ok(Some(blocks))
     }
 }
@@ -171,7 +182,7 @@ async fn serve_until_told(config: &Config, parts: Parts) -> anyhow::Result<()> {
         let clients = serve(
             Arc::clone(&mirror),
             clients,
-            config.serving(),
+            config.serving()?,
             closed.clone(),
         );
         serving.push(tokio::spawn(clients));

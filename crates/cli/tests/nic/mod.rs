@@ -111,16 +111,30 @@ impl Site {
     /// Starts a mirror that has its configuration in a file, and believes what it knows for longer
     /// than a test takes.
     pub(crate) fn configured(&self, store: &str, upstream: &Value) -> Mirror {
+        let more = json!({"connections_of_one": 6});
+        Mirror::start(&["--config", &self.configuration(store, upstream, &more)])
+    }
+
+    /// Starts a mirror with more words in its configuration.
+    pub(crate) fn with_words(&self, store: &str, more: &Value) -> Mirror {
+        let config = self.configuration(store, &json!({}), more);
+        Mirror::start(&["--config", &config])
+    }
+
+    /// Writes the configuration of a mirror, and returns where it is.
+    pub(crate) fn configuration(&self, store: &str, upstream: &Value, more: &Value) -> String {
         let mut upstream = upstream.clone();
         upstream["name"] = "docker.io".into();
         upstream["url"] = format!("http://{}", self.proxy.address()).into();
-        let config = json!({
+        let mut config = json!({
             "listen": "0.0.0.0:0", "admin": "127.0.0.1:0", "store": self.path(store),
-            "connections_of_one": 6, "tag_ttl_seconds": 600, "absent_ttl_seconds": 600, "upstreams": [upstream],
+            "tag_ttl_seconds": 600, "absent_ttl_seconds": 600, "upstreams": [upstream],
         });
+        let words = more.as_object().unwrap().clone();
+        config.as_object_mut().unwrap().extend(words);
         let path = self.path(&format!("{store}.json"));
         fs::write(&path, config.to_string()).unwrap();
-        Mirror::start(&["--config", path.to_str().unwrap()])
+        path.to_str().unwrap().to_owned()
     }
 }
 
@@ -135,7 +149,12 @@ pub(crate) struct Mirror {
 
 impl Mirror {
     fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_nicfetch"))
+        Self::start_as(Command::new(env!("CARGO_BIN_EXE_nicfetch")), args)
+    }
+
+    /// Starts one by a command that becomes `nicfetch`.
+    pub(crate) fn start_as(mut nicfetch: Command, args: &[&str]) -> Self {
+        let mut child = nicfetch
             .arg("serve")
             .args(args)
             .env_remove("YOLOFS_LOG")

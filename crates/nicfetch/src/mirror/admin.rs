@@ -15,11 +15,13 @@ use super::reply::{Refusal, Reply, document};
 use super::route::{Version, parameter};
 use super::serve::{ServeConfig, take_connections};
 use crate::blobs::Evicted;
+use crate::load::LoadReport;
 
 /// An operator, Prometheus and a prober or two.
 const CONNECTIONS: ServeConfig = ServeConfig {
     connections: 32,
     connections_of_one: 32,
+    send_rate_of_one: None,
 };
 
 /// Blobs that no image needs are collected when nobody asked for them this long.
@@ -46,6 +48,35 @@ pub struct AdminStatus {
     pub budget_bytes: u64,
     /// What was removed since the start.
     pub evicted: Removed,
+    /// How hard the machine is pressed.
+    pub load: LoadStatus,
+}
+
+/// How hard the machine is pressed, and what was left undone for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadStatus {
+    /// `normal`, `careful` or `shedding`.
+    pub level: String,
+    /// Why; null at `normal`.
+    pub reason: Option<String>,
+    /// What is measured: of `cpu`, `memory`, `io` and `memory_used`.
+    pub watched: Vec<String>,
+    /// Requests that were refused because something had to be fetched.
+    pub shed: u64,
+    /// Work nobody waited for that was not done.
+    pub put_off: u64,
+}
+
+impl From<LoadReport> for LoadStatus {
+    fn from(report: LoadReport) -> Self {
+        Self {
+            level: report.level.word().to_owned(),
+            reason: report.reason,
+            watched: report.watched.into_iter().map(str::to_owned).collect(),
+            shed: report.shed,
+            put_off: report.put_off,
+        }
+    }
 }
 
 /// How a registry does.
@@ -120,7 +151,9 @@ impl Mirror {
             (&Method::GET, "/readyz") if self.is_ready() => Ok(text(StatusCode::OK, "ready\n")),
             (&Method::GET, "/readyz") => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
             (&Method::GET, "/metrics") => {
-                Ok(text(StatusCode::OK, &self.counters.page(&self.blobs)))
+                let load = self.config.load.report();
+                let page = self.counters.page(&self.blobs, &load);
+                Ok(text(StatusCode::OK, &page))
             }
             (&Method::GET, "/v1/status") => json(&self.status()),
             (&Method::GET, "/v1/blobs") => json(&self.listed()),
@@ -166,6 +199,7 @@ impl Mirror {
             stored_bytes: self.blobs.used_bytes(),
             budget_bytes: self.blobs.budget(),
             evicted: self.blobs.evicted().into(),
+            load: self.config.load.report().into(),
         }
     }
 

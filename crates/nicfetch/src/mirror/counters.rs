@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::reply::Source;
 use crate::blobs::BlobCache;
+use crate::load::LoadReport;
 
 /// What is asked for most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Counters {
     }
 
     /// Returns the page for Prometheus.
-    pub(super) fn page(&self, blobs: &BlobCache) -> String {
+    pub(super) fn page(&self, blobs: &BlobCache, load: &LoadReport) -> String {
         let mut page = String::new();
         head(
             &mut page,
@@ -149,6 +150,24 @@ impl Counters {
                 "gauge",
                 "Blobs that are on their way.",
                 blobs.growing_count() as u64,
+            ),
+            (
+                "load_level",
+                "gauge",
+                "What is left undone: 0 nothing, 1 what nobody waits for, 2 whatever has to be fetched.",
+                load.level as u64,
+            ),
+            (
+                "shed_total",
+                "counter",
+                "Requests that were refused because something had to be fetched.",
+                load.shed,
+            ),
+            (
+                "put_off_total",
+                "counter",
+                "Work nobody waited for that was not done.",
+                load.put_off,
             ),
         ] {
             head(&mut page, name, kind, help);

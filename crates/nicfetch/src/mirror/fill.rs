@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::body::Pipe;
 use super::counters::Counters;
 use crate::blobs::{BlobDigest, FillError, Hasher, Lead, Part, Verdict};
+use crate::pace::Pace;
 use crate::upstream::{Ask, Asker, Upstream, UpstreamError, chunk};
 
 /// Pieces between the network and the disk; each has at most some 100 KiB.
@@ -31,6 +32,8 @@ pub(super) struct Origin {
     pub(super) what: String,
     pub(super) asker: Asker,
     pub(super) counters: Arc<Counters>,
+    /// How quickly it may come.
+    pub(super) pace: Option<Arc<Pace>>,
 }
 
 impl Origin {
@@ -67,6 +70,10 @@ impl Origin {
         let piece = chunk(answer).await?;
         let bytes = piece.as_ref().map_or(0, |piece| piece.len() as u64);
         self.counters.fetched_bytes.fetch_add(bytes, Relaxed);
+        if let Some(pace) = &self.pace {
+            // What is not taken meanwhile waits in sockets, and then at the registry.
+            pace.wait(bytes).await;
+        }
         Ok(piece)
     }
 }
@@ -103,9 +110,9 @@ async fn bring(lead: &mut Lead, origin: &Origin) -> Result<(), FillError> {
 
 /// Where in a blob the next answer begins, and how long the blob is.
 #[derive(Debug, PartialEq, Eq)]
-struct Stretch {
-    start: u64,
-    size: u64,
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    pub(super) size: u64,
 }
 
 async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Part, FillError> {
@@ -230,7 +237,7 @@ fn stretch(answer: &Response) -> Result<Stretch, UpstreamError> {
 }
 
 /// Reads `bytes START-END/SIZE`.
-fn content_range(text: &str) -> Option<Stretch> {
+pub(super) fn content_range(text: &str) -> Option<Stretch> {
     let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let start = range.split_once('-')?.0.trim().parse().ok()?;
     let size = size.trim().parse().ok()?;

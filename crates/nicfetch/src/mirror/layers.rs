@@ -111,6 +111,7 @@ impl Mirror {
             what: format!("blobs/{digest}"),
             asker: granted.asker.clone(),
             counters: Arc::clone(&self.counters),
+            pace: self.fetching.clone(),
         }
     }
 
@@ -132,6 +133,9 @@ impl Mirror {
                 _ => {}
             }
         }
+        if !self.config.load.may_fetch() {
+            return Err(Refusal::shed());
+        }
         let answer = origin.ask(Method::HEAD, None, None).await?;
         let size = answer.headers().get(CONTENT_LENGTH);
         let size = size.and_then(|size| size.to_str().ok()?.parse().ok());
@@ -152,6 +156,10 @@ impl Mirror {
         for _ in 0..FILLS {
             let linked = self.catalog.is_linked(&granted.scope, digest);
             let is_here = self.blobs.peek(digest).map_err(unreadable)?.is_some();
+            let is_hit = is_here && linked;
+            if !is_hit && !self.config.load.may_fetch() {
+                return Err(Refusal::shed().into());
+            }
             if is_here && !linked {
                 // It came from another repository: does this one have it, too?
                 origin

@@ -94,6 +94,10 @@ impl Mirror {
             let page = page.ok_or_else(|| Refusal::absent("the upstream has no such thing"))?;
             return Ok((Source::Hit, page.reply(ns.as_deref())));
         }
+        if !self.config.load.may_fetch() {
+            let page = kept.and_then(|kept| kept.page).ok_or_else(Refusal::shed)?;
+            return Ok((Source::Stale, page.reply(ns.as_deref())));
+        }
         let mut ask = Ask::new(Method::GET, &granted.scope.repository, what);
         ask.asker = granted.asker.clone();
         self.counters.asked.fetch_add(1, Relaxed);

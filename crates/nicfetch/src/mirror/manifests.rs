@@ -120,6 +120,12 @@ impl Mirror {
         if let Some(found) = self.known(granted, tag, needed, asked, Source::Hit) {
             return Ok(found);
         }
+        if !self.config.load.may_fetch() {
+            // What is known is better than another way.
+            return self
+                .stale(granted, tag, needed)
+                .map_err(|_| Refusal::shed());
+        }
         let _turn = self.turns.take(format!("{}:{tag}", granted.scope)).await;
         // Whoever had the turn before has asked for all of us.
         if let Some(found) = self.known(granted, tag, needed, asked, Source::Joined) {
@@ -241,6 +247,9 @@ impl Mirror {
         };
         if let Some(found) = known(Source::Hit) {
             return Ok(found);
+        }
+        if !self.config.load.may_fetch() {
+            return Err(Refusal::shed());
         }
         let what = format!("manifests/{digest}");
         if needed == Needed::Head {

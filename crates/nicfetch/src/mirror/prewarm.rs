@@ -39,6 +39,10 @@ impl Mirror {
         version: Version,
         architecture: &str,
     ) -> Result<Prewarmed, Refusal> {
+        if !self.config.load.may_prepare() {
+            let message = "its machine has too much to do for what nobody waits for";
+            return Err(Refusal::absent(message));
+        }
         let upstream = self.upstreams.named(registry);
         let upstream = upstream.ok_or_else(|| Refusal::absent("no such registry is configured"))?;
         let granted = Granted {

@@ -86,6 +86,11 @@ impl Refusal {
         Self::absent("there is no such repository for you")
     }
 
+    /// The machine is pressed too hard to fetch anything: the client goes to the registry.
+    pub(super) fn shed() -> Self {
+        Self::absent("this mirror fetches nothing at the moment: its machine has too much to do")
+    }
+
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message)
     }

@@ -1,9 +1,9 @@
 //! Connections: how many, from whom, and for how long.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -25,6 +24,8 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::Mirror;
 use super::counters::Counters;
 use super::reply::Reply;
+use crate::pace::{Pace, Paces};
+use crate::seats::Seats;
 
 /// The longest head; also what is buffered of an answer for a client that does not take it.
 const HEAD_MAX: usize = 64 << 10;
@@ -44,6 +45,8 @@ pub struct ServeConfig {
     pub connections: u32,
     /// Connections of one address. More are closed.
     pub connections_of_one: u32,
+    /// Bytes of bodies in a second that one address gets; as many as it takes if nothing is said.
+    pub send_rate_of_one: Option<NonZeroU64>,
 }
 
 impl Default for ServeConfig {
@@ -51,6 +54,7 @@ impl Default for ServeConfig {
         Self {
             connections: 1024,
             connections_of_one: 256,
+            send_rate_of_one: None,
         }
     }
 }
@@ -62,15 +66,22 @@ pub async fn serve(
     config: ServeConfig,
     closed: watch::Receiver<bool>,
 ) {
+    let paces = config.send_rate_of_one.map(Paces::new).map(Arc::new);
     let answer = move |peer: SocketAddr, request: Request<Incoming>| {
         let mirror = Arc::clone(&mirror);
-        async move { answer(&mirror, peer, &request).await }
+        let pace = paces.as_ref().map(|paces| paces.of(peer.ip()));
+        async move { answer(&mirror, peer, &request, pace).await }
     };
     take_connections(listener, config, closed, answer).await;
 }
 
 /// Answers one request, and notes it.
-async fn answer(mirror: &Arc<Mirror>, peer: SocketAddr, request: &Request<Incoming>) -> Reply {
+async fn answer(
+    mirror: &Arc<Mirror>,
+    peer: SocketAddr,
+    request: &Request<Incoming>,
+    pace: Option<Arc<Pace>>,
+) -> Reply {
     let began = Instant::now();
     let (kind, source, reply) = mirror.answer(peer.ip(), request).await;
     mirror.counters.count(kind, source);
@@ -86,7 +97,18 @@ async fn answer(mirror: &Arc<Mirror>, peer: SocketAddr, request: &Request<Incomi
         began,
         sent: 0,
     };
-    reply.map(|inner| Counted { inner, line }.boxed())
+    let counted = |inner| {
+        let mut counted = Counted {
+            inner,
+            line,
+            pace,
+            waiting: None,
+        };
+        // What the answer before has taken.
+        counted.pay(0);
+        counted
+    };
+    reply.map(|inner| counted(inner).boxed())
 }
 
 /// A line of the access log. It is written when the answer is over.
@@ -119,10 +141,23 @@ impl Drop for Line {
     }
 }
 
-/// A body whose bytes are counted.
+/// A body whose bytes are counted, and sent no quicker than they may be.
 struct Counted<B> {
     inner: B,
     line: Line,
+    pace: Option<Arc<Pace>>,
+    /// Until what was sent is paid for.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Counted<B> {
+    /// Has what comes next wait until these bytes are paid for.
+    fn pay(&mut self, bytes: u64) {
+        let pace = self.pace.as_ref();
+        let wait = pace.map(|pace| pace.take(bytes, Instant::now()));
+        let wait = wait.filter(|wait| !wait.is_zero());
+        self.waiting = wait.map(|wait| Box::pin(sleep(wait)));
+    }
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
@@ -133,11 +168,16 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if let Some(waiting) = &mut self.waiting {
+            std::task::ready!(waiting.as_mut().poll(context));
+            self.waiting = None;
+        }
         let frame = Pin::new(&mut self.inner).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
             let sent = frame.data_ref().map_or(0, |data| data.len() as u64);
             self.line.sent += sent;
             self.line.counters.sent_bytes.fetch_add(sent, Relaxed);
+            self.pay(sent);
         }
         frame
     }
@@ -162,7 +202,7 @@ pub(super) async fn take_connections<A, F>(
     F: Future<Output = Reply> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(config.connections as usize));
-    let peers = Arc::new(Peers::default());
+    let seats = Arc::new(Seats::default());
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
@@ -181,7 +221,7 @@ pub(super) async fn take_connections<A, F>(
                 continue;
             }
         };
-        let Some(seat) = peers.seat(peer.ip(), config.connections_of_one) else {
+        let Some(seat) = seats.take(peer.ip(), config.connections_of_one as usize) else {
             log::debug!("{peer} has too many connections");
             continue;
         };
@@ -234,42 +274,6 @@ async fn converse<A, F>(
     };
     if let Err(error) = ended {
         log::debug!("{peer}: {error}");
-    }
-}
-
-/// How many connections each address has.
-#[derive(Debug, Default)]
-struct Peers(Mutex<HashMap<IpAddr, u32>>);
-
-/// A connection that counts for its address.
-#[derive(Debug)]
-struct Seat {
-    peers: Arc<Peers>,
-    peer: IpAddr,
-}
-
-impl Peers {
-    fn seat(self: &Arc<Self>, peer: IpAddr, most: u32) -> Option<Seat> {
-        let mut peers = self.0.lock();
-        let seats = peers.entry(peer).or_default();
-        if *seats >= most {
-            return None;
-        }
-        *seats += 1;
-        let peers = Arc::clone(self);
-        Some(Seat { peers, peer })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut peers = self.peers.0.lock();
-        if let Some(seats) = peers.get_mut(&self.peer) {
-            *seats -= 1;
-            if *seats == 0 {
-                peers.remove(&self.peer);
-            }
-        }
     }
 }
 

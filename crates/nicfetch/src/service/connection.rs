@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::handshake::{Guest, meet};
+use super::memory::Held;
 use super::outgoing::Outgoing;
 use super::readers::{Job, status};
 use super::{Shared, ended};
@@ -48,13 +49,14 @@ pub(super) async fn serve(
     let (read, write) = split(connected.stream);
     let Guest {
         vm,
+        seat,
         sources,
         incoming,
         outgoing,
     } = guest;
     let (to, writer) = Outgoing::new(shared.readers.queue());
     let patience = shared.limits.write;
-    let writing = tokio::spawn(writer.run(write, outgoing, patience));
+    let writing = tokio::spawn(writer.run(write, outgoing, patience, vm.pace.clone()));
     let connection = Connection {
         shared,
         vm: Arc::clone(&vm),
@@ -68,6 +70,7 @@ pub(super) async fn serve(
     connection.run(read, incoming, stop).await;
     // Ends when the readers have let go of what they still had to send, or nobody reads it.
     let _ended = timeout(patience, writing).await;
+    drop(seat);
     shared.counts.connections.fetch_sub(1, Relaxed);
 }
 
@@ -94,6 +97,7 @@ struct Upload {
     id: ContentId,
     total: u64,
     bytes: Vec<u8>,
+    held: Held,
 }
 
 /// Why a request was not done; the connection goes on unless it was a broken rule.
@@ -301,7 +305,8 @@ impl Connection<'_> {
             // Nobody but us holds the mark of a READ whose answers are all on their way.
             self.reads.retain(|_, read| Arc::strong_count(read) > 1);
         }
-        let full = self.reads.len() >= READS_MAX;
+        let put_off = priority == Priority::Prefetch && !self.shared.limits.load.may_prepare();
+        let full = put_off || self.reads.len() >= READS_MAX;
         let cancelled = Arc::new(AtomicBool::new(false));
         let within = Duration::from_millis(u64::from(deadline_ms));
         let deadline = (deadline_ms > 0).then(|| Instant::now() + within);
@@ -409,6 +414,7 @@ impl Connection<'_> {
                 id,
                 total,
                 bytes,
+                held: Held::none_of(&self.shared.memory),
             });
         }
         let fits = |put: &&mut Upload| {
@@ -422,15 +428,24 @@ impl Connection<'_> {
                 "a piece of a boot image does not follow the one before",
             ));
         };
+        if !put.held.grow(piece.len() as u64) {
+            self.put = None;
+            let text = "there is no memory for a boot image now".to_owned();
+            return Err(Refusal(ErrorCode::Busy, text));
+        }
         put.bytes.extend_from_slice(piece);
         if (put.bytes.len() as u64) < total {
             return Ok(false);
         }
-        let Some(Upload { bytes, .. }) = self.put.take() else {
+        let Some(Upload { bytes, held, .. }) = self.put.take() else {
             return Ok(false);
         };
-        self.on_disk(move |shared| shared.catalog.keep_boot(&index, &id, &bytes))
-            .await?;
+        let keep = move |shared: &Shared| {
+            let kept = shared.catalog.keep_boot(&index, &id, &bytes);
+            drop((bytes, held));
+            kept
+        };
+        self.on_disk(keep).await?;
         Ok(true)
     }
 

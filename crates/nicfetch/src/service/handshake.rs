@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Shared, Vm};
 use crate::identity::{Key, Meeting, Sources, nonce, same};
+use crate::seats::Seat;
 use crate::transport::Connected;
 use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, ErrorCode, Frame, Message, Method, Seal, VERSION, WANTS_MAX};
@@ -11,6 +12,8 @@ use crate::wire::{Direction, ErrorCode, Frame, Message, Method, Seal, VERSION, W
 /// Somebody who has shown who it is.
 pub(super) struct Guest {
     pub(super) vm: Arc<Vm>,
+    /// Its place among the connections of this machine.
+    pub(super) seat: Seat<Vec<u8>>,
     pub(super) sources: Sources,
     /// What its frames are sealed with.
     pub(super) incoming: Seal,
@@ -31,6 +34,8 @@ pub(super) enum Refused {
     Version(u16, u16),
     #[error("{name:?} has not proved who it is")]
     Denied { name: String },
+    #[error("{name:?} has too many connections")]
+    TooMany { name: String },
 }
 
 impl Refused {
@@ -45,6 +50,7 @@ impl Refused {
                 (ErrorCode::Version, text)
             }
             Self::Denied { .. } => (ErrorCode::Denied, "who are you?".to_owned()),
+            Self::TooMany { .. } => (ErrorCode::Busy, "too many connections".to_owned()),
         };
         Some(Message::Error { code, text })
     }
@@ -55,6 +61,10 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest,
     let mut incoming = Seal::open(Direction::ToService);
     let mut outgoing = Seal::open(Direction::ToClient);
     let met = greet(shared, with, &mut incoming, &mut outgoing).await;
+    let met = met.and_then(|(name, sources)| match shared.seat_of(&name) {
+        Some(seat) => Ok((name, sources, seat)),
+        None => Err(Refused::TooMany { name: shown(&name) }),
+    });
     let answer = match &met {
         Ok(_) => Some(Message::Welcome {
             window: shared.limits.window_bytes,
@@ -65,9 +75,10 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest,
     if let Some(answer) = answer {
         write_frame(&mut with.stream, &Frame::new(0, answer), &mut outgoing).await?;
     }
-    let (name, sources) = met?;
+    let (name, sources, seat) = met?;
     Ok(Guest {
         vm: shared.vm(&name),
+        seat,
         sources,
         incoming,
         outgoing,
@@ -145,7 +156,10 @@ fn key_of(shared: &Shared, name: &[u8]) -> Result<Option<Key>, Refused> {
 }
 
 fn denied(name: &[u8]) -> Refused {
-    Refused::Denied {
-        name: String::from_utf8_lossy(name).into_owned(),
-    }
+    let name = shown(name);
+    Refused::Denied { name }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::Credit;
 use super::readers::Queue;
+use crate::pace::Pace;
 use crate::wire::stream::write_frame;
 use crate::wire::{Frame, HEAD_BYTES, Seal};
 
@@ -105,15 +106,20 @@ impl Gauge {
 }
 
 impl Writer {
-    /// Writes frames until there will be no more, or the client does not read for `patience`.
+    /// Writes frames, no quicker than `pace`, until there will be no more or the client does not
+    /// read for `patience`.
     pub(crate) async fn run<W: AsyncWrite + Unpin>(
         mut self,
         mut to: W,
         mut seal: Seal,
         patience: Duration,
+        pace: Option<Arc<Pace>>,
     ) {
         while let Some((frame, credit)) = self.frames.recv().await {
             let bytes = len(&frame);
+            if let Some(pace) = &pace {
+                pace.wait(bytes).await;
+            }
             let written = timeout(patience, write_frame(&mut to, &frame, &mut seal)).await;
             drop(credit);
             self.gauge.wrote(bytes);
