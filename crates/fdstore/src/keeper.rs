@@ -24,8 +24,8 @@ use rawio::{inherit, passing};
 
 use crate::store::Store;
 use crate::{Address, Inherited, Limits, Message, Result, StoreError};
-use child::Child;
-use restarts::Restarts;
+use child::{Child, Death};
+use restarts::{Cause, Restarts};
 
 /// The variable that tells a child the process that keeps its descriptors, so that it can watch
 /// over it in turn. Not set under systemd.
@@ -217,7 +217,8 @@ impl Keeper {
                 let path = self.program.path.display().to_string();
                 log::warn!("starting {path}: {error}");
                 self.fall_back();
-                self.start_at = Instant::now() + self.restarts.died_after(Duration::ZERO);
+                self.start_at =
+                    Instant::now() + self.restarts.died_after(Duration::ZERO, Cause::Failed);
             }
         }
     }
@@ -312,7 +313,7 @@ impl Keeper {
         let Some(child) = self.child.take() else {
             return Ok(None);
         };
-        let code = child
+        let Death { code, cause } = child
             .reap()
             .map_err(StoreError::step("reaping the service"))?;
         if self.told_to_end {
@@ -331,7 +332,7 @@ impl Keeper {
         if !child.ready {
             self.fall_back();
         }
-        let wait = self.restarts.died_after(child.lived());
+        let wait = self.restarts.died_after(child.lived(), cause);
         log::warn!(
             "the service died (process {}); next start in {wait:?}",
             child.pid

@@ -9,6 +9,8 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid};
 use rawio::pidfd::PidFd;
 
+use super::restarts::Cause;
+
 /// A process, and what it has said so far.
 #[derive(Debug)]
 pub(super) struct Child {
@@ -21,6 +23,23 @@ pub(super) struct Child {
     /// Whether it has said that it ends on purpose.
     pub(super) stopping: bool,
 }
+
+/// How it died.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Death {
+    /// Its exit code, if it had one that can be known.
+    pub(super) code: Option<i32>,
+    pub(super) cause: Cause,
+}
+
+/// Signals by which others end a process; the rest is what a process does to itself.
+const BY_OTHERS: [Signal; 5] = [
+    Signal::SIGKILL,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
 
 /// How it is related to the keeper.
 #[derive(Clone, Copy, Debug)]
@@ -77,17 +96,28 @@ impl Child {
         self.process.signal(signal)
     }
 
-    /// Reaps it after its end, and returns its exit code if it had one that can be known.
-    pub(super) fn reap(&self) -> io::Result<Option<i32>> {
-        match self.kin {
-            Kin::Parent => Ok(None),
+    /// Reaps it after its end, and returns how it died, as far as that can be known.
+    pub(super) fn reap(&self) -> io::Result<Death> {
+        let killed = Death {
+            code: None,
+            cause: Cause::Killed,
+        };
+        Ok(match self.kin {
+            Kin::Parent => killed,
             Kin::Own => {
                 let pid = Pid::from_raw(i32::try_from(self.pid).map_err(io::Error::other)?);
                 match waitpid(pid, None)? {
-                    WaitStatus::Exited(_, code) => Ok(Some(code)),
-                    _ => Ok(None),
+                    WaitStatus::Signaled(_, signal, _) if BY_OTHERS.contains(&signal) => killed,
+                    WaitStatus::Exited(_, code) => Death {
+                        code: Some(code),
+                        cause: Cause::Failed,
+                    },
+                    _ => Death {
+                        code: None,
+                        cause: Cause::Failed,
+                    },
                 }
             }
-        }
+        })
     }
 }
