@@ -174,11 +174,13 @@ impl Callers {
     }
 
     /// Waits until everyone who asked has the answer: a process that ends before would leave a
-    /// command without one. Returns anyway when it takes longer than an answer may.
-    pub(crate) fn wait_until_answered(&self) {
+    /// command without one. Returns anyway when it takes longer than an answer may, and whether all
+    /// have it.
+    pub(crate) fn wait_until_answered(&self) -> bool {
         let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut count = self.count.lock();
         while *count > 0 && !self.changed.wait_until(&mut count, deadline).timed_out() {}
+        *count == 0
     }
 }
 

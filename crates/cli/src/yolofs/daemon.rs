@@ -1,6 +1,8 @@
 //! The process behind a mount: assembles the file system, serves it, answers commands, and ends
 //! when the mount does.
 
+mod happening;
+
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use tracer::Recorder;
 use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
+
+use happening::{Happening, ask_to_unmount, end_talks};
 
 use super::assemble::{Cached, Timed, assemble, mode_name, note_use, readahead};
 use super::from::From;
@@ -212,16 +216,6 @@ fn clear_dead(
     Ok(())
 }
 
-/// What wakes the daemon's main thread.
-enum Happening {
-    /// A signal asked the process to end.
-    Interrupted,
-    /// A command asked to unmount, and waits for the answer.
-    Unmount(Busy, Sender<Answer>),
-    /// The mount is over.
-    Over(End),
-}
-
 impl Daemon {
     /// Serves until the mount is over.
     fn run(
@@ -271,7 +265,7 @@ impl Daemon {
                 }
             }
         }
-        callers.wait_until_answered();
+        end_talks(happenings, &callers);
         Ok(())
     }
 
@@ -327,13 +321,7 @@ impl Daemon {
             Request::Prewarm { budget } => daemon.prewarm(budget),
             Request::Unmount { lazy } => {
                 let busy = if lazy { Busy::Lazy } else { Busy::Wait };
-                let (answer, answers) = channel();
-                let asked = tell.lock().send(Happening::Unmount(busy, answer)).is_ok();
-                // No answer means that the daemon is ending already.
-                asked
-                    .then(|| answers.recv().ok())
-                    .flatten()
-                    .unwrap_or(Answer::Unmounted)
+                ask_to_unmount(&tell, busy)
             }
         })
     }

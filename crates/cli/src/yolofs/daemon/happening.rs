@@ -1,0 +1,73 @@
+//! What wakes the main thread of a daemon, and how those who wake it get their answers.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
+use yolofs::{Busy, End};
+
+use crate::control::{Answer, Callers};
+
+/// What wakes the daemon's main thread.
+#[derive(Debug)]
+pub(super) enum Happening {
+    /// A signal asked the process to end.
+    Interrupted,
+    /// A command asked to unmount, and waits for the answer.
+    Unmount(Busy, Sender<Answer>),
+    /// The mount is over.
+    Over(End),
+}
+
+/// Lets everybody have an answer who asked while the last thing happened; returns whether they got
+/// it. Whoever asked to unmount waits for `happenings` to be read, or to be gone.
+pub(super) fn end_talks(happenings: Receiver<Happening>, callers: &Callers) -> bool {
+    drop(happenings);
+    callers.wait_until_answered()
+}
+
+/// Has the daemon unmount, and waits for what comes of it.
+pub(super) fn ask_to_unmount(tell: &Mutex<Sender<Happening>>, busy: Busy) -> Answer {
+    let (answer, answers) = channel();
+    let asked = tell.lock().send(Happening::Unmount(busy, answer)).is_ok();
+    // No answer means that the daemon is ending already.
+    asked
+        .then(|| answers.recv().ok())
+        .flatten()
+        .unwrap_or(Answer::Unmounted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::control::{Request, call, listen, serve};
+
+    #[test]
+    fn who_asks_a_daemon_that_ends_is_not_kept_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("d.sock");
+        let (tell, happenings) = channel();
+        let (asking, asked) = channel();
+        let (tell, asking) = (Mutex::new(tell), Mutex::new(asking));
+        let callers = serve(listen(&socket).unwrap(), move |request| match request {
+            Request::Unmount { .. } => {
+                asking.lock().send(()).unwrap();
+                ask_to_unmount(&tell, Busy::Wait)
+            }
+            _ => Answer::Unmounted,
+        });
+        let callers = callers.unwrap();
+        let command = std::thread::spawn(move || {
+            let umount = Request::Unmount { lazy: false };
+            call(&socket, &umount, Duration::from_secs(60))
+        });
+        asked.recv().unwrap();
+        // The mount was over just before: nobody reads what happens any more.
+        assert!(end_talks(happenings, &callers), "it waits in vain");
+        assert!(matches!(
+            command.join().unwrap().unwrap(),
+            Answer::Unmounted
+        ));
+    }
+}
