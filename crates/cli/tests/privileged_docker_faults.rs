@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use lab::dockerd::Dockerd;
+use lab::stopped::Stopped;
 use lab::{Lab, ok, output, until};
 use registries::{Kind, Registry};
 
@@ -39,6 +40,10 @@ fn parent(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, rest) = stat.rsplit_once(") ").unwrap();
     rest.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn stopped(pid: u64) -> Stopped {
+    Stopped::stop(u32::try_from(pid).unwrap())
 }
 
 fn kill(signal: &str, pid: u64) {
@@ -96,9 +101,9 @@ fn privileged_docker_starts_after_everything_was_killed() {
     let pid = worker(&lab, &docker).unwrap();
     // The guardian first, or it would clear what the worker leaves.
     let guardian = parent(pid);
-    kill("-STOP", guardian);
+    let stuck = stopped(guardian);
     kill("-9", pid);
-    kill("-9", guardian);
+    stuck.kill();
     until("the worker's end", || {
         docker.status(&lab)["state"] == "not running"
     });
@@ -124,9 +129,9 @@ fn privileged_docker_starts_after_everything_was_killed() {
     ok(&mut docker.yolofs(&lab, &["attach", "base"]));
     let pid = worker(&lab, &docker).unwrap();
     let guardian = parent(pid);
-    kill("-STOP", guardian);
+    let stuck = stopped(guardian);
     kill("-9", pid);
-    kill("-9", guardian);
+    stuck.kill();
     docker.kill();
     ok(&mut docker.yolofs(&lab, &["clear"]));
     docker.start_again();
@@ -159,7 +164,7 @@ fn privileged_docker_pulls_while_the_service_is_killed() {
         let guardian = parent(pid);
         until("the base to be in the page cache", || docker.is_warm(&lab));
         // Until it is killed it does nothing, as one that is stuck.
-        kill("-STOP", pid);
+        let stuck = stopped(pid);
         let before = count();
         let mut pull = docker.docker();
         let pull = pull.args(["pull", &app]).stdout(Stdio::null());
@@ -167,12 +172,10 @@ fn privileged_docker_pulls_while_the_service_is_killed() {
         until("a layer to come", || {
             count() > before || pull.try_wait().unwrap().is_some()
         });
-        if with_guardian {
-            kill("-STOP", guardian);
-        }
-        kill("-9", pid);
-        if with_guardian {
-            kill("-9", guardian);
+        let guardian = with_guardian.then(|| stopped(guardian));
+        stuck.kill();
+        if let Some(guardian) = guardian {
+            guardian.kill();
         }
         until("the pull to end", || pull.try_wait().unwrap().is_some());
         if with_guardian {

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use lab::dockerd::Dockerd;
 use lab::service::{Service, signal_to};
+use lab::stopped::Stopped;
 use lab::{Lab, ok, until};
 
 const MD5: &str = "cat /usr/lib/part* /data/* | md5sum";
@@ -174,9 +175,9 @@ fn privileged_docker_containers_read_on_whoever_dies() {
     reader.goes_on();
     // Both: the layers stay attached, and are nobody's to clear.
     let [worker, guardian] = room.service();
-    signal_to(guardian, Signal::SIGSTOP);
+    let stuck = Stopped::stop(guardian);
     signal_to(worker, Signal::SIGKILL);
-    signal_to(guardian, Signal::SIGKILL);
+    stuck.kill();
     until("the service to be gone", || {
         room.status()["state"] == "not running"
     });

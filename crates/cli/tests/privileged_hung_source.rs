@@ -10,37 +10,20 @@ use std::path::Path;
 use std::process::Command;
 
 use lab::service::Service;
+use lab::stopped::Stopped;
 use lab::{Lab, busybox_root, fails, ok, until};
-
-/// A daemon that was stopped; it goes on when this is dropped, whatever became of the test.
-struct Stopped(String);
-
-impl Stopped {
-    fn stop(pid: &str) -> Self {
-        ok(Command::new("kill").args(["-STOP", pid]));
-        let stopped = Self(pid.to_owned());
-        // The signal is taken by one thread, which stops the others when it comes to run.
-        until("all threads to stop", || {
-            let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-            tasks
-                .filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok())
-                .all(|stat| stat.rsplit_once(") ").unwrap().1.starts_with('T'))
-        });
-        stopped
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _gone = Command::new("kill").args(["-CONT", &self.0]).output();
-    }
-}
 
 /// Reads a file from a program of its own, so that a read that hangs is not the test's.
 fn cat(file: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.args(["60", "cat"]).arg(file);
     command
+}
+
+/// The process that serves a mount.
+fn pid_of(lab: &Lab, mountpoint: &Path) -> u32 {
+    let pid = lab.status(mountpoint)["pid"].as_u64().unwrap();
+    u32::try_from(pid).unwrap()
 }
 
 #[test]
@@ -50,13 +33,13 @@ fn privileged_a_source_that_hangs_fails_reads_and_nothing_else() {
     busybox_root(&root);
     // A source whose server can be stopped: another mount of ours.
     let source = lab.mount(&root, "source", &[]);
-    let server = lab.status(&source)["pid"].to_string();
+    let server = pid_of(&lab, &source);
     let mountpoint = lab.mount(&source, "mnt", &["--source-deadline", "0.5"]);
     let daemon = lab.status(&mountpoint)["pid"].to_string();
     let read = |name: &str| ok(cat(&mountpoint.join(name)).arg("/dev/null"));
     assert_eq!(read("etc/config"), "answer = 42\n");
 
-    let stopped = Stopped::stop(&server);
+    let stopped = Stopped::stop(server);
     for part in ["usr/lib/part00", "usr/lib/part01"] {
         // The exit code of cat, not that of a timeout.
         let error = fails(1, &mut cat(&mountpoint.join(part)));
@@ -82,7 +65,7 @@ fn privileged_a_source_that_hangs_fails_reads_and_nothing_else() {
     });
 
     // A source that hangs keeps nobody from unmounting, nor the daemon from its end.
-    let stopped = Stopped::stop(&server);
+    let stopped = Stopped::stop(server);
     fails(1, &mut cat(&mountpoint.join("usr/lib/part02")));
     lab.umount(&mountpoint);
     until("the daemon's end", || {
@@ -99,12 +82,12 @@ fn privileged_names_of_a_source_that_hangs_are_not_waited_for_either() {
     let root = lab.make_dir("root");
     busybox_root(&root);
     let source = lab.mount(&root, "source", &[]);
-    let server = lab.status(&source)["pid"].to_string();
+    let server = pid_of(&lab, &source);
     let flags = ["--revalidate", "60", "--source-deadline", "0.5"];
     let mountpoint = lab.mount(&source, "mnt", &flags);
     ok(&mut cat(&mountpoint.join("etc/config")));
 
-    let stopped = Stopped::stop(&server);
+    let stopped = Stopped::stop(server);
     // What nobody asked for yet: the kernel knows the other names of the source by itself.
     let error = fails(1, &mut cat(&mountpoint.join("usr/lib/absent")));
     assert!(error.contains("timed out"), "{error}");
@@ -126,13 +109,13 @@ fn privileged_a_source_that_hangs_is_not_scanned_for_ever() {
     let root = lab.make_dir("root");
     busybox_root(&root);
     let source = lab.mount(&root, "source", &[]);
-    let server = lab.status(&source)["pid"].to_string();
+    let server = pid_of(&lab, &source);
     let mountpoint = lab.make_dir("mnt");
     let mut mount = lab.yolofs();
     mount.args(["mount", "--source-deadline", "0.5"]);
     mount.args([&source, &mountpoint]);
 
-    let stopped = Stopped::stop(&server);
+    let stopped = Stopped::stop(server);
     let error = fails(1, &mut mount);
     assert!(error.contains("has not answered for 0.5 s"), "{error}");
     drop(stopped);
@@ -147,10 +130,10 @@ fn privileged_the_node_goes_on_while_it_waits_for_a_source_that_hangs() {
     let root = lab.make_dir("root");
     busybox_root(&root);
     let source = lab.mount(&root, "source", &["--standalone"]);
-    let server = lab.status(&source)["pid"].to_string();
+    let server = pid_of(&lab, &source);
     let mountpoint = lab.make_dir("hung");
 
-    let stopped = Stopped::stop(&server);
+    let stopped = Stopped::stop(server);
     let mut mount = lab.yolofs();
     let mount = mount.arg("mount").args([&source, &mountpoint]);
     let mut mount = mount.spawn().unwrap();

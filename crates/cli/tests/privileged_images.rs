@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use lab::containerd::ContainerdRig;
 use lab::dockerd::Dockerd;
+use lab::stopped::Stopped;
 use lab::{Lab, fails, json, noise, ok, output, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -261,10 +262,9 @@ fn privileged_docker_failures_are_explained_and_leave_nothing() {
 
     // A Docker that hangs is not waited for.
     let pid = fs::read_to_string(room.lab.path("docker/pid")).unwrap();
-    let dockerd = Pid::from_raw(pid.trim().parse().unwrap());
-    kill(dockerd, Signal::SIGSTOP).unwrap();
+    let stopped = Stopped::stop(pid.trim().parse().unwrap());
     let told = output(&mut room.record("app", &[]));
-    kill(dockerd, Signal::SIGCONT).unwrap();
+    drop(stopped);
     let why = String::from_utf8_lossy(&told.stderr);
     assert_eq!(told.status.code(), Some(1), "{why}");
     assert!(why.contains("does the engine hang?"), "{why}");

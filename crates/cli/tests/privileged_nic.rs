@@ -17,9 +17,8 @@ use std::time::Duration;
 use block_line::{Chunks, Line};
 use blocks::{BlockSource, ContentId, FileKey, SourceError};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
+use lab::stopped::Stopped;
 use lab::{Lab, busybox_root, fails, json, noise, ok, until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 /// A `nicfetch serve` of its own, without a mirror; killed when it is dropped.
@@ -54,11 +53,6 @@ impl Nic {
             process,
             address: address.expect("it ended, or serves no blocks"),
         }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process.id()).unwrap();
-        kill(Pid::from_raw(pid), signal).unwrap();
     }
 
     fn kill(mut self) {
@@ -152,12 +146,12 @@ fn privileged_a_service_that_freezes_or_dies_costs_no_read() {
     let mountpoint = mounted(&lab, &by_name, "mnt", &["--origin", &origin]);
     let read = |n: u32| part(&mountpoint, n);
     read(0);
-    nic.signal(Signal::SIGSTOP);
+    let frozen_nic = Stopped::stop(nic.process.id());
     (1..6).for_each(read);
     let frozen = lab.status(&mountpoint);
     assert!(count(&frozen, "origin_chunks") >= 5, "{frozen}");
     assert!(count(&frozen, "late") >= 1, "{frozen}");
-    nic.signal(Signal::SIGCONT);
+    drop(frozen_nic);
     until("the service is asked again", || {
         lab.status(&mountpoint)["nic"]["connected"] == true
     });

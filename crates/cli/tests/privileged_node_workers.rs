@@ -11,6 +11,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use lab::service::{Readers, Service, signal_to};
+use lab::stopped::Stopped;
 use lab::{Lab, busybox_root, fails, ok, until};
 
 #[test]
@@ -20,7 +21,7 @@ fn privileged_worker_that_hangs_is_replaced() {
     let mountpoint = service.mount("tree");
     let readers = Readers::start(&mountpoint);
     let worker = service.worker(&mountpoint);
-    signal_to(worker, Signal::SIGSTOP);
+    let _stopped = Stopped::stop(worker);
     // It is still told of, and nobody who asks waits for it.
     assert!(service.listed(&mountpoint).is_some());
     until("another worker to serve", || {

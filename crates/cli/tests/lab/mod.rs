@@ -10,6 +10,7 @@
 pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod service;
+pub(crate) mod stopped;
 pub(crate) mod twin;
 
 use std::fs;
