@@ -24,6 +24,8 @@ const ONE_REQUEST: Duration = Duration::from_millis(300);
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     asked: Arc<AtomicBool>,
+    /// Whether even the first signal ends the process.
+    abrupt: Arc<AtomicBool>,
     wake: Arc<EventFd>,
 }
 
@@ -38,15 +40,43 @@ impl Interrupt {
     /// # Errors
     /// If the system gives no thread or descriptor.
     pub(crate) fn install() -> anyhow::Result<Self> {
+        let signals = Self::block()?;
+        Self::unarmed()?.listen(signals)
+    }
+
+    /// Does what [`install`](Self::install) does, but has the first signal end the process at once,
+    /// with code 130, until [`be_orderly`](Self::be_orderly): whoever only reads, from a source that
+    /// may never answer, has nothing to undo.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn install_abrupt() -> anyhow::Result<Self> {
+        let interrupt = Self::unarmed()?;
+        interrupt.abrupt.store(true, SeqCst);
+        interrupt.listen(Self::block()?)
+    }
+
+    /// Has signals that come from now on ask the process to end.
+    pub(crate) fn be_orderly(&self) {
+        self.abrupt.store(false, SeqCst);
+    }
+
+    fn block() -> anyhow::Result<SigSet> {
         let signals: SigSet = ENDING.into_iter().collect();
         signals.thread_block().context("blocking signals")?;
-        let interrupt = Self::unarmed()?;
-        let told = interrupt.clone();
+        Ok(signals)
+    }
+
+    fn listen(self, signals: SigSet) -> anyhow::Result<Self> {
+        let told = self.clone();
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
                 let mut first: Option<Instant> = None;
                 while signals.wait().is_ok() {
+                    if told.abrupt.load(SeqCst) {
+                        std::process::exit(130);
+                    }
                     match first {
                         None => first = Some(Instant::now()),
                         Some(first) if first.elapsed() > ONE_REQUEST => std::process::exit(130),
@@ -56,7 +86,7 @@ impl Interrupt {
                 }
             })
             .context("starting the thread that waits for signals")?;
-        Ok(interrupt)
+        Ok(self)
     }
 
     /// Returns one that only [`ask`](Self::ask) sets off.
@@ -67,7 +97,8 @@ impl Interrupt {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .context("making an eventfd")?;
         Ok(Self {
-            asked: Arc::new(AtomicBool::new(false)),
+            asked: Arc::default(),
+            abrupt: Arc::default(),
             wake: Arc::new(wake),
         })
     }

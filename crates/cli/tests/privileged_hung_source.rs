@@ -5,13 +5,17 @@
 
 mod lab;
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
 
-use lab::service::Service;
+use localfs::{LocalError, SourceRoot, canonical_within};
+use nix::sys::signal::Signal;
+
+use lab::service::{Service, signal_to};
 use lab::stopped::Stopped;
-use lab::{Lab, busybox_root, fails, ok, until};
+use lab::{Lab, busybox_root, fails, ok, output, until};
 
 /// Reads a file from a program of its own, so that a read that hangs is not the test's.
 fn cat(file: &Path) -> Command {
@@ -155,4 +159,106 @@ fn privileged_the_node_goes_on_while_it_waits_for_a_source_that_hangs() {
         lab.umount(place);
     }
     drop(service);
+}
+
+/// The thread of the daemon that a command has started which waits for the source, with the
+/// daemon's number.
+fn waiting(command: &Child) -> Option<(String, PathBuf)> {
+    let pid = command.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    let daemon = children.split_whitespace().next()?.to_owned();
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).ok()?;
+    let mut threads = tasks.filter_map(|task| Some(task.ok()?.path()));
+    let waits = threads.find(|thread| {
+        let name = fs::read_to_string(thread.join("comm"));
+        name.is_ok_and(|name| name.trim_end() == "source")
+    });
+    Some((daemon, waits?))
+}
+
+#[test]
+fn privileged_ctrl_c_ends_a_mount_whose_source_hangs() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let source = lab.mount(&root, "source", &[]);
+    let server = pid_of(&lab, &source);
+    let mountpoint = lab.make_dir("mnt");
+    let mount = |source: &Path| {
+        let mut mount = lab.yolofs();
+        mount.args(["mount", "--standalone", "--source-deadline", "600"]);
+        mount.arg(source).arg(&mountpoint);
+        mount
+    };
+    // One that hangs when it is opened, and one whose root the kernel knows.
+    for source in [source.join("usr/lib"), source.clone()] {
+        let stopped = Stopped::stop(server);
+        let mut command = mount(&source).spawn().unwrap();
+        let (mut seen, mut looks) = (None, 0);
+        until("the daemon to wait for the source", || {
+            let now = waiting(&command);
+            looks = if now.is_some() && now == seen {
+                looks + 1
+            } else {
+                0
+            };
+            seen = now;
+            looks == 20
+        });
+        // As Ctrl-C, which who runs in the background may have been told to ignore.
+        signal_to(command.id(), Signal::SIGTERM);
+        let mut status = None;
+        until("the command to end", || {
+            status = command.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(130));
+        let (daemon, _) = seen.unwrap();
+        assert!(!Path::new("/proc").join(daemon).exists());
+        drop(stopped);
+        ok(&mut mount(&source));
+        lab.umount(&mountpoint);
+    }
+}
+
+#[test]
+fn privileged_whatever_way_a_source_is_opened_it_is_not_waited_for_for_ever() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    for dir in ["one", "two/layer", "three"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    fs::write(root.join("disk"), vec![7; 70_000]).unwrap();
+    let source = lab.mount(&root, "source", &[]);
+    let dir = || File::open(&source).unwrap().into();
+    let label = format!("disk:{}/disk", source.display()).into_bytes();
+    let dirs = [dir(), dir()];
+    let soon = Duration::from_millis(300);
+    let stopped = Stopped::stop(pid_of(&lab, &source));
+    let late = |opened: Result<SourceRoot, LocalError>| {
+        assert!(
+            matches!(opened, Err(LocalError::NoAnswer { .. })),
+            "{opened:?}"
+        );
+    };
+    let [first, second] = dirs;
+    late(SourceRoot::open_within(source.join("one"), soon));
+    late(SourceRoot::open_plain_within(
+        source.join("two/layer"),
+        soon,
+    ));
+    late(SourceRoot::resume_within(first, &label, soon));
+    let error = canonical_within(&source.join("three"), soon).unwrap_err();
+    assert!(error.to_string().contains("has not answered"), "{error}");
+    drop(stopped);
+    let patience = Duration::from_secs(60);
+    let disk = SourceRoot::resume_within(second, &label, patience).unwrap();
+    assert_eq!(disk.label().as_encoded_bytes(), label);
+    drop(disk);
+    // Those that were given up come back, and let go of what they have opened.
+    until("nobody to use it", || {
+        output(lab.yolofs().arg("umount").arg(&source))
+            .status
+            .success()
+    });
 }

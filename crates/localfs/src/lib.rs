@@ -31,6 +31,6 @@ pub use error::LocalError;
 pub use lazy::LazyTree;
 pub use live::LiveTree;
 pub use qcow2::Qcow2Error;
-pub use root::{DiskFormat, SourceKind, SourceRoot};
+pub use root::{DiskFormat, SourceKind, SourceRoot, canonical_within};
 pub use scan::{Note, Progress, Reason, Scan, ScanReport, scan, scan_within};
 pub use timed::{Patience, Prompt, PromptNames, TimedSource, Timekeeping};

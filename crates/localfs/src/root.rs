@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use blocks::SourceId;
 use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{Statvfs, fstatvfs};
 use rawio::mount::{DetachedMount, mount_id};
 
@@ -104,7 +104,8 @@ impl SourceRoot {
     /// # Errors
     /// As there, and [`LocalError::NoAnswer`].
     pub fn open_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self, LocalError> {
-        Self::within(path.as_ref(), patience, Self::open)
+        let (path, asked) = (path.as_ref(), path.as_ref().to_path_buf());
+        within(path, patience, move || Self::open(asked))
     }
 
     /// Does what [`open_plain`](Self::open_plain) does, as [`open_within`](Self::open_within).
@@ -115,17 +116,8 @@ impl SourceRoot {
         path: impl AsRef<Path>,
         patience: Duration,
     ) -> Result<Self, LocalError> {
-        Self::within(path.as_ref(), patience, Self::open_plain)
-    }
-
-    fn within(
-        path: &Path,
-        patience: Duration,
-        open: fn(PathBuf) -> Result<Self, LocalError>,
-    ) -> Result<Self, LocalError> {
-        let asked = path.to_path_buf();
-        let opened = while_it_moves(patience, move |_| open(asked), |_| ());
-        opened.unwrap_or_else(|why| Err(LocalError::no_answer(why, path, patience)))
+        let (path, asked) = (path.as_ref(), path.as_ref().to_path_buf());
+        within(path, patience, move || Self::open_plain(asked))
     }
 
     /// Opens a directory tree as [`open`](Self::open) does, but below whatever is mounted over its
@@ -198,6 +190,38 @@ impl SourceRoot {
             kind,
             files,
             warnings,
+        })
+    }
+
+    /// Does what [`resume`](Self::resume) does, as [`open_within`](Self::open_within).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume_within(
+        dir: OwnedFd,
+        label: &[u8],
+        patience: Duration,
+    ) -> Result<Self, LocalError> {
+        let (shown, label) = (Path::new(OsStr::from_bytes(label)), label.to_vec());
+        within(shown, patience, move || Self::resume(dir, &label))
+    }
+
+    /// Returns the number of its directory's inode, as [`open_within`](Self::open_within).
+    ///
+    /// # Errors
+    /// If it does not answer within `patience`.
+    pub fn inode_within(&self, patience: Duration) -> Result<u64, LocalError> {
+        let open = |source| LocalError::Open {
+            path: self.path.clone(),
+            source,
+        };
+        let (dir, failed) = (self.dir.try_clone().map_err(open)?, self.path.clone());
+        within(&self.path, patience, move || {
+            let stat = fstat(dir).map_err(|errno| LocalError::Open {
+                path: failed,
+                source: errno.into(),
+            })?;
+            Ok(stat.st_ino)
         })
     }
 
@@ -289,6 +313,27 @@ impl AsFd for SourceRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
+}
+
+/// Returns the canonical path of a place, but does not wait longer than `patience` for a file system
+/// that does not answer.
+///
+/// # Errors
+/// If there is nothing, or no answer.
+pub fn canonical_within(path: &Path, patience: Duration) -> io::Result<PathBuf> {
+    let asked = path.to_path_buf();
+    let found = while_it_moves(patience, move |_| fs::canonicalize(asked), |_| ());
+    found.unwrap_or_else(|why| Err(io::Error::other(LocalError::no_answer(why, path, patience))))
+}
+
+/// Has a thread look at the source at `path`, and does not wait longer for it than `patience`.
+fn within<T: Send + 'static>(
+    path: &Path,
+    patience: Duration,
+    look: impl FnOnce() -> Result<T, LocalError> + Send + 'static,
+) -> Result<T, LocalError> {
+    let seen = while_it_moves(patience, move |_| look(), |_| ());
+    seen.unwrap_or_else(|why| Err(LocalError::no_answer(why, path, patience)))
 }
 
 /// Opens a directory in another one, as [`open_dir`] does. No symbolic link is followed.

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use blocks::{Digest, FileId};
 use bootimg::{Image, ImageId, Store};
-use localfs::SourceRoot;
-use nix::sys::stat::fstat;
+use localfs::{Patience, SourceRoot};
 
 use super::keep::{About, write};
 use crate::interrupt::Interrupt;
@@ -109,8 +108,9 @@ fn hint(store: &Store, source: &Source, layer: &Digest) -> anyhow::Result<Option
 /// unpacks the layer again makes new inodes.
 pub(super) fn is_of(image: &Image, root: &SourceRoot) -> anyhow::Result<bool> {
     let recorded = image.tree().inode(FileId::ROOT);
-    let now = fstat(root).context("looking at the directory of a layer")?;
-    Ok(recorded.is_some_and(|dir| dir.attr.source_inode == now.st_ino))
+    let now = root.inode_within(Patience::default().deadline);
+    let now = now.context("looking at the directory of a layer")?;
+    Ok(recorded.is_some_and(|dir| dir.attr.source_inode == now))
 }
 
 /// Opens an image. One that cannot be used costs speed only: it is logged.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use blocks::{Digest, SourceId};
 use bootimg::{Image, ImageId, Store, layer_name, place_name};
-use localfs::SourceRoot;
+use localfs::{Patience, SourceRoot};
 use parking_lot::Mutex;
 
 use super::bind::{bind, is_of, open, recorded_here};
@@ -143,7 +143,7 @@ impl NodeServer {
             return Ok(Attach::Unknown);
         }
         // It may be served in place.
-        let root = SourceRoot::open_plain(&place.source)?;
+        let root = SourceRoot::open_plain_within(&place.source, Patience::default().deadline)?;
         let (source, path) = (root.id(), root.path().to_owned());
         let standing = match self.standing(&place.target)? {
             Some(mount) if !self.shows(&mount, place, &root) => {

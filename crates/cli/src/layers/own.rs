@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bootimg::Store;
-use localfs::SourceRoot;
+use localfs::{Patience, SourceRoot};
 use parking_lot::{Condvar, Mutex};
 use yolofs::Layering;
 
@@ -93,7 +93,8 @@ impl OwnServer {
             return Ok(None);
         }
         // It may be served in place.
-        let source = Source::scan(Arc::new(SourceRoot::open_plain(&place.source)?))?;
+        let root = SourceRoot::open_plain_within(&place.source, Patience::default().deadline)?;
+        let source = Source::scan(Arc::new(root))?;
         let image = match recorded_here(&self.store, &source.root, &place.layer)? {
             Some(image) => Some(image),
             None => {

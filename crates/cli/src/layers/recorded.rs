@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use localfs::SourceRoot;
+use localfs::{Patience, SourceRoot};
 use tracer::{Heard, Trace};
 use yolofs::{Busy, Layering, Mount};
 
@@ -33,7 +33,9 @@ impl RecordedLayer {
     pub(crate) fn start(place: &LayerPlace) -> anyhow::Result<Self> {
         // Opened before the mount covers it: it may be served in place.
         let context = || format!("opening layer {}", place.layer.short());
-        let root = Arc::new(SourceRoot::open(&place.source).with_context(context)?);
+        let patience = Patience::default().deadline;
+        let root = SourceRoot::open_within(&place.source, patience).with_context(context)?;
+        let root = Arc::new(root);
         let recorded = Recorded::new(&root).with_context(context)?;
         let mount = mount(recorded.file_system(), place, Layering::Over)?;
         Ok(Self {

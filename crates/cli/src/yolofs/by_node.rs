@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use localfs::canonical_within;
 
 use super::mount::{BootChoice, MountArgs};
 use crate::node::client::{CallError, NodeClient};
@@ -33,7 +34,7 @@ pub(super) fn mount(
 }
 
 fn spec(args: &MountArgs, store: &StoreArgs, mountpoint: &Path) -> anyhow::Result<MountSpec> {
-    let source = args.source.canonicalize();
+    let source = canonical_within(&args.source, args.source_deadline);
     let boot = match &args.boot {
         // The node may run in another directory.
         BootChoice::File(path) => BootChoice::File(absolute(path)?),

@@ -98,7 +98,7 @@ pub(super) fn serve(
         None => Network::None,
     };
     confinement::before_mounting(run_dir.path(), trace.as_deref(), network)?;
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install_abrupt()?;
     let assembly = assemble(args, store, &from)?;
     let shown = from.shown();
     let id = RunDir::id_of(mountpoint);
@@ -114,6 +114,8 @@ pub(super) fn serve(
     }
     options.readahead = readahead(args, assembly.boot.is_some());
     options.mounter = helper;
+    // From here on there is something to be taken away.
+    interrupt.be_orderly();
     let mount = Mount::start(Arc::new(assembly.fs), &options)
         .with_context(|| format!("mounting on {}{}", mountpoint.display(), needs_root()))?;
     let mount = Arc::new(mount);

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail, ensure};
 use blocks::{BlockSource, CachedSource, ReplayPlan};
 use bootimg::{ImageId, SourceInfo, Store, Variant, WriteRequest, decode_names, unite};
 use fdstore::{Inherited, Variables};
-use localfs::SourceRoot;
+use localfs::{Patience, SourceRoot};
 use serde::{Deserialize, Serialize};
 use tracer::{MergeOptions, Trace};
 
@@ -70,7 +70,8 @@ pub(super) fn run(args: &LearnArgs, store: &StoreArgs) -> anyhow::Result<Outcome
     };
     let [dir, names, trace, account] = DESCRIPTORS.map(&mut take);
     let (tree, label) = decode_names(&read(names?)?).context("reading the names of the mount")?;
-    let root = SourceRoot::resume(dir?, &label).context("opening the source")?;
+    let root = SourceRoot::resume_within(dir?, &label, Patience::default().deadline)
+        .context("opening the source")?;
     let source = Source {
         root: Arc::new(root),
         tree: Arc::new(tree),

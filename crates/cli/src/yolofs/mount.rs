@@ -2,18 +2,24 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
-use nix::unistd::setsid;
+use localfs::canonical_within;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
 use super::{by_node, daemon};
 use crate::exit::Outcome;
+use crate::interrupt::{Interrupt, unblock_signals};
 use crate::nic::{NicArgs, NicName};
 use crate::node::client::CallError;
 use crate::run_dir::{RunDir, RunDirArg};
@@ -168,7 +174,14 @@ pub(super) fn run(
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;
-    let mountpoint = args.mountpoint.canonicalize().with_context(|| {
+    if args.notify_parent {
+        // Whoever started this has blocked them, to hear of Ctrl-C: until there is something to be
+        // undone, they end this process at once.
+        unblock_signals()?;
+    }
+    // It may be the source itself.
+    let mountpoint = canonical_within(&args.mountpoint, args.source_deadline);
+    let mountpoint = mountpoint.with_context(|| {
         format!(
             "opening the mount point {} (does it exist?)",
             args.mountpoint.display()
@@ -183,7 +196,8 @@ pub(super) fn run(
     {
         let source = match NicName::of_source(&args.source)? {
             Some(name) => name.label().into(),
-            None => args.source.canonicalize().context("opening the source")?,
+            None => canonical_within(&args.source, args.source_deadline)
+                .context("opening the source")?,
         };
         if existing.source == source {
             return Ok(Outcome::Done);
@@ -264,8 +278,25 @@ fn tell(started: &Started) -> anyhow::Result<()> {
         .context("telling the command that it is served")
 }
 
+/// Waits until the daemon speaks or dies, who holds the only other end of `stdout`; returns `false`
+/// if the program is asked to end before.
+fn speaks(stdout: &ChildStdout, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    loop {
+        let mut waits = [
+            PollFd::new(stdout.as_fd(), PollFlags::POLLIN),
+            PollFd::new(interrupt.fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut waits, PollTimeout::NONE) {
+            Ok(_) => return Ok(waits[0].any().unwrap_or(true)),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).context("waiting for the daemon"),
+        }
+    }
+}
+
 /// Starts this program again as a daemon with the same arguments, and waits for its first word.
 fn start_daemon(log: &Path) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
     let log_file = File::create(log).with_context(|| format!("making {}", log.display()))?;
     let mut daemon = Command::new("/proc/self/exe")
         .args(std::env::args_os().skip(1))
@@ -276,8 +307,14 @@ fn start_daemon(log: &Path) -> anyhow::Result<()> {
         .spawn()
         .context("starting the daemon")?;
     let stdout = daemon.stdout.take().context("starting the daemon")?;
+    if !speaks(&stdout, &interrupt)? {
+        // In a session of its own it does not hear Ctrl-C.
+        let pid = i32::try_from(daemon.id()).context("the number of the daemon")?;
+        kill(Pid::from_raw(pid), Signal::SIGTERM).context("ending the daemon")?;
+        daemon.wait().context("waiting for the daemon's end")?;
+        return interrupt.check();
+    }
     let mut line = String::new();
-    // Ends when the daemon speaks or dies: it holds the only other end.
     BufReader::new(stdout)
         .read_line(&mut line)
         .context("waiting for the daemon")?;

@@ -100,7 +100,7 @@ pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<P
         mode,
         ..Config::default()
     };
-    // No file is passed through: what the kernel knows of those dies with this process.
+    // No file is passed through: our successor would not know the ids that the kernel has of those.
     let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
         .with_sparse(Arc::clone(&source) as _)
         .with_space(space_within(&source, &root));
@@ -135,7 +135,8 @@ fn names_of(
             .into_vec(),
     };
     let dir = handed.source.try_clone().context("opening the source")?;
-    let root = SourceRoot::resume(dir, &label).context("opening the source")?;
+    let root = SourceRoot::resume_within(dir, &label, Patience::default().deadline)
+        .context("opening the source")?;
     let root = Arc::new(root);
     if let Some(names) = known {
         return Ok((root, Arc::new(names.tree)));
