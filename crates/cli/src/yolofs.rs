@@ -25,6 +25,7 @@ pub(crate) use daemon::{allow_many_files, files_for_each_of};
 pub(crate) use docker::served_layers;
 pub(crate) use mount::{BootChoice, ModeArg};
 pub(crate) use snapshotter::all_snapshotters;
+use snapshotter::first_boot::recorder::{self, RecorderArgs};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
@@ -60,6 +61,8 @@ enum YolofsCommand {
     Worker(WorkerArgs),
     #[command(hide = true)]
     Mounter(mounter::MounterArgs),
+    #[command(hide = true)]
+    Recorder(RecorderArgs),
 }
 
 /// Parses the command line, does what it says, and returns the exit code.
@@ -84,6 +87,9 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
         YolofsCommand::Mounter(command) => mounter::run(command),
+        YolofsCommand::Recorder(command) => {
+            recorder::run(command, &args.store, &args.run_dir.run_dir)
+        }
         YolofsCommand::Learn(command) => learn::run(command, &args.store),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }

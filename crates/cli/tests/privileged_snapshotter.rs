@@ -128,6 +128,63 @@ fn privileged_containers_outlive_the_snapshotter() {
 }
 
 #[test]
+fn privileged_a_first_boot_outlives_a_killed_snapshotter() {
+    let lab = Lab::new();
+    // The first boot is over when the test says so: its first process ends.
+    let mut node = Node::start(&lab, &["--auto-record", "--until", "exit"]);
+    let archive = archive(&lab, 3_000_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let script = "cat /srv/greeting; while :; do sleep 1; done";
+    node.ctr(&["run", "-d", IMAGE, "first", "/bin/sh", "-c", script]);
+    until("it to be recorded", || {
+        node.first_boot("first").0 == "recording"
+    });
+    let recorder = node.recorders();
+    let expected = lab.path("noise");
+    fs::write(&expected, noise(7, 3_000_000)).unwrap();
+    let sum = ok(std::process::Command::new("md5sum").arg(&expected));
+    let sum = sum.split(' ').next().unwrap();
+    let read = |node: &Node<'_>, round: &str| {
+        let exec = ["tasks", "exec", "--exec-id", round, "first", "/bin/md5sum"];
+        let said = node.ctr(&[&exec[..], &["/srv/noise"]].concat());
+        assert!(said.starts_with(sum), "{round}: {said}");
+    };
+    node.kill_snapshotter();
+    // What it has not read before has to come from the recorders.
+    read(&node, "alone");
+    node.start_snapshotter();
+    read(&node, "followed");
+    assert_eq!(node.first_boot("first").0, "recording", "it goes on");
+    // Another waits whether it is needed, for a while.
+    assert!(recorder.iter().all(|pid| node.recorders().contains(pid)));
+    node.kill_snapshotter();
+    // It is over while there is no snapshotter, and kept all the same.
+    node.ctr(&["tasks", "kill", "--signal", "9", "first"]);
+    node.start_snapshotter();
+    until("the boot to be kept", || {
+        node.first_boot("first").0 == "recorded"
+    });
+    until("both layers to be served", || node.served() == 2);
+    let script = "cat /srv/greeting; md5sum /srv/noise";
+    let said = node.run(&[], "second", script);
+    assert!(said.starts_with("hello") && said.contains(sum), "{said}");
+    let recorded = |node: &Node<'_>| node.mounts().iter().any(|m| m.contains("/recorded/"));
+    assert!(recorded(&node));
+    until("its process to be collected", || {
+        node.try_ctr(&["tasks", "rm", "-f", "first"])
+            .status
+            .success()
+    });
+    node.ctr(&["containers", "rm", "first"]);
+    until("the recorders to go", || !recorded(&node));
+    // Who records goes with the last snapshotter.
+    node.end_snapshotter();
+    until("the recorder to end", || node.recorders().is_empty());
+    node.start_snapshotter();
+    node.forget_everything();
+}
+
+#[test]
 fn privileged_a_killed_snapshotter_is_followed_by_another() {
     let lab = Lab::new();
     let mut node = Node::start(&lab, &["--auto-record", "--until", "quiet:0.2"]);

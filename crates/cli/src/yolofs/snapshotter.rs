@@ -1,7 +1,7 @@
 //! `yolofs snapshotter`: containerd's snapshotter, whose layers are served from boot images.
 
 mod chains;
-mod first_boot;
+pub(super) mod first_boot;
 mod mounts;
 mod served;
 mod status;
@@ -22,7 +22,7 @@ use crate::mount_table::needs_root;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::store::StoreArgs;
 use crate::until::Until;
-use first_boot::{Ending, FirstBoots, Keeper, Policy};
+use first_boot::{Ending, FirstBootsHand, Policy, recorder};
 use mounts::wait_for_the_last;
 use served::ServedLowers;
 pub(crate) use status::all as all_snapshotters;
@@ -107,12 +107,7 @@ impl SnapshotterArgs {
         store: &StoreArgs,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ServedLowers> {
-        let keeper = Keeper {
-            store: store.open()?,
-            containerd: self.containerd.clone(),
-            interrupt: interrupt.clone(),
-        };
-        let first_boots = FirstBoots::new(self.policy()?, root, keeper);
+        let first_boots = FirstBootsHand::new(self.policy()?, run_dir, root);
         ServedLowers::new(store.open()?, root, run_dir, first_boots, interrupt)
     }
 
@@ -148,15 +143,20 @@ pub(super) fn run(
         return status::run(command, &run_dir);
     }
     super::daemon::allow_many_files();
-    confinement::engine(Service::Snapshotter)?;
-    let interrupt = Interrupt::install()?;
     let config = args.config()?;
     let root = config.root.clone();
+    // While this process may execute programs yet.
+    let containerd = std::path::absolute(&args.containerd).context("finding containerd")?;
+    let recorder = recorder::start(&root, &containerd, store, &run_dir)?;
+    confinement::engine(Service::Snapshotter)?;
+    let interrupt = Interrupt::install()?;
+    recorder::reap(recorder)?;
     let served = args.lowers(&root, &run_dir, store, &interrupt)?;
     let snapshotter = open(&config, &served, &interrupt)
         .with_context(|| format!("opening the snapshots in {}", root.display()))?;
     // Who has the metadata has the mounts: only now is it sure that no other process lives here.
-    served.start()?;
+    let present = snapshotter.walk(&[])?.into_iter();
+    served.start(&present.map(|snapshot| snapshot.id).collect(), &interrupt)?;
     let snapshotter = Arc::new(snapshotter);
     let socket = status::socket(&run_dir, &root);
     answer_status(&socket, args, &served, &snapshotter)?;

@@ -269,6 +269,24 @@ address = "{0}/yolofs.sock"
         path.to_str().unwrap().to_owned()
     }
 
+    /// Returns the processes that record first boots.
+    pub(crate) fn recorders(&self) -> Vec<u32> {
+        let words = [
+            b"recorder".as_slice(),
+            self.root.as_os_str().as_encoded_bytes(),
+        ];
+        let numbers = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let name = entry.unwrap().file_name();
+            name.to_str()?.parse::<u32>().ok()
+        });
+        let records = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let said: Vec<_> = line.split(|byte| *byte == 0).collect();
+            words.iter().all(|word| said.contains(word))
+        };
+        numbers.filter(records).collect()
+    }
+
     /// Returns the mount points in the root.
     pub(crate) fn mounts(&self) -> Vec<String> {
         let root = self.root();
@@ -328,6 +346,14 @@ impl Drop for Node<'_> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let _ended = child.kill().and_then(|()| child.wait());
+        }
+        // Nobody needs it any more; after a failure, somebody may seem to.
+        let start = Instant::now();
+        while !self.recorders().is_empty() && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for pid in self.recorders() {
+            let _killed = Command::new("kill").args(["-9", &pid.to_string()]).output();
         }
         if std::thread::panicking() {
             eprintln!("the snapshotter said:\n{}", self.said("yolofs.log"));

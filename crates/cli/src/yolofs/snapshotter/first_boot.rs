@@ -4,10 +4,17 @@
 //! a recorder. When the boot is over, which may be known by silence, time, a port or its end, or the
 //! container is gone, what was read is kept as the boot images of the layers. The container goes on with these mounts: its
 //! overlay cannot be given others.
+//!
+//! All of that happens in a process beside the snapshotter ([`recorder`]), which outlives it: here is
+//! what that process does, and the snapshotter's [`hand`] on it.
 
+mod asked;
 mod boot;
 mod ending;
+mod hand;
 mod keep;
+pub(in crate::yolofs) mod recorder;
+mod talk;
 mod view;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -17,35 +24,24 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use blocks::Digest;
 use parking_lot::Mutex;
-use snapshotter::{LayerDir, Snapshot, SnapshotId};
+use snapshotter::SnapshotId;
 
 use super::mounts::clear_dead;
-use crate::until::Until;
+pub(super) use asked::Policy;
 use boot::{Boot, End, Follower};
 pub(super) use ending::Ending;
+pub(super) use hand::FirstBootsHand;
 pub(super) use keep::Keeper;
+use talk::{Boots, Wanted};
 use view::REMEMBERED;
 pub(super) use view::{FirstBootStatus, Outcome};
 
-/// What `yolofs.record` is called: containerd hands only labels with its prefix to a snapshotter.
-const LABELS: [&str; 2] = ["containerd.io/snapshot/yolofs.record", "yolofs.record"];
-/// containerd unpacks a layer into a snapshot with this label, or with such a key.
-const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
-const UNPACK_PREFIX: &str = "extract-";
 /// Boots that are recorded at once. Each holds the names that it met, and what it did, in memory.
 const AT_ONCE: usize = 8;
 
-/// Which first boots are recorded, and until when.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Policy {
-    /// Those without a label too, until this.
-    pub(super) always: Option<Ending>,
-}
-
 /// The recordings.
 #[derive(Debug)]
-pub(super) struct FirstBoots {
-    policy: Policy,
+struct FirstBoots {
     dir: PathBuf,
     keeper: Arc<Keeper>,
     now: Mutex<Now>,
@@ -62,9 +58,8 @@ struct Now {
 }
 
 impl FirstBoots {
-    pub(super) fn new(policy: Policy, root: &Path, keeper: Keeper) -> Self {
+    fn new(root: &Path, keeper: Keeper) -> Self {
         Self {
-            policy,
             dir: root.join("recorded"),
             keeper: Arc::new(keeper),
             now: Mutex::default(),
@@ -72,112 +67,97 @@ impl FirstBoots {
     }
 
     /// Clears what a former process left mounted.
-    pub(super) fn start(&self) -> anyhow::Result<()> {
+    fn start(&self) -> anyhow::Result<()> {
         let dir = &self.dir;
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         // Recorders are never the node's.
         clear_dead(dir, &BTreeSet::new())
     }
 
-    /// Returns where the layers of a container are recorded; `None` if they are not. Starts to,
-    /// if it is the first of its image and the policy or a label asks for it.
-    pub(super) fn places(
-        &self,
-        snapshot: &Snapshot,
-        layers: &[LayerDir],
-        is_known: impl FnOnce(&Digest) -> bool,
-    ) -> Option<Vec<Option<PathBuf>>> {
-        if let Some(follower) = self.now.lock().boots.get(&snapshot.id) {
+    /// Returns where the layers of a container are recorded; `None` if they are not. Starts to, unless
+    /// there is a reason not to.
+    fn record(&self, wanted: &Wanted) -> Option<Vec<PathBuf>> {
+        let (id, top) = (SnapshotId(wanted.id), wanted.top);
+        if let Some(follower) = self.now.lock().boots.get(&id) {
             return Some(follower.boot().places());
-        }
-        let ending = self.asked_for(snapshot)?;
-        let top = layers.first()?.chain_id()?;
-        if is_known(&top) {
-            return None;
         }
         match self.now.lock().admit(top) {
             Admission::Granted => {}
             Admission::BeingRecorded => return None,
             Admission::Full => {
                 let why = format!("{AT_ONCE} other first boots are being recorded");
-                self.not_begun(snapshot, ending, why);
+                self.not_begun(wanted, why);
                 return None;
             }
         }
         // Mounting the layers may wait for a cold disk: without the lock.
-        let dir = self.dir.join(snapshot.id.to_string());
-        let started = Boot::start(&dir, &snapshot.name, layers, top, ending)
-            .and_then(|boot| Follower::start(boot, Arc::clone(&self.keeper)));
+        let started = self.begin(wanted);
         let mut now = self.now.lock();
         now.starting.remove(&top);
         match started {
             Ok(follower) => {
-                log::info!("recording the first boot of {}", snapshot.name);
+                log::info!("recording the first boot of {}", wanted.name);
                 let places = follower.boot().places();
-                now.boots.insert(snapshot.id, follower);
+                now.boots.insert(id, follower);
                 Some(places)
             }
             Err(error) => {
                 drop(now);
-                self.not_begun(snapshot, ending, format!("{error:#}"));
+                self.not_begun(wanted, format!("{error:#}"));
                 None
             }
         }
     }
 
+    fn begin(&self, wanted: &Wanted) -> anyhow::Result<Follower> {
+        let dir = self.dir.join(wanted.id.to_string());
+        let (layers, ending) = (wanted.layers(), wanted.ending()?);
+        let boot = Boot::start(&dir, &wanted.name, &layers, wanted.top, ending)?;
+        Follower::start(boot, Arc::clone(&self.keeper))
+    }
+
     /// Tells that a boot is not recorded, to those who look, too.
-    fn not_begun(&self, snapshot: &Snapshot, ending: Ending, why: String) {
-        let container = snapshot.name.clone();
+    fn not_begun(&self, wanted: &Wanted, why: String) {
+        let container = wanted.name.clone();
         log::warn!("the first boot of {container} is not recorded: {why}");
         self.now.lock().remember(FirstBootStatus {
             container,
-            until: ending.to_string(),
+            until: wanted.until().to_owned(),
             outcome: Outcome::Failed { why },
         });
     }
 
-    /// Returns when the boot of `snapshot` is over, if it is to be recorded.
-    fn asked_for(&self, snapshot: &Snapshot) -> Option<Ending> {
-        let name = snapshot.name.rsplit('/').next().unwrap_or_default();
-        if snapshot.labels.contains_key(UNPACKED_AS) || name.starts_with(UNPACK_PREFIX) {
-            return None;
-        }
-        let mut labels = LABELS
-            .iter()
-            .filter_map(|label| snapshot.labels.get(*label));
-        let Some(label) = labels.next() else {
-            return self.policy.always;
-        };
-        let until = label.parse::<Until>();
-        match until.and_then(|until| Ending::try_from(&until)) {
-            Ok(ending) => Some(ending),
-            Err(error) => {
-                let name = &snapshot.name;
-                log::warn!("{name}: yolofs.record={label}: {error:#}");
-                self.policy.always
-            }
-        }
-    }
-
     /// Hears that a snapshot is gone. If it was recorded its boot is over, and its mounts go once
     /// what was read is kept.
-    pub(super) fn removed(&self, id: SnapshotId) {
+    fn removed(&self, id: SnapshotId) {
         if let Some(follower) = self.now.lock().boots.get(&id) {
             follower.boot().end(End::Gone);
         }
     }
 
     /// Returns the boots that are or were recorded, those that are not over at the end.
-    pub(super) fn status(&self) -> Vec<FirstBootStatus> {
+    fn all(&self) -> Boots {
         let now = self.now.lock();
-        let mut boots: Vec<_> = now.boots.values().map(Follower::boot).collect();
-        boots.sort_by_key(|boot| boot.started);
-        let present = boots.into_iter().map(Boot::status);
-        now.past.iter().cloned().chain(present).collect()
+        let mut boots: Vec<_> = now.boots.iter().collect();
+        boots.sort_by_key(|(_, follower)| follower.boot().started);
+        let present = boots.iter().map(|(_, follower)| follower.boot().status());
+        Boots {
+            status: now.past.iter().cloned().chain(present).collect(),
+            places: boots
+                .iter()
+                .map(|(id, follower)| (id.0, follower.boot().places()))
+                .collect(),
+        }
+    }
+
+    /// Returns whether no boot is being recorded, and nobody uses what one was recorded from.
+    fn are_over(&self) -> bool {
+        let now = self.now.lock();
+        now.starting.is_empty() && now.boots.values().all(Follower::is_over)
     }
 
     /// Ends all recordings, and takes their mounts away.
-    pub(super) fn leave(&self) {
+    fn leave(&self) {
         let mut now = self.now.lock();
         for follower in now.boots.values() {
             follower.boot().end(End::Leaving);
@@ -189,7 +169,7 @@ impl FirstBoots {
     }
 
     /// Returns how many layers are still in use after [`leave`](Self::leave).
-    pub(super) fn in_use(&self) -> usize {
+    fn in_use(&self) -> usize {
         let now = self.now.lock();
         now.boots
             .values()

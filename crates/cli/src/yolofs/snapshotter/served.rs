@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 
 use super::chains::Chains;
-use super::first_boot::{FirstBootStatus, FirstBoots};
+use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::mounts::clear_dead;
 use crate::interrupt::Interrupt;
 use crate::layers::{self, LayerServer, LayerStatus, ServedBy};
@@ -45,7 +45,7 @@ struct Shared {
     now: Mutex<Now>,
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    first_boots: FirstBoots,
+    first_boots: FirstBootsHand,
 }
 
 /// When the store's names and its images changed last, as far as the system can say.
@@ -94,7 +94,7 @@ impl ServedLowers {
         store: Store,
         root: &Path,
         run_dir: &RunDir,
-        first_boots: FirstBoots,
+        first_boots: FirstBootsHand,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let label = format!("snapshotter:{}", root.display());
@@ -111,11 +111,19 @@ impl ServedLowers {
     }
 
     /// Clears what a former process left mounted, but for what the node serves, and begins to serve.
-    pub(super) fn start(&self) -> anyhow::Result<()> {
+    /// `present` are the snapshots that there are.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, or no threads can be had.
+    pub(super) fn start(
+        &self,
+        present: &BTreeSet<SnapshotId>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
         let dir = &self.0.dir;
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         clear_dead(dir, &living_mounts(&self.0.run_dir)?)?;
-        self.0.first_boots.start()?;
+        self.0.first_boots.start(present, interrupt);
         self.0.refresh();
         self.0.detach_strangers();
         for number in 0..THREADS {
@@ -130,7 +138,7 @@ impl ServedLowers {
     }
 
     /// Takes all mounts away; those in use are served until nobody uses them. What the node serves
-    /// stays: our successor finds it there.
+    /// stays, and so do recorders: our successor finds them there.
     pub(super) fn leave(&self) {
         self.0.now.lock().ending = true;
         self.0.changed.notify_all();
@@ -139,7 +147,6 @@ impl ServedLowers {
                 log::warn!("a thread that mounts layers died");
             }
         }
-        self.0.first_boots.leave();
         if self.0.server.served_by() == ServedBy::Service {
             self.0.server.detach_all();
         }
@@ -163,7 +170,7 @@ impl ServedLowers {
 
     /// Returns how many layers are still in use after [`leave`](Self::leave).
     pub(super) fn in_use(&self) -> usize {
-        self.0.server.leaving() + self.0.first_boots.in_use()
+        self.0.server.leaving()
     }
 }
 

@@ -92,11 +92,9 @@ impl Boot {
     }
 
     /// Returns where the layers are mounted.
-    pub(super) fn places(&self) -> Vec<Option<PathBuf>> {
+    pub(super) fn places(&self) -> Vec<PathBuf> {
         let layers = self.layers.iter();
-        layers
-            .map(|layer| Some(layer.place().target.clone()))
-            .collect()
+        layers.map(|layer| layer.place().target.clone()).collect()
     }
 
     pub(super) fn is_recording(&self) -> bool {
