@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod heat;
+pub mod hif;
 mod journal;
 pub mod lass;
 pub mod medium;
