@@ -12,6 +12,7 @@
 
 mod beside;
 mod connect;
+mod fill;
 mod flights;
 mod lane;
 mod remote;
@@ -34,8 +35,9 @@ use crate::{BOOT_MAX, index::Index, index::IndexError};
 use lane::Lane;
 
 pub use beside::NicCache;
+pub use fill::Filled;
 pub use remote::{Remote, RemoteCounts};
-pub use source::{Filled, NicSource, Origin, SourceCounts};
+pub use source::{NicSource, Origin, SourceCounts};
 
 /// How patient a client is.
 #[derive(Clone, Debug)]

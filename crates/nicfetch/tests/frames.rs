@@ -91,7 +91,6 @@ fn samples() -> Vec<Frame> {
         Message::Stats {
             numbers: [1, 2, 3, 4, 5, 6, 7],
         },
-        Message::Credit { window: 1 << 20 },
         Message::GoAway { within_ms: 2000 },
         Message::Error {
             code: ErrorCode::Busy,

@@ -59,8 +59,10 @@ pub(super) struct Want {
 pub(crate) enum Reply {
     /// Here it is, not verified.
     Here(Stored),
-    /// It has it not, or not now.
+    /// It has it not.
     No,
+    /// It has too much to do.
+    NotNow,
 }
 
 #[derive(Debug)]
@@ -294,6 +296,7 @@ impl Lane {
                         raw_len,
                         bytes: frame.data,
                     }),
+                    (Status::Busy | Status::Late, _) => Reply::NotNow,
                     _ => Reply::No,
                 };
                 state.chunk(frame.request, place, reply);
@@ -303,10 +306,6 @@ impl Lane {
                 log::info!("the block service ends within {within_ms} ms");
                 drop(state);
                 self.leave();
-                true
-            }
-            Message::Credit { window } => {
-                self.shared.window.store(u64::from(window), Relaxed);
                 true
             }
             Message::Error { code, ref text } if frame.request == 0 => {

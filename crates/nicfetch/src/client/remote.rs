@@ -29,9 +29,9 @@ pub struct RemoteCounts {
     pub chunks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Chunks that the service had not, or not then.
+    /// Chunks that the service had not.
     pub absent: u64,
-    /// Chunks that were given up.
+    /// Chunks that were given up, by us or by a service that has too much to do.
     pub late: u64,
     /// Chunks that could not be asked for: there was no service.
     pub away: u64,
@@ -71,8 +71,9 @@ struct Inner {
 /// What one question came to.
 enum Outcome {
     Chunk(Chunk),
-    /// Not there, or not now.
     Absent,
+    /// The service has too much to do.
+    NotNow,
     /// Something else came.
     Lie,
     /// There was nobody to ask.
@@ -266,6 +267,7 @@ impl Inner {
                 return Some(chunk);
             }
             Outcome::Absent => counters.absent.fetch_add(1, Relaxed),
+            Outcome::NotNow => counters.late.fetch_add(1, Relaxed),
             Outcome::Away => counters.away.fetch_add(1, Relaxed),
             Outcome::Lie => {
                 let name = String::from_utf8_lossy(&self.source.name);
@@ -315,6 +317,7 @@ impl Inner {
         match lane.read(&self.source, number, priority).await {
             None => Outcome::Away,
             Some(Reply::No) => Outcome::Absent,
+            Some(Reply::NotNow) => Outcome::NotNow,
             // Whatever is wrong with it, it is not the chunk.
             Some(Reply::Here(stored)) => match stored.open(&id) {
                 Ok(raw) => Outcome::Chunk(Arc::new(raw)),

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,7 @@ use crate::wire::Priority;
 use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class};
 
 /// Between two attempts to have a chunk that nobody had.
-const AGAIN: Duration = Duration::from_millis(100);
-/// Chunks that are fetched ahead at a time, at most: a batch of 2 MiB.
-const FILL_BATCH: u32 = 16;
+pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
 /// Where the source came from, for when the service is not there. It may be wrong, or change:
 /// what it says is verified.
@@ -44,17 +42,6 @@ pub struct SourceCounts {
     pub origin_wrong: u64,
     /// Reads that nobody could answer in time.
     pub failed: u64,
-}
-
-/// What filling the local store came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filled {
-    /// Chunks that were there already.
-    pub present: u64,
-    /// Chunks that came.
-    pub fetched: u64,
-    /// Chunks that the service had not, or the store no room for.
-    pub missing: u64,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +95,11 @@ impl NicSource {
         &self.remote
     }
 
+    /// Returns the store that keeps what came, if there is one.
+    pub(super) fn local(&self) -> Option<&dyn ChunkStore> {
+        self.local.as_deref()
+    }
+
     /// Returns where chunks came from.
     #[must_use]
     pub fn counts(&self) -> SourceCounts {
@@ -119,57 +111,6 @@ impl NicSource {
             origin_wrong: c.origin_wrong.load(Relaxed),
             failed: c.failed.load(Relaxed),
         }
-    }
-
-    /// Fetches what the local store lacks, less urgently than any read, until all is there or
-    /// `stop` says so. Waits for a service that is away.
-    #[must_use]
-    pub fn fill(&self, stop: &AtomicBool) -> Filled {
-        let mut filled = Filled::default();
-        let Some(local) = &self.local else {
-            return filled;
-        };
-        let index = self.remote.index();
-        let len = u32::try_from(index.chunks().len()).unwrap_or(u32::MAX);
-        let lacks = |number: u32| {
-            let id = index.chunks()[number as usize];
-            id != ZEROS && !local.contains(&id)
-        };
-        let mut next = 0;
-        while next < len && !stop.load(Relaxed) {
-            if !lacks(next) {
-                filled.present += 1;
-                next += 1;
-                continue;
-            }
-            if !self.remote.is_there() {
-                sleep(AGAIN);
-                continue;
-            }
-            let share = self.remote.window() / 4 / CHUNK_BYTES;
-            let batch = u32::try_from(share)
-                .unwrap_or(FILL_BATCH)
-                .clamp(1, FILL_BATCH);
-            let most = next.saturating_add(batch).min(len);
-            let end = (next..most).find(|number| !lacks(*number));
-            let end = end.unwrap_or(most);
-            let patience = self.remote.patience().transfer;
-            let found = self.remote.fetch(next..end, Priority::Prefetch, patience);
-            for (number, chunk) in (next..end).zip(found) {
-                let id = index.chunks()[number as usize];
-                match chunk.map(|chunk| local.put(&id, &chunk, Class::Prefetch)) {
-                    Some(Ok(_)) => filled.fetched += 1,
-                    Some(Err(error)) => {
-                        log::debug!("a chunk was not kept: {error}");
-                        filled.missing += 1;
-                    }
-                    None if !self.remote.is_there() => break,
-                    None => filled.missing += 1,
-                }
-                next = number + 1;
-            }
-        }
-        filled
     }
 
     /// Returns a chunk out of memory or of the local store.

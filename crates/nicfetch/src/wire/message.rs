@@ -44,7 +44,7 @@ numbered! {
     pub(crate) enum Kind: u8 {
         Hello = 1, Challenge = 2, Prove = 3, Welcome = 4, Open = 5, Opened = 6, Read = 7,
         Chunk = 8, Cancel = 9, Prefetch = 10, Prefetched = 11, Get = 12, Piece = 13, Boots = 14,
-        BootList = 15, Put = 16, PutDone = 17, Stat = 18, Stats = 19, Credit = 20, GoAway = 21,
+        BootList = 15, Put = 16, PutDone = 17, Stat = 18, Stats = 19, GoAway = 21,
         Error = 22,
     }
 }
@@ -214,9 +214,6 @@ pub enum Message {
     Stats {
         numbers: [u64; 7],
     },
-    Credit {
-        window: u32,
-    },
     GoAway {
         within_ms: u32,
     },
@@ -248,7 +245,6 @@ impl Message {
             Self::PutDone { .. } => Kind::PutDone,
             Self::Stat => Kind::Stat,
             Self::Stats { .. } => Kind::Stats,
-            Self::Credit { .. } => Kind::Credit,
             Self::GoAway { .. } => Kind::GoAway,
             Self::Error { .. } => Kind::Error,
         }
@@ -373,7 +369,6 @@ impl Message {
             Self::Stats { numbers } => numbers
                 .iter()
                 .for_each(|number| put(out, &[&number.to_le_bytes()])),
-            Self::Credit { window } => put32(out, &[*window]),
             Self::GoAway { within_ms } => put32(out, &[*within_ms]),
             Self::Error { code, text } => {
                 let text = cut(text);
@@ -485,9 +480,6 @@ impl Message {
                 }
                 Self::Stats { numbers }
             }
-            Kind::Credit => Self::Credit {
-                window: input.u32()?,
-            },
             Kind::GoAway => Self::GoAway {
                 within_ms: input.u32()?,
             },
