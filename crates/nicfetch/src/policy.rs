@@ -66,9 +66,9 @@ pub enum PolicyKind {
     /// First in, first out, but what was used meanwhile is passed over.
     Sieve,
     /// What is not used soon after it came goes soon; the rest as in Sieve.
-    #[default]
     S3Fifo,
     /// Whichever of the others does best on a sample of what is asked for.
+    #[default]
     Learned,
 }
 

@@ -94,8 +94,9 @@ pub struct StoreStats {
 /// Calls are synchronous, from any number of threads. A get waits for no put.
 pub trait ChunkStore: Send + Sync {
     /// Returns a chunk as it is stored, unless it is not there. What was damaged on the disk is not
-    /// there. The receiver compares the id: see [`Stored::open`].
-    fn get(&self, id: &ChunkId) -> Option<Stored>;
+    /// there. The receiver compares the id: see [`Stored::open`]. `class` says whether anybody waits
+    /// for it: what nobody does goes sooner.
+    fn get(&self, id: &ChunkId, class: Class) -> Option<Stored>;
 
     /// Returns whether a get would most likely find the chunk; notes no use of it.
     fn contains(&self, id: &ChunkId) -> bool;
@@ -118,8 +119,8 @@ pub trait ChunkStore: Send + Sync {
 }
 
 impl<S: ChunkStore + ?Sized> ChunkStore for std::sync::Arc<S> {
-    fn get(&self, id: &ChunkId) -> Option<Stored> {
-        (**self).get(id)
+    fn get(&self, id: &ChunkId, class: Class) -> Option<Stored> {
+        (**self).get(id, class)
     }
 
     fn contains(&self, id: &ChunkId) -> bool {

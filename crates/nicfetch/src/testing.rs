@@ -63,7 +63,7 @@ impl Default for MemStore {
 }
 
 impl ChunkStore for MemStore {
-    fn get(&self, id: &ChunkId) -> Option<Stored> {
+    fn get(&self, id: &ChunkId, _: Class) -> Option<Stored> {
         let mut state = self.state();
         let found = state.chunks.get(id).cloned();
         match found {
@@ -151,8 +151,8 @@ impl<S> FaultyStore<S> {
 }
 
 impl<S: ChunkStore> ChunkStore for FaultyStore<S> {
-    fn get(&self, id: &ChunkId) -> Option<Stored> {
-        self.works().then(|| self.inner.get(id)).flatten()
+    fn get(&self, id: &ChunkId, class: Class) -> Option<Stored> {
+        self.works().then(|| self.inner.get(id, class)).flatten()
     }
 
     fn contains(&self, id: &ChunkId) -> bool {

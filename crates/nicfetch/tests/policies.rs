@@ -183,34 +183,79 @@ fn each_policy_is_the_one_it_says() {
     assert_eq!(hits(PolicyKind::Lru, 20, scan), 18);
 }
 
-/// Hit bytes of a thousand.
-fn permille(kind: PolicyKind, accesses: &[ChunkAccess], capacity: u64) -> u64 {
+/// Of a thousand bytes, those that were there: of all, and of those that somebody waited for.
+#[derive(Clone, Copy, Debug)]
+struct Permille {
+    kind: PolicyKind,
+    all: u64,
+    waited: u64,
+}
+
+fn permille(kind: PolicyKind, accesses: &[ChunkAccess], capacity: u64) -> Permille {
     let outcome = simulate(accesses.iter().copied(), kind, capacity);
-    outcome.all.hit_bytes * 1000 / outcome.all.bytes
+    Permille {
+        kind,
+        all: outcome.all.hit_bytes * 1000 / outcome.all.bytes,
+        waited: outcome.demand.hit_bytes * 1000 / outcome.demand.bytes,
+    }
+}
+
+/// Holds S3-FIFO and the learned policy, the default, to the aim: of what is waited for, within 2 points of
+/// the best that is not below LRU; and below LRU in nothing.
+fn hold_to_the_aim(host: ManyVms) {
+    let accesses: Vec<_> = host.accesses().collect();
+    let footprint = footprint_bytes(&accesses);
+    for percent in [5, 10, 25] {
+        let by = PolicyKind::ALL.map(|kind| permille(kind, &accesses, footprint * percent / 100));
+        println!("{percent} %: {by:?}");
+        let of = |kind: PolicyKind| *by.iter().find(|one| one.kind == kind).unwrap();
+        let lru = of(PolicyKind::Lru);
+        let able = by.iter().filter(|one| one.all >= lru.all);
+        let best = able.map(|one| one.waited).max().unwrap();
+        for one in [of(PolicyKind::S3Fifo), of(PolicyKind::Learned)] {
+            assert!(one.all >= lru.all, "{percent} %: {by:?}");
+            assert!(one.waited >= lru.waited, "{percent} %: {by:?}");
+            assert!(one.waited + 20 >= best, "{percent} %: {by:?}");
+        }
+    }
+}
+
+/// A host between the synthetic one of the documents and one that is too small to tell anything.
+fn busy_host() -> ManyVms {
+    ManyVms {
+        images: 100,
+        bases: 6,
+        base_chunks: 150,
+        own_chunks: 250,
+        starts: 800,
+        ..ManyVms::default()
+    }
 }
 
 #[test]
-fn on_a_busy_host_the_learned_policy_is_near_the_best_and_not_below_lru() {
-    let host = ManyVms {
-        starts: 1500,
-        ..ManyVms::small()
-    };
-    let accesses: Vec<_> = host.accesses().collect();
-    let footprint = footprint_bytes(&accesses);
-    for percent in [2, 5, 10, 20, 50] {
-        let by: Vec<_> = PolicyKind::ALL
-            .map(|kind| {
-                (
-                    kind.name(),
-                    permille(kind, &accesses, footprint * percent / 100),
-                )
-            })
-            .into();
-        println!("{percent} %: {by:?}");
-        let of = |kind: PolicyKind| by.iter().find(|(name, _)| *name == kind.name()).unwrap().1;
-        let best = by.iter().map(|(_, hits)| *hits).max().unwrap();
-        let learned = of(PolicyKind::Learned);
-        assert!(learned >= of(PolicyKind::Lru), "{percent} %: {by:?}");
-        assert!(learned + 20 >= best, "{percent} %: {by:?}");
+fn on_a_busy_host_the_aim_is_met() {
+    hold_to_the_aim(busy_host());
+}
+
+#[test]
+fn on_a_busy_host_where_nobody_waits_for_scans_the_aim_is_met() {
+    hold_to_the_aim(ManyVms {
+        scan_class: Class::Prefetch,
+        ..busy_host()
+    });
+}
+
+#[test]
+fn what_is_prefetched_pushes_out_nothing_that_is_waited_for() {
+    // Ten chunks that boots read now and then, and a scan that nobody waits for in between.
+    let boots = || (0..10).map(demand);
+    let scan = (100..1000).map(|chunk| ChunkAccess {
+        class: Class::Prefetch,
+        ..demand(chunk)
+    });
+    let accesses = boots().chain(scan).chain(boots());
+    for (kind, hits) in [(PolicyKind::S3Fifo, 10), (PolicyKind::Lru, 0)] {
+        let outcome = simulate(accesses.clone(), kind, 200);
+        assert_eq!(outcome.demand.hits, hits, "{kind}");
     }
 }

@@ -4,8 +4,8 @@
 
 mod rig;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use blocks::testing::MemSource;
@@ -18,10 +18,65 @@ use nicfetch::index::CHUNK_BYTES;
 use nicfetch::service::Limits;
 use nicfetch::testing::MemStore;
 use nicfetch::wire::{ErrorCode, Priority};
-use nicfetch::{ChunkId, ChunkStore as _, Codec, Stored};
+use nicfetch::{ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats, Stored};
 use rig::{Rig, SIZES, connected, content, sample, until};
 
 const LONG: Duration = Duration::from_secs(60);
+
+/// A store on a disk that hangs until it is told to go on.
+#[derive(Debug)]
+struct HangingStore {
+    inner: Arc<MemStore>,
+    goes_on: Mutex<bool>,
+    told: Condvar,
+}
+
+impl HangingStore {
+    fn over(inner: Arc<MemStore>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            goes_on: Mutex::new(false),
+            told: Condvar::new(),
+        })
+    }
+
+    fn go_on(&self) {
+        *self.goes_on.lock().unwrap() = true;
+        self.told.notify_all();
+    }
+}
+
+impl ChunkStore for HangingStore {
+    fn get(&self, id: &ChunkId, class: Class) -> Option<Stored> {
+        let goes_on = self.goes_on.lock().unwrap();
+        // A test that failed must end.
+        let waited = self
+            .told
+            .wait_timeout_while(goes_on, LONG, |goes_on| !*goes_on);
+        drop(waited.unwrap());
+        self.inner.get(id, class)
+    }
+
+    fn contains(&self, id: &ChunkId) -> bool {
+        self.inner.contains(id)
+    }
+
+    fn put(&self, id: &ChunkId, raw: &[u8], class: Class) -> Result<PutOutcome, PutError> {
+        self.inner.put(id, raw, class)
+    }
+
+    fn pin(&self, ids: &[ChunkId]) {
+        self.inner.pin(ids);
+    }
+
+    fn unpin(&self, ids: &[ChunkId]) {
+        self.inner.unpin(ids);
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+}
 
 /// Reads all of every file of the sample, in pieces of an odd length, and compares.
 fn read_all(sample: &rig::Sample, source: &dyn blocks::BlockSource, seed: u64) {
@@ -194,6 +249,38 @@ fn a_filled_store_needs_no_service() {
     read_all(&sample, &source, 1);
     assert_eq!(source.counts().service, 0);
     assert!(source.counts().local >= 15);
+}
+
+#[test]
+fn a_fill_that_was_left_unanswered_goes_on_when_the_service_does() {
+    let mut rig = Rig::new();
+    let sample = sample("one", 1, &*rig.store);
+    rig.catalog.add(b"one", &sample.index).unwrap();
+    let store = HangingStore::over(Arc::clone(&rig.store));
+    rig.start_on(Arc::clone(&store) as _, Access::open(), Limits::default());
+    // The service listens and its connections stand: only chunks do not come.
+    let client = rig.client_with("vm", None, |patience| {
+        patience.transfer = Duration::from_secs(1);
+    });
+    connected(&client);
+    let mut opened = None;
+    until("the source is open", || {
+        opened = client.open(b"one", None, |_| None).ok();
+        opened.is_some()
+    });
+    let remote = opened.unwrap();
+    let local = Arc::new(MemStore::default());
+    let source = NicSource::new(remote.clone(), Some(Arc::clone(&local) as _), None, LONG);
+    let filled = std::thread::scope(|scope| {
+        let filling = scope.spawn(|| source.fill(&AtomicBool::new(false)));
+        // Each chunk, and some of them twice.
+        until("chunks are given up", || remote.counts().late >= 20);
+        assert!(!filling.is_finished());
+        store.go_on();
+        filling.join().unwrap()
+    });
+    assert_eq!((filled.fetched, filled.missing), (15, 0), "{filled:?}");
+    assert_eq!(local.stats().chunks, 15);
 }
 
 #[test]

@@ -20,11 +20,12 @@ mod workload;
 ///
 /// Runs what was asked for through a cache with room for --capacity, empty at first. A trace is one
 /// of yolofs, as `bootimg record --keep-traces` writes them, or a text with a line `CHUNK BYTES` for
-/// each access. A machine asks once for each chunk that a boot reads. Says how much of what was asked
-/// for would have been there: of all, and of what somebody waited for.
+/// each access. A directory is what `--keep-traces` filled: the runs of one recording. A machine asks
+/// once for each chunk that a boot reads. Says how much of what was asked for would have been there:
+/// of all, and of what somebody waited for.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SimulateArgs {
-    /// Traces of boots, or texts of accesses; one after the other
+    /// Traces of boots, directories of them, or texts of accesses; one after the other
     #[arg(value_name = "FILE", required_unless_present = "many_vms")]
     traces: Vec<PathBuf>,
     /// Room of the cache: a size, or a part of all different chunks, such as 10%; may be repeated
@@ -33,7 +34,8 @@ pub(super) struct SimulateArgs {
     /// What goes when room is needed: lru, lfu, sieve, s3-fifo or learned; default: each of them
     #[arg(long, value_name = "NAME")]
     policy: Vec<PolicyKind>,
-    /// Start this many machines, each of one of the traces: the first most often, by Zipf's law
+    /// Start this many machines, each as one of the FILEs: the first most often, by Zipf's law; of a
+    /// directory, as any of its runs
     #[arg(long, value_name = "N", requires = "traces")]
     starts: Option<u64>,
     /// Instead of traces: a synthetic host that starts many machines, some of which read all of
@@ -159,14 +161,14 @@ fn accesses(args: &SimulateArgs) -> anyhow::Result<Vec<ChunkAccess>> {
         .accesses()
         .collect());
     }
-    let traces: Vec<_> = args
+    let workloads: Vec<_> = args
         .traces
         .iter()
         .map(|path| workload::read(path))
         .collect::<Result<_, _>>()?;
     match args.starts {
-        Some(starts) => workload::starts(&traces, starts, args.seed),
-        None => Ok(traces.concat()),
+        Some(starts) => workload::starts(&workloads, starts, args.seed),
+        None => Ok(workloads.concat().concat()),
     }
 }
 

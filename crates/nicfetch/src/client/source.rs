@@ -122,7 +122,7 @@ impl NicSource {
             let len = self.remote.index().place(number)?.len;
             return Some(Arc::new(vec![0; len as usize]));
         }
-        let stored = self.local.as_ref()?.get(id)?;
+        let stored = self.local.as_ref()?.get(id, Class::Demand)?;
         // What was damaged is fetched anew.
         let chunk = Arc::new(stored.open(id).ok()?);
         self.remote.remember(number, &chunk);

@@ -4,8 +4,8 @@ use blocks::testing::{MemSource, Node, tree};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ChunkStore as _;
 use crate::testing::MemStore;
+use crate::{ChunkStore as _, Class};
 
 const SIZES: [u64; 4] = [0, 5, 2 * CHUNK_BYTES, 2 * CHUNK_BYTES + 1];
 
@@ -52,7 +52,7 @@ fn every_file_is_cut_where_it_begins_and_equal_chunks_are_kept_once() {
     assert_eq!(index.chunk(3), index.chunk(4));
     for number in [0, 1, 3, 5] {
         let id = index.chunk(number).unwrap();
-        let raw = store.get(&id).unwrap().open(&id).unwrap();
+        let raw = store.get(&id, Class::Demand).unwrap().open(&id).unwrap();
         let place = index.place(number).unwrap();
         assert_eq!(raw.len(), place.len as usize, "{number}");
     }

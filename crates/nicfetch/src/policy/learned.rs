@@ -1,6 +1,10 @@
 //! Picks a policy by trying all of them in miniature: SHARDS (Waldspurger et al., FAST 2015). Chunks
 //! whose fingerprints fall into a sample go through a *shadow* of the cache for each policy, as much
-//! smaller as the sample is; shadows keep names, no bytes. Whichever saves most bytes is used.
+//! smaller as the sample is; shadows keep names, no bytes.
+//!
+//! The best is who has the greatest part of what was waited for and the greatest part of all: the
+//! mean of both, so that neither a boot's reads nor the upstream's bytes are bought with all of the
+//! other. Whoever has less of all than LRU has is out.
 
 use super::{Fingerprint, Item, Limit, Policy, PolicyKind, Residents, Slot, entry};
 use crate::Class;
@@ -20,18 +24,54 @@ const SHADOW_CHUNKS: u64 = 4096;
 const CHUNK_BYTES: u64 = 32 << 10;
 /// Sampled accesses after which the shadows are compared.
 const WINDOW: u32 = 2048;
-/// A policy has to be better by this part of what was asked for, or the cost of the change eats it.
-const LEAD_PART: u64 = 100;
-/// With each window, what was seen before it counts for less by this part.
-const FADE: u64 = 16;
+/// By how much of what was asked for, in units of [`ALL`], a policy has to be better, or the cost of
+/// the change eats it.
+const LEAD: u64 = 20;
+/// What a part of something is told in.
+const ALL: u64 = 1000;
+/// With each window, what was seen before it counts for less by this part: some hundred starts of
+/// containers are remembered. With a memory of few starts the policies look good in turns, and each
+/// change costs.
+const FADE: u64 = 64;
+
+/// Bytes; older ones count less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    all: u64,
+    /// Those that somebody waited for.
+    waited: u64,
+}
+
+impl Seen {
+    fn count(&mut self, item: Item) {
+        self.all += u64::from(item.bytes);
+        if item.class == Class::Demand {
+            self.waited += u64::from(item.bytes);
+        }
+    }
+
+    const fn fade(&mut self) {
+        self.all -= self.all / FADE;
+        self.waited -= self.waited / FADE;
+    }
+
+    /// Returns the mean of the parts of `asked` that were saved.
+    fn worth(self, asked: Self) -> u64 {
+        let part = |saved: u64, asked: u64| saved * ALL / asked.max(1);
+        let all = part(self.all, asked.all);
+        match asked.waited {
+            0 => all,
+            waited => u64::midpoint(all, part(self.waited, waited)),
+        }
+    }
+}
 
 /// One candidate, on the sample.
 #[derive(Debug)]
 struct Shadow {
     kind: PolicyKind,
     residents: Residents<Sampled, ()>,
-    /// Bytes it has saved; older ones count less.
-    saved: u64,
+    saved: Seen,
 }
 
 /// A fingerprint of the sample.
@@ -52,8 +92,8 @@ pub(super) struct Learned {
     mask: u64,
     shadows: Vec<Shadow>,
     window: u32,
-    /// Bytes asked for of the sample; older ones count less.
-    asked: u64,
+    /// What was asked for of the sample.
+    asked: Seen,
     kind: PolicyKind,
     used: Box<dyn Policy>,
     /// What is where, and so what a new policy begins with.
@@ -67,7 +107,7 @@ impl Learned {
         let shadow = |kind: PolicyKind| Shadow {
             kind,
             residents: Residents::new(kind, Limit::bytes(capacity_bytes / part)),
-            saved: 0,
+            saved: Seen::default(),
         };
         let kind = CANDIDATES[0];
         Self {
@@ -75,7 +115,7 @@ impl Learned {
             mask: part - 1,
             shadows: CANDIDATES.map(shadow).into(),
             window: 0,
-            asked: 0,
+            asked: Seen::default(),
             kind,
             used: kind.build(capacity_bytes),
             items: Vec::new(),
@@ -89,10 +129,10 @@ impl Learned {
             return;
         }
         let key = Sampled(item.fingerprint);
-        self.asked += u64::from(item.bytes);
+        self.asked.count(item);
         for shadow in &mut self.shadows {
             if shadow.residents.hit(&key, item.class) {
-                shadow.saved += u64::from(item.bytes);
+                shadow.saved.count(item);
             } else {
                 shadow.residents.admit(key, (), item, &mut |_, ()| {});
             }
@@ -104,23 +144,25 @@ impl Learned {
     }
 
     fn compare(&mut self) {
-        let saved = |kind| {
-            let mut shadows = self.shadows.iter();
-            shadows
-                .find(|shadow| shadow.kind == kind)
-                .map_or(0, |shadow| shadow.saved)
-        };
+        let floor = self.saved_by(PolicyKind::Lru).all;
+        let worth = |kind| self.saved_by(kind).worth(self.asked);
         // The first of equals: so the order of the candidates is one of preference.
-        let best = CANDIDATES.into_iter().rev().max_by_key(|kind| saved(*kind));
-        let best = best.unwrap_or(self.kind);
-        if saved(best) > saved(self.kind) + self.asked / LEAD_PART {
+        let able = CANDIDATES.into_iter().rev();
+        let able = able.filter(|kind| self.saved_by(*kind).all >= floor);
+        let best = able.max_by_key(|kind| worth(*kind)).unwrap_or(self.kind);
+        if worth(best) > worth(self.kind) + LEAD {
             self.change_to(best);
         }
         for shadow in &mut self.shadows {
-            shadow.saved -= shadow.saved / FADE;
+            shadow.saved.fade();
         }
-        self.asked -= self.asked / FADE;
+        self.asked.fade();
         self.window = 0;
+    }
+
+    fn saved_by(&self, kind: PolicyKind) -> Seen {
+        let shadow = self.shadows.iter().find(|shadow| shadow.kind == kind);
+        shadow.map_or_else(Seen::default, |shadow| shadow.saved)
     }
 
     /// Hands all residents over to another policy, those first that would have gone first.

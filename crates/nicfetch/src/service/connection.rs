@@ -21,7 +21,7 @@ use crate::index::Index;
 use crate::transport::Connected;
 use crate::wire::stream::{ReadError, read_frame};
 use crate::wire::{DATA_MAX, ErrorCode, Frame, Message, Priority, Seal, Status, What};
-use crate::{BOOT_MAX, CatalogError};
+use crate::{BOOT_MAX, CatalogError, Class};
 
 /// The most sources that one connection may open: one for each layer of a node's images.
 const SOURCES_MAX: usize = 1024;
@@ -330,6 +330,7 @@ impl Connection<'_> {
                 request,
                 place,
                 id,
+                class: class_of(priority),
                 deadline,
                 cancelled: Arc::clone(&cancelled),
                 credit,
@@ -475,6 +476,15 @@ impl Connection<'_> {
 
     fn say(&self, request: u64, message: Message) {
         self.to.send(Frame::new(request, message), None);
+    }
+}
+
+/// Returns what a read means to the order in which chunks go.
+const fn class_of(priority: Priority) -> Class {
+    match priority {
+        // What is read ahead is part of what a boot reads: the kernel's guesses are good.
+        Priority::Demand | Priority::Readahead => Class::Demand,
+        Priority::Prefetch => Class::Prefetch,
     }
 }
 

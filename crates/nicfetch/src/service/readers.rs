@@ -13,7 +13,7 @@ use super::schedule::Schedule;
 use super::{Counts, Credit, Vm};
 use crate::index::{Index, ZEROS};
 use crate::wire::{Frame, Message, Priority, Status};
-use crate::{ChunkId, ChunkStore, Codec};
+use crate::{ChunkId, ChunkStore, Class, Codec};
 
 /// A chunk that somebody wants.
 pub(crate) struct Job {
@@ -21,6 +21,8 @@ pub(crate) struct Job {
     /// Its place in the READ.
     pub(crate) place: u16,
     pub(crate) id: ChunkId,
+    /// Whether anybody waits for it.
+    pub(crate) class: Class,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancelled: Arc<AtomicBool>,
     pub(crate) credit: Credit,
@@ -170,7 +172,7 @@ fn answer(store: &dyn ChunkStore, counts: &Counts, job: Job) {
     let stored = if job.id == ZEROS {
         None
     } else {
-        store.get(&job.id)
+        store.get(&job.id, job.class)
     };
     let Some(stored) = stored else {
         counts.absent.fetch_add(1, Relaxed);

@@ -225,10 +225,10 @@ impl DiskStore {
 }
 
 impl ChunkStore for DiskStore {
-    fn get(&self, id: &ChunkId) -> Option<Stored> {
+    fn get(&self, id: &ChunkId, class: Class) -> Option<Stored> {
         let found = {
             let mut state = self.state.lock();
-            state.residents.hit(id, Class::Demand);
+            state.residents.hit(id, class);
             let place = state.residents.get(id).copied();
             place
                 .and_then(|place| Some((place, state.segments.get(&place.number)?.segment.clone())))

@@ -114,7 +114,11 @@ impl Rig {
     }
 
     pub(crate) fn start(&mut self, access: Access, limits: Limits) {
-        let store = Arc::clone(&self.store) as Arc<dyn ChunkStore>;
+        self.start_on(Arc::clone(&self.store) as _, access, limits);
+    }
+
+    /// Starts with another store than the rig's.
+    pub(crate) fn start_on(&mut self, store: Arc<dyn ChunkStore>, access: Access, limits: Limits) {
         let service = Service::new(store, Arc::clone(&self.catalog), access, limits).unwrap();
         let service = Arc::new(service);
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! What was asked for: traces of boots and texts of accesses, as accesses to chunks.
 
-use std::collections::HashSet;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use blocks::{Access, ContentId, Event};
@@ -18,8 +18,44 @@ const POPULARITY: f64 = 0.9;
 
 const CHUNK: u64 = CHUNK_MAX as u64;
 
+/// What some starts of the same thing asked for, one after the other.
+pub(super) type Runs = Vec<Vec<ChunkAccess>>;
+
+/// Reads a file, which is one run, or a directory of traces, as `bootimg record --keep-traces` makes
+/// it: a trace for each run, or for each layer of an image in each run.
+pub(super) fn read(path: &Path) -> anyhow::Result<Runs> {
+    if !path.is_dir() {
+        return Ok(vec![read_file(path)?]);
+    }
+    let doing = || format!("reading {}", path.display());
+    let mut runs: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for entry in std::fs::read_dir(path).with_context(doing)? {
+        let entry = entry.with_context(doing)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(stem) = name.strip_suffix(".trace") {
+            let run = stem.split_once("-layer").map_or(stem, |(run, _)| run);
+            runs.entry(run.to_owned()).or_default().push(entry.path());
+        }
+    }
+    if runs.is_empty() {
+        bail!(
+            "{} has no traces: fill it with `bootimg record --keep-traces`",
+            path.display()
+        );
+    }
+    let read_run = |mut layers: Vec<PathBuf>| {
+        layers.sort_unstable();
+        let read: Vec<_> = layers
+            .iter()
+            .map(|path| read_file(path))
+            .collect::<Result<_, _>>()?;
+        Ok(read.concat())
+    };
+    runs.into_values().map(read_run).collect()
+}
+
 /// Reads a file of accesses, or a trace of a boot.
-pub(super) fn read(path: &Path) -> anyhow::Result<Vec<ChunkAccess>> {
+fn read_file(path: &Path) -> anyhow::Result<Vec<ChunkAccess>> {
     let doing = || format!("reading {}", path.display());
     let len = std::fs::metadata(path).with_context(doing)?.len();
     if len > TRACE_MAX {
@@ -36,16 +72,18 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<ChunkAccess>> {
     }
 }
 
-/// Starts machines, each with one of the workloads.
+/// Starts machines, each with one of the workloads, as one of its runs was.
 pub(super) fn starts(
-    traces: &[Vec<ChunkAccess>],
+    workloads: &[Runs],
     starts: u64,
     seed: u64,
 ) -> anyhow::Result<Vec<ChunkAccess>> {
-    let (zipf, mut random) = (Zipf::new(traces.len(), POPULARITY), Random::new(seed));
+    let (zipf, mut random) = (Zipf::new(workloads.len(), POPULARITY), Random::new(seed));
     let mut accesses = Vec::new();
     for _ in 0..starts {
-        accesses.extend_from_slice(&traces[zipf.pick(&mut random)]);
+        let runs = &workloads[zipf.pick(&mut random)];
+        let run = usize::try_from(random.below(runs.len() as u64))?;
+        accesses.extend_from_slice(&runs[run]);
         if accesses.len() > ACCESSES_MAX {
             bail!("more than {ACCESSES_MAX} accesses: have fewer --starts");
         }

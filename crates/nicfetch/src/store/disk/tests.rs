@@ -67,7 +67,7 @@ fn get_all(store: &DiskStore, end: u64) {
 
 /// Gets a chunk, which is the right one if it is there.
 fn has(store: &DiskStore, number: u64) -> bool {
-    let Some(stored) = store.get(&id(number)) else {
+    let Some(stored) = store.get(&id(number), Class::Demand) else {
         return false;
     };
     assert_eq!(stored.open(&id(number)), Ok(chunk(number)));
@@ -195,7 +195,10 @@ fn other_bytes_than_the_id_names_are_refused() {
     );
     let empty = store.put(&ChunkId::of(b""), b"", Class::Demand);
     assert!(matches!(empty, Err(PutError::Length { bytes: 0 })));
-    assert_eq!((store.stats().chunks, store.get(&id(1))), (0, None));
+    assert_eq!(
+        (store.stats().chunks, store.get(&id(1), Class::Demand)),
+        (0, None)
+    );
 }
 
 /// Flips a bit of the only segment.

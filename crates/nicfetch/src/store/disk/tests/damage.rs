@@ -67,7 +67,7 @@ fn right(store: &DiskStore) -> u64 {
     let there = (0..10).filter(|number| {
         let raw = short(*number);
         let id = ChunkId::of(&raw);
-        let stored = store.get(&id);
+        let stored = store.get(&id, Class::Demand);
         stored.is_some_and(|stored| stored.open(&id).unwrap() == raw)
     });
     there.count() as u64
