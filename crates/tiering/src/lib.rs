@@ -20,5 +20,6 @@ pub mod policy;
 mod rate;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod tier;
 
 pub use rate::Rate;
