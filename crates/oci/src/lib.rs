@@ -3,7 +3,8 @@
 //! - [`Reference`] is what people call an image: `nginx`, `registry:5000/a/b:tag@sha256:…`.
 //! - [`layout`] and [`archive`] open images that lie in a directory or a tar; both give an
 //!   [`Image`]: its configuration and its layers, each with its diff ID.
-//! - [`unpack`] makes a directory of a layer, as overlayfs wants it.
+//! - [`unpack`] makes a directory of a layer, as overlayfs wants it, or its metadata and contents
+//!   without one.
 //! - [`registry`] is the protocol: manifests, blobs, and artifacts that are about an image.
 //!
 //! Nothing here is trusted: every blob is verified by its digest while it is read, and every

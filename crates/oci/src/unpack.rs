@@ -8,6 +8,7 @@ mod decompress;
 mod entry;
 mod root;
 mod stream;
+mod tree;
 mod write;
 
 use std::io;
@@ -17,6 +18,8 @@ use crate::{BlobError, LayerBlob, Watch};
 use root::Root;
 use stream::TarStream;
 use write::Writer;
+
+pub use tree::{LayerTree, Origin, read_layer, stack};
 
 /// How much a layer may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +91,9 @@ pub enum TarError {
     /// It has a device node.
     #[error("it is a device node, and those are not allowed here")]
     Device,
+    /// Its files make no tree.
+    #[error("its files make no tree")]
+    Tree(#[from] blocks::TreeError),
     /// Somebody wanted it to stop.
     #[error("cancelled")]
     Cancelled,
@@ -148,10 +154,6 @@ pub fn unpack(
     limits: &Limits,
     watch: Watch<'_>,
 ) -> Result<Unpacked, UnpackError> {
-    let opening = |path: &Path| {
-        let path = path.to_owned();
-        move |source| UnpackError::Open { path, source }
-    };
     let root = Root::open(into).map_err(opening(into))?;
     let blob = layer.open().map_err(opening(&layer.place.path))?;
     let short = layer.diff_id.short();
@@ -165,6 +167,12 @@ pub fn unpack(
             .map_err(|error| at(Some(&entry.name), error))?;
     }
     writer.finish().map_err(|error| at(None, error))
+}
+
+/// Says what could not be opened.
+fn opening(path: &Path) -> impl FnOnce(io::Error) -> UnpackError {
+    let path = path.to_owned();
+    move |source| UnpackError::Open { path, source }
 }
 
 /// Finds in an error what a caller would want to tell apart.

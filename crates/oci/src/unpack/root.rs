@@ -115,7 +115,8 @@ impl Spot<'_> {
     }
 }
 
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+/// Returns the directory of a path, and the name in it.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),

@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat};
 use rawio::xattr;
 
 use super::entry::{Entry, Kind};
-use super::root::{Root, Spot, clean};
+use super::root::{Root, Spot, clean, split};
 use super::{Devices, Limits, TarError, Unpacked};
 
 /// Starts the name of what is deleted from lower layers.
@@ -25,11 +25,44 @@ const WHITEOUT: &[u8] = b".wh.";
 const SPECIAL: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// How overlayfs knows that a directory hides those below it.
-const OPAQUE_XATTR: &std::ffi::CStr = c"trusted.overlay.opaque";
+pub(crate) const OPAQUE_XATTR: &std::ffi::CStr = c"trusted.overlay.opaque";
 /// Bytes of names of directories that are remembered, because their times are set at the end.
 const DIRECTORY_NAMES_MAX: usize = 256 << 20;
 /// The kernel's own bounds: a larger attribute is no attribute.
-const XATTR_VALUE_MAX: usize = 64 << 10;
+pub(crate) const XATTR_VALUE_MAX: usize = 64 << 10;
+
+/// What a name of a tar says of lower layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marker<'a> {
+    /// The directory that it lies in hides those below it.
+    Opaque,
+    /// What goes by this name there is deleted.
+    Deleted(&'a [u8]),
+    /// Nothing: left over from AUFS.
+    Nothing,
+}
+
+impl<'a> Marker<'a> {
+    /// Returns what a name says; `None` for names of files.
+    pub(crate) fn of(name: &'a [u8]) -> Result<Option<Self>, TarError> {
+        let Some(hidden) = name.strip_prefix(WHITEOUT) else {
+            return Ok(None);
+        };
+        match hidden {
+            _ if name == OPAQUE => Ok(Some(Self::Opaque)),
+            _ if name.starts_with(SPECIAL) => Ok(Some(Self::Nothing)),
+            b"" | b"." | b".." => Err(TarError::Rule("a whiteout names what it hides")),
+            hidden => Ok(Some(Self::Deleted(hidden))),
+        }
+    }
+}
+
+/// Returns whether an extended attribute of a tar is kept: `trusted.overlay.redirect` would lead
+/// overlayfs to another place, and only engines have business with `trusted`.
+pub(crate) fn is_kept(name: &[u8]) -> bool {
+    (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
+        || name == b"security.capability"
+}
 
 pub(crate) struct Writer {
     root: Root,
@@ -58,9 +91,9 @@ impl Writer {
             return Err(TarError::Limit("entries"));
         }
         let path = clean(&entry.name)?;
-        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(&path);
-        if name.starts_with(WHITEOUT) {
-            return self.white_out(&path, name.len());
+        let (parent, name) = split(&path);
+        if let Some(marker) = Marker::of(name)? {
+            return self.mark(parent, marker);
         }
         let spot = match (path.is_empty(), entry.kind) {
             (true, Kind::Directory) => self.root.itself()?,
@@ -108,21 +141,21 @@ impl Writer {
         Ok(self.done)
     }
 
-    fn white_out(&mut self, path: &[u8], name_len: usize) -> Result<(), TarError> {
-        let (parent, name) = path.split_at(path.len() - name_len);
-        if name == OPAQUE {
-            let dot = [parent, b"."].concat();
-            let spot = self.root.make_way(&dot)?;
-            return Ok(xattr::set_at(spot.fd(), b".", OPAQUE_XATTR, b"y")?);
-        }
-        if name.starts_with(SPECIAL) {
-            return Ok(()); // left over from AUFS
-        }
-        let hidden = &name[WHITEOUT.len()..];
-        if matches!(hidden, b"" | b"." | b"..") {
-            return Err(TarError::Rule("a whiteout names what it hides"));
-        }
-        let hidden = [parent, hidden].concat();
+    /// Makes what the tar says of lower layers.
+    fn mark(&self, parent: &[u8], marker: Marker<'_>) -> Result<(), TarError> {
+        let below = |name: &[u8]| match parent {
+            b"" => name.to_vec(),
+            _ => [parent, b"/", name].concat(),
+        };
+        let hidden = match marker {
+            Marker::Nothing => return Ok(()),
+            Marker::Opaque => {
+                let dot = below(b".");
+                let spot = self.root.make_way(&dot)?;
+                return Ok(xattr::set_at(spot.fd(), b".", OPAQUE_XATTR, b"y")?);
+            }
+            Marker::Deleted(name) => below(name),
+        };
         let spot = self.root.make_way(&hidden)?;
         match spot.stat()? {
             None => make_node(&spot, SFlag::S_IFCHR, 0),
@@ -206,12 +239,8 @@ impl Writer {
 
     /// Returns whether the attribute was set.
     fn set_xattr(&self, spot: &Spot<'_>, name: &[u8], value: &[u8]) -> Result<bool, TarError> {
-        // `trusted.overlay.redirect` would lead overlayfs to another place, and only engines have
-        // business with `trusted`.
-        let keeps = (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
-            || name == b"security.capability";
-        let (true, Ok(name), true) = (keeps, CString::new(name), value.len() <= XATTR_VALUE_MAX)
-        else {
+        let fits = value.len() <= XATTR_VALUE_MAX;
+        let (true, Ok(name), true) = (is_kept(name), CString::new(name), fits) else {
             return Ok(false);
         };
         match xattr::set_at(spot.fd(), spot.name, &name, value) {

@@ -1,0 +1,292 @@
+//! Entries of a tar put into a draft, by the rules by which [`Writer`](super::super::write::Writer)
+//! makes files of them.
+
+use std::io;
+
+use blocks::{Attr, NodeKind, Timestamp, Tree, TreeError};
+
+use super::super::entry::{Entry, Kind};
+use super::super::root::{clean, split};
+use super::super::write::{Marker, OPAQUE_XATTR, XATTR_VALUE_MAX, is_kept};
+use super::super::{Devices, Limits, TarError};
+use super::draft::{Draft, Node, NodeId, TOP, plain};
+
+/// Bytes of names, targets and attributes that a layer may have. Large images have 20 MiB.
+const NAMES_MAX: usize = 256 << 20;
+/// Links that are followed on the way to one file: as many as the kernel follows.
+const LINKS_MAX: u32 = 40;
+/// The kernel's bound for names of attributes.
+const XATTR_NAME_MAX: usize = 255;
+const TARGET_MAX: usize = 4095;
+
+pub(super) struct Filler<C> {
+    draft: Draft<C>,
+    limits: Limits,
+    entries: u64,
+    names_len: usize,
+}
+
+impl<C> Filler<C> {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            draft: Draft::new(),
+            limits,
+            entries: 0,
+            names_len: 0,
+        }
+    }
+
+    /// Takes in an entry; `content` is called if it has one.
+    pub(super) fn add(
+        &mut self,
+        entry: &Entry,
+        content: &mut dyn FnMut() -> io::Result<C>,
+    ) -> Result<(), TarError> {
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(TarError::Limit("entries"));
+        }
+        let path = clean(&entry.name)?;
+        self.count(path.len() + entry.target.len())?;
+        let (parent, name) = split(&path);
+        match Marker::of(name)? {
+            Some(marker) => return self.mark(parent, marker),
+            None if path.is_empty() && entry.kind != Kind::Directory => {
+                return Err(TarError::Rule("the top is a directory"));
+            }
+            None if path.is_empty() => return self.describe(TOP, entry),
+            None => {}
+        }
+        let parent = self.dir(parent, Missing::IsMade)?;
+        let parent = parent.ok_or(TarError::Rule("names have a directory"))?;
+        let opaque = self.make_room(parent, name, entry.kind)?;
+        if entry.kind == Kind::HardLink {
+            let linked = self.linked(&entry.target)?;
+            self.name(parent, name, linked);
+            return Ok(()); // its file was described already
+        }
+        let id = match self.draft.node(parent).names.get(name) {
+            Some(dir) => *dir,
+            None => {
+                let mut node = Node::new(self.attr(entry)?);
+                if entry.kind == Kind::File {
+                    node.content = Some(content()?);
+                }
+                node.target.clone_from(&entry.target);
+                let id = self.draft.add(node);
+                self.name(parent, name, id);
+                id
+            }
+        };
+        self.describe(id, entry)?;
+        if opaque {
+            self.make_opaque(id);
+        }
+        Ok(())
+    }
+
+    /// Returns the tree and its contents.
+    pub(super) fn finish(self) -> Result<(Tree, Vec<C>), TreeError> {
+        self.draft.finish()
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), TarError> {
+        self.names_len += bytes;
+        match self.names_len > NAMES_MAX {
+            true => Err(TarError::Limit("names and attributes")),
+            false => Ok(()),
+        }
+    }
+
+    fn name(&mut self, dir: NodeId, name: &[u8], id: NodeId) {
+        self.draft.node_mut(dir).names.insert(name.to_vec(), id);
+    }
+
+    fn make_opaque(&mut self, dir: NodeId) {
+        let name = OPAQUE_XATTR.to_bytes().to_vec();
+        self.draft.node_mut(dir).xattrs.insert(name, b"y".to_vec());
+    }
+
+    /// Notes what the tar says of lower layers.
+    fn mark(&mut self, parent: &[u8], marker: Marker<'_>) -> Result<(), TarError> {
+        let hidden = match marker {
+            Marker::Nothing => return Ok(()),
+            Marker::Opaque => None,
+            Marker::Deleted(name) => Some(name),
+        };
+        let dir = self.dir(parent, Missing::IsMade)?;
+        let dir = dir.ok_or(TarError::Rule("names have a directory"))?;
+        let Some(name) = hidden else {
+            self.make_opaque(dir);
+            return Ok(());
+        };
+        match self.draft.node(dir).names.get(name).copied() {
+            None => {
+                let id = self
+                    .draft
+                    .add(Node::new(plain(NodeKind::CharDevice, 0o600)));
+                self.name(dir, name, id);
+            }
+            // This layer has deleted it and made it anew: only what lies below is hidden.
+            Some(id) if self.draft.node(id).is_dir() => self.make_opaque(id),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Removes what a new entry replaces; returns whether it must be opaque.
+    fn make_room(&mut self, dir: NodeId, name: &[u8], kind: Kind) -> Result<bool, TarError> {
+        let Some(found) = self.draft.node(dir).names.get(name).copied() else {
+            return Ok(false);
+        };
+        let node = self.draft.node(found);
+        let is_directory = kind == Kind::Directory;
+        if node.is_dir() && is_directory {
+            return Ok(false);
+        }
+        if !node.names.is_empty() {
+            return Err(TarError::Rule(
+                "a directory with something in it is not replaced in one layer",
+            ));
+        }
+        let opaque = is_directory && node.is_whiteout();
+        self.draft.node_mut(dir).names.remove(name);
+        Ok(opaque)
+    }
+
+    /// Returns the file that a hard link leads to.
+    fn linked(&mut self, target: &[u8]) -> Result<NodeId, TarError> {
+        let path = clean(target)?;
+        let missing = || TarError::HardLink {
+            target: String::from_utf8_lossy(&path).chars().take(200).collect(),
+        };
+        let (parent, name) = split(&path);
+        let dir = self.dir(parent, Missing::IsNothing)?.ok_or_else(missing)?;
+        let id = self.draft.node(dir).names.get(name).copied();
+        let id = id.ok_or_else(missing)?;
+        match self.draft.node(id).is_dir() {
+            true => Err(TarError::Rule("a directory has one name")),
+            false => Ok(id),
+        }
+    }
+
+    /// Finds a directory; links on the way are followed as if the layer were the root.
+    fn dir(&mut self, path: &[u8], missing: Missing) -> Result<Option<NodeId>, TarError> {
+        let mut way = vec![TOP];
+        // What is still to go, the next part last; whether a link said it.
+        let mut rest: Vec<(Vec<u8>, bool)> = Vec::new();
+        let push = |rest: &mut Vec<(Vec<u8>, bool)>, path: &[u8], by_link| {
+            let parts = path.split(|byte| *byte == b'/').rev();
+            rest.extend(parts.map(|part| (part.to_vec(), by_link)));
+        };
+        push(&mut rest, path, false);
+        let mut links = 0;
+        while let Some((part, by_link)) = rest.pop() {
+            let at = way.last().copied().unwrap_or(TOP);
+            match &part[..] {
+                b"" | b"." => continue,
+                b".." => {
+                    way.truncate(way.len().saturating_sub(1).max(1));
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(next) = self.draft.node(at).names.get(&part).copied() else {
+                match (missing, by_link) {
+                    (Missing::IsNothing, _) => return Ok(None),
+                    (Missing::IsMade, true) => {
+                        return Err(TarError::Rule("links to directories lead to one"));
+                    }
+                    (Missing::IsMade, false) => {}
+                }
+                let made = self.draft.add(Node::new(plain(NodeKind::Dir, 0o755)));
+                self.name(at, &part, made);
+                way.push(made);
+                continue;
+            };
+            let node = self.draft.node(next);
+            match node.attr.kind {
+                NodeKind::Dir => way.push(next),
+                NodeKind::Symlink => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(TarError::Rule("links do not lead in a circle"));
+                    }
+                    if node.target.starts_with(b"/") {
+                        way.truncate(1);
+                    }
+                    push(&mut rest, &node.target, true);
+                }
+                _ => return Err(TarError::Rule("what has names in it is a directory")),
+            }
+        }
+        Ok(way.last().copied())
+    }
+
+    /// Returns what an entry is.
+    fn attr(&self, entry: &Entry) -> Result<Attr, TarError> {
+        let kind = match entry.kind {
+            Kind::File | Kind::HardLink => NodeKind::File,
+            Kind::Directory => NodeKind::Dir,
+            Kind::Symlink => NodeKind::Symlink,
+            Kind::Character => NodeKind::CharDevice,
+            Kind::Block => NodeKind::BlockDevice,
+            Kind::Fifo => NodeKind::Fifo,
+        };
+        let mut attr = plain(kind, 0);
+        match kind {
+            NodeKind::File => attr.size = entry.size,
+            NodeKind::Symlink if !(1..=TARGET_MAX).contains(&entry.target.len()) => {
+                return Err(TarError::Rule("a link leads somewhere"));
+            }
+            NodeKind::Symlink => attr.size = entry.target.len() as u64,
+            NodeKind::CharDevice | NodeKind::BlockDevice => attr.rdev = self.device(entry)?,
+            _ => {}
+        }
+        attr.blocks = attr.size.div_ceil(512);
+        Ok(attr)
+    }
+
+    /// Returns the number of a device, as Linux encodes it in 32 bits.
+    fn device(&self, entry: &Entry) -> Result<u32, TarError> {
+        match (self.limits.devices, entry.device) {
+            (Devices::Refused, _) => Err(TarError::Device),
+            (_, (0, 0)) => Err(TarError::Rule("a device has a number: 0/0 is a whiteout")),
+            (_, (major, minor)) if major < 1 << 12 && minor < 1 << 20 => {
+                Ok((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+            }
+            _ => Err(TarError::Rule("numbers of devices have 12 and 20 bits")),
+        }
+    }
+
+    /// Sets owner, mode, time and attributes.
+    fn describe(&mut self, id: NodeId, entry: &Entry) -> Result<(), TarError> {
+        for (name, value) in &entry.xattrs {
+            self.count(name.len() + value.len())?;
+        }
+        let (secs, nanos) = entry.mtime;
+        let time = Timestamp { secs, nanos };
+        let node = self.draft.node_mut(id);
+        node.attr.uid = entry.uid;
+        node.attr.gid = entry.gid;
+        node.attr.perm = match entry.kind {
+            Kind::Symlink => 0o777,
+            _ => u16::try_from(entry.mode & 0o7777).unwrap_or(0),
+        };
+        (node.attr.atime, node.attr.mtime, node.attr.ctime) = (time, time, time);
+        for (name, value) in &entry.xattrs {
+            let fits = name.len() <= XATTR_NAME_MAX && value.len() <= XATTR_VALUE_MAX;
+            if is_kept(name) && fits && !name.contains(&0) {
+                node.xattrs.insert(name.clone(), value.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What to do about directories on the way that are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    IsMade,
+    IsNothing,
+}
