@@ -10,7 +10,7 @@ mod prewarm;
 mod pull;
 mod push;
 mod record;
-mod registry;
+pub(crate) mod registry;
 mod report;
 mod scratch;
 mod stacks;

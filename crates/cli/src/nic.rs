@@ -82,6 +82,8 @@ impl FromStr for NicName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, id) = match text.rsplit_once('@') {
+            // The digest of an image is a part of its name.
+            Some((_, digest)) if digest.starts_with("sha256:") => (text, None),
             Some((name, id)) => (name, Some(id.parse().map_err(|_| bad_id(id))?)),
             None => (text, None),
         };

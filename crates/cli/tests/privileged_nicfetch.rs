@@ -14,8 +14,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lab::{Lab, busybox_root, fails, json, ok};
-use nic::{Site, ended, request};
+use lab::{Lab, busybox_root, fails, json, noise, ok, until};
+use nic::{IMAGE, Mirror, Site, ended, request};
 use registries::Kind;
 
 fn nicfetch(verb: &str) -> Command {
@@ -101,4 +101,56 @@ fn privileged_without_registries_there_are_only_blocks() {
     serve.wait().unwrap();
     let why = fails(2, &mut nicfetch("serve"));
     assert!(why.contains("--upstream"), "{why}");
+}
+
+/// Whether an image is a source of the block service, and whole.
+fn is_source(mirror: &Mirror, name: &str) -> bool {
+    let listed = json(&mut mirror.ask(&["ls", "--json"]));
+    let sources = listed["sources"].as_array().into_iter().flatten();
+    let mut found = sources.filter(|source| source["name"] == name);
+    found.any(|source| source["absent_chunks"] == 0)
+}
+
+/// Compares the image of a site with what is mounted of it.
+fn reads_as_pushed(lab: &Lab, mirror: &Mirror, name: &str) {
+    let source = format!("nic:{IMAGE}");
+    let address = mirror.blocks.as_deref().expect("it serves blocks");
+    let mountpoint = lab.mount(Path::new(&source), name, &["--nic", address]);
+    for (file, seed, len) in [("long", 1, 6 << 20), ("short", 2, 300_000)] {
+        let found = fs::read(mountpoint.join(file)).expect("it is there");
+        assert!(found == noise(seed, len), "{file}");
+    }
+    lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_an_image_that_was_brought_is_mounted_without_another_download() {
+    let (site, lab) = (Site::new(Kind::Docker), Lab::new());
+    let socket = format!("unix:{}", lab.path("nic.sock").display());
+    let flags = ["--size", "2G", "--blocks", &socket, "--blocks-open"];
+    let mirror = site.mirror("store", &flags);
+    let done = json(&mut mirror.ask(&["prewarm", IMAGE, "--json"]));
+    assert_eq!(done["source"], IMAGE, "{done}");
+    // However far it is: what was promised is taken up again.
+    mirror.kill();
+    let mirror = site.mirror("store", &flags);
+    until("the image is a source", || is_source(&mirror, IMAGE));
+    reads_as_pushed(&lab, &mirror, "mnt");
+    assert_eq!(site.proxy.body_bytes("/blobs/"), site.bytes());
+    // Once more costs nothing.
+    let again = json(&mut mirror.ask(&["prewarm", IMAGE, "--json"]));
+    assert_eq!(again["fetched_bytes"], 0, "{again}");
+}
+
+#[test]
+fn privileged_what_clients_pull_becomes_a_source_if_that_is_wanted() {
+    let (site, lab) = (Site::new(Kind::Docker), Lab::new());
+    let socket = format!("unix:{}", lab.path("nic.sock").display());
+    let flags = ["--size", "2G", "--blocks", &socket, "--blocks-open"];
+    let mirror = site.mirror("store", &[&flags[..], &["--blocks-from-pulls"]].concat());
+    assert!(!is_source(&mirror, IMAGE));
+    ok(&mut mirror.skopeo(&site.path("copy")));
+    until("the image is a source", || is_source(&mirror, IMAGE));
+    reads_as_pushed(&lab, &mirror, "mnt");
+    assert_eq!(site.proxy.body_bytes("/blobs/"), site.bytes());
 }

@@ -264,6 +264,13 @@ impl BlobCache {
         blobs.join(digest.hex())
     }
 
+    /// Returns the file of a blob that is whole. It may be removed at any time.
+    #[must_use]
+    pub fn whole_file(&self, digest: &BlobDigest) -> Option<PathBuf> {
+        let known = self.state.lock().whole.contains_key(digest);
+        known.then(|| self.whole_path(digest))
+    }
+
     fn parts_dir(&self) -> PathBuf {
         self.dir.join("parts")
     }

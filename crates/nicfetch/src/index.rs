@@ -9,7 +9,7 @@ use blocks::{Broken, ContentId, DecodeTreeError, FileId, Input, NodeKind, Tree};
 
 use crate::{CHUNK_MAX, ChunkId};
 
-pub use build::{BuildError, Built, build};
+pub use build::{BuildError, Built, Keep, KeepError, Tally, build};
 
 /// Bytes of a chunk, as a length in a file.
 pub const CHUNK_BYTES: u64 = CHUNK_MAX as u64;
@@ -219,6 +219,13 @@ impl Index {
         let left = self.tree.inode(file)?.attr.size.checked_sub(offset)?;
         let len = u32::try_from(left.min(CHUNK_BYTES)).ok()?;
         Some(Place { file, offset, len })
+    }
+
+    /// Returns the ids of the chunks of a file.
+    #[must_use]
+    pub fn chunks_of(&self, file: FileId) -> &[ChunkId] {
+        let numbers = self.covering(file, 0, u64::MAX);
+        &self.chunks[numbers.start as usize..numbers.end as usize]
     }
 
     /// Returns the numbers of the chunks that `len` bytes of `file` from `offset` lie in, as far

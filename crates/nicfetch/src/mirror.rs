@@ -19,6 +19,7 @@ mod catalog;
 mod counters;
 mod document;
 mod fill;
+mod images;
 mod layers;
 mod listings;
 mod manifests;
@@ -44,9 +45,13 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 
 pub use access::{Access, ClientRule, Network, ParseNetworkError};
-pub use admin::{AdminStatus, ListedBlob, LoadStatus, Removed, serve_admin};
+pub use admin::{
+    AdminStatus, BlockSide, Fed, Feed, ListedBlob, ListedSource, LoadStatus, Operated, Removed,
+    TakenChunk, serve_admin,
+};
 #[cfg(feature = "testing")]
 pub(crate) use body::{Pipe, Piped};
+pub use images::WholeImage;
 pub use prewarm::Prewarmed;
 pub use serve::{ServeConfig, serve};
 

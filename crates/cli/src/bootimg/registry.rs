@@ -29,7 +29,7 @@ const SECRET_MAX: u64 = 64 << 10;
 /// The flags of the commands that talk to a registry.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Registry")]
-pub(super) struct RegistryArgs {
+pub(crate) struct RegistryArgs {
     /// Ask without TLS; a registry on the loopback address is asked so unless --ca is given
     #[arg(long, conflicts_with = "ca")]
     plain_http: bool,
@@ -49,7 +49,7 @@ impl RegistryArgs {
     ///
     /// # Errors
     /// If the flags or what `docker login` left cannot be used.
-    pub(super) fn open(&self, reference: &Reference, access: Access) -> anyhow::Result<Repository> {
+    pub(crate) fn open(&self, reference: &Reference, access: Access) -> anyhow::Result<Repository> {
         let registry = reference.registry();
         let plain = self.plain_http || (is_loopback(registry) && self.ca.is_none());
         let authority = self.ca.as_ref().map(|path| {
@@ -178,7 +178,7 @@ fn covers(entry: &str, host: &str) -> bool {
 }
 
 /// Returns a watch of a transfer that moves `bar` and stops at Ctrl-C.
-pub(super) fn transfer<'a>(
+pub(crate) fn transfer<'a>(
     bar: &'a ProgressBar,
     interrupt: &'a Interrupt,
 ) -> impl FnMut(u64) -> ControlFlow<()> + 'a {

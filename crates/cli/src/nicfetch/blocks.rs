@@ -38,6 +38,10 @@ pub(super) struct BlocksArgs {
     /// What chunks may take of --size [default: half of it, all of it without --upstream]
     #[arg(long, value_name = "SIZE", requires = "blocks")]
     pub(super) blocks_size: Option<Size>,
+    /// Make chunks of every image that clients pull from registries that are open to all, and not
+    /// only of those that prewarm brings
+    #[arg(long, requires = "blocks")]
+    pub(super) blocks_from_pulls: bool,
 }
 
 /// A block service that listens.

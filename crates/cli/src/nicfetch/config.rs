@@ -62,6 +62,8 @@ pub(super) struct Config {
     blocks_tls: Option<PathBuf>,
     #[serde(default)]
     blocks_size: Option<FileSize>,
+    #[serde(default)]
+    blocks_from_pulls: bool,
 }
 
 /// What of the store's size each kind of thing may take.
@@ -212,6 +214,7 @@ impl Config {
             blocks_open: blocks.blocks_open,
             blocks_tls: blocks.blocks_tls.clone(),
             blocks_size: blocks.blocks_size.map(|size| FileSize(size.0)),
+            blocks_from_pulls: blocks.blocks_from_pulls,
         }
     }
 
@@ -223,6 +226,7 @@ impl Config {
             blocks_open: self.blocks_open,
             blocks_tls: self.blocks_tls.clone(),
             blocks_size: self.blocks_size.map(|size| Size(size.0)),
+            blocks_from_pulls: self.blocks_from_pulls,
         };
         // The command line has seen to this; a file has not.
         ensure!(
@@ -230,7 +234,8 @@ impl Config {
                 || (!blocks.blocks_open
                     && blocks.blocks_access.is_none()
                     && blocks.blocks_tls.is_none()
-                    && blocks.blocks_size.is_none()),
+                    && blocks.blocks_size.is_none()
+                    && !blocks.blocks_from_pulls),
             "what is said of blocks is of no use without \"blocks\": say where they are served"
         );
         ensure!(

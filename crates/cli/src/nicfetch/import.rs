@@ -1,89 +1,224 @@
-//! `nicfetch import`: makes a source of a directory, for mounts that have it nowhere else.
+//! `nicfetch import`: makes sources of a directory, a disk image or a container image, for mounts
+//! that have them nowhere else.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
+use engine::ImageName;
+use indicatif::ProgressBar;
 use nicfetch::index::build;
+use nicfetch::mirror::ListedSource;
+use oci::{LayerBlob, Platform};
 use serde::Serialize;
 
+use super::admin::Admin;
+use super::image::{TakenImage, take_image};
 use super::place::PlaceArgs;
+use super::pulled::Pulled;
+use super::shelf::{Here, Shelf, There};
+use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print};
+use crate::output::{Format, FormatArg, byte_bar, print};
 use crate::size::Size;
 use crate::source::Source;
 
-/// Take a directory tree as a source of the block service
+/// Where nicfetch listens for its operator unless it was told otherwise.
+const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 5051);
+
+/// Take a directory, a disk image or a container image as a source of the block service
 ///
 /// Every file is read once and cut into chunks of 128 KiB; equal ones are kept once. A source of
-/// this name that is there already is replaced for those who open it from now on. The service must
-/// not run meanwhile.
+/// this name that is there already is replaced for those who open it from now on. Of a container
+/// image each layer becomes a source by its diff ID (sha256:...), and all of them on each other one by
+/// the image's name, which runs as it is: yolofs mount nic:NAME. It goes to the nicfetch that runs,
+/// or with --store, or if none runs, to a store that none has open.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ImportArgs {
-    /// The directory, or a disk image
+    /// A directory, a disk image, oci:DIR[:TAG], docker-archive:FILE[:REF], or docker://IMAGE, which
+    /// is pulled from its registry
     source: PathBuf,
-    /// What it is called from now on
+    /// What it is called from now on [default: the name of the image]
     #[arg(long)]
-    name: String,
+    name: Option<String>,
+    /// Where the nicfetch that runs listens for its operator [default: 127.0.0.1:5051]
+    #[arg(long, value_name = "ADDR", env = "NICFETCH_ADMIN")]
+    admin: Option<SocketAddr>,
     #[command(flatten)]
     place: PlaceArgs,
+    /// Put layers that are pulled in this directory until they are taken [default: TMPDIR]
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArg,
+    #[command(flatten)]
+    registry: RegistryArgs,
 }
 
-/// A source that was taken, as `--json` shows it.
+/// A directory or a disk image that was taken, as `--json` shows it.
 #[derive(Debug, Serialize)]
-struct Imported {
-    name: String,
-    /// The id of its index: what `nic:NAME@ID` pins.
-    index: String,
-    /// Files, directories and links.
-    files: usize,
-    /// Pieces of files.
-    chunks: usize,
-    /// Bytes of all files.
-    bytes: u64,
+struct TakenTree {
+    #[serde(flatten)]
+    whole: ListedSource,
     /// Bytes of chunks that were not there before.
     new_bytes: u64,
 }
 
+/// What is to be imported.
+enum What {
+    Tree,
+    Image {
+        name: String,
+        layers: Vec<LayerBlob>,
+        /// Removes what was pulled when it is over.
+        _pulled: Option<Pulled>,
+    },
+}
+
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
-    let (store, catalog) = args.place.open()?;
+    let shelf = args.shelf()?;
+    let format = args.format.format();
+    match args.what(&interrupt)? {
+        What::Tree => take_tree(args, &*shelf, &interrupt, format)?,
+        What::Image { name, layers, .. } => {
+            let bar = byte_bar(
+                "reading the layers",
+                layers.iter().map(LayerBlob::size).sum(),
+            );
+            let taken = take_image(&name, &layers, &*shelf, &mut watch(&bar, &interrupt));
+            bar.finish_and_clear();
+            interrupt.check()?;
+            let taken = taken.with_context(|| format!("importing {}", args.source.display()))?;
+            print(format, &taken, image_text)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+impl ImportArgs {
+    /// Finds out who keeps what is imported.
+    fn shelf(&self) -> anyhow::Result<Box<dyn Shelf>> {
+        if self.place.store.is_none() {
+            let running = match self.admin {
+                Some(address) => Some(Admin::connect(address)?),
+                None => Admin::find(USUAL)?,
+            };
+            if let Some(running) = running {
+                ensure!(
+                    self.place.size.is_none(),
+                    "the nicfetch that runs has its own --size: leave it out, or name a --store"
+                );
+                return Ok(Box::new(There(running)));
+            }
+        }
+        let (store, catalog) = self.place.open()?;
+        Ok(Box::new(Here { store, catalog }))
+    }
+
+    fn what(&self, interrupt: &Interrupt) -> anyhow::Result<What> {
+        let named = self.source.to_str().map(ImageName::parse).transpose()?;
+        let Some(named) = named.flatten() else {
+            return Ok(What::Tree);
+        };
+        let platform = Platform::host();
+        let image = match &named {
+            ImageName::OciLayout { dir, tag } => oci::layout::open(dir, tag.as_deref(), &platform),
+            ImageName::DockerArchive { file, reference } => {
+                oci::archive::open(file, reference.as_deref(), &platform)
+            }
+            ImageName::Docker { reference } => {
+                let scratch = self.scratch.clone().unwrap_or_else(std::env::temp_dir);
+                let pulled = Pulled::pull(reference, &self.registry, &scratch, interrupt)
+                    .with_context(|| format!("pulling {reference}"))?;
+                return Ok(What::Image {
+                    name: self.name.clone().unwrap_or_else(|| pulled.name.clone()),
+                    layers: pulled.layers.clone(),
+                    _pulled: Some(pulled),
+                });
+            }
+            ImageName::Containerd { .. } => bail!(
+                "containerd's images are not read here: save it with ctr images export, and \
+                 import that as docker-archive:FILE"
+            ),
+        };
+        let image = image.with_context(|| format!("opening {named}"))?;
+        Ok(What::Image {
+            name: self.image_name(image.name.as_deref())?,
+            layers: image.layers,
+            _pulled: None,
+        })
+    }
+
+    /// Returns what an image is called: what the user says, or all of the name that it has.
+    fn image_name(&self, own: Option<&str>) -> anyhow::Result<String> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        // What has a slash is a name; layouts often have only a tag.
+        let whole = own.filter(|own| own.contains('/'));
+        let whole = whole.and_then(|own| own.parse::<oci::Reference>().ok());
+        let whole = whole.context("the image has no whole name there: say --name")?;
+        Ok(whole.to_string())
+    }
+}
+
+fn take_tree(
+    args: &ImportArgs,
+    shelf: &dyn Shelf,
+    interrupt: &Interrupt,
+    format: Format,
+) -> anyhow::Result<()> {
+    let name = args.name.as_deref();
+    let name = name.context("say what the source is called from now on, with --name")?;
     let source = Source::open(&args.source)?;
     let bar = byte_bar("reading the source", source.bytes());
-    let mut watch = |bytes| {
-        bar.set_position(bytes);
-        if interrupt.asked() {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    };
-    let name = args.name.as_bytes();
-    let built = build(name, &source.tree, &*source.reader(), &*store, &mut watch);
+    let built = build(
+        name.as_bytes(),
+        &source.tree,
+        &*source.reader(),
+        shelf.chunks(),
+        &mut watch(&bar, interrupt),
+    );
     bar.finish_and_clear();
     interrupt.check()?;
     let built = built.with_context(|| format!("importing {}", args.source.display()))?;
-    catalog.add(name, &built.index)?;
-    let imported = Imported {
-        name: args.name.clone(),
-        index: built.index.id().to_string(),
-        files: built.index.tree().len(),
-        chunks: built.index.chunks().len(),
-        bytes: built.bytes,
+    let taken = TakenTree {
+        whole: shelf.add(name, &built.index)?,
         new_bytes: built.new_bytes,
     };
-    print(args.format.format(), &imported, |imported| {
-        format!(
-            "{}: {} files, {} in {} chunks, {} of it new\nindex {}\n",
-            imported.name,
-            imported.files,
-            Size(imported.bytes),
-            imported.chunks,
-            Size(imported.new_bytes),
-            imported.index
-        )
-    })?;
-    Ok(Outcome::Done)
+    print(format, &taken, |taken| text(&taken.whole, taken.new_bytes))
+}
+
+fn watch<'a>(
+    bar: &'a ProgressBar,
+    interrupt: &'a Interrupt,
+) -> impl FnMut(u64) -> ControlFlow<()> + 'a {
+    |bytes| {
+        bar.set_position(bytes);
+        match interrupt.asked() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+fn text(source: &ListedSource, new_bytes: u64) -> String {
+    format!(
+        "{}: {} files, {} in {} chunks, {} of it new\nindex {}\n",
+        source.name,
+        source.files,
+        Size(source.bytes),
+        source.chunks,
+        Size(new_bytes),
+        source.index
+    )
+}
+
+fn image_text(taken: &TakenImage) -> String {
+    let layers = taken.layers.iter();
+    let layers = layers.map(|layer| format!("layer {} ({})\n", layer.name, Size(layer.bytes)));
+    text(&taken.whole, taken.new_bytes) + &layers.collect::<String>()
 }

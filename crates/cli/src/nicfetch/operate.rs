@@ -1,38 +1,31 @@
-//! `nicfetch status`, `ls`, `prewarm` and `gc`: what a running mirror is asked.
+//! `nicfetch status`, `ls`, `prewarm` and `gc`: what a nicfetch that runs is asked.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::Method;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::HOST;
-use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
-use nicfetch::mirror::{AdminStatus, ListedBlob, LoadStatus, Prewarmed, Removed};
+use nicfetch::mirror::{AdminStatus, ListedBlob, ListedSource, LoadStatus, Prewarmed, Removed};
 use oci::Reference;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
+use super::admin::Admin;
 use crate::exit::Outcome;
 use crate::output::count;
 use crate::size::Size;
 
-/// The longest answer: a list of 100 000 blobs.
-const ANSWER_MAX: usize = 32 << 20;
 /// How long a question may take.
 const QUICK: Duration = Duration::from_secs(10);
 /// How long an image may take to come, over a thin line.
 const SLOW: Duration = Duration::from_secs(3600);
 
-/// Which mirror, and how it answers.
+/// Which nicfetch, and how it answers.
 #[derive(Debug, Args)]
 pub(super) struct AskArgs {
-    /// Where the mirror listens for its operator
+    /// Where nicfetch listens for its operator
     #[arg(
         long,
         value_name = "ADDR",
@@ -52,7 +45,7 @@ pub(super) struct StatusArgs {
     ask: AskArgs,
 }
 
-/// List the blobs of a mirror, the one that was asked for last first
+/// List blobs, the one that was asked for last first, and the sources of the block service
 #[derive(Debug, Args)]
 pub(super) struct LsArgs {
     #[command(flatten)]
@@ -126,18 +119,42 @@ fn load(load: &LoadStatus) -> String {
     format!("{} ({reason}); {shed} shed", load.level)
 }
 
+/// What `ls --json` prints.
+#[derive(Debug, Serialize)]
+struct Listed {
+    blobs: Vec<ListedBlob>,
+    /// What can be mounted; empty if no blocks are served.
+    sources: Vec<ListedSource>,
+}
+
 pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {
-    args.ask.show(
-        Method::GET,
-        "/v1/blobs",
-        QUICK,
-        |blobs: &Vec<ListedBlob>| {
-            for blob in blobs {
-                let (bytes, images) = (Size(blob.bytes), count(blob.references, "manifest"));
-                println!("{} {bytes:>10} {:8} {images}", blob.digest, blob.state);
+    let admin = Admin::connect(args.ask.admin)?;
+    let get = |path| admin.ask(Method::GET, path, Bytes::new(), QUICK);
+    let blobs = get("/v1/blobs")?.accepted()?;
+    let sources = get("/v1/sources")?.found()?;
+    let listed = Listed {
+        blobs: serde_json::from_slice(&blobs).context("reading the list of blobs")?,
+        sources: match sources {
+            Some(sources) => {
+                serde_json::from_slice(&sources).context("reading the list of sources")?
             }
+            None => Vec::new(),
         },
-    )
+    };
+    args.ask.print(&listed, |listed| {
+        for blob in &listed.blobs {
+            let (bytes, images) = (Size(blob.bytes), count(blob.references, "manifest"));
+            println!("{} {bytes:>10} {:8} {images}", blob.digest, blob.state);
+        }
+        for source in &listed.sources {
+            let (bytes, boots) = (Size(source.bytes), count(source.boots, "boot image"));
+            let state = match source.absent_chunks {
+                0 => "whole".to_owned(),
+                absent => format!("{} missing", count(absent, "chunk")),
+            };
+            println!("{} {bytes:>10} {state:8} {boots}", source.name);
+        }
+    })
 }
 
 pub(super) fn prewarm(args: &PrewarmArgs) -> anyhow::Result<Outcome> {
@@ -156,6 +173,9 @@ pub(super) fn prewarm(args: &PrewarmArgs) -> anyhow::Result<Outcome> {
             let (bytes, fetched) = (Size(done.bytes), Size(done.fetched_bytes));
             let blobs = count(done.blobs, "blob");
             println!("{image}: {blobs}, {bytes}, of which {fetched} were fetched");
+            if let Some(source) = &done.source {
+                println!("chunks are made of it: it can be mounted as nic:{source} soon");
+            }
         })
 }
 
@@ -179,54 +199,16 @@ impl AskArgs {
         deadline: Duration,
         print: impl FnOnce(&T),
     ) -> anyhow::Result<Outcome> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let asking = async { timeout(deadline, ask(self.admin, method, path)).await };
-        let answer = runtime.block_on(asking).with_context(|| {
-            format!(
-                "the mirror at {} did not answer within {} s",
-                self.admin,
-                deadline.as_secs()
-            )
-        })??;
-        let answer: T = serde_json::from_slice(&answer)
-            .with_context(|| format!("{} is no mirror of this version", self.admin))?;
+        let admin = Admin::connect(self.admin)?;
+        let answer: T = admin.document(method, path, Bytes::new(), deadline)?;
+        self.print(&answer, print)
+    }
+
+    fn print<T: Serialize>(&self, answer: &T, print: impl FnOnce(&T)) -> anyhow::Result<Outcome> {
         match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&answer)?),
-            false => print(&answer),
+            true => println!("{}", serde_json::to_string_pretty(answer)?),
+            false => print(answer),
         }
         Ok(Outcome::Done)
     }
-}
-
-async fn ask(admin: SocketAddr, method: Method, path: &str) -> anyhow::Result<Bytes> {
-    let stream = TcpStream::connect(admin).await.with_context(|| {
-        format!("no mirror listens on {admin} (start one with nicfetch serve, or say where with --admin)")
-    })?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let conversation = tokio::spawn(connection);
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(HOST, admin.to_string())
-        .body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
-    let body = body
-        .map_err(|error| anyhow::anyhow!("reading the answer: {error}"))?
-        .to_bytes();
-    drop(sender);
-    drop(conversation);
-    if !status.is_success() {
-        bail!("the mirror refuses: {}", message(&body));
-    }
-    Ok(body)
-}
-
-fn message(body: &[u8]) -> String {
-    let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = value["errors"][0]["message"].as_str();
-    message.unwrap_or("it does not say why").to_owned()
 }

@@ -8,15 +8,20 @@ use nicfetch::{Catalog, DiskStore, StoreConfig};
 
 use crate::size::Size;
 
+/// Where nicfetch keeps what it keeps unless it was told otherwise.
+const USUAL: &str = "/var/lib/nicfetch";
+/// What chunks may take unless it was said.
+const USUAL_SIZE: Size = Size(16 << 30);
+
 /// The chunks and the sources of a nicfetch that does not run.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PlaceArgs {
-    /// Keep chunks and indexes in this directory
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/nicfetch")]
-    store: PathBuf,
-    /// Let the chunks take so much
-    #[arg(long, value_name = "SIZE", default_value = "16G")]
-    size: Size,
+    /// Keep chunks and indexes in this directory [default: /var/lib/nicfetch]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+    /// Let the chunks there take so much [default: 16G]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) size: Option<Size>,
 }
 
 impl PlaceArgs {
@@ -25,7 +30,8 @@ impl PlaceArgs {
     /// # Errors
     /// If they cannot be opened, or another nicfetch has them.
     pub(super) fn open(&self) -> anyhow::Result<(Arc<DiskStore>, Arc<Catalog>)> {
-        open(&self.store, self.size.0)
+        let store = self.store.as_deref().unwrap_or(Path::new(USUAL));
+        open(store, self.size.unwrap_or(USUAL_SIZE).0)
     }
 }
 

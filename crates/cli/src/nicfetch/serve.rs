@@ -7,9 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use nicfetch::load::{Load, LoadWatch};
-use nicfetch::mirror::{Mirror, serve, serve_admin};
+use nicfetch::mirror::{BlockSide, Mirror, Operated, serve, serve_admin};
 use nicfetch::service::Limits;
-use nicfetch::{Catalog, DiskStore};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -17,7 +16,9 @@ use tokio::task::JoinHandle;
 
 use super::blocks::{Blocks, BlocksArgs};
 use super::config::Config;
+use super::feed::{Feeder, Taken};
 use super::place;
+use super::shelf::Here;
 use crate::exit::Outcome;
 use crate::size::Size;
 
@@ -100,7 +101,9 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
         .enable_all()
         .build()
         .context("starting the threads of the server")?;
-    runtime.block_on(serve_until_told(&config, parts))?;
+    runtime.block_on(serve_until_told(&config, &parts))?;
+    // What is taken at the moment is taken up again with the next start.
+    drop(parts);
     // Fills go on from where they are with the next start.
     runtime.shutdown_background();
     Ok(Outcome::Done)
@@ -113,7 +116,7 @@ struct Parts {
     limits: Limits,
     _watch: Option<LoadWatch>,
     /// None if no blocks are served.
-    chunks: Option<(Arc<DiskStore>, Arc<Catalog>)>,
+    chunks: Option<(Here, Feeder)>,
 }
 
 impl Parts {
@@ -130,7 +133,15 @@ impl Parts {
         let chunks = match &blocks.blocks {
             Some(_) => {
                 let budget = config.budgets()?.chunk_bytes;
-                Some(place::open(&config.store, budget)?)
+                let (store, catalog) = place::open(&config.store, budget)?;
+                let here = Here { store, catalog };
+                let taken = match blocks.blocks_from_pulls {
+                    true => Taken::WhenPulled,
+                    false => Taken::WhenAsked,
+                };
+                let dir = config.store.join("feed");
+                let feeder = Feeder::start(Arc::clone(&mirror), here.clone(), dir, taken)?;
+                Some((here, feeder))
             }
             None => None,
         };
@@ -145,19 +156,31 @@ impl Parts {
 
     /// Listens for those who want blocks, if there are any to be had.
     async fn listen_for_blocks(&self) -> anyhow::Result<Option<Blocks>> {
-        let (Some(address), Some((store, catalog))) = (&self.blocks.blocks, &self.chunks) else {
+        let (Some(address), Some((here, _))) = (&self.blocks.blocks, &self.chunks) else {
             return Ok(None);
         };
-        let (store, catalog) = (Arc::clone(store), Arc::clone(catalog));
+        let Here { store, catalog } = here.clone();
         let blocks = self
             .blocks
             .listen(address, store, catalog, self.limits.clone());
         let blocks = blocks.await?;
         Ok(Some(blocks))
     }
+
+    /// Returns what the operator looks after.
+    fn operated(&self) -> Operated {
+        let blocks = self.chunks.as_ref().map(|(here, feeder)| {
+            let Here { store, catalog } = here.clone();
+            BlockSide::new(store, catalog, feeder.feed())
+        });
+        Operated {
+            mirror: Arc::clone(&self.mirror),
+            blocks,
+        }
+    }
 }
 
-async fn serve_until_told(config: &Config, parts: Parts) -> anyhow::Result<()> {
+async fn serve_until_told(config: &Config, parts: &Parts) -> anyhow::Result<()> {
     let clients = match config.mirrors() {
         true => Some(listen(config.listen, "--listen").await?),
         false => None,
@@ -173,14 +196,14 @@ async fn serve_until_told(config: &Config, parts: Parts) -> anyhow::Result<()> {
         println!("blocks {}", blocks.address()?);
     }
     let mut ends = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
-    let mirror = parts.mirror;
+    let mirror = &parts.mirror;
     let (close, closed) = watch::channel(false);
     let (close_admin, admin_closed) = watch::channel(false);
-    let administering = tokio::spawn(serve_admin(Arc::clone(&mirror), operator, admin_closed));
+    let administering = tokio::spawn(serve_admin(parts.operated(), operator, admin_closed));
     let mut serving: Vec<JoinHandle<()>> = Vec::new();
     if let Some(clients) = clients {
         let clients = serve(
-            Arc::clone(&mirror),
+            Arc::clone(mirror),
             clients,
             config.serving()?,
             closed.clone(),

@@ -328,3 +328,50 @@ pub(crate) fn ended(mirror: &mut Mirror) -> Option<i32> {
     });
     code.and_then(|status| status.code())
 }
+
+/// A running `nicfetch serve` that has no registries, and serves blocks to everybody; killed when it
+/// is dropped.
+pub(crate) struct BlockServer {
+    pub(crate) child: Child,
+    pub(crate) admin: SocketAddr,
+    /// Where it serves blocks.
+    pub(crate) address: String,
+}
+
+impl BlockServer {
+    pub(crate) fn start(store: &Path, socket: &Path) -> Self {
+        let address = format!("unix:{}", socket.display());
+        let mut child = Command::new(env!("CARGO_BIN_EXE_nicfetch"))
+            .args(["serve", "--admin", "127.0.0.1:0", "--size", "4G", "--store"])
+            .arg(store)
+            .args(["--blocks", &address, "--blocks-open"])
+            .env_remove("YOLOFS_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines: Vec<_> = lines.take(2).map(Result::unwrap).collect();
+        let admin = lines[0].strip_prefix("admin ").unwrap().parse().unwrap();
+        assert_eq!(lines[1], format!("blocks {address}"));
+        Self {
+            child,
+            admin,
+            address,
+        }
+    }
+
+    /// Returns a verb of `nicfetch` that asks this one.
+    pub(crate) fn ask(&self, verb: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+        command.args([verb, "--admin", &self.admin.to_string()]);
+        command
+    }
+}
+
+impl Drop for BlockServer {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}

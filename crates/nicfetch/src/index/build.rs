@@ -1,12 +1,34 @@
 //! Making an index: every file is read once, cut into chunks, and its chunks are kept.
 
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use blocks::{BlockSource, FileKey, NodeKind, SourceError, SourceErrorKind, Tree, is_zero};
 
 use super::{CHUNK_BYTES, Index, IndexError, ZEROS};
-use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class, PutError, PutOutcome};
+use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class, PutOutcome};
+
+/// Why a chunk could not be kept.
+pub type KeepError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Who keeps the chunks of what is indexed: a store of this process, or one of another.
+pub trait Keep {
+    /// Keeps the chunk whose bytes are `raw`, unless it is there already.
+    ///
+    /// # Errors
+    /// If there is no room for it, or its keeper does not answer.
+    fn keep(&self, id: &ChunkId, raw: &[u8]) -> Result<PutOutcome, KeepError>;
+}
+
+impl<S: ChunkStore + ?Sized> Keep for S {
+    fn keep(&self, id: &ChunkId, raw: &[u8]) -> Result<PutOutcome, KeepError> {
+        if self.contains(id) {
+            return Ok(PutOutcome::Present);
+        }
+        Ok(self.put(id, raw, Class::Demand)?)
+    }
+}
 
 /// Why a source could not be indexed.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +48,7 @@ pub enum BuildError {
         /// Of which file.
         path: String,
         /// Why not.
-        source: PutError,
+        source: KeepError,
     },
     /// The source is too large for an index.
     #[error("the source cannot be indexed")]
@@ -56,11 +78,11 @@ pub fn build(
     label: &[u8],
     tree: &Arc<Tree>,
     source: &dyn BlockSource,
-    store: &dyn ChunkStore,
+    store: &(impl Keep + ?Sized),
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Built, BuildError> {
     let mut chunks = Vec::new();
-    let (mut bytes, mut new_bytes) = (0, 0);
+    let mut tally = Tally::default();
     let mut buf = vec![0; CHUNK_MAX];
     for (file, inode) in tree.files() {
         if inode.attr.kind != NodeKind::File {
@@ -78,17 +100,13 @@ pub fn build(
                 path: path(),
                 source,
             })?;
-            let (id, outcome) = keep(store, raw).map_err(|source| BuildError::Keep {
+            let id = tally.keep(store, raw).map_err(|source| BuildError::Keep {
                 path: path(),
                 source,
             })?;
             chunks.push(id);
             offset += len as u64;
-            bytes += len as u64;
-            if outcome == PutOutcome::Stored {
-                new_bytes += len as u64;
-            }
-            if watch(bytes).is_break() {
+            if watch(tally.bytes).is_break() {
                 return Err(BuildError::Cancelled);
             }
         }
@@ -96,9 +114,53 @@ pub fn build(
     let index = Index::new(label, Arc::clone(tree), chunks)?;
     Ok(Built {
         index,
-        bytes,
-        new_bytes,
+        bytes: tally.bytes,
+        new_bytes: tally.new_bytes,
     })
+}
+
+/// What was cut so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes of chunks that were not there before.
+    pub new_bytes: u64,
+}
+
+impl Tally {
+    /// Reads the content of a file to its end, and keeps its chunks in `store`.
+    ///
+    /// # Errors
+    /// If it cannot be read, or a chunk cannot be kept.
+    pub fn cut(
+        &mut self,
+        content: &mut dyn Read,
+        store: &(impl Keep + ?Sized),
+    ) -> io::Result<Vec<ChunkId>> {
+        let mut chunks = Vec::new();
+        let mut raw = Vec::with_capacity(CHUNK_MAX);
+        loop {
+            raw.clear();
+            content.take(CHUNK_BYTES).read_to_end(&mut raw)?;
+            if raw.is_empty() {
+                return Ok(chunks);
+            }
+            chunks.push(self.keep(store, &raw).map_err(io::Error::other)?);
+        }
+    }
+
+    fn keep(&mut self, store: &(impl Keep + ?Sized), raw: &[u8]) -> Result<ChunkId, KeepError> {
+        self.bytes += raw.len() as u64;
+        if is_zero(raw) {
+            return Ok(ZEROS);
+        }
+        let id = ChunkId::of(raw);
+        if store.keep(&id, raw)? == PutOutcome::Stored {
+            self.new_bytes += raw.len() as u64;
+        }
+        Ok(id)
+    }
 }
 
 fn read(
@@ -112,15 +174,4 @@ fn read(
     }
     // The version says how long it is.
     Err(SourceError::new(SourceErrorKind::Io, "reading to the end").about(key.file))
-}
-
-fn keep(store: &dyn ChunkStore, raw: &[u8]) -> Result<(ChunkId, PutOutcome), PutError> {
-    if is_zero(raw) {
-        return Ok((ZEROS, PutOutcome::Present));
-    }
-    let id = ChunkId::of(raw);
-    if store.contains(&id) {
-        return Ok((id, PutOutcome::Present));
-    }
-    Ok((id, store.put(&id, raw, Class::Demand)?))
 }

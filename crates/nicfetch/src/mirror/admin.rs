@@ -1,5 +1,7 @@
 //! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
 
+mod sources;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +12,17 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+pub use sources::{ListedSource, TakenChunk};
+
 use super::Mirror;
+use super::images::WholeImage;
 use super::reply::{Refusal, Reply, document};
 use super::route::{Version, parameter};
 use super::serve::{ServeConfig, take_connections};
 use crate::blobs::Evicted;
 use crate::load::LoadReport;
+use crate::{Catalog, DiskStore};
+use sources::on_disk;
 
 /// An operator, Prometheus and a prober or two.
 const CONNECTIONS: ServeConfig = ServeConfig {
@@ -121,17 +128,71 @@ impl From<Evicted> for Removed {
     }
 }
 
+/// What the operator of one nicfetch looks after.
+#[derive(Clone, Debug)]
+pub struct Operated {
+    /// The mirror; one without registries mirrors none.
+    pub mirror: Arc<Mirror>,
+    /// What is served to mounts, if anything is.
+    pub blocks: Option<BlockSide>,
+}
+
+/// What the block service serves.
+#[derive(Clone, Debug)]
+pub struct BlockSide {
+    store: Arc<DiskStore>,
+    catalog: Arc<Catalog>,
+    feed: Arc<dyn Feed>,
+    /// Held while an index is on its way.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl BlockSide {
+    /// Returns the chunks and the sources of a block service, and what makes more of them.
+    #[must_use]
+    pub fn new(store: Arc<DiskStore>, catalog: Arc<Catalog>, feed: Arc<dyn Feed>) -> Self {
+        let turn = Arc::default();
+        Self {
+            store,
+            catalog,
+            feed,
+            turn,
+        }
+    }
+}
+
+/// Makes sources of the block service of images that the mirror has, in the background.
+pub trait Feed: Send + Sync + std::fmt::Debug {
+    /// Notes an image that is to be taken. It is not forgotten when the process ends.
+    ///
+    /// # Errors
+    /// If that cannot be noted.
+    fn want(&self, image: WholeImage) -> std::io::Result<()>;
+
+    /// Returns how far it is.
+    fn fed(&self) -> Fed;
+}
+
+/// How far making sources of images is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fed {
+    /// The image that is being taken.
+    pub at: Option<String>,
+    /// Images that wait.
+    pub waiting: u64,
+    /// Images that were taken since the start.
+    pub done: u64,
+    /// Images that could not be.
+    pub failed: u64,
+}
+
 /// Serves the operator until `closed` becomes true.
-pub async fn serve_admin(
-    mirror: Arc<Mirror>,
-    listener: TcpListener,
-    closed: watch::Receiver<bool>,
-) {
+pub async fn serve_admin(operated: Operated, listener: TcpListener, closed: watch::Receiver<bool>) {
     let answer = move |_peer, request: Request<Incoming>| {
-        let mirror = Arc::clone(&mirror);
+        let operated = operated.clone();
         async move {
-            mirror
-                .operate(&request)
+            operated
+                .operate(request)
                 .await
                 .unwrap_or_else(Refusal::into_reply)
         }
@@ -139,13 +200,67 @@ pub async fn serve_admin(
     take_connections(listener, CONNECTIONS, closed, answer).await;
 }
 
-impl Mirror {
-    async fn operate(self: &Arc<Self>, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+impl Operated {
+    async fn operate(self, request: Request<Incoming>) -> Result<Reply, Refusal> {
         // A page in somebody's browser must not have us remove what is here.
         if request.headers().contains_key(ORIGIN) {
             return Err(Refusal::invalid("not for browsers"));
         }
+        match request.uri().path() {
+            "/v1/chunks" | "/v1/sources" | "/v1/index" => {
+                let blocks = self.blocks.ok_or_else(|| {
+                    Refusal::absent("no blocks are served here: start it with --blocks")
+                })?;
+                blocks.operate(request).await
+            }
+            "/v1/prewarm" if request.method() == Method::POST => self.prewarm(&request).await,
+            _ => self.mirror.operate(&request).await,
+        }
+    }
+
+    /// Brings an image, and has chunks made of it.
+    async fn prewarm(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         let query = request.uri().query();
+        let needed = |name| {
+            let value = parameter(query, name);
+            value.ok_or_else(|| Refusal::invalid(format!("{name}= is missing")))
+        };
+        let (registry, repository) = (needed("registry")?, needed("repository")?);
+        let (reference, architecture) = (needed("reference")?, needed("architecture")?);
+        let version = match reference.parse() {
+            Ok(digest) => Version::Digest(digest),
+            Err(_) if distribution::is_tag(&reference) => Version::Tag(reference),
+            Err(_) => return Err(Refusal::invalid("reference is neither tag nor digest")),
+        };
+        if !distribution::is_repository(&repository) {
+            return Err(Refusal::invalid("repository is not the name of one"));
+        }
+        let mirror = &self.mirror;
+        let done = mirror.prewarm(&registry, &repository, version, &architecture);
+        let (mut done, image) = done.await?;
+        if let Some(blocks) = self.blocks {
+            done.source = Some(image.name.clone());
+            let wanted = on_disk(move || blocks.feed.want(image)).await?;
+            wanted.map_err(|error| Refusal::failed(error.to_string()))?;
+        }
+        json(&done)
+    }
+}
+
+impl BlockSide {
+    async fn operate(self, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        match (request.method(), request.uri().path()) {
+            (&Method::POST, "/v1/chunks") => self.take_chunk(request).await,
+            (&Method::POST, "/v1/sources") => self.take_source(request).await,
+            (&Method::GET, "/v1/sources") => self.sources().await,
+            (&Method::GET, "/v1/index") => self.index(request.uri().query()).await,
+            _ => Err(Refusal::absent("there is nothing at this path")),
+        }
+    }
+}
+
+impl Mirror {
+    async fn operate(self: &Arc<Self>, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "alive\n")),
             (&Method::GET, "/readyz") if self.is_ready() => Ok(text(StatusCode::OK, "ready\n")),
@@ -159,26 +274,7 @@ impl Mirror {
             (&Method::GET, "/v1/blobs") => json(&self.listed()),
             (&Method::POST, "/v1/gc") => {
                 let blobs = Arc::clone(&self.blobs);
-                let removed = tokio::task::spawn_blocking(move || blobs.collect(IDLE)).await;
-                json(&Removed::from(removed.unwrap_or_default()))
-            }
-            (&Method::POST, "/v1/prewarm") => {
-                let needed = |name| {
-                    let value = parameter(query, name);
-                    value.ok_or_else(|| Refusal::invalid(format!("{name}= is missing")))
-                };
-                let (registry, repository) = (needed("registry")?, needed("repository")?);
-                let (reference, architecture) = (needed("reference")?, needed("architecture")?);
-                let version = match reference.parse() {
-                    Ok(digest) => Version::Digest(digest),
-                    Err(_) if distribution::is_tag(&reference) => Version::Tag(reference),
-                    Err(_) => return Err(Refusal::invalid("reference is neither tag nor digest")),
-                };
-                if !distribution::is_repository(&repository) {
-                    return Err(Refusal::invalid("repository is not the name of one"));
-                }
-                let done = self.prewarm(&registry, &repository, version, &architecture);
-                json(&done.await?)
+                json(&Removed::from(on_disk(move || blobs.collect(IDLE)).await?))
             }
             _ => Err(Refusal::absent("there is nothing at this path")),
         }

@@ -201,6 +201,32 @@ impl Catalog {
         });
     }
 
+    /// Returns all tags, as `REGISTRY/REPOSITORY:TAG`, and what they pointed to when they were looked
+    /// at last.
+    pub(super) fn tags(&self) -> Vec<(String, BlobDigest)> {
+        let read = self.read("the tags", |read| {
+            let mut tags = Vec::new();
+            for entry in read.open_table(TAGS)?.iter()? {
+                let (name, value) = entry?;
+                if let Ok(digest) = value.value().0.parse() {
+                    tags.push((name.value().to_owned(), digest));
+                }
+            }
+            Ok(tags)
+        });
+        read.unwrap_or_default()
+    }
+
+    /// Returns a manifest or an index, whoever has it.
+    pub(super) fn document(&self, digest: &BlobDigest) -> Option<Bytes> {
+        let read = self.read("a manifest", |read| {
+            let table = read.open_table(MANIFESTS)?;
+            let entry = table.get(digest.to_string().as_str())?;
+            Ok(entry.map(|entry| Bytes::copy_from_slice(entry.value().1)))
+        });
+        read?
+    }
+
     /// Returns whether it is known that the repository has this.
     pub(super) fn is_linked(&self, scope: &Scope, digest: &BlobDigest) -> bool {
         let linked = self.read("whose a blob is", |read| {

@@ -46,6 +46,12 @@ pub(super) fn children(bytes: &[u8]) -> Vec<BlobDigest> {
     all.filter_map(|child| child.digest.parse().ok()).collect()
 }
 
+/// Returns whether a document lists manifests.
+pub(super) fn is_index(bytes: &[u8]) -> bool {
+    let document = serde_json::from_slice::<Document>(bytes);
+    document.is_ok_and(|document| !document.manifests.is_empty())
+}
+
 /// Returns the manifest of an index that is for this machine's kind, or all if none says so.
 pub(super) fn for_platform(bytes: &[u8], architecture: &str) -> Vec<BlobDigest> {
     #[derive(Deserialize)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::catalog::Scope;
 use super::document::{children, for_platform};
+use super::images::WholeImage;
 use super::layers::Unserved;
 use super::reply::{Refusal, Source};
 use super::route::Version;
@@ -27,18 +28,20 @@ pub struct Prewarmed {
     pub bytes: u64,
     /// Bytes that were not here yet.
     pub fetched_bytes: u64,
+    /// The source of the block service that is made of it in the background, if one is.
+    pub source: Option<String>,
 }
 
 impl Mirror {
     /// Brings an image of a registry, as clients call it, for machines of an architecture in OCI's
-    /// words (`amd64`, `arm64`). Returns when all of it is here.
+    /// words (`amd64`, `arm64`). Returns when all of it is here, with the first image that it is.
     pub(super) async fn prewarm(
         self: &Arc<Self>,
         registry: &str,
         repository: &str,
         version: Version,
         architecture: &str,
-    ) -> Result<Prewarmed, Refusal> {
+    ) -> Result<(Prewarmed, WholeImage), Refusal> {
         if !self.config.load.may_prepare() {
             let message = "its machine has too much to do for what nobody waits for";
             return Err(Refusal::absent(message));
@@ -54,22 +57,24 @@ impl Mirror {
             asker: Asker::Mirror,
         };
         let (digest, bytes) = self.manifest_bytes(&granted, &version).await?;
-        let mut blobs = Vec::new();
-        let images = for_platform(&bytes, architecture);
+        let mut images = Vec::new();
+        for image in for_platform(&bytes, architecture)
+            .into_iter()
+            .take(IMAGES_MAX)
+        {
+            let version = Version::Digest(image);
+            images.push(self.manifest_bytes(&granted, &version).await?);
+        }
         if images.is_empty() {
-            blobs.extend(children(&bytes));
+            images.push((digest.clone(), bytes));
         }
-        for image in images.into_iter().take(IMAGES_MAX) {
-            let image = self
-                .manifest_bytes(&granted, &Version::Digest(image))
-                .await?;
-            blobs.extend(children(&image.1));
-        }
+        let blobs: Vec<_> = images.iter().flat_map(|image| children(&image.1)).collect();
         let mut done = Prewarmed {
             digest: digest.to_string(),
             blobs: blobs.len() as u64,
             bytes: 0,
             fetched_bytes: 0,
+            source: None,
         };
         for blob in blobs {
             let (size, source) = self.bring(&granted, &blob).await?;
@@ -78,7 +83,18 @@ impl Mirror {
                 done.fetched_bytes += size;
             }
         }
-        Ok(done)
+        let (digest, manifest) = images.swap_remove(0);
+        let name = match &version {
+            Version::Tag(tag) => format!("{}:{tag}", granted.scope),
+            Version::Digest(digest) => format!("{}@{digest}", granted.scope),
+        };
+        let digest = digest.to_string();
+        let image = WholeImage {
+            name,
+            digest,
+            manifest,
+        };
+        Ok((done, image))
     }
 
     async fn bring(

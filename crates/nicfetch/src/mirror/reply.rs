@@ -95,6 +95,11 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message)
     }
 
+    /// Something failed here that the operator has to see to.
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "UNKNOWN", message)
+    }
+
     pub(super) fn read_only() -> Self {
         let message = "this is a mirror: push to the registry itself";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message)

@@ -1,0 +1,218 @@
+//! Asking a nicfetch that runs, at the address for its operator.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::HOST;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// The longest answer: the index of a large source.
+const ANSWER_MAX: usize = 257 << 20;
+/// How long connecting may take, on the same machine.
+const CONNECTING: Duration = Duration::from_secs(10);
+
+/// A nicfetch that listens for its operator.
+pub(super) struct Admin {
+    address: SocketAddr,
+    runtime: Runtime,
+    /// Taken while something is asked, and gone if that failed.
+    connection: Mutex<Option<SendRequest<Full<Bytes>>>>,
+}
+
+/// What was answered.
+pub(super) struct Answer {
+    status: StatusCode,
+    body: Bytes,
+}
+
+impl Admin {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If nobody listens there.
+    pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+        Self::find(address)?.with_context(|| {
+            format!("no nicfetch listens on {address} (start one with nicfetch serve, or say where with --admin)")
+        })
+    }
+
+    /// Connects, if somebody listens there.
+    ///
+    /// # Errors
+    /// If connecting fails otherwise.
+    pub(super) fn find(address: SocketAddr) -> anyhow::Result<Option<Self>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("starting the runtime")?;
+        let connection = match runtime.block_on(open(address)) {
+            Ok(connection) => connection,
+            Err(error) if is_refused(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Self {
+            address,
+            runtime,
+            connection: Mutex::new(Some(connection)),
+        }))
+    }
+
+    /// Asks, and returns the answer, whatever it is.
+    ///
+    /// # Errors
+    /// If there is none within `deadline`.
+    pub(super) fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        deadline: Duration,
+    ) -> anyhow::Result<Answer> {
+        let mut place = self.connection.lock();
+        let kept = place.take();
+        let asking = async {
+            let mut connection = match kept.filter(|connection| !connection.is_closed()) {
+                Some(connection) => connection,
+                None => open(self.address).await?,
+            };
+            let answer = ask(&mut connection, self.address, method, path, body).await?;
+            anyhow::Ok((connection, answer))
+        };
+        let asked = self
+            .runtime
+            .block_on(async { timeout(deadline, asking).await });
+        let (connection, answer) = asked.with_context(|| {
+            let seconds = deadline.as_secs();
+            format!(
+                "nicfetch at {} did not answer within {seconds} s",
+                self.address
+            )
+        })??;
+        *place = Some(connection);
+        Ok(answer)
+    }
+
+    /// Asks for what is a document.
+    ///
+    /// # Errors
+    /// If it is refused, or no such document comes within `deadline`.
+    pub(super) fn document<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        deadline: Duration,
+    ) -> anyhow::Result<T> {
+        let answer = self.ask(method, path, body, deadline)?.accepted()?;
+        serde_json::from_slice(&answer)
+            .with_context(|| format!("{} is no nicfetch of this version", self.address))
+    }
+}
+
+impl Answer {
+    /// Returns the answer's body, unless there is no such thing.
+    ///
+    /// # Errors
+    /// If it is refused.
+    pub(super) fn found(self) -> anyhow::Result<Option<Bytes>> {
+        match self.status {
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => self.accepted().map(Some),
+        }
+    }
+
+    /// Returns the answer's body.
+    ///
+    /// # Errors
+    /// If it is refused.
+    pub(super) fn accepted(self) -> anyhow::Result<Bytes> {
+        if !self.status.is_success() {
+            bail!("nicfetch refuses: {}", message(&self.body));
+        }
+        Ok(self.body)
+    }
+}
+
+async fn open(address: SocketAddr) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    let connecting = async {
+        let stream = TcpStream::connect(address).await?;
+        // A chunk is a small request behind a large one.
+        stream.set_nodelay(true)?;
+        io::Result::Ok(stream)
+    };
+    let stream = timeout(CONNECTING, connecting).await;
+    let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = stream.with_context(|| format!("connecting to nicfetch at {address}"))?;
+    let (connection, conversation) = handshake(TokioIo::new(stream)).await?;
+    drop(tokio::spawn(conversation));
+    Ok(connection)
+}
+
+fn is_refused(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+async fn ask(
+    connection: &mut SendRequest<Full<Bytes>>,
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> anyhow::Result<Answer> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, address.to_string())
+        .body(Full::new(body))?;
+    connection.ready().await.context("asking nicfetch")?;
+    let answer = connection.send_request(request).await;
+    let answer = answer.context("asking nicfetch")?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("reading the answer: {error}"))?;
+    let body = body.to_bytes();
+    Ok(Answer { status, body })
+}
+
+fn message(body: &[u8]) -> String {
+    let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = value["errors"][0]["message"].as_str();
+    message.unwrap_or("it does not say why").to_owned()
+}
+
+/// Returns a text as a parameter of a query.
+pub(super) fn escaped(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_letter_is_escaped() {
+        assert_eq!(
+            escaped("a.io/b:1@x&y=z %"),
+            "a.io%2Fb%3A1%40x%26y%3Dz%20%25"
+        );
+        assert_eq!(escaped("ä"), "%C3%A4");
+    }
+}

@@ -1,0 +1,90 @@
+//! Container images as sources of the block service: each layer by its diff ID, and all of them on
+//! each other by the image's name.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use nicfetch::index::{Index, Tally};
+use nicfetch::mirror::ListedSource;
+use oci::LayerBlob;
+use oci::unpack::{Limits, read_layer, stack};
+use serde::Serialize;
+
+use super::shelf::Shelf;
+
+/// A container image that was taken, as `--json` shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct TakenImage {
+    /// All layers on each other.
+    #[serde(flatten)]
+    pub(super) whole: ListedSource,
+    /// Bytes of chunks that were not there before.
+    pub(super) new_bytes: u64,
+    /// The layers, the lowest first.
+    pub(super) layers: Vec<ListedSource>,
+}
+
+/// Makes sources of the layers of an image, the lowest first, and one of all that calls itself
+/// `name`. A layer that is there already is not read again. The watch is told how many bytes of the
+/// layers' blobs are done.
+///
+/// # Errors
+/// If a layer is damaged, there is no room, or the watch stops it.
+pub(super) fn take_image(
+    name: &str,
+    layers: &[LayerBlob],
+    shelf: &dyn Shelf,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> anyhow::Result<TakenImage> {
+    let mut tally = Tally::default();
+    let (mut indexes, mut listed) = (Vec::new(), Vec::new());
+    let mut done = 0;
+    for layer in layers {
+        let mut watch = |bytes: u64| watch(done + bytes);
+        let index = take_layer(layer, shelf, &mut tally, &mut watch)?;
+        // Also one that was there: what it needs may just have gone.
+        listed.push(shelf.add(&layer.diff_id.to_string(), &index)?);
+        indexes.push(index);
+        done += layer.size();
+    }
+    let whole =
+        stacked(name, &indexes).with_context(|| format!("stacking the layers of {name}"))?;
+    Ok(TakenImage {
+        whole: shelf.add(name, &whole)?,
+        new_bytes: tally.new_bytes,
+        layers: listed,
+    })
+}
+
+fn take_layer(
+    layer: &LayerBlob,
+    shelf: &dyn Shelf,
+    tally: &mut Tally,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> anyhow::Result<Arc<Index>> {
+    let name = layer.diff_id.to_string();
+    if let Some(index) = shelf.whole(&name)? {
+        return Ok(index);
+    }
+    let read = read_layer(
+        layer,
+        &Limits::default(),
+        &mut |content| tally.cut(content, shelf.chunks()),
+        watch,
+    )?;
+    let index = Index::new(name.as_bytes(), Arc::new(read.tree), read.contents.concat());
+    let index = index.with_context(|| format!("making an index of the layer {name}"))?;
+    Ok(Arc::new(index))
+}
+
+/// Returns the index of all layers on each other. Their chunks are the layers' own.
+fn stacked(name: &str, layers: &[Arc<Index>]) -> anyhow::Result<Index> {
+    let trees: Vec<_> = layers.iter().map(|layer| &**layer.tree()).collect();
+    let (tree, files) = stack(&trees)?;
+    let chunks = files
+        .iter()
+        .flat_map(|origin| layers[origin.layer].chunks_of(origin.file));
+    let chunks = chunks.copied().collect();
+    Ok(Index::new(name.as_bytes(), Arc::new(tree), chunks)?)
+}

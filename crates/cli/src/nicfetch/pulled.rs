@@ -1,0 +1,104 @@
+//! An image that is pulled from its registry to be taken apart, and is gone afterwards.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use oci::registry::{Access, Repository, Target};
+use oci::{Descriptor, ImageConfig, LayerBlob, Platform, Reference};
+
+use crate::bootimg::registry::{RegistryArgs, transfer};
+use crate::interrupt::Interrupt;
+use crate::output::byte_bar;
+
+/// The layers of an image, in a directory that goes when this is dropped.
+pub(super) struct Pulled {
+    dir: PathBuf,
+    /// The image's whole name.
+    pub(super) name: String,
+    /// The lowest first.
+    pub(super) layers: Vec<LayerBlob>,
+}
+
+impl Drop for Pulled {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.dir) {
+            log::warn!("cannot remove {}: {error}", self.dir.display());
+        }
+    }
+}
+
+impl Pulled {
+    /// Pulls the layers of an image for this platform into a directory below `scratch`.
+    ///
+    /// # Errors
+    /// If the registry does not give them, or the directory cannot be written.
+    pub(super) fn pull(
+        reference: &str,
+        registry: &RegistryArgs,
+        scratch: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let reference: Reference = reference.parse()?;
+        let repository = registry.open(&reference, Access::Pull)?;
+        let bar = byte_bar("pulling", 0);
+        let mut quiet = transfer(&bar, interrupt);
+        let found = repository.image(&Target::of(&reference), &Platform::host(), &mut quiet)?;
+        drop(quiet);
+        let (_, manifest) = found.context("the registry has no such image")?;
+        let dir = scratch.join(format!("nicfetch-import-{}", std::process::id()));
+        // It may be left of a process that had our number and was killed.
+        let _nothing = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let mut pulled = Self {
+            dir,
+            name: reference.to_string(),
+            layers: Vec::new(),
+        };
+        bar.set_length(manifest.layers.iter().map(|layer| layer.size).sum());
+        let config = pulled.blob(&repository, &manifest.config, &mut |_| {
+            interrupted(interrupt)
+        })?;
+        let config = fs::read(&config).context("reading the image's configuration")?;
+        let config = ImageConfig::decode(&config)?;
+        ensure!(
+            config.diff_ids.len() == manifest.layers.len(),
+            "the image has {} layers, and its configuration {}",
+            manifest.layers.len(),
+            config.diff_ids.len()
+        );
+        let mut before = 0;
+        for (layer, diff_id) in manifest.layers.iter().zip(&config.diff_ids) {
+            let path = pulled.blob(&repository, layer, &mut |done| {
+                bar.set_position(before + done);
+                interrupted(interrupt)
+            })?;
+            before += layer.size;
+            let blob = LayerBlob::from_file(&path, *diff_id);
+            pulled.layers.push(blob.context("opening a layer")?);
+        }
+        bar.finish_and_clear();
+        Ok(pulled)
+    }
+
+    fn blob(
+        &self,
+        repository: &Repository,
+        blob: &Descriptor,
+        watch: oci::Watch<'_>,
+    ) -> anyhow::Result<PathBuf> {
+        let path = self.dir.join(blob.digest.hex());
+        // A layer may be there twice.
+        if !path.exists() {
+            repository.pull_blob(blob, &path, watch)?;
+        }
+        Ok(path)
+    }
+}
+
+fn interrupted(interrupt: &Interrupt) -> std::ops::ControlFlow<()> {
+    match interrupt.asked() {
+        true => std::ops::ControlFlow::Break(()),
+        false => std::ops::ControlFlow::Continue(()),
+    }
+}

@@ -1,0 +1,110 @@
+//! Where the sources of a block service are kept: here, or by a nicfetch that runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use hyper::Method;
+use hyper::body::Bytes;
+use nicfetch::index::{Index, Keep, KeepError, ZEROS};
+use nicfetch::mirror::{ListedSource, TakenChunk};
+use nicfetch::{Catalog, ChunkId, ChunkStore as _, DiskStore, PutOutcome};
+
+use super::admin::{Admin, escaped};
+
+/// How long one chunk may take: the disk may be slow.
+const CHUNK: Duration = Duration::from_secs(60);
+/// How long an index may take: all of its chunks are looked for.
+const INDEX: Duration = Duration::from_secs(300);
+
+/// Keeps chunks, and the sources that they make.
+pub(super) trait Shelf {
+    /// Returns what keeps chunks.
+    fn chunks(&self) -> &dyn Keep;
+
+    /// Returns a source all of whose chunks are there, if there is one of this name.
+    ///
+    /// # Errors
+    /// If it cannot be asked for.
+    fn whole(&self, name: &str) -> anyhow::Result<Option<Arc<Index>>>;
+
+    /// Takes a source whose chunks are there, and calls it `name` from now on.
+    ///
+    /// # Errors
+    /// If some are not there, or it cannot be kept.
+    fn add(&self, name: &str, index: &Index) -> anyhow::Result<ListedSource>;
+}
+
+/// What lies in this process's directory.
+#[derive(Clone, Debug)]
+pub(super) struct Here {
+    pub(super) store: Arc<DiskStore>,
+    pub(super) catalog: Arc<Catalog>,
+}
+
+impl Shelf for Here {
+    fn chunks(&self) -> &dyn Keep {
+        &*self.store
+    }
+
+    fn whole(&self, name: &str) -> anyhow::Result<Option<Arc<Index>>> {
+        let index = self.catalog.source(name.as_bytes());
+        let index = index.with_context(|| format!("reading the index of {name}"))?;
+        let has = |id: &ChunkId| *id == ZEROS || self.store.contains(id);
+        Ok(index.filter(|index| index.chunks().iter().all(has)))
+    }
+
+    fn add(&self, name: &str, index: &Index) -> anyhow::Result<ListedSource> {
+        let listed = ListedSource::of(name.as_bytes(), index, &*self.store, &self.catalog);
+        ensure!(
+            listed.absent_chunks == 0,
+            "{} of the {} chunks of {name} had to go already: give the chunks more room with --size",
+            listed.absent_chunks,
+            listed.chunks
+        );
+        let added = self.catalog.add(name.as_bytes(), index);
+        added.with_context(|| format!("keeping the index of {name}"))?;
+        Ok(listed)
+    }
+}
+
+/// What a nicfetch has that runs.
+pub(super) struct There(pub(super) Admin);
+
+impl Keep for There {
+    fn keep(&self, id: &ChunkId, raw: &[u8]) -> Result<PutOutcome, KeepError> {
+        let path = format!("/v1/chunks?id={id}");
+        let raw = Bytes::copy_from_slice(raw);
+        let taken = self.0.document(Method::POST, &path, raw, CHUNK);
+        // All of it in one line: who is told of it shows causes by their kind.
+        let taken: TakenChunk = taken.map_err(|error| format!("{error:#}"))?;
+        Ok(match taken.new {
+            true => PutOutcome::Stored,
+            false => PutOutcome::Present,
+        })
+    }
+}
+
+impl Shelf for There {
+    fn chunks(&self) -> &dyn Keep {
+        self
+    }
+
+    fn whole(&self, name: &str) -> anyhow::Result<Option<Arc<Index>>> {
+        let path = format!("/v1/index?name={}", escaped(name));
+        let answer = self.0.ask(Method::GET, &path, Bytes::new(), INDEX)?;
+        let Some(bytes) = answer.found()? else {
+            return Ok(None);
+        };
+        let index = Index::decode(&bytes);
+        let index = index.with_context(|| format!("reading the index of {name}"))?;
+        Ok(Some(Arc::new(index)))
+    }
+
+    fn add(&self, name: &str, index: &Index) -> anyhow::Result<ListedSource> {
+        let path = format!("/v1/sources?name={}", escaped(name));
+        let bytes = Bytes::copy_from_slice(index.bytes());
+        let added = self.0.document(Method::POST, &path, bytes, INDEX);
+        added.with_context(|| format!("giving nicfetch the index of {name}"))
+    }
+}
