@@ -51,14 +51,20 @@ const SERVING: [Capability; 4] = [
 
 /// Confines a worker, and makes it another user if it is to be one. To be called before it starts a
 /// thread. It makes and writes no file from then on, but those it is handed. It may read whatever
-/// permissions allow, for nobody knows yet of which sources it will be handed descriptors.
+/// permissions allow, for nobody knows yet of which sources it will be handed descriptors. One that
+/// asks somebody on the network, and keeps what comes, is left its files.
 ///
 /// # Errors
 /// If the process has threads, or the kernel refuses: it must not serve then.
-pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
+pub(crate) fn worker(identity: Option<Identity>, network: Network) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
+    if network == Network::Asked {
+        return confine::capabilities::keep_only(&SERVING)
+            .and_then(|()| confine::calls::allow_only(Set::ServeAndConnect, unlisted))
+            .context("confining the worker");
+    }
     let confinement = Confinement {
         identity,
         capabilities: SERVING.to_vec(),

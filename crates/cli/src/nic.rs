@@ -3,124 +3,31 @@
 mod fill;
 mod origin;
 mod share;
+mod spec;
 mod status;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use blocks::{ContentId, SourceId, Tree};
+use anyhow::{Context as _, ensure};
+use blocks::{ContentId, Tree};
 use nicfetch::client::{Client, ClientConfig, NicCache, NicSource, Origin, Patience, Remote};
 use nicfetch::identity::Key;
 use nicfetch::index::Index;
 use nicfetch::transport::{Address, TlsClient, TlsFiles};
 use nicfetch::{Catalog, ChunkStore, DiskStore, StoreConfig};
 
-use crate::size::Size;
 use fill::Filler;
 use origin::OriginDir;
 
+pub(crate) use spec::{NicArgs, NicName, NicSpec};
 pub(crate) use status::NicStatus;
-
-/// What the source of a mount begins with when it is one of the service.
-const PREFIX: &str = "nic:";
 
 /// How long a mount waits for a service that it cannot begin without, and for one that it can.
 const NEEDED: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(2);
-
-/// The block service of a mount.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "SmartNIC")]
-pub(crate) struct NicArgs {
-    /// Ask the block service of nicfetch: HOST:PORT, unix:PATH or vsock:CID:PORT
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) nic: Option<Address>,
-    /// What the service calls this local source; NAME@ID if only the index of this id counts
-    #[arg(long, value_name = "NAME", requires = "nic")]
-    pub(crate) nic_source: Option<NicName>,
-    /// Our name there [default: the host's]
-    #[arg(long, value_name = "NAME", requires = "nic")]
-    nic_name: Option<String>,
-    /// A file with our key: 64 hexadecimal digits
-    #[arg(long, value_name = "FILE", requires = "nic")]
-    nic_key: Option<PathBuf>,
-    /// A directory with cert.pem, key.pem and ca.pem: speak TLS
-    #[arg(long, value_name = "DIR", requires = "nic")]
-    nic_tls: Option<PathBuf>,
-    /// Keep what comes in this directory, and fetch the rest in the background
-    #[arg(long, value_name = "DIR", requires = "nic")]
-    nic_cache: Option<PathBuf>,
-    /// Let that directory take so much
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "8G",
-        requires = "nic_cache"
-    )]
-    nic_cache_size: Size,
-    /// Read what the service has not from this directory, which the source was made of
-    #[arg(long, value_name = "DIR", requires = "nic")]
-    origin: Option<PathBuf>,
-    /// Record what is read until it is unmounted, and give the boot image to the service
-    #[arg(long, requires = "nic", conflicts_with = "record")]
-    pub(crate) nic_share: bool,
-}
-
-/// What the service calls a source, and which index it must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NicName {
-    pub(crate) name: String,
-    pub(crate) id: Option<ContentId>,
-}
-
-impl FromStr for NicName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, id) = match text.rsplit_once('@') {
-            // The digest of an image is a part of its name.
-            Some((_, digest)) if digest.starts_with("sha256:") => (text, None),
-            Some((name, id)) => (name, Some(id.parse().map_err(|_| bad_id(id))?)),
-            None => (text, None),
-        };
-        if name.is_empty() || name.len() > 255 {
-            return Err("a source's name has 1 to 255 bytes".to_owned());
-        }
-        let name = name.to_owned();
-        Ok(Self { name, id })
-    }
-}
-
-fn bad_id(id: &str) -> String {
-    format!("{id:?} is no id of an index: 64 hexadecimal digits are")
-}
-
-impl NicName {
-    /// Returns which source of the service a mount's source is, or `None` for a path.
-    ///
-    /// # Errors
-    /// If it begins like one and is none.
-    pub(crate) fn of_source(source: &Path) -> anyhow::Result<Option<Self>> {
-        let name = source.to_str().and_then(|text| text.strip_prefix(PREFIX));
-        let name = name.map(|name| name.parse().map_err(anyhow::Error::msg));
-        name.transpose()
-            .with_context(|| format!("{} is no source of a block service", source.display()))
-    }
-
-    /// Returns the label that traces and boot images of the source have.
-    pub(crate) fn label(&self) -> String {
-        format!("{PREFIX}{}", self.name)
-    }
-
-    /// Returns the id by which traces and boot images know the source.
-    pub(crate) fn source_id(&self) -> SourceId {
-        SourceId::of_label(self.label().as_bytes())
-    }
-}
 
 /// The service, and the one source of it that a mount reads.
 #[derive(Debug)]
@@ -147,17 +54,10 @@ impl Nic {
     ///
     /// # Errors
     /// If what the command line says cannot be used.
-    pub(crate) fn beside(args: &NicArgs, tree: &Tree) -> anyhow::Result<Option<Self>> {
-        let Some(address) = &args.nic else {
-            return Ok(None);
-        };
-        let name = args.nic_source.clone();
-        let name = name.context("--nic beside a local source needs --nic-source NAME")?;
-        ensure!(
-            args.nic_cache.is_none() && args.origin.is_none(),
-            "--nic-cache and --origin are for sources that are not on the disk (nic:NAME)"
-        );
-        let client = connect(args, address)?;
+    pub(crate) fn beside(spec: &NicSpec, tree: &Tree) -> anyhow::Result<Option<Self>> {
+        let name = spec.beside()?.clone();
+        let client = connect(spec)?;
+        let address = &spec.address;
         let _known = client.wait_until_connected(WELCOME);
         let remote = match client.open(name.name.as_bytes(), name.id, |_| None) {
             Ok(remote) => remote,
@@ -180,36 +80,43 @@ impl Nic {
         }))
     }
 
-    /// Connects for a mount of a source that is not on the disk.
+    /// Connects for a mount of a source that is not on the disk. `served` is the index that it was
+    /// served with before: then it is served with that one, whether the service is there or not.
     ///
     /// # Errors
     /// If the service is not there and the source was never mounted with this cache, or what the
     /// command line says cannot be used.
     pub(crate) fn alone(
-        args: &NicArgs,
+        spec: &NicSpec,
         name: &NicName,
+        served: Option<Arc<Index>>,
         deadline: Duration,
     ) -> anyhow::Result<Self> {
-        let address = args.nic.as_ref();
-        let address = address.with_context(|| format!("{} needs --nic ADDR", name.label()))?;
-        if args.nic_source.is_some() {
-            bail!("--nic-source is for local sources: here the source says it");
-        }
-        let client = connect(args, address)?;
-        let local = args
-            .nic_cache
-            .as_deref()
-            .map(|dir| Local::open(dir, args.nic_cache_size));
-        let local = local.transpose()?;
-        let remote = open(&client, name, local.as_ref())?;
-        let origin = args.origin.as_deref().map(OriginDir::open).transpose()?;
+        spec.check_alone()?;
+        let address = &spec.address;
+        let client = connect(spec)?;
+        let (remote, local, later) = match served {
+            // Its users wait: whatever takes time is done beside serving them.
+            Some(index) => {
+                let cache = spec.cache.clone().map(|dir| (dir, spec.cache_bytes));
+                let open = cache.map(|(dir, bytes)| move || Ok(Local::open(&dir, bytes)?.store));
+                (client.remote(name.name.as_bytes(), index), None, open)
+            }
+            None => {
+                let local = spec.cache.as_deref();
+                let local = local.map(|dir| Local::open(dir, spec.cache_bytes));
+                let local = local.transpose()?;
+                (open(&client, name, local.as_ref())?, local, None)
+            }
+        };
+        let origin = spec.origin.as_deref().map(OriginDir::open).transpose()?;
         let origin = origin.map(|origin| Box::new(origin) as Box<dyn Origin>);
         let store = local.map(|local| local.store);
-        let source = NicSource::new(remote, store.clone(), origin, deadline);
+        let source = NicSource::new(remote, store, origin, deadline);
         let source = Arc::new(source);
-        let filler = store
-            .map(|_| Filler::start(Arc::clone(&source)))
-            .transpose()?;
+        let filler = spec.cache.as_ref();
+        let filler = filler.map(|_| Filler::start(Arc::clone(&source), later));
+        let filler = filler.transpose()?;
         Ok(Self {
             address: address.clone(),
             name: name.clone(),
@@ -254,9 +161,9 @@ struct Local {
 }
 
 impl Local {
-    fn open(dir: &Path, size: Size) -> anyhow::Result<Self> {
+    fn open(dir: &Path, budget_bytes: u64) -> anyhow::Result<Self> {
         let config = StoreConfig {
-            budget_bytes: size.0,
+            budget_bytes,
             segment_bytes: 8 << 20, // a small cache is no small number of segments
             ..StoreConfig::default()
         };
@@ -307,8 +214,8 @@ fn open(client: &Client, name: &NicName, local: Option<&Local>) -> anyhow::Resul
     }
 }
 
-fn connect(args: &NicArgs, address: &Address) -> anyhow::Result<Client> {
-    let name = match &args.nic_name {
+fn connect(spec: &NicSpec) -> anyhow::Result<Client> {
+    let name = match &spec.name {
         Some(name) => name.clone().into_bytes(),
         None => {
             let name = nix::unistd::gethostname().context("asking for the host's name")?;
@@ -316,15 +223,15 @@ fn connect(args: &NicArgs, address: &Address) -> anyhow::Result<Client> {
         }
     };
     ensure!(name.len() <= 255, "--nic-name is longer than 255 bytes");
-    let key = args.nic_key.as_deref().map(read_key).transpose()?;
-    let tls = args.nic_tls.as_deref().map(tls_files);
+    let key = spec.key.as_deref().map(read_key).transpose()?;
+    let tls = spec.tls.as_deref().map(tls_files);
     let tls = tls.map(|files| TlsClient::open(&files)).transpose()?;
     ensure!(
-        tls.is_none() || matches!(address, Address::Tcp(_)),
+        tls.is_none() || matches!(spec.address, Address::Tcp(_)),
         "--nic-tls is for HOST:PORT"
     );
     let config = ClientConfig {
-        address: address.clone(),
+        address: spec.address.clone(),
         name,
         key,
         tls,

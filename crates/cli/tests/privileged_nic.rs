@@ -5,80 +5,22 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod block_line;
+mod block_service;
 mod lab;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use block_line::{Chunks, Line};
+use block_service::{Nic, import, socket};
 use blocks::{BlockSource, ContentId, FileKey, SourceError};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
 use lab::stopped::Stopped;
-use lab::{Lab, busybox_root, fails, json, noise, ok, until};
+use lab::{Lab, busybox_root, fails, noise, ok, until};
 use serde_json::Value;
-
-/// A `nicfetch serve` of its own, without a mirror; killed when it is dropped.
-struct Nic {
-    process: Child,
-    address: String,
-}
-
-impl Nic {
-    /// Serves the lab's store on a unix socket, to everybody.
-    fn start(lab: &Lab) -> Self {
-        Self::at(
-            lab,
-            &format!("unix:{}", socket(lab).display()),
-            &["--blocks-open"],
-        )
-    }
-
-    fn at(lab: &Lab, address: &str, flags: &[&str]) -> Self {
-        let mut process = nicfetch(lab, "serve")
-            .args(["--admin", "127.0.0.1:0", "--blocks", address])
-            .args(flags)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(process.stdout.take().unwrap());
-        let lines = out.lines().map(Result::unwrap);
-        let address = lines
-            .filter_map(|line| Some(line.strip_prefix("blocks ")?.to_owned()))
-            .next();
-        Self {
-            process,
-            address: address.expect("it ended, or serves no blocks"),
-        }
-    }
-
-    fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Nic {
-    fn drop(&mut self) {
-        // It may be stopped, or gone.
-        let _gone = self.process.kill();
-        let _reaped = self.process.wait();
-    }
-}
-
-fn socket(lab: &Lab) -> PathBuf {
-    lab.path("nic.sock")
-}
-
-fn nicfetch(lab: &Lab, verb: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
-    command.arg(verb).arg("--store").arg(lab.path("nic"));
-    command.args(["--size", "1G"]);
-    command
-}
 
 /// Makes a root with small files and one of several chunks, and imports it as `root`.
 fn imported(lab: &Lab) -> PathBuf {
@@ -87,11 +29,7 @@ fn imported(lab: &Lab) -> PathBuf {
     fs::write(root.join("large"), noise(99, 700_001)).unwrap();
     let sparse = fs::File::create(root.join("sparse")).unwrap();
     sparse.write_all_at(b"end", 1_000_000).unwrap();
-    let import = json(
-        nicfetch(lab, "import")
-            .args(["--json", "--name", "root"])
-            .arg(&root),
-    );
+    let import = import(lab, "root", &root);
     assert!(import["chunks"].as_u64().unwrap() > 30, "{import}");
     root
 }

@@ -1,12 +1,19 @@
-//! The thread that fetches what nobody has read yet.
+//! The thread that fetches what nobody has read yet into the cache of a mount.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use nicfetch::ChunkStore;
 use nicfetch::client::{Filled, NicSource};
 use parking_lot::Mutex;
+
+/// Between two attempts to open a cache that another process has not let go of.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long that is tried: one that was killed is gone in the end, whatever it waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Fills the cache of a mount, until all is there or it is dropped.
 #[derive(Debug)]
@@ -17,11 +24,22 @@ pub(super) struct Filler {
 }
 
 impl Filler {
-    pub(super) fn start(source: Arc<NicSource>) -> anyhow::Result<Self> {
+    /// Starts to fill the cache that `source` has, or that `open` opens: a mount that was served
+    /// before is served on at once, and from its cache as soon as that can be had.
+    pub(super) fn start(
+        source: Arc<NicSource>,
+        open: Option<impl Fn() -> anyhow::Result<Arc<dyn ChunkStore>> + Send + 'static>,
+    ) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let filled = Arc::new(Mutex::new(None));
         let (stopped, done) = (Arc::clone(&stop), Arc::clone(&filled));
         let fill = move || {
+            if let Some(open) = open {
+                match opened(&open, &stopped) {
+                    Ok(cache) => source.keep_in(cache),
+                    Err(error) => return log::warn!("served without its cache: {error:#}"),
+                }
+            }
             let result = source.fill(&stopped);
             if !stopped.load(SeqCst) {
                 *done.lock() = Some(result);
@@ -41,6 +59,17 @@ impl Filler {
     /// Returns what filling came to, when it is over.
     pub(super) fn filled(&self) -> Option<Filled> {
         *self.filled.lock()
+    }
+}
+
+/// Opens a cache that may still be another's.
+fn opened<T>(open: &impl Fn() -> anyhow::Result<T>, stop: &AtomicBool) -> anyhow::Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(_) if Instant::now() < end && !stop.load(SeqCst) => sleep(AGAIN),
+            done => return done,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use tracer::{MergeOptions, Trace};
 
 use super::Nic;
 use crate::source::timestamp;
+use crate::yolofs::BootChoice;
 
 /// How long a mount waits for a boot image to be compared with the source.
 const COMPARING: Duration = Duration::from_secs(30);
@@ -30,9 +31,31 @@ fn within(time: Duration) -> impl FnMut(Progress) -> ControlFlow<()> {
 }
 
 impl Nic {
+    /// Returns the boot image that is chosen for the source, with what to call it.
+    ///
+    /// # Errors
+    /// If one that was asked for cannot be used.
+    pub(crate) fn choose_boot(
+        &self,
+        choice: &BootChoice,
+    ) -> anyhow::Result<Option<(String, Arc<Image>)>> {
+        match choice {
+            BootChoice::None => Ok(None),
+            BootChoice::Auto => Ok(self.newest_boot()),
+            BootChoice::File(path) => {
+                let image = Image::open(path).context("opening the boot image")?;
+                Ok(Some((path.display().to_string(), Arc::new(image))))
+            }
+            BootChoice::Image(image) => bail!(
+                "the store knows no sources of a service: give boot image {image} as a file, or \
+                 have the service's (--boot auto)"
+            ),
+        }
+    }
+
     /// Returns the newest boot image that the service has of the source, with what to call it.
     /// One that cannot be had costs speed only: it is logged.
-    pub(crate) fn newest_boot(&self) -> Option<(String, Arc<Image>)> {
+    fn newest_boot(&self) -> Option<(String, Arc<Image>)> {
         match self.try_newest_boot() {
             Ok(found) => found,
             Err(error) => {

@@ -18,6 +18,7 @@ use yolofs::MountIds;
 
 use super::spec::MountSpec;
 use super::wire::HelloBytes;
+use super::workers::Company;
 
 /// A mount that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,13 @@ pub(crate) struct Instance {
     pub(crate) restarts: u64,
     /// Milliseconds from the death of the last worker until its successor served.
     pub(crate) last_gap_ms: Option<u64>,
+}
+
+impl Instance {
+    /// Returns what kind of worker it is to have.
+    pub(crate) const fn company(&self) -> Company {
+        Company::of(&self.spec, self.alone)
+    }
 }
 
 /// What tells a mount from all others: [`MountIds`] in a record.

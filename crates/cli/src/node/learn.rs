@@ -154,7 +154,8 @@ fn teach(mount: &Owned, trace: &OwnedFd) -> anyhow::Result<Lesson> {
         "--boot".into(),
         String::from(spec.boot).into(),
     ];
-    let [source, names] = mount.source_and_names();
+    let files = mount.source_and_names();
+    let [source, names] = files.context("its source is on no disk")?;
     let pid = rawio::inherit::start(
         &own_program(),
         &arguments,

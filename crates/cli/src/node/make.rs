@@ -1,5 +1,6 @@
 //! Making mounts and taking them away.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -118,18 +119,10 @@ impl Owner {
     /// Makes a mount that nobody serves yet. Whatever fails leaves nothing behind.
     fn create(&self, id: &str, spec: &MountSpec) -> Result<Arc<Owned>, NodeError> {
         // Opened before the mount covers it: a mount may lie over its own source.
-        let patience = Patience::default().deadline;
-        let source = if spec.plain {
-            SourceRoot::open_plain_within(&spec.source, patience)
-        } else {
-            SourceRoot::open_within(&spec.source, patience)
+        let source = match spec.is_on_disk() {
+            true => Some(open_source(spec)?),
+            false => None,
         };
-        let source = source
-            .map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
-        note_use(&spec.boot, &StoreArgs::to_read(spec.store.clone()), &source);
-        let source = std::os::fd::AsFd::as_fd(&source)
-            .try_clone_to_owned()
-            .context("opening the source")?;
         let label = match &spec.label {
             Some(label) => label.clone(),
             None => spec.source.to_string_lossy().into_owned(),
@@ -160,8 +153,8 @@ impl Owner {
         spec: &MountSpec,
         visible: &Visible,
         connection: Connection,
-        source: std::os::fd::OwnedFd,
-        private: std::os::fd::OwnedFd,
+        source: Option<OwnedFd>,
+        private: OwnedFd,
     ) -> anyhow::Result<Arc<Owned>> {
         let minor = visible.ids().minor;
         // Whoever had this device number before is over, whether that was noticed or not.
@@ -301,6 +294,21 @@ impl Owner {
         self.keep.settle();
         self.records.forget(&mount.key);
     }
+}
+
+/// Opens the source of a mount that is on a disk.
+fn open_source(spec: &MountSpec) -> Result<OwnedFd, NodeError> {
+    let patience = Patience::default().deadline;
+    let source = if spec.plain {
+        SourceRoot::open_plain_within(&spec.source, patience)
+    } else {
+        SourceRoot::open_within(&spec.source, patience)
+    };
+    let source =
+        source.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
+    note_use(&spec.boot, &StoreArgs::to_read(spec.store.clone()), &source);
+    let file = source.as_fd().try_clone_to_owned();
+    Ok(file.context("opening the source")?)
 }
 
 /// Returns whether the session of a mount is over, by the time `patience` has passed.

@@ -13,7 +13,7 @@ use super::instance::{Instance, Records};
 use super::spec::MountSpec;
 use super::view::MountView;
 use super::wire::{Adoption, HelloBytes};
-use super::workers::Worker;
+use super::workers::{Company, Worker};
 use crate::status::MountStatus;
 
 /// What must outlive every worker: while the node holds these, the mount is only slow, not dead.
@@ -21,8 +21,8 @@ use crate::status::MountStatus;
 pub(crate) struct Kept {
     /// The FUSE device.
     pub(crate) device: OwnedFd,
-    /// The source, opened before the mount covered it.
-    pub(crate) source: OwnedFd,
+    /// The source, opened before the mount covered it; none if it is on no disk.
+    pub(crate) source: Option<OwnedFd>,
     /// The names that the kernel knows.
     pub(crate) names: OwnedFd,
     /// The root of the private mount; none when the visible one is gone.
@@ -39,7 +39,7 @@ pub(crate) struct Owned {
     /// Where it is.
     pub(crate) visible: Visible,
     device: OwnedFd,
-    source: OwnedFd,
+    source: Option<OwnedFd>,
     names: OwnedFd,
     state: Mutex<State>,
     changed: Condvar,
@@ -140,9 +140,10 @@ impl Owned {
         self.state.lock().told = true;
     }
 
-    /// Returns whether it is to have a worker of its own.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.state.lock().deaths.alone()
+    /// Returns what kind of worker it is to have.
+    pub(crate) fn company(&self) -> Company {
+        let state = self.state.lock();
+        Company::of(&state.spec, state.deaths.alone())
     }
 
     /// Returns what a worker needs to serve it.
@@ -158,21 +159,23 @@ impl Owned {
 
     /// Returns the descriptors in the order in which they travel.
     pub(crate) fn descriptors<'a>(&'a self, private: Option<&'a OwnedFd>) -> Vec<BorrowedFd<'a>> {
-        let always = [&self.device, &self.source, &self.names];
-        let all = always.into_iter().chain(private);
-        all.map(|fd| fd.as_fd()).collect()
+        let source = self.source.as_ref();
+        let all = [Some(&self.device), source, Some(&self.names), private];
+        all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
     }
 
-    /// Returns what tells of the source: itself, and the names that the kernel knows.
-    pub(crate) fn source_and_names(&self) -> [BorrowedFd<'_>; 2] {
-        [self.source.as_fd(), self.names.as_fd()]
+    /// Returns what tells of the source: itself, and the names that the kernel knows; `None` if the
+    /// source is on no disk.
+    pub(crate) fn source_and_names(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.source.as_ref()?.as_fd(), self.names.as_fd()])
     }
 
     /// Returns what is kept over the node's own death, with what each is.
     pub(crate) fn kept(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
         let shared = |fd: &OwnedFd| fd.try_clone().map(Arc::new);
         let mut kept = Vec::new();
-        for (what, fd) in [("device", &self.device), ("source", &self.source)] {
+        let source = self.source.as_ref().map(|fd| ("source", fd));
+        for (what, fd) in [("device", &self.device)].into_iter().chain(source) {
             match shared(fd) {
                 Ok(fd) => kept.push((what, fd)),
                 Err(error) => log::warn!("{}: its {what} is not kept: {error}", self.id),

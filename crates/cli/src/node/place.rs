@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use nix::sys::statvfs::statvfs;
 
 use super::control::NodeError;
-use super::spec::MountSpec;
+use super::spec::{MountSpec, Place};
 use crate::mount_table::{clear, is_covered, kind_at};
 use crate::run_dir::{MOUNT_KIND, RunDir};
 
@@ -26,11 +26,19 @@ const STACKED: usize = 16;
 /// [`NodeError::Invalid`], with what is wrong.
 pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
     let invalid = |why: String| Err(NodeError::Invalid(why));
-    for (what, path) in [
-        ("source", &spec.source),
-        ("mount point", &spec.mountpoint),
-        ("store", &spec.store),
-    ] {
+    let place = match spec.place() {
+        Ok(place) => place,
+        Err(error) => return invalid(format!("{error:#}")),
+    };
+    let source = match place {
+        Place::Disk(_) => Some(("source", &spec.source)),
+        Place::Nic(..) if spec.auto => {
+            return invalid("--auto is for sources on a disk of this machine".to_owned());
+        }
+        Place::Nic(..) => None,
+    };
+    let places = [("mount point", &spec.mountpoint), ("store", &spec.store)];
+    for (what, path) in source.into_iter().chain(places) {
         if !path.is_absolute() {
             return invalid(format!("the {what} {} is not absolute", path.display()));
         }
@@ -162,6 +170,19 @@ mod tests {
         assert!(said(&spec("/srv", Path::new("/"))).contains("root"));
         let threads = MountSpec { threads: 0, ..good };
         assert!(said(&threads).contains("threads"));
+        let nic = |more: &str| {
+            let spec = format!(
+                r#"{{"source": "nic:web", "mountpoint": {place:?}, "store": "/store"{more}}}"#,
+                place = dir.join("place")
+            );
+            said(&serde_json::from_str(&spec).unwrap())
+        };
+        let address = r#", "nic": {"address": "nic:5052"}"#;
+        assert_eq!(nic(address), RunDir::id_of(&dir.join("place")));
+        assert!(nic("").contains("--nic ADDR"));
+        assert!(nic(&format!(r#"{address}, "auto": true"#)).contains("--auto"));
+        let beside = r#", "nic": {"address": "nic:5052", "source": "web"}"#;
+        assert!(nic(beside).contains("--nic-source"));
     }
 
     #[test]

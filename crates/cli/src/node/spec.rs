@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
+use crate::nic::{NicName, NicSpec};
 use crate::yolofs::{BootChoice, ModeArg};
 
 /// One mount, as asked for. Two requests for the same place are the same mount if their specs are
@@ -11,7 +13,7 @@ use crate::yolofs::{BootChoice, ModeArg};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MountSpec {
-    /// A directory tree or a disk image; absolute.
+    /// A directory tree or a disk image; absolute. Or `nic:NAME`, a source of a block service.
     pub(crate) source: PathBuf,
     /// An existing directory; absolute, without symbolic links. It may be the source itself.
     pub(crate) mountpoint: PathBuf,
@@ -55,6 +57,44 @@ pub(crate) struct MountSpec {
     /// What the mount table shows as its source; the source's path if absent.
     #[serde(default)]
     pub(crate) label: Option<String>,
+    /// Which block service is asked, and how; needed if the source is one of its.
+    #[serde(default)]
+    pub(crate) nic: Option<NicSpec>,
+}
+
+/// Where the bytes of a mount are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On a disk of this machine, and with a block service beside it, if there is one.
+    Disk(Option<NicSpec>),
+    /// At a block service only, by this name.
+    Nic(NicSpec, NicName),
+}
+
+impl MountSpec {
+    /// Returns where its bytes are.
+    ///
+    /// # Errors
+    /// If it says two things that do not go together.
+    pub(crate) fn place(&self) -> anyhow::Result<Place> {
+        match (NicName::of_source(&self.source)?, &self.nic) {
+            (None, None) => Ok(Place::Disk(None)),
+            (None, Some(spec)) => {
+                spec.beside()?;
+                Ok(Place::Disk(Some(spec.clone())))
+            }
+            (Some(name), Some(spec)) => {
+                spec.check_alone()?;
+                Ok(Place::Nic(spec.clone(), name))
+            }
+            (Some(name), None) => bail!("{} needs --nic ADDR", name.label()),
+        }
+    }
+
+    /// Returns whether its source is on a disk of this machine.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        matches!(self.place(), Ok(Place::Disk(_)))
+    }
 }
 
 const fn yes() -> bool {

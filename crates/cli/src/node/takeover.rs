@@ -85,10 +85,10 @@ impl Owner {
     fn find_workers(&self, instances: &[Instance]) -> BTreeMap<u32, Arc<Worker>> {
         let named = instances
             .iter()
-            .filter_map(|instance| Some((instance.worker?, instance.alone)));
+            .filter_map(|instance| Some((instance.worker?, instance.company())));
         let by_pid: BTreeMap<u32, _> = named.map(|found| (found.0.pid, found)).collect();
-        let found = by_pid.into_iter().filter_map(|(pid, (process, alone))| {
-            Some((pid, self.pool.find(process, alone).ok()?))
+        let found = by_pid.into_iter().filter_map(|(pid, (process, company))| {
+            Some((pid, self.pool.find(process, company).ok()?))
         });
         found.collect()
     }
@@ -104,19 +104,23 @@ impl Owner {
             (
                 Returned {
                     device: Some(device),
-                    source: Some(source),
+                    source,
                     private,
                 },
                 _,
-            ) if private.is_some() || instance.leaving => (
-                Kept {
-                    device,
-                    source,
-                    names: self.records.names(&instance.key)?,
-                    private,
-                },
-                true,
-            ),
+            ) if (private.is_some() || instance.leaving)
+                && source.is_some() == instance.spec.is_on_disk() =>
+            {
+                (
+                    Kept {
+                        device,
+                        source,
+                        names: self.records.names(&instance.key)?,
+                        private,
+                    },
+                    true,
+                )
+            }
             (_, Some(worker)) => (handed_back(instance, worker)?, false),
             (_, None) => bail!("neither the keeper nor a worker has its descriptors"),
         };
@@ -163,7 +167,7 @@ fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<Kept> {
         source,
         names,
         private,
-    } = Handed::try_from(files).context("what its worker handed back")?;
+    } = Handed::of(&instance.spec, files).context("what its worker handed back")?;
     Ok(Kept {
         device,
         source,

@@ -116,11 +116,12 @@ pub(crate) struct HelloBytes {
 pub(crate) struct Handed {
     /// The FUSE device.
     pub(crate) device: OwnedFd,
-    /// The source, as it was opened before the mount covered it.
-    pub(crate) source: OwnedFd,
+    /// The source, as it was opened before the mount covered it; absent if it is on no disk.
+    pub(crate) source: Option<OwnedFd>,
     /// A file, open for reading and writing. The first worker writes down in it the names and
     /// attributes that it serves; later ones read it instead of scanning the source: the kernel
     /// knows inodes by their numbers, and these must not change with the source. Empty until then.
+    /// Of a source of a block service it is the index.
     pub(crate) names: OwnedFd,
     /// The root of the private mount; absent if the visible one is gone, and only those who still
     /// use it are to be served.
@@ -131,35 +132,31 @@ impl Handed {
     /// Returns all of them, in the order in which they travel.
     #[must_use]
     pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
-        let always = [&self.device, &self.source, &self.names];
-        always
-            .into_iter()
-            .chain(&self.private)
-            .map(|fd| fd.as_fd())
-            .collect()
+        let (source, private) = (self.source.as_ref(), self.private.as_ref());
+        let all = [Some(&self.device), source, Some(&self.names), private];
+        all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
     }
-}
 
-impl TryFrom<Vec<OwnedFd>> for Handed {
-    type Error = anyhow::Error;
-
-    fn try_from(descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
+    /// Takes what came for a mount that was asked for like this.
+    ///
+    /// # Errors
+    /// If it is not as many as such a mount has.
+    pub(crate) fn of(spec: &MountSpec, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
         let count = descriptors.len();
         let mut descriptors = descriptors.into_iter();
-        match (
-            descriptors.next(),
-            descriptors.next(),
-            descriptors.next(),
-            descriptors.next(),
-            descriptors.next(),
-        ) {
-            (Some(device), Some(source), Some(names), private, None) => Ok(Self {
+        let device = descriptors.next();
+        let on_disk = spec.is_on_disk();
+        let source = if on_disk { descriptors.next() } else { None };
+        let names = descriptors.next();
+        let private = descriptors.next();
+        match (device, names, descriptors.next()) {
+            (Some(device), Some(names), None) if source.is_some() == on_disk => Ok(Self {
                 device,
                 source,
                 names,
                 private,
             }),
-            _ => bail!("a mount has 3 or 4 descriptors, and {count} came"),
+            _ => bail!("{count} descriptors came, which are not those of such a mount"),
         }
     }
 }
@@ -399,7 +396,7 @@ mod tests {
         let file = || OwnedFd::from(tempfile::tempfile().unwrap());
         let handed = Handed {
             device: file(),
-            source: file(),
+            source: Some(file()),
             names: file(),
             private: Some(file()),
         };
@@ -411,10 +408,17 @@ mod tests {
             panic!("{question:?}")
         };
         assert_eq!(*arrived, adoption());
-        assert!(Handed::try_from(files).unwrap().private.is_some());
-        let three = Handed::try_from(vec![file(), file(), file()]).unwrap();
-        assert!(three.private.is_none());
-        assert!(Handed::try_from(vec![file(), file()]).is_err());
+        let disk = adoption().spec;
+        assert!(Handed::of(&disk, files).unwrap().private.is_some());
+        let files = |count: usize| std::iter::repeat_with(file).take(count).collect::<Vec<_>>();
+        assert!(Handed::of(&disk, files(3)).unwrap().private.is_none());
+        let nic = r#"{"source": "nic:web", "mountpoint": "/mnt", "store": "/store",
+            "nic": {"address": "nic:5052"}}"#;
+        let nic: MountSpec = serde_json::from_str(nic).unwrap();
+        assert!(Handed::of(&nic, files(3)).unwrap().private.is_some());
+        for (spec, count) in [(&disk, 2), (&disk, 5), (&nic, 1), (&nic, 4)] {
+            assert!(Handed::of(spec, files(count)).is_err(), "{count}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use yolofs::End;
 
 use super::wire;
 use crate::admission::Admission;
+use crate::confinement::Network;
 use crate::exit::Outcome;
 use crate::run_dir::{RunDir, RunDirArg};
 use service::Desk;
@@ -51,6 +52,9 @@ pub(crate) struct WorkerArgs {
     /// Become this user, with this group, before anything is served
     #[arg(long, value_name = "UID:GID", value_parser = identity)]
     user: Option<Identity>,
+    /// Serve one mount that asks a block service
+    #[arg(long, conflicts_with = "user")]
+    network: bool,
 }
 
 /// Reads `UID:GID`.
@@ -82,7 +86,12 @@ pub(crate) fn run(args: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outco
     let closing = listener.try_clone().context("sharing the socket")?;
     // The node, which started it.
     let admission = Admission::own();
-    crate::confinement::worker(args.user)?;
+    let network = if args.network {
+        Network::Asked
+    } else {
+        Network::None
+    };
+    crate::confinement::worker(args.user, network)?;
     let (over, ends) = channel();
     let shelf = Arc::new(Shelf::start(over)?);
     let desk = Arc::new(Desk::new(Arc::clone(&shelf), admission));

@@ -22,6 +22,7 @@ use rawio::pidfd::PidFd;
 use super::deaths::Cause;
 use super::instance::{ProcessRef, private_dir};
 use super::owned::Owned;
+use super::spec::MountSpec;
 use super::wire::{self, Answer, Question};
 use crate::run_dir::process_start;
 
@@ -38,13 +39,39 @@ const LOOK: Duration = Duration::from_millis(500);
 /// it ended is known only when all have.
 const ENDING: Duration = Duration::from_secs(1);
 
+/// What kind of worker a mount has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// One that serves others, too.
+    Shared,
+    /// One of its own, because it crashed others.
+    Alone,
+    /// One of its own, which may ask a block service: more than others may.
+    OnNetwork,
+}
+
+impl Company {
+    /// Returns what kind of worker a mount is to have, which crashed others or did not.
+    pub(crate) const fn of(spec: &MountSpec, crashed_others: bool) -> Self {
+        match (&spec.nic, crashed_others) {
+            (Some(_), _) => Self::OnNetwork,
+            (None, true) => Self::Alone,
+            (None, false) => Self::Shared,
+        }
+    }
+
+    const fn is_shared(self) -> bool {
+        matches!(self, Self::Shared)
+    }
+}
+
 /// One worker.
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// The process.
     pub(crate) process: ProcessRef,
     /// Whether it serves one mount, and will serve no other.
-    alone: bool,
+    company: Company,
     socket: PathBuf,
     handle: PidFd,
     /// Only of those that this process has started.
@@ -63,7 +90,7 @@ impl Worker {
     fn new(
         process: ProcessRef,
         run_dir: &Path,
-        alone: bool,
+        company: Company,
         child: Option<Child>,
     ) -> anyhow::Result<Self> {
         let opening = || format!("opening process {}", process.pid);
@@ -74,7 +101,7 @@ impl Worker {
         }
         Ok(Self {
             process,
-            alone,
+            company,
             socket: wire::socket(run_dir, process.pid),
             handle,
             child: Mutex::new(child),
@@ -193,7 +220,11 @@ impl Worker {
         let Some(mounts) = mounts.as_mut() else {
             return false;
         };
-        let room = if self.alone { 1 } else { SHARED_BY };
+        let room = if self.company.is_shared() {
+            SHARED_BY
+        } else {
+            1
+        };
         if mounts.len() >= room {
             return false;
         }
@@ -293,17 +324,21 @@ impl Pool {
         mount: &Arc<Owned>,
         started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Arc<Worker>> {
-        let alone = mount.is_alone();
+        let company = mount.company();
         loop {
-            if !alone && let Some(worker) = self.with_room(mount) {
+            if company.is_shared()
+                && let Some(worker) = self.with_room(mount)
+            {
                 return Ok(worker);
             }
             let _one_at_a_time = self.starting.lock();
-            if !alone && let Some(worker) = self.with_room(mount) {
+            if company.is_shared()
+                && let Some(worker) = self.with_room(mount)
+            {
                 return Ok(worker);
             }
             let program = self.program.lock().clone();
-            let worker = Arc::new(self.start(&program, alone)?);
+            let worker = Arc::new(self.start(&program, company)?);
             let taken = worker.reserve(mount);
             self.workers.lock().push(Arc::clone(&worker));
             if let Err(error) = started(&worker) {
@@ -319,7 +354,10 @@ impl Pool {
 
     fn with_room(&self, mount: &Arc<Owned>) -> Option<Arc<Worker>> {
         let fits = |worker: &&Arc<Worker>| {
-            !worker.alone && worker.is_current() && worker.answers() && worker.reserve(mount)
+            worker.company.is_shared()
+                && worker.is_current()
+                && worker.answers()
+                && worker.reserve(mount)
         };
         self.workers.lock().iter().find(fits).cloned()
     }
@@ -329,7 +367,7 @@ impl Pool {
     /// # Errors
     /// If it cannot.
     pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
-        let worker = self.start(program, true)?;
+        let worker = self.start(program, Company::Alone)?;
         let answer = worker.ask(&Question::Status { id: None }, START);
         worker.kill();
         let _cause = worker.wait();
@@ -340,16 +378,20 @@ impl Pool {
         }
     }
 
-    fn start(&self, program: &Path, alone: bool) -> anyhow::Result<Worker> {
+    fn start(&self, program: &Path, company: Company) -> anyhow::Result<Worker> {
+        let user = self.user;
+        let user = user.map(|Identity { uid, gid }| format!("--user={uid}:{gid}"));
+        let more = match company {
+            Company::Shared | Company::Alone => user,
+            // It keeps what comes in files of whoever started the node, and reads his keys.
+            Company::OnNetwork => Some("--network".to_owned()),
+        };
         let mut command = Command::new(program);
         command
             .arg("--run-dir")
             .arg(&self.run_dir)
             .arg("worker")
-            .args(
-                self.user
-                    .map(|Identity { uid, gid }| format!("--user={uid}:{gid}")),
-            )
+            .args(more)
             // What was meant for the node alone.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")
@@ -373,7 +415,7 @@ impl Pool {
             Ok(started) => {
                 let pid = child.id();
                 let process = ProcessRef { pid, started };
-                Worker::new(process, &self.run_dir, alone, Some(child))
+                Worker::new(process, &self.run_dir, company, Some(child))
             }
             Err(error) => {
                 let _killed = child.kill();
@@ -383,16 +425,20 @@ impl Pool {
         }
     }
 
-    /// Takes in a worker that an earlier node has started, `alone` for one mount.
+    /// Takes in a worker that an earlier node has started, for mounts of this kind.
     ///
     /// # Errors
     /// If it is not there any more.
-    pub(crate) fn find(&self, process: ProcessRef, alone: bool) -> anyhow::Result<Arc<Worker>> {
+    pub(crate) fn find(
+        &self,
+        process: ProcessRef,
+        company: Company,
+    ) -> anyhow::Result<Arc<Worker>> {
         let mut workers = self.workers.lock();
         if let Some(known) = workers.iter().find(|worker| worker.process == process) {
             return Ok(Arc::clone(known));
         }
-        let worker = Arc::new(Worker::new(process, &self.run_dir, alone, None)?);
+        let worker = Arc::new(Worker::new(process, &self.run_dir, company, None)?);
         worker.current.store(runs_our_program(process.pid), SeqCst);
         workers.push(Arc::clone(&worker));
         Ok(worker)

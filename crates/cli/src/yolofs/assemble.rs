@@ -88,7 +88,10 @@ fn assemble_disk(
         }
     };
     let timed = Arc::new(timed);
-    let nic = Nic::beside(&args.nic, &tree)?.map(Arc::new);
+    let nic = match args.nic.spec()? {
+        Some(spec) => Nic::beside(&spec, &tree)?.map(Arc::new),
+        None => None,
+    };
     let below: Arc<dyn BlockSource> = match nic.as_ref().and_then(|nic| nic.cache()) {
         Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&timed))),
         None => Arc::clone(&timed) as _,
@@ -124,22 +127,13 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
     if args.trust || args.revalidate.is_some() {
         bail!("--trust and --revalidate are for local sources: an index does not change");
     }
-    let nic = Arc::new(Nic::alone(&args.nic, name, args.source_deadline)?);
+    let spec = args.nic.spec()?;
+    let spec = spec.with_context(|| format!("{} needs --nic ADDR", name.label()))?;
+    let nic = Arc::new(Nic::alone(&spec, name, None, args.source_deadline)?);
     let source = nic.source().context("the service has no source")?;
     let below = Arc::clone(source) as Arc<dyn BlockSource>;
     let tree = Arc::clone(nic.index().tree());
-    let image = match &args.boot {
-        BootChoice::None => None,
-        BootChoice::Auto => nic.newest_boot(),
-        BootChoice::File(path) => {
-            let image = Image::open(path).context("opening the boot image")?;
-            Some((path.display().to_string(), Arc::new(image)))
-        }
-        BootChoice::Image(image) => bail!(
-            "the store knows no sources of a service: give boot image {image} as a file, or have \
-             the service's (--boot auto)"
-        ),
-    };
+    let image = nic.choose_boot(&args.boot)?;
     let boot = image.map(|image| attach(image, &tree, &below));
     let mode = match args.mode {
         Some(ModeArg::Disk) => Mode::Disk,

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use localfs::canonical_within;
 
 use super::mount::{BootChoice, MountArgs};
+use crate::nic::NicName;
 use crate::node::client::{CallError, NodeClient};
 use crate::node::spec::MountSpec;
 use crate::run_dir::RunDir;
@@ -34,14 +35,20 @@ pub(super) fn mount(
 }
 
 fn spec(args: &MountArgs, store: &StoreArgs, mountpoint: &Path) -> anyhow::Result<MountSpec> {
-    let source = canonical_within(&args.source, args.source_deadline);
+    let source = match NicName::of_source(&args.source)? {
+        Some(_) => args.source.clone(),
+        None => {
+            let source = canonical_within(&args.source, args.source_deadline);
+            source.with_context(|| format!("opening the source {}", args.source.display()))?
+        }
+    };
     let boot = match &args.boot {
         // The node may run in another directory.
         BootChoice::File(path) => BootChoice::File(absolute(path)?),
         other => other.clone(),
     };
     Ok(MountSpec {
-        source: source.with_context(|| format!("opening the source {}", args.source.display()))?,
+        source,
         mountpoint: mountpoint.to_owned(),
         store: store.absolute(),
         boot,
@@ -60,6 +67,7 @@ fn spec(args: &MountArgs, store: &StoreArgs, mountpoint: &Path) -> anyhow::Resul
         plain: false,
         lasting: true,
         label: None,
+        nic: args.nic.spec()?,
     })
 }
 

@@ -235,8 +235,7 @@ impl MountArgs {
             || self.record.is_some()
             || self.trust
             || self.revalidate.is_some()
-            || self.nic.nic.is_some()
-            || NicName::of_source(&self.source).is_ok_and(|name| name.is_some())
+            || self.nic.nic_share
     }
 }
 

@@ -178,7 +178,7 @@ pub(super) const CONNECT: &[&Group] = &[
     },
     &group! {
         "its runtime":
-        SYS_epoll_ctl; SYS_epoll_pwait;
+        SYS_epoll_create1; SYS_epoll_ctl; SYS_epoll_pwait;
     },
     &group! {
         "its cache, a log of segments":

@@ -2,8 +2,8 @@
 //! can be had. Every chunk is verified by its id, so nobody who has it need be trusted.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ struct Counters {
 /// The source behind a mount that has none on its disk.
 pub struct NicSource {
     remote: Remote,
-    local: Option<Arc<dyn ChunkStore>>,
+    local: OnceLock<Arc<dyn ChunkStore>>,
     origin: Option<Box<dyn Origin>>,
     deadline: Duration,
     counters: Counters,
@@ -82,11 +82,17 @@ impl NicSource {
     ) -> Self {
         Self {
             remote,
-            local,
+            local: local.map(OnceLock::from).unwrap_or_default(),
             origin,
             deadline,
             counters: Counters::default(),
         }
+    }
+
+    /// Keeps what comes in `local` from now on, and takes from there what it has. Without effect if
+    /// there is a local store already.
+    pub fn keep_in(&self, local: Arc<dyn ChunkStore>) {
+        let _there_is_one = self.local.set(local);
     }
 
     /// Returns what it asks.
@@ -97,7 +103,7 @@ impl NicSource {
 
     /// Returns the store that keeps what came, if there is one.
     pub(super) fn local(&self) -> Option<&dyn ChunkStore> {
-        self.local.as_deref()
+        self.local.get().map(|local| &**local)
     }
 
     /// Returns where chunks came from.
@@ -122,7 +128,7 @@ impl NicSource {
             let len = self.remote.index().place(number)?.len;
             return Some(Arc::new(vec![0; len as usize]));
         }
-        let stored = self.local.as_ref()?.get(id, Class::Demand)?;
+        let stored = self.local.get()?.get(id, Class::Demand)?;
         // What was damaged is fetched anew.
         let chunk = Arc::new(stored.open(id).ok()?);
         self.remote.remember(number, &chunk);
@@ -156,7 +162,7 @@ impl NicSource {
 
     fn keep(&self, number: u32, id: &ChunkId, chunk: &Chunk) {
         self.remote.remember(number, chunk);
-        if let Some(local) = &self.local
+        if let Some(local) = self.local.get()
             && let Err(error) = local.put(id, chunk, Class::Demand)
         {
             log::debug!("a chunk was not kept: {error}");

@@ -1,4 +1,5 @@
-//! The names that a mount is served with: written down by its first worker, read by all others.
+//! The names that a mount is served with: written down by its first worker, read by all others. Of a
+//! source of a block service, they are in its index.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -7,6 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, bail};
 use blocks::Tree;
 use bootimg::{decode_names, encode_names};
+use nicfetch::index::Index;
 
 /// More than any names that [`encode_names`] gives.
 const LONGEST: u64 = 2 << 30;
@@ -24,14 +26,7 @@ pub(super) struct Names {
 /// If the file cannot be read, or is damaged and the kernel goes by it.
 pub(super) fn read(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Names>> {
     let doing = "reading the names that the mount was served with";
-    let file = File::from(file.try_clone().context(doing)?);
-    let len = file.metadata().context(doing)?.len();
-    if len > LONGEST {
-        bail!("{doing}: {len} bytes are more than there can be");
-    }
-    let mut bytes = vec![0; usize::try_from(len).context(doing)?];
-    file.read_exact_at(&mut bytes, 0).context(doing)?;
-    match decode_names(&bytes) {
+    match decode_names(&contents(file, doing)?) {
         Ok((tree, label)) => Ok(Some(Names { tree, label })),
         Err(_) if !told => Ok(None),
         Err(error) => Err(error).context(doing),
@@ -45,9 +40,48 @@ pub(super) fn read(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Names>> 
 pub(super) fn write(file: &OwnedFd, tree: &Tree, label: &[u8]) -> anyhow::Result<()> {
     let doing = "writing down the names that the mount is served with";
     let bytes = encode_names(tree, label).context(doing)?;
+    replace(file, &bytes, doing)
+}
+
+/// Reads the index that earlier workers served from, or returns `None` if there was none, as
+/// [`read`] does.
+///
+/// # Errors
+/// If the file cannot be read, or is damaged and the kernel goes by it.
+pub(super) fn read_index(file: &OwnedFd, told: bool) -> anyhow::Result<Option<Index>> {
+    let doing = "reading the index that the mount was served from";
+    match Index::decode(&contents(file, doing)?) {
+        Ok(index) => Ok(Some(index)),
+        Err(_) if !told => Ok(None),
+        Err(error) => Err(error).context(doing),
+    }
+}
+
+/// Writes down the index that is served from. All of it is there before the kernel is answered.
+///
+/// # Errors
+/// If there is no room.
+pub(super) fn write_index(file: &OwnedFd, index: &Index) -> anyhow::Result<()> {
+    let doing = "writing down the index that the mount is served from";
+    replace(file, index.bytes(), doing)
+}
+
+/// Returns all of the file.
+fn contents(file: &OwnedFd, doing: &'static str) -> anyhow::Result<Vec<u8>> {
+    let file = File::from(file.try_clone().context(doing)?);
+    let len = file.metadata().context(doing)?.len();
+    if len > LONGEST {
+        bail!("{doing}: {len} bytes are more than there can be");
+    }
+    let mut bytes = vec![0; usize::try_from(len).context(doing)?];
+    file.read_exact_at(&mut bytes, 0).context(doing)?;
+    Ok(bytes)
+}
+
+fn replace(file: &OwnedFd, bytes: &[u8], doing: &'static str) -> anyhow::Result<()> {
     let file = File::from(file.try_clone().context(doing)?);
     file.set_len(0)
-        .and_then(|()| file.write_all_at(&bytes, 0))
+        .and_then(|()| file.write_all_at(bytes, 0))
         .context(doing)
 }
 
@@ -74,6 +108,20 @@ mod tests {
         for told in [false, true] {
             let names = read(&file, told).unwrap().unwrap();
             assert_eq!((&names.tree, &names.label[..]), (&*tree, &b"dir:/srv"[..]));
+        }
+    }
+
+    #[test]
+    fn an_index_is_written_once_and_read_again() {
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let id = nicfetch::ChunkId::of(b"content");
+        let index = Index::new(b"web", scanned(), vec![id]).unwrap();
+        assert!(read_index(&file, false).unwrap().is_none());
+        assert!(read_index(&file, true).is_err());
+        write_index(&file, &index).unwrap();
+        for told in [false, true] {
+            let known = read_index(&file, told).unwrap().unwrap();
+            assert_eq!(known.id(), index.id());
         }
     }
 

@@ -4,20 +4,21 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use blocks::{BlockCache, BlockRange, CachedSource, FileKey, Lookup, SwapCache, Tree};
-use bootimg::Attached;
+use anyhow::{Context as _, anyhow};
+use blocks::{BlockCache, BlockRange, BlockSource, CachedSource, FileKey, Lookup, SwapCache, Tree};
+use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, SourceRoot, TimedSource};
 use yolofs::{Config, FileSystem, Mode};
 
 use super::ears::Ears;
 use super::names;
-use crate::node::spec::MountSpec;
+use crate::nic::{Nic, NicName, NicSpec};
+use crate::node::spec::{MountSpec, Place};
 use crate::node::wire::{Fault, Handed};
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
-use crate::yolofs::BootChoice;
 use crate::yolofs::assemble::{Timed, Unusable, choose_image, mode, warn_stale};
+use crate::yolofs::{BootChoice, ModeArg};
 
 /// Why something was not done, and whose fault it is.
 #[derive(Debug)]
@@ -46,6 +47,14 @@ pub(super) struct Boot {
     pub(super) image: Attached,
 }
 
+impl Boot {
+    fn attach(name: String, image: Arc<Image>, tree: &Tree) -> Self {
+        let image = image.attach(tree);
+        warn_stale(&name, &image);
+        Self { name, image }
+    }
+}
+
 impl BlockCache for Boot {
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
         self.image.get(file, range, out)
@@ -56,32 +65,126 @@ impl BlockCache for Boot {
 pub(super) type BootPlace = SwapCache<Boot>;
 
 /// What is served.
-#[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) fs: Arc<FileSystem>,
     pub(super) mode: Mode,
-    pub(super) root: Arc<SourceRoot>,
     pub(super) tree: Arc<Tree>,
     pub(super) boot: Arc<BootPlace>,
-    pub(super) source: Arc<Timed>,
-    pub(super) cached: Arc<CachedSource<Arc<BootPlace>, Arc<Timed>>>,
+    /// The source, if it is on a disk.
+    pub(super) disk: Option<Disk>,
+    /// The block service, if one is asked.
+    pub(super) nic: Option<Arc<Nic>>,
+    pub(super) cached: Arc<CachedSource<Arc<BootPlace>, Arc<dyn BlockSource>>>,
     /// Hears what is asked for, if that is to be learned from.
     pub(super) ears: Option<Arc<Ears>>,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared")
+            .field("mode", &self.mode)
+            .field("boot", &self.boot)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A source that is on a disk.
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) root: Arc<SourceRoot>,
+    pub(super) source: Arc<Timed>,
 }
 
 /// Prepares a mount. `told` says whether the kernel was answered by an earlier worker: then the
 /// names are those that it knows, and a boot image that is gone costs speed only.
 pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<Prepared, Refusal> {
-    let (root, scanned) = names_of(spec, handed, told)?;
-    let boot = match open_boot(spec, &spec.boot, &root, &scanned) {
-        Ok(boot) => boot,
-        Err(refusal) if told => {
-            let place = spec.mountpoint.display();
-            log::warn!("{place}: served without a boot image: {:#}", refusal.error);
-            None
-        }
-        Err(refusal) => return Err(refusal),
+    let place = spec.place();
+    match place.map_err(|error| Refusal::new(Fault::Invalid, error))? {
+        Place::Disk(nic) => prepare_disk(spec, nic.as_ref(), handed, told),
+        Place::Nic(nic, name) => prepare_nic(spec, &nic, &name, handed, told),
+    }
+}
+
+/// Prepares a mount whose source is at a block service only.
+fn prepare_nic(
+    spec: &MountSpec,
+    asked: &NicSpec,
+    name: &NicName,
+    handed: &Handed,
+    told: bool,
+) -> Result<Prepared, Refusal> {
+    let served = names::read_index(&handed.names, told)?.map(Arc::new);
+    let is_first = served.is_none();
+    let nic = Nic::alone(asked, name, served, Patience::default().deadline)
+        .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+    if is_first {
+        names::write_index(&handed.names, nic.index())?;
+    }
+    let tree = Arc::clone(nic.index().tree());
+    // Who waits for the next worker waits for no boot image: that one is fetched later.
+    let boot = match (is_first, &spec.boot) {
+        (false, BootChoice::Auto) => None,
+        _ => nic_boot(&nic, &spec.boot, &tree).or_else(|refusal| left_out(spec, refusal, told))?,
     };
+    let boot = Arc::new(SwapCache::new(boot.map(Arc::new)));
+    let source = nic.source().context("the service has no source")?;
+    let below = Arc::clone(source) as Arc<dyn BlockSource>;
+    let cached = Arc::new(CachedSource::new(Arc::clone(&boot), below));
+    let mode = match spec.mode {
+        Some(ModeArg::Disk) => Mode::Disk,
+        Some(ModeArg::Lower) | None => Mode::Lower,
+    };
+    let config = Config {
+        mode,
+        ..Config::default()
+    };
+    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config);
+    Ok(Prepared {
+        fs: Arc::new(fs),
+        mode,
+        tree,
+        boot,
+        disk: None,
+        nic: Some(Arc::new(nic)),
+        cached,
+        ears: None,
+    })
+}
+
+/// Opens a boot image for a source of a block service.
+///
+/// # Errors
+/// If it was asked for and cannot be used.
+pub(super) fn nic_boot(
+    nic: &Nic,
+    choice: &BootChoice,
+    tree: &Tree,
+) -> Result<Option<Boot>, Refusal> {
+    let image = nic.choose_boot(choice);
+    let image = image.map_err(|error| Refusal::new(Fault::Invalid, error))?;
+    Ok(image.map(|(name, image)| Boot::attach(name, image, tree)))
+}
+
+/// Does without a boot image, if the kernel goes by what an earlier worker said already.
+fn left_out(spec: &MountSpec, refusal: Refusal, told: bool) -> Result<Option<Boot>, Refusal> {
+    if !told {
+        return Err(refusal);
+    }
+    let place = spec.mountpoint.display();
+    log::warn!("{place}: served without a boot image: {:#}", refusal.error);
+    Ok(None)
+}
+
+/// Prepares a mount whose source is on a disk.
+fn prepare_disk(
+    spec: &MountSpec,
+    asked: Option<&NicSpec>,
+    handed: &Handed,
+    told: bool,
+) -> Result<Prepared, Refusal> {
+    let (root, scanned) = names_of(spec, handed, told)?;
+    let boot = open_boot(spec, &spec.boot, &root, &scanned);
+    let boot = boot.or_else(|refusal| left_out(spec, refusal, told))?;
     // Mostly the two trees are equal. One of them is enough then: the trees are most of what a mount
     // takes of memory.
     let tree = match &boot {
@@ -93,8 +196,15 @@ pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<P
     let boot_place = Arc::new(SwapCache::new(boot.map(Arc::new)));
     let reader = DirSource::new(Arc::clone(&root), Arc::clone(&tree) as _);
     let source = Arc::new(TimedSource::new(Arc::new(reader), Patience::default()));
-    let cached = CachedSource::new(Arc::clone(&boot_place), Arc::clone(&source));
-    let cached = Arc::new(cached);
+    let nic = match asked {
+        Some(asked) => Nic::beside(asked, &tree)?.map(Arc::new),
+        None => None,
+    };
+    let below: Arc<dyn BlockSource> = match nic.as_ref().and_then(|nic| nic.cache()) {
+        Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&source))),
+        None => Arc::clone(&source) as _,
+    };
+    let cached = Arc::new(CachedSource::new(Arc::clone(&boot_place), below));
     let mode = mode(spec.mode, &root);
     let config = Config {
         mode,
@@ -111,10 +221,10 @@ pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<P
     Ok(Prepared {
         fs: Arc::new(fs),
         mode,
-        root,
         tree,
         boot: boot_place,
-        source,
+        disk: Some(Disk { root, source }),
+        nic,
         cached,
         ears,
     })
@@ -127,14 +237,17 @@ fn names_of(
     handed: &Handed,
     told: bool,
 ) -> Result<(Arc<SourceRoot>, Arc<Tree>), Refusal> {
+    let source = handed.source.as_ref();
+    let source = source
+        .ok_or_else(|| Refusal::new(Fault::Invalid, anyhow!("its source did not come with it")))?;
     let known = names::read(&handed.names, told)?;
     let label = match &known {
         Some(names) => names.label.clone(),
-        None => SourceRoot::label_of(handed.source.as_fd(), &spec.source)
+        None => SourceRoot::label_of(source.as_fd(), &spec.source)
             .map_err(|error| Refusal::new(Fault::Invalid, error))?
             .into_vec(),
     };
-    let dir = handed.source.try_clone().context("opening the source")?;
+    let dir = source.try_clone().context("opening the source")?;
     let root = SourceRoot::resume_within(dir, &label, Patience::default().deadline)
         .context("opening the source")?;
     let root = Arc::new(root);
@@ -159,9 +272,5 @@ pub(super) fn open_boot(
     let store = StoreArgs::to_read(spec.store.clone());
     let chosen = choose_image(choice, Unusable::LeftOut, &store, root);
     let chosen = chosen.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-    Ok(chosen.map(|(name, image)| {
-        let image = image.attach(tree);
-        warn_stale(&name, &image);
-        Boot { name, image }
-    }))
+    Ok(chosen.map(|(name, image)| Boot::attach(name, image, tree)))
 }

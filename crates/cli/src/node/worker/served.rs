@@ -11,7 +11,7 @@ use yolofs::{
     Connection, End, Ended, Hello, Lock, PrewarmOptions, Readahead, ServeOptions, Serving,
 };
 
-use super::prepare::{Boot, Prepared, Refusal, open_boot, prepare};
+use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::prewarm::Prewarm;
 use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
@@ -39,7 +39,7 @@ pub(super) struct Served {
     prewarm: Prewarm,
     /// For a node that has lost its own.
     device: OwnedFd,
-    source: OwnedFd,
+    source: Option<OwnedFd>,
     names: OwnedFd,
 }
 
@@ -106,9 +106,16 @@ impl Served {
         self.serving.end() == Some(End::SessionOver)
     }
 
-    /// Returns whether it has a boot image that shall be in the page cache.
+    /// Returns whether it has a boot image that shall be in the page cache, or may have one.
     pub(super) fn wants_prewarm(&self) -> bool {
-        self.spec.inject && self.serving.visible() && self.prepared.boot.current().is_some()
+        let has_one = self.prepared.boot.current().is_some() || self.misses_boot();
+        self.spec.inject && self.serving.visible() && has_one
+    }
+
+    /// Returns whether the service may have a boot image of it that was not waited for.
+    fn misses_boot(&self) -> bool {
+        let is_far = self.prepared.disk.is_none();
+        is_far && self.spec.boot == BootChoice::Auto && self.prepared.boot.current().is_none()
     }
 
     /// Brings the boot image into the page cache, as the mount was asked for.
@@ -116,11 +123,30 @@ impl Served {
     /// # Errors
     /// As [`Served::prewarm`].
     pub(super) fn prewarm_first(&self) -> anyhow::Result<()> {
+        self.fetch_boot();
         match self.prepared.boot.current() {
             Some(boot) if self.wants_prewarm() => {
                 self.run_prewarm(&boot, self.spec.budget_bytes).map(drop)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Serves from the boot image that the service has of the source, if it was not waited for.
+    fn fetch_boot(&self) {
+        let Prepared {
+            nic, tree, boot, ..
+        } = &self.prepared;
+        let Some(nic) = nic.as_ref().filter(|_| self.misses_boot()) else {
+            return;
+        };
+        match nic_boot(nic, &BootChoice::Auto, tree) {
+            // Another may have been put in its place meanwhile.
+            Ok(Some(found)) if self.misses_boot() => {
+                drop(boot.exchange(Some(Arc::new(found))));
+            }
+            Ok(_) => {}
+            Err(refusal) => log::warn!("{}: {:#}", self.id, refusal.error),
         }
     }
 
@@ -154,8 +180,12 @@ impl Served {
     /// # Errors
     /// If it is not there or damaged.
     pub(super) fn swap(&self, choice: &BootChoice) -> Result<(), Refusal> {
-        let Prepared { root, tree, .. } = &self.prepared;
-        let boot = open_boot(&self.spec, choice, root, tree)?;
+        let Prepared { tree, .. } = &self.prepared;
+        let boot = match (&self.prepared.disk, &self.prepared.nic) {
+            (Some(disk), _) => open_boot(&self.spec, choice, &disk.root, tree)?,
+            (None, Some(nic)) => nic_boot(nic, choice, tree)?,
+            (None, None) => None,
+        };
         match &boot {
             Some(boot) => check(boot).map_err(|error| Refusal::new(Fault::Invalid, error))?,
             None if *choice == BootChoice::None => {}
@@ -174,12 +204,12 @@ impl Served {
     /// # Errors
     /// If nobody listened, or it cannot be written.
     pub(super) fn write_heard(&self, to: OwnedFd) -> Result<(), Refusal> {
-        let Prepared { root, tree, .. } = &self.prepared;
-        let ears = self.prepared.ears.as_ref();
-        let ears = ears.ok_or_else(|| {
+        let Prepared { disk, tree, .. } = &self.prepared;
+        let heard = self.prepared.ears.as_ref().zip(disk.as_ref());
+        let (ears, disk) = heard.ok_or_else(|| {
             Refusal::new(Fault::Conflict, anyhow!("this mount is not learned from"))
         })?;
-        let trace = ears.take(root, tree).write();
+        let trace = ears.take(&disk.root, tree).write();
         let trace = trace.context("writing down what the mount was asked for")?;
         std::fs::File::from(to)
             .write_all(&trace)
@@ -203,7 +233,7 @@ impl Served {
         let all = || -> std::io::Result<Handed> {
             Ok(Handed {
                 device: self.device.try_clone()?,
-                source: self.source.try_clone()?,
+                source: self.source.as_ref().map(OwnedFd::try_clone).transpose()?,
                 names: self.names.try_clone()?,
                 private: private?,
             })
@@ -238,12 +268,16 @@ impl Served {
             boot: boot.as_ref().map(|boot| {
                 BootStatus::of(&boot.name, &boot.image, &counters, self.prewarm.state())
             }),
-            nic: None,
+            nic: self.prepared.nic.as_ref().map(|nic| nic.status()),
             served: Some(ServedStatus::of(
                 &counters,
                 Some(cached),
                 boot.map_or(0, |boot| boot.image.plan().block_count()),
-                self.prepared.source.timekeeping(),
+                self.prepared
+                    .disk
+                    .as_ref()
+                    .map(|disk| disk.source.timekeeping())
+                    .unwrap_or_default(),
                 self.first_miss(),
             )),
         }

@@ -74,7 +74,7 @@ impl Desk {
         let answer = || -> Result<(Answer, Option<Handed>), Refusal> {
             let answer = match question {
                 Question::Adopt(adoption) => {
-                    let handed = Handed::try_from(beside)
+                    let handed = Handed::of(&adoption.spec, beside)
                         .map_err(|error| Refusal::new(Fault::Invalid, error))?;
                     let hello = self.shelf.adopt(*adoption, handed)?;
                     Answer::Adopted { hello }

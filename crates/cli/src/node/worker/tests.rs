@@ -130,7 +130,7 @@ impl Node {
         };
         let handed = Handed {
             device: self.connection.device().try_clone_to_owned().unwrap(),
-            source: self.source.try_clone().unwrap(),
+            source: Some(self.source.try_clone().unwrap()),
             names: self.names.try_clone().unwrap(),
             private: self.private.as_ref().map(|fd| fd.try_clone().unwrap()),
         };
@@ -293,14 +293,15 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
     let hand = Question::Hand { id: "m".to_owned() };
     let (answer, handed) = ask(worker.address(), &hand, &[], PATIENCE).unwrap();
     assert!(matches!(answer, Answer::Handed));
-    let handed = Handed::try_from(handed).unwrap();
+    let handed = Handed::of(&node.spec, handed).unwrap();
     let inode = |fd: &OwnedFd| {
         File::from(fd.try_clone().unwrap())
             .metadata()
             .unwrap()
             .ino()
     };
-    assert_eq!(inode(&handed.source), inode(&node.source));
+    let source = handed.source.as_ref().unwrap();
+    assert_eq!(inode(source), inode(&node.source));
     assert_eq!(inode(&handed.names), inode(&node.names));
     assert!(handed.private.is_some());
     drop(handed);
