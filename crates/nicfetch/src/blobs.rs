@@ -15,6 +15,7 @@ mod growing;
 mod lead;
 mod part;
 mod room;
+mod whole;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -25,13 +26,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+use crate::policy::PolicyKind;
+
 pub(crate) use digest::Hasher;
 pub use digest::{Algorithm, BlobDigest, ParseBlobDigestError};
 pub use growing::{End, FillError, Growing, Progress};
 pub use lead::Lead;
 pub(crate) use lead::Verdict;
 pub(crate) use part::Part;
-pub use room::{Tenant, victims};
+use room::{Order, Tenant};
+pub use whole::Whole;
 
 /// How often the time at which a blob was used is noted on disk.
 const TOUCH_EVERY: u64 = 60;
@@ -46,6 +50,8 @@ pub struct BlobConfig {
     pub budget: u64,
     /// Bytes at the end of a blob that nobody gets before all are verified.
     pub hold_back: u64,
+    /// Which of the blobs that images need go first.
+    pub policy: PolicyKind,
 }
 
 /// How much known images value a blob: manifests that need it, and when one was last asked for.
@@ -56,7 +62,7 @@ pub struct BlobCache {
     dir: PathBuf,
     config: BlobConfig,
     _lock: File,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     worth: Box<Worth>,
 }
 
@@ -69,9 +75,11 @@ impl std::fmt::Debug for BlobCache {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     whole: HashMap<BlobDigest, Stored>,
+    /// The same blobs, in the order in which they would go.
+    order: Order,
     /// Beginnings of blobs that nobody fills at the moment, with their lengths.
     parts: HashMap<BlobDigest, u64>,
     growing: HashMap<BlobDigest, Flight>,
@@ -99,15 +107,6 @@ pub struct Evicted {
     pub blobs: u64,
     /// What they took.
     pub bytes: u64,
-}
-
-/// A blob that is whole.
-#[derive(Clone, Debug)]
-pub struct Whole {
-    /// Its bytes. They stay readable if the blob is removed.
-    pub file: Arc<File>,
-    /// How many.
-    pub size: u64,
 }
 
 /// Where a blob is.
@@ -147,7 +146,7 @@ impl BlobCache {
         let lock = File::create(dir.join("lock"))?;
         lock.try_lock()
             .map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error))?;
-        let mut state = State::default();
+        let mut whole = Vec::new();
         for algorithm in Algorithm::ALL {
             let blobs = dir.join("blobs").join(algorithm.word());
             fs::create_dir_all(&blobs)?;
@@ -162,15 +161,26 @@ impl BlobCache {
                 let used = metadata.modified().map_or(0, seconds);
                 let bytes = metadata.len();
                 let noted = used;
-                state.whole.insert(digest, Stored { bytes, used, noted });
+                whole.push((digest, Stored { bytes, used, noted }));
             }
         }
-        state.parts = part::list(&dir.join("parts"))?.into_iter().collect();
+        whole.sort_by_key(|(_, stored)| stored.used);
+        let mut order = Order::new(config.policy, config.budget);
+        for (digest, stored) in &whole {
+            order.insert(digest, stored.bytes, stored.used);
+        }
+        let state = State {
+            whole: whole.into_iter().collect(),
+            order,
+            parts: part::list(&dir.join("parts"))?.into_iter().collect(),
+            growing: HashMap::new(),
+            evicted: Evicted::default(),
+        };
         Ok(Self {
             dir: dir.to_owned(),
             config,
             _lock: lock,
-            state: Mutex::new(state),
+            state: Arc::new(Mutex::new(state)),
             worth,
         })
     }
@@ -236,7 +246,7 @@ impl BlobCache {
         let file = match File::open(self.whole_path(digest)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.state.lock().whole.remove(digest);
+                self.state.lock().forget(digest);
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -251,11 +261,11 @@ impl BlobCache {
             let _noted = file.set_modified(SystemTime::now());
         }
         let file = Arc::new(file);
-        Ok(Some(Whole { file, size }))
+        Ok(Some(Whole::new(file, size, &self.state, digest)))
     }
 
     fn remove_whole(&self, digest: &BlobDigest) {
-        self.state.lock().whole.remove(digest);
+        self.state.lock().forget(digest);
         part::forget(&self.whole_path(digest));
     }
 
@@ -308,7 +318,10 @@ impl BlobCache {
     /// Returns all blobs.
     #[must_use]
     pub fn list(&self) -> Vec<Listed> {
-        let state = self.state.lock();
+        self.list_of(&self.state.lock())
+    }
+
+    fn list_of(&self, state: &State) -> Vec<Listed> {
         let list = |digest: &BlobDigest, bytes, state, used: u64| {
             let (references, wanted) = (self.worth)(digest);
             Listed {
@@ -368,7 +381,11 @@ impl BlobCache {
         if need == 0 {
             return Evicted::default();
         }
-        let victims = victims(self.tenants(), need);
+        let victims = {
+            let mut state = self.state.lock();
+            let tenants = self.tenants(&state);
+            state.order.victims(tenants, need)
+        };
         self.remove(&victims)
     }
 
@@ -376,14 +393,14 @@ impl BlobCache {
     /// asked for within `idle`.
     pub fn collect(&self, idle: Duration) -> Evicted {
         let before = seconds(SystemTime::now()).saturating_sub(idle.as_secs());
-        let mut tenants = self.tenants();
+        let mut tenants = self.tenants(&self.state.lock());
         tenants
             .retain(|tenant| tenant.is_part || (tenant.references == 0 && tenant.used <= before));
         self.remove(&tenants)
     }
 
-    fn tenants(&self) -> Vec<Tenant> {
-        let listed = self.list().into_iter();
+    fn tenants(&self, state: &State) -> Vec<Tenant> {
+        let listed = self.list_of(state).into_iter();
         let idle = listed.filter(|blob| blob.state != "growing");
         let tenants = idle.map(|blob| Tenant {
             digest: blob.digest,
@@ -402,7 +419,7 @@ impl BlobCache {
                 let mut state = self.state.lock();
                 let known = match victim.is_part {
                     true => state.parts.remove(&victim.digest).is_some(),
-                    false => state.whole.remove(&victim.digest).is_some(),
+                    false => state.forget(&victim.digest),
                 };
                 if known {
                     state.evicted.blobs += 1;
@@ -429,6 +446,18 @@ impl BlobCache {
 }
 
 impl State {
+    /// Keeps a blob that became whole.
+    fn keep(&mut self, digest: &BlobDigest, stored: Stored) {
+        self.whole.insert(digest.clone(), stored);
+        self.order.insert(digest, stored.bytes, stored.used);
+    }
+
+    /// Forgets a whole blob, and returns whether it was here.
+    fn forget(&mut self, digest: &BlobDigest) -> bool {
+        self.order.remove(digest);
+        self.whole.remove(digest).is_some()
+    }
+
     fn used_bytes(&self) -> u64 {
         let whole = self.whole.values().map(|stored| stored.bytes);
         let growing = self.growing.values().map(|flight| flight.reserved);

@@ -95,7 +95,7 @@ fn step(residents: &mut Residents<ChunkId, u64>, model: &mut Model, serial: u64,
         }
         // More pins than there may be entries are not kept.
         Op::Pin(key) if model.pins.len() < LIMIT.entries => {
-            residents.pin(id(key));
+            residents.pin(&id(key));
             *model.pins.entry(id(key)).or_default() += 1;
         }
         Op::Pin(_) => {}

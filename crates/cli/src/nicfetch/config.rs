@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use nicfetch::PolicyKind;
 use nicfetch::blobs::BlobConfig;
 use nicfetch::load::Load;
 use nicfetch::mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
@@ -40,6 +41,8 @@ pub(super) struct Config {
     size: FileSize,
     #[serde(default = "hold_back")]
     hold_back: FileSize,
+    #[serde(default)]
+    blob_policy: BlobPolicy,
     #[serde(default = "tag_ttl")]
     tag_ttl_seconds: u64,
     #[serde(default = "absent_ttl")]
@@ -124,6 +127,25 @@ impl<'de> Deserialize<'de> for FileSize {
     }
 }
 
+/// What blobs go by. Images are pulled whole, and few fit: a policy that has an image prove itself
+/// before it stays would have it go again while it is pulled.
+#[derive(Clone, Copy, Debug)]
+struct BlobPolicy(PolicyKind);
+
+impl Default for BlobPolicy {
+    fn default() -> Self {
+        Self(PolicyKind::Lru)
+    }
+}
+
+impl<'de> Deserialize<'de> for BlobPolicy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let kind = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(kind))
+    }
+}
+
 /// Where blocks are served, as people write it.
 #[derive(Clone, Debug)]
 struct FileAddress(Address);
@@ -203,6 +225,7 @@ impl Config {
             store: store(),
             size: size(),
             hold_back: hold_back(),
+            blob_policy: BlobPolicy::default(),
             tag_ttl_seconds: tag_ttl(),
             absent_ttl_seconds: absent_ttl(),
             connections: connections(),
@@ -293,6 +316,7 @@ impl Config {
             blobs: BlobConfig {
                 budget: self.budgets()?.blob_bytes,
                 hold_back: self.hold_back.0,
+                policy: self.blob_policy.0,
             },
             load: Arc::clone(load),
             fetch_rate: self.limits.fetch_rate()?,

@@ -117,7 +117,7 @@ impl Lead {
                     noted: used,
                 };
                 let mut state = self.cache.state.lock();
-                state.whole.insert(self.growing.digest().clone(), stored);
+                state.keep(self.growing.digest(), stored);
                 state.growing.remove(self.growing.digest());
                 drop(state);
                 self.end = Some(End::Whole);

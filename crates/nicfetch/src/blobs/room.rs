@@ -1,47 +1,146 @@
-//! Who has to go when a blob needs room: a pure choice.
+//! Who has to go when a blob needs room.
+//!
+//! Beginnings of blobs go before whole ones, and blobs that no known image needs before those that
+//! one does. Among these a [`Policy`](crate::Policy) chooses, the same code as for chunks. What
+//! somebody reads is pinned: its bytes would not be free before it is read.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use super::digest::BlobDigest;
+use crate::Class;
+use crate::policy::{Fingerprint, Item, Limit, PolicyKind, Residents};
+
+/// What sizes are counted in: a blob may have more bytes than an [`Item`] can.
+const PAGE: u64 = 4096;
 
 /// Something that could go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant {
+pub(super) struct Tenant {
     /// Which blob.
-    pub digest: BlobDigest,
+    pub(super) digest: BlobDigest,
     /// What it takes.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Whether it is the beginning of a blob that nobody fills.
-    pub is_part: bool,
+    pub(super) is_part: bool,
     /// How many of the manifests that are known need it.
-    pub references: usize,
+    pub(super) references: usize,
     /// Seconds since 1970 at which it, or an image that needs it, was last asked for.
-    pub used: u64,
+    pub(super) used: u64,
 }
 
-/// Returns who goes so that `need` bytes become free, the least valuable first. All of them may be
-/// too few.
-///
-/// Beginnings of blobs go before whole ones, and blobs that no known image needs before those that
-/// one does. Among these, whoever belongs to the image that was not asked for longest goes first;
-/// of one image's layers, first the one that fewest others share.
-#[must_use]
-pub fn victims(mut tenants: Vec<Tenant>, need: u64) -> Vec<Tenant> {
-    tenants.sort_by(|a, b| {
-        let key = |tenant: &Tenant| {
-            let is_needed = !tenant.is_part && tenant.references > 0;
-            (is_needed, !tenant.is_part, tenant.used, tenant.references)
+impl Fingerprint for BlobDigest {
+    fn fingerprint(&self) -> u64 {
+        // It is a hash already, of at least 16 digits.
+        u64::from_str_radix(&self.hex()[..16], 16).unwrap_or(0)
+    }
+}
+
+/// The whole blobs, as a policy knows them, each with the last use that it was told of.
+#[derive(Debug)]
+pub(super) struct Order(Residents<BlobDigest, u64>);
+
+impl Order {
+    /// Returns the order of no blobs, for a budget in bytes, which others see to.
+    pub(super) fn new(policy: PolicyKind, budget: u64) -> Self {
+        let policy = policy.build(budget.div_ceil(PAGE));
+        Self(Residents::with(policy, Limit::bytes(u64::MAX)))
+    }
+
+    /// Lets a blob in that somebody asked for just now, or then.
+    pub(super) fn insert(&mut self, digest: &BlobDigest, bytes: u64, used: u64) {
+        let item = Item {
+            fingerprint: digest.fingerprint(),
+            bytes: u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(u32::MAX),
+            class: Class::Demand,
         };
-        let by_value = key(a).cmp(&key(b));
-        by_value.then_with(|| Reverse(a.bytes).cmp(&Reverse(b.bytes)))
+        self.0.admit(digest.clone(), used, item, &mut |_, _| {});
+    }
+
+    /// Forgets a blob.
+    pub(super) fn remove(&mut self, digest: &BlobDigest) {
+        self.0.remove(digest);
+    }
+
+    /// Notes that somebody reads a blob.
+    pub(super) fn pin(&mut self, digest: &BlobDigest) {
+        self.0.pin(digest);
+    }
+
+    /// Notes that somebody does not read it any more.
+    pub(super) fn unpin(&mut self, digest: &BlobDigest) {
+        self.0.unpin(digest);
+    }
+
+    /// Returns who goes so that `need` bytes become free, the least valuable first. All of them may
+    /// be too few. The policy has forgotten those that it chose.
+    pub(super) fn victims(&mut self, mut tenants: Vec<Tenant>, need: u64) -> Vec<Tenant> {
+        sort(&mut tenants);
+        self.learn(&tenants);
+        let (pinned, idle): (Vec<_>, Vec<_>) = tenants
+            .into_iter()
+            .partition(|tenant| !tenant.is_part && self.0.is_pinned(&tenant.digest));
+        let (needed, useless): (Vec<_>, Vec<_>) = idle.into_iter().partition(Tenant::is_needed);
+        let mut needed: HashMap<_, _> = needed
+            .into_iter()
+            .map(|tenant| (tenant.digest.clone(), tenant))
+            .collect();
+        let mut freed = 0;
+        let mut chosen = Vec::new();
+        let mut useless = useless.into_iter();
+        let mut pinned = pinned.into_iter();
+        while freed < need {
+            let next = useless.next();
+            let next = next.or_else(|| self.choose(&mut needed));
+            let Some(tenant) = next.or_else(|| pinned.next()) else {
+                break;
+            };
+            freed += tenant.bytes;
+            chosen.push(tenant);
+        }
+        chosen
+    }
+
+    /// Has the policy choose among those that images need.
+    fn choose(&mut self, needed: &mut HashMap<BlobDigest, Tenant>) -> Option<Tenant> {
+        loop {
+            // What is not among them goes already.
+            let (digest, _) = self.0.evict()?;
+            if let Some(tenant) = needed.remove(&digest) {
+                return Some(tenant);
+            }
+        }
+    }
+
+    /// Tells the policy who was used since it was told last, in the order of the uses. They are not
+    /// told as they happen, because who asks for an image may ask for none of its blobs.
+    fn learn(&mut self, tenants: &[Tenant]) {
+        let mut used: Vec<_> = tenants.iter().filter(|tenant| !tenant.is_part).collect();
+        used.sort_by_key(|tenant| tenant.used);
+        for Tenant { digest, used, .. } in used {
+            if let Some(known) = self.0.get_mut(digest)
+                && *known < *used
+            {
+                *known = *used;
+                self.0.hit(digest, Class::Demand);
+            }
+        }
+    }
+}
+
+impl Tenant {
+    const fn is_needed(&self) -> bool {
+        !self.is_part && self.references > 0
+    }
+}
+
+/// The least valuable first, as far as that does not take a policy: of what was used at the same
+/// time, first what fewest images share, and of that the largest.
+fn sort(tenants: &mut [Tenant]) {
+    tenants.sort_by_key(|tenant| {
+        let value = (tenant.is_needed(), !tenant.is_part, tenant.used);
+        (value, tenant.references, Reverse(tenant.bytes))
     });
-    let mut freed = 0;
-    let chosen = tenants.into_iter().take_while(|tenant| {
-        let wanted = freed < need;
-        freed += tenant.bytes;
-        wanted
-    });
-    chosen.collect()
 }
 
 #[cfg(test)]
@@ -59,6 +158,15 @@ mod tests {
         }
     }
 
+    /// Returns an order that knows these, as they came.
+    fn order(policy: PolicyKind, whole: &[&Tenant]) -> Order {
+        let mut order = Order::new(policy, 1 << 30);
+        for tenant in whole {
+            order.insert(&tenant.digest, tenant.bytes, 0);
+        }
+        order
+    }
+
     #[test]
     fn parts_go_first_then_orphans_then_the_image_of_longest_ago() {
         let part = Tenant {
@@ -69,6 +177,7 @@ mod tests {
         let old = tenant("old", 1, 1, 10);
         let old_base = tenant("base", 1, 3, 10);
         let new = tenant("new", 1, 1, 20);
+        let mut order = order(PolicyKind::Lru, &[&new, &orphan, &old_base, &old]);
         let all = vec![
             new.clone(),
             old_base.clone(),
@@ -76,20 +185,59 @@ mod tests {
             old.clone(),
             orphan.clone(),
         ];
-        let order = victims(all, u64::MAX);
-        assert_eq!(order, [part, orphan, old, old_base, new]);
+        let chosen = order.victims(all, u64::MAX);
+        assert_eq!(chosen, [part, orphan, old, old_base, new]);
     }
 
     #[test]
     fn no_more_go_than_must() {
-        let all = vec![
+        let all = [
             tenant("a", 10, 0, 1),
-            tenant("b", 10, 0, 2),
-            tenant("c", 10, 0, 3),
+            tenant("b", 10, 1, 2),
+            tenant("c", 10, 1, 3),
         ];
-        assert_eq!(victims(all.clone(), 0), []);
-        assert_eq!(victims(all.clone(), 10).len(), 1);
-        assert_eq!(victims(all.clone(), 11).len(), 2);
-        assert_eq!(victims(all, 100).len(), 3);
+        for (need, count) in [(0, 0), (10, 1), (11, 2), (100, 3)] {
+            let mut order = order(PolicyKind::Lru, &all.each_ref());
+            assert_eq!(order.victims(all.to_vec(), need).len(), count, "{need}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_goes_last_and_like_others_when_it_is_read() {
+        let (read, idle) = (tenant("read", 1, 1, 1), tenant("idle", 1, 1, 2));
+        let orphan = tenant("orphan", 1, 0, 0);
+        let all = || vec![read.clone(), idle.clone(), orphan.clone()];
+        let whole = [&read, &idle, &orphan];
+        let mut order = order(PolicyKind::Lru, &whole);
+        order.pin(&read.digest);
+        order.pin(&orphan.digest);
+        let chosen = order.victims(all(), 1);
+        assert_eq!(chosen, std::slice::from_ref(&idle));
+        order.insert(&idle.digest, 1, 0);
+        let chosen = order.victims(all(), 3);
+        assert_eq!(chosen, [idle.clone(), orphan.clone(), read.clone()]);
+        order.insert(&idle.digest, 1, 9);
+        order.unpin(&read.digest);
+        order.unpin(&orphan.digest);
+        let chosen = order.victims(all(), 3);
+        assert_eq!(chosen[0], orphan);
+        assert_eq!(chosen.len(), 3);
+    }
+
+    #[test]
+    fn the_policy_is_the_one_that_was_asked_for() {
+        // Used often, but longest ago.
+        let often = tenant("often", 1, 1, 3);
+        let mut order = order(PolicyKind::Lfu, &[&often]);
+        for used in 1..3 {
+            let seen = Tenant {
+                used,
+                ..often.clone()
+            };
+            assert_eq!(order.victims(vec![seen], 0), []);
+        }
+        let late = tenant("late", 1, 1, 9);
+        order.insert(&late.digest, 1, 9);
+        assert_eq!(order.victims(vec![often, late.clone()], 1), [late]);
     }
 }

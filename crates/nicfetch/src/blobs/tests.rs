@@ -8,8 +8,11 @@ fn digest(bytes: &[u8]) -> BlobDigest {
 }
 
 fn cache(dir: &Path, budget: u64) -> Arc<BlobCache> {
-    let hold_back = 4;
-    let config = BlobConfig { budget, hold_back };
+    let config = BlobConfig {
+        budget,
+        hold_back: 4,
+        policy: PolicyKind::Lru,
+    };
     Arc::new(BlobCache::open(dir, config, Box::new(|_| (0, 0))).unwrap())
 }
 
@@ -127,6 +130,25 @@ async fn the_budget_holds_and_what_is_open_stays_readable() {
         is_whole(&cache, &digest(second)),
         "nobody goes for one that cannot fit"
     );
+}
+
+#[tokio::test]
+async fn what_somebody_reads_outlives_what_nobody_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), 30);
+    let blobs = [b"first blob", b"the second", b"third blob"];
+    for blob in blobs {
+        fill(lead(&cache, &digest(blob)), blob).await.unwrap();
+    }
+    let read = cache.peek(&digest(blobs[0])).unwrap();
+    assert_eq!(cache.evict(20).blobs, 2);
+    assert!(is_whole(&cache, &digest(blobs[0])));
+    drop(read);
+    fill(lead(&cache, &digest(blobs[1])), blobs[1])
+        .await
+        .unwrap();
+    assert_eq!(cache.evict(20).blobs, 2, "nothing stays pinned");
+    assert_eq!(cache.used_bytes(), 0);
 }
 
 #[tokio::test]

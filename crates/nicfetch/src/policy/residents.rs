@@ -63,16 +63,22 @@ pub struct Residents<K, V> {
     pinned: usize,
 }
 
-impl<K: Copy + Eq + Hash + Fingerprint, V> Residents<K, V> {
+impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
     /// Returns an empty cache.
     #[must_use]
     pub fn new(policy: PolicyKind, limit: Limit) -> Self {
+        Self::with(policy.build(limit.bytes), limit)
+    }
+
+    /// Returns an empty cache with a policy that was made for another limit.
+    #[must_use]
+    pub fn with(policy: Box<dyn Policy>, limit: Limit) -> Self {
         Self {
             slots: HashMap::new(),
             entries: Vec::new(),
             free: Vec::new(),
             pins: HashMap::new(),
-            policy: policy.build(limit.bytes),
+            policy,
             limit,
             bytes: 0,
             pinned_bytes: 0,
@@ -164,7 +170,7 @@ impl<K: Copy + Eq + Hash + Fingerprint, V> Residents<K, V> {
         } else {
             self.policy.insert(slot, item);
         }
-        self.slots.insert(key, slot);
+        self.slots.insert(key.clone(), slot);
         self.entries[slot.index()] = Some(Entry { key, value, item });
         true
     }
@@ -190,16 +196,16 @@ impl<K: Copy + Eq + Hash + Fingerprint, V> Residents<K, V> {
 
     /// Keeps one from being evicted, also if it comes later. Does nothing beyond as many pins as
     /// there may be entries.
-    pub fn pin(&mut self, key: K) {
-        if let Some(pins) = self.pins.get_mut(&key) {
+    pub fn pin(&mut self, key: &K) {
+        if let Some(pins) = self.pins.get_mut(key) {
             *pins = pins.saturating_add(1);
             return;
         }
         if self.pins.len() >= self.limit.entries {
             return;
         }
-        self.pins.insert(key, 1);
-        if let Some((slot, item)) = self.find(&key) {
+        self.pins.insert(key.clone(), 1);
+        if let Some((slot, item)) = self.find(key) {
             self.policy.remove(slot);
             self.pinned += 1;
             self.pinned_bytes += u64::from(item.bytes);

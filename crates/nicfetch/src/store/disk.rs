@@ -275,7 +275,7 @@ impl ChunkStore for DiskStore {
 
     fn pin(&self, ids: &[ChunkId]) {
         let mut state = self.state.lock();
-        ids.iter().for_each(|id| state.residents.pin(*id));
+        ids.iter().for_each(|id| state.residents.pin(id));
     }
 
     fn unpin(&self, ids: &[ChunkId]) {
