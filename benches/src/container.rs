@@ -45,6 +45,12 @@ impl Container {
         })
     }
 
+    /// Returns its root.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     /// Runs `workload` in it, and returns the time from spawn to exit.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ pub mod lab_args;
 pub mod machine;
 pub mod micro;
 pub mod namespace;
+pub mod nic;
 pub mod process;
 pub mod programs;
 pub mod report;

@@ -165,6 +165,15 @@ impl Programs {
         }
         Ok(mount)
     }
+
+    /// Takes over what is mounted on the directory `mountpoint`.
+    #[must_use]
+    pub fn adopt(&self, mountpoint: &Path) -> YoloMount<'_> {
+        YoloMount {
+            programs: self,
+            mountpoint: mountpoint.to_owned(),
+        }
+    }
 }
 
 /// Turns readahead off on a mount whose daemon answers each read. Boot images hold what was asked

@@ -64,7 +64,8 @@ const LADDER: &[Rung] = &[
     rung(
         "benches",
         &[
-            "blocks", "rawio", "localfs", "bootimg", "tracer", "oci", "engine", "yolofs", "cli",
+            "blocks", "rawio", "localfs", "bootimg", "tracer", "oci", "nicfetch", "engine",
+            "yolofs", "cli",
         ],
     ),
     rung("e2e", &["blocks", "rawio", "localfs", "yolofs"]),

@@ -40,11 +40,18 @@ impl Docker {
     /// # Errors
     /// If it is not installed, or does not answer; its log is in `home`.
     pub fn start(data_root: &Path, home: &Path) -> anyhow::Result<Self> {
+        Self::start_by(Command::new("dockerd"), data_root, home)
+    }
+
+    /// As [`start`](Self::start), by a command that ends with `dockerd` and flags of it.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_by(mut command: Command, data_root: &Path, home: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(home).with_context(|| format!("making {}", home.display()))?;
         let (socket, exec_root) = (home.join("docker.sock"), home.join("exec"));
         let log = home.join("dockerd.log");
         let output = File::create(&log).with_context(|| format!("making {}", log.display()))?;
-        let mut command = Command::new("dockerd");
         command.arg("--data-root").arg(data_root);
         command.arg("--exec-root").arg(&exec_root);
         command.arg("--pidfile").arg(home.join("dockerd.pid"));

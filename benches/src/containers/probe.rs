@@ -47,8 +47,9 @@ fn ask_inside(program: Program, pid: u32, deadline: Duration) -> anyhow::Result<
     })
 }
 
-/// Asks once. Whatever goes wrong while a program starts means: not yet.
-fn answers(program: Program) -> bool {
+/// Asks once, in the network of this thread. Whatever goes wrong while a program starts means: not
+/// yet.
+pub fn answers(program: Program) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, program.port()));
     let answer = || -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&address, ANSWER_DEADLINE)?;
