@@ -334,3 +334,89 @@ fn privileged_who_has_not_the_key_gets_nothing() {
     ok(&mut mount("vm1", 1, &mountpoint));
     same(&root, &mountpoint);
 }
+
+/// Makes an authority, and below it directories with what `--nic-tls` and `--blocks-tls` want.
+struct Authority {
+    dir: PathBuf,
+}
+
+impl Authority {
+    fn new(dir: PathBuf) -> Self {
+        fs::create_dir_all(&dir).unwrap();
+        let made = Self { dir };
+        made.openssl(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes \
+             -keyout ca.key -out ca.pem -subj /CN=authority -days 2",
+        );
+        made
+    }
+
+    fn openssl(&self, args: &str) {
+        let args = args.split_whitespace();
+        ok(Command::new("openssl").args(args).current_dir(&self.dir));
+    }
+
+    /// Signs a certificate for a name, and returns its directory.
+    fn sign(&self, name: &str, alternatives: &str) -> String {
+        let into = self.dir.join(name);
+        fs::create_dir(&into).unwrap();
+        fs::write(
+            self.dir.join("ext"),
+            format!("subjectAltName={alternatives}\n"),
+        )
+        .unwrap();
+        self.openssl(&format!(
+            "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes \
+             -keyout {name}/key.pem -out csr -subj /CN={name}"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+             -extfile ext -out {name}/cert.pem"
+        ));
+        fs::copy(self.dir.join("ca.pem"), into.join("ca.pem")).unwrap();
+        into.to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn privileged_a_certificate_says_who_it_is() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let list = lab.path("access");
+    fs::write(&list, "vm1 - root\nvm2 - other\n").unwrap();
+    let ours = Authority::new(lab.path("ours"));
+    let theirs = Authority::new(lab.path("theirs"));
+    let service = ours.sign("service", "IP:127.0.0.1,DNS:localhost");
+    let flags = [
+        "--blocks-access",
+        list.to_str().unwrap(),
+        "--blocks-tls",
+        &service,
+    ];
+    let nic = Nic::at(&lab, "127.0.0.1:0", &flags);
+    let mount = |flags: &[&str], name: &str| {
+        let mountpoint = lab.make_dir(name);
+        let mut command = lab.yolofs();
+        command.arg("mount").arg("nic:root").arg(&mountpoint);
+        command.args(["--nic", &nic.address]).args(flags);
+        (command, mountpoint)
+    };
+    let (one, two) = (ours.sign("vm1", "DNS:vm1"), ours.sign("vm2", "DNS:vm2"));
+    let stranger = theirs.sign("vm1", "DNS:vm1");
+    // What it calls itself counts for nothing beside its certificate.
+    let (mut other, _) = mount(&["--nic-tls", &two, "--nic-name", "vm1"], "two");
+    let why = fails(1, &mut other);
+    assert!(why.contains("no such source"), "{why}");
+    for (flags, name) in [
+        (&["--nic-tls", &stranger][..], "stranger"),
+        (&["--nic-name", "vm1"], "plain"),
+    ] {
+        let (mut refused, _) = mount(flags, name);
+        let why = fails(1, &mut refused);
+        assert!(why.contains("cannot be reached"), "{why}");
+    }
+    let (mut right, mountpoint) = mount(&["--nic-tls", &one], "one");
+    ok(&mut right);
+    same(&root, &mountpoint);
+    assert_eq!(count(&lab.status(&mountpoint), "failed_reads"), 0);
+}

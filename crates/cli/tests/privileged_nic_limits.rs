@@ -2,7 +2,6 @@
 //! requests and bytes, as the proxy between mirror and registry has counted them.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 mod nic;
@@ -13,12 +12,11 @@ mod sample;
 mod tight;
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lab::{fails, json, ok, until};
-use nic::{Mirror, Site, blob, connect};
+use nic::{Mirror, Site, blob, connect, connect_from};
 use registries::Kind;
 use serde_json::{Value, json as value};
 use tight::Tight;
@@ -125,22 +123,6 @@ fn privileged_load_is_shed_when_others_wait_for_the_processor() {
 
 /// A rate so low that nothing more comes within the test once something came.
 const CRAWL: &str = "10";
-
-/// Connects from a certain address of this machine.
-fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let connecting = async {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind(SocketAddr::from((from, 0))).unwrap();
-        socket.connect(to).await.unwrap().into_std().unwrap()
-    };
-    let stream = runtime.block_on(connecting);
-    stream.set_nonblocking(false).unwrap();
-    stream
-}
 
 #[test]
 fn privileged_a_budget_of_bandwidth_holds_for_what_is_fetched() {

@@ -297,6 +297,23 @@ pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
+/// Connects from a certain address of this machine.
+pub(crate) fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let connecting = async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((from, 0))).unwrap();
+        socket.connect(to).await.unwrap().into_std().unwrap()
+    };
+    let stream = runtime.block_on(connecting);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(CLIENT_DEADLINE)).unwrap();
+    stream
+}
+
 /// Reads an answer to its end, which may be a cut.
 pub(crate) fn read_reply(mut stream: TcpStream) -> Reply {
     let mut all = Vec::new();
