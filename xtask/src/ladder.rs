@@ -50,6 +50,7 @@ const LADDER: &[Rung] = &[
             "localfs",
             "bootimg",
             "tracer",
+            "tiering",
             "nicfetch",
             "distribution",
             "oci",

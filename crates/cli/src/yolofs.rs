@@ -12,6 +12,7 @@ mod node;
 mod prewarmer;
 mod snapshotter;
 mod status;
+mod tier;
 mod top;
 mod umount;
 mod upgrade;
@@ -52,6 +53,7 @@ enum YolofsCommand {
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
     Top(top::TopArgs),
+    Tier(tier::TierArgs),
     Upgrade(upgrade::UpgradeArgs),
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter::SnapshotterArgs),
@@ -80,6 +82,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
+        YolofsCommand::Tier(command) => tier::run(command),
         YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
         YolofsCommand::Snapshotter(command) => {
             snapshotter::run(command, &args.store, &args.run_dir)

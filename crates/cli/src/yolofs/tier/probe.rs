@@ -1,0 +1,170 @@
+//! `yolofs tier probe`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use tiering::Rate;
+use tiering::pace::{Cancelled, Pace};
+use tiering::tier::{Capability, Kind, Map, MeasureError, Measured, Sync, detect, measure};
+
+use crate::exit::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, print, table};
+use crate::size::Size;
+
+/// Tell what directories are as tiers, and how fast
+///
+/// Each is asked for what lies under it (NVM, memory, a disk), what its mappings reach, and what
+/// makes writes durable; then a file without a name is written, synced and read there. Nothing is
+/// left of it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: yolofs tier probe /mnt/pmem0 /dev/shm /var/lib --bytes 256M")]
+pub(super) struct ProbeArgs {
+    /// Directories that we may write in
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Write and read so much in each; 0 only asks
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    bytes: Size,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// One directory, for programs.
+#[derive(Debug, Serialize)]
+struct Probed {
+    dir: PathBuf,
+    kind: &'static str,
+    map: &'static str,
+    sync: &'static str,
+    capacity_bytes: u64,
+    free_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Speeds>,
+}
+
+/// How fast it was.
+#[derive(Debug, Serialize)]
+struct Speeds {
+    bytes: u64,
+    write_bytes_per_second: Option<u64>,
+    read_bytes_per_second: Option<u64>,
+    sync_microseconds: u64,
+}
+
+/// Goes as fast as it can, shows how far it is, and stops when the user says so.
+struct Shown<'a> {
+    interrupt: &'a Interrupt,
+    bar: ProgressBar,
+}
+
+impl Pace for Shown<'_> {
+    fn turn(&self, bytes: u64) -> Result<(), Cancelled> {
+        self.bar.inc(bytes);
+        match self.interrupt.asked() {
+            true => Err(Cancelled),
+            false => Ok(()),
+        }
+    }
+}
+
+pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install()?;
+    let mut probed = Vec::new();
+    for dir in &args.dirs {
+        let found = detect(dir).context("a tier is a directory that we may write in")?;
+        let measured = match args.bytes.0 {
+            0 => None,
+            bytes => Some(measured(&found, bytes, &interrupt)?),
+        };
+        probed.push(Probed::of(found, measured));
+    }
+    print(args.format.format(), &probed, |probed| text(probed))?;
+    Ok(Outcome::Done)
+}
+
+fn measured(found: &Capability, bytes: u64, interrupt: &Interrupt) -> anyhow::Result<Measured> {
+    ensure!(
+        bytes <= found.free_bytes / 2,
+        "{} has {} free, and half of that is as much as a probe takes: give --bytes less",
+        found.dir.display(),
+        Size(found.free_bytes)
+    );
+    // Written once, read once.
+    let bar = byte_bar("probing", bytes.saturating_mul(2));
+    let pace = Shown { interrupt, bar };
+    let result = measure(&found.dir, bytes, &pace);
+    pace.bar.finish_and_clear();
+    match result {
+        Err(MeasureError::Cancelled(_)) => Err(Failure::Interrupted.into()),
+        other => Ok(other?),
+    }
+}
+
+impl Probed {
+    fn of(found: Capability, measured: Option<Measured>) -> Self {
+        Self {
+            kind: match found.kind {
+                Kind::Nvm => "nvm",
+                Kind::Memory => "memory",
+                Kind::Ssd => "ssd",
+                Kind::Hdd => "hdd",
+                Kind::Other => "other",
+            },
+            map: match found.map {
+                Map::Direct => "direct",
+                Map::PageCache => "page-cache",
+            },
+            sync: match found.sync {
+                Sync::MapSync => "map-sync",
+                Sync::Msync => "msync",
+                Sync::None => "none",
+            },
+            dir: found.dir,
+            capacity_bytes: found.capacity_bytes,
+            free_bytes: found.free_bytes,
+            measured: measured.map(|measured| Speeds {
+                bytes: measured.bytes,
+                write_bytes_per_second: measured.write.map(Rate::bytes_per_second),
+                read_bytes_per_second: measured.read.map(Rate::bytes_per_second),
+                sync_microseconds: u64::try_from(measured.sync.as_micros()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+}
+
+fn text(probed: &[Probed]) -> String {
+    let heading = [
+        "DIRECTORY",
+        "KIND",
+        "MAPPING",
+        "DURABLE BY",
+        "SIZE",
+        "FREE",
+        "WRITE",
+        "READ",
+        "SYNC",
+    ];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for tier in probed {
+        let rate =
+            |rate: Option<u64>| rate.map_or("-".to_owned(), |rate| format!("{}/s", Size(rate)));
+        let speeds = tier.measured.as_ref();
+        rows.push(vec![
+            tier.dir.display().to_string(),
+            tier.kind.to_owned(),
+            tier.map.to_owned(),
+            tier.sync.to_owned(),
+            Size(tier.capacity_bytes).to_string(),
+            Size(tier.free_bytes).to_string(),
+            rate(speeds.and_then(|speeds| speeds.write_bytes_per_second)),
+            rate(speeds.and_then(|speeds| speeds.read_bytes_per_second)),
+            speeds.map_or("-".to_owned(), |speeds| {
+                format!("{} us", speeds.sync_microseconds)
+            }),
+        ]);
+    }
+    table(&rows)
+}
