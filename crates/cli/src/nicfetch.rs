@@ -38,6 +38,7 @@ enum NicfetchCommand {
     Ls(operate::LsArgs),
     Prewarm(operate::PrewarmArgs),
     Gc(operate::GcArgs),
+    Verify(operate::VerifyArgs),
     #[command(subcommand)]
     Chunks(store::ChunksCommand),
     Simulate(simulate::SimulateArgs),
@@ -60,6 +61,7 @@ fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
         NicfetchCommand::Ls(command) => operate::ls(command),
         NicfetchCommand::Prewarm(command) => operate::prewarm(command),
         NicfetchCommand::Gc(command) => operate::gc(command),
+        NicfetchCommand::Verify(command) => operate::verify(command),
         NicfetchCommand::Chunks(command) => store::run(command),
         NicfetchCommand::Simulate(command) => simulate::run(command),
         NicfetchCommand::Import(command) => import::run(command),

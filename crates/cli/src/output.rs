@@ -112,6 +112,18 @@ pub(crate) fn counter(what: &str) -> ProgressBar {
     bar
 }
 
+/// Returns a line that says that something goes on, for work that says nothing while it does.
+#[must_use]
+pub(crate) fn waiting(what: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg:20} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
 fn target() -> ProgressDrawTarget {
     // Ten times a second is as fast as a person reads; more costs time on slow consoles.
     if io::stderr().is_terminal() {

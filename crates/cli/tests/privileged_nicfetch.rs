@@ -14,7 +14,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lab::{Lab, busybox_root, fails, json, noise, ok, until};
+use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
 use nic::{IMAGE, Mirror, Site, ended, request};
 use registries::Kind;
 
@@ -153,4 +153,54 @@ fn privileged_what_clients_pull_becomes_a_source_if_that_is_wanted() {
     until("the image is a source", || is_source(&mirror, IMAGE));
     reads_as_pushed(&lab, &mirror, "mnt");
     assert_eq!(site.proxy.body_bytes("/blobs/"), site.bytes());
+}
+
+#[test]
+fn privileged_an_operator_sees_and_looks_after_both() {
+    let (site, lab) = (Site::new(Kind::Docker), Lab::new());
+    let root = root(&lab);
+    let socket = format!("unix:{}", lab.path("nic.sock").display());
+    let flags = ["--size", "2G", "--blocks", &socket, "--blocks-open"];
+    let mirror = site.mirror("store", &flags);
+    mirror.blob(site.long().0);
+    let path = root.to_str().expect("it is text");
+    let import = || json(&mut mirror.ask(&["import", "--json", "--name", "root", path]));
+    let first = import();
+    let mountpoint = lab.mount(Path::new("nic:root"), "mnt", &["--nic", &socket]);
+    same(&root, &mountpoint);
+    lab.umount(&mountpoint);
+    let status = json(&mut mirror.ask(&["status", "--json"]));
+    let blocks = &status["blocks"];
+    assert_eq!(blocks["source_bytes"], first["bytes"], "{status}");
+    assert_eq!(blocks["chunks"], first["chunks"], "{status}");
+    let sent = blocks["sent_chunks"].as_u64();
+    assert!(sent >= first["chunks"].as_u64(), "{status}");
+    assert_eq!(
+        Some(mirror.metric("nicfetch_blocks_sent_chunks_total ")),
+        sent
+    );
+    assert_eq!(mirror.metric("nicfetch_blocks_sources "), 1);
+    let verified = json(&mut mirror.ask(&["verify", "--json"]));
+    assert_eq!(verified["chunks"], first["chunks"], "{verified}");
+    assert_eq!(
+        (&verified["blobs"], &verified["damaged"]),
+        (&1.into(), &0.into())
+    );
+    // A source that was replaced leaves its index, which goes.
+    fs::write(root.join("etc/config"), "answer = 43\n").expect("it can be written");
+    let second = import();
+    assert_ne!(first["index"], second["index"]);
+    let collected = json(&mut mirror.ask(&["gc", "--json"]));
+    assert_eq!(collected["chunks"]["indexes"], 1, "{collected}");
+    // What rots on the disk is found, and is gone.
+    let digest = site.long().0.replace(':', "/");
+    let file = site.path("store/mirror/blobs").join(digest);
+    let mut bytes = fs::read(&file).expect("it is there");
+    bytes[1000] ^= 1;
+    fs::write(&file, bytes).expect("it can be written");
+    let found = output(&mut mirror.ask(&["verify", "--json"]));
+    assert_eq!(found.status.code(), Some(4));
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).expect("it is JSON");
+    assert_eq!(found["damaged_names"], serde_json::json!([site.long().0]));
+    mirror.blob(site.long().0);
 }

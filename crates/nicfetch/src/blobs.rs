@@ -15,6 +15,7 @@ mod growing;
 mod lead;
 mod part;
 mod room;
+mod verify;
 mod whole;
 
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ pub use lead::Lead;
 pub(crate) use lead::Verdict;
 pub(crate) use part::Part;
 use room::{Order, Tenant};
+pub use verify::VerifiedBlobs;
 pub use whole::Whole;
 
 /// How often the time at which a blob was used is noted on disk.

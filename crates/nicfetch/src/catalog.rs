@@ -9,7 +9,7 @@
 //! A file appears whole or not at all, and its name says what must be in it. Nothing else is kept
 //! in memory than names, and indexes for as long as somebody uses them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -161,6 +161,38 @@ impl Catalog {
         let state = self.state.lock();
         let names = state.names.iter();
         names.map(|(name, id)| (name.clone(), *id)).collect()
+    }
+
+    /// Removes indexes that no name means any more, with their boot images, and returns how many.
+    /// Who has one open keeps it.
+    ///
+    /// # Errors
+    /// If they cannot be listed or removed.
+    pub fn collect(&self) -> Result<u64, CatalogError> {
+        let _turn = self.turn.lock();
+        let named: HashSet<ContentId> = self.state.lock().names.values().copied().collect();
+        let mut removed = 0;
+        let dir = self.dir.join("indexes");
+        for entry in fs::read_dir(&dir).map_err(failed(&dir))? {
+            let path = entry.map_err(failed(&dir))?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(id) = name.and_then(|name| name.parse::<ContentId>().ok()) else {
+                continue;
+            };
+            if named.contains(&id) {
+                continue;
+            }
+            let boots = self.boot_dir(&id);
+            match fs::remove_dir_all(&boots) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed(&boots)(error));
+                }
+                _ => {}
+            }
+            fs::remove_file(&path).map_err(failed(&path))?;
+            removed += 1;
+        }
+        Ok(removed)
     }
 
     /// Returns the boot images of an index, newest first.
@@ -327,6 +359,25 @@ mod tests {
         );
         assert_eq!(again.names(), [(b"a/b:latest".to_vec(), two.id())]);
         assert!(matches!(catalog.add(b"", &one), Err(CatalogError::Name)));
+    }
+
+    #[test]
+    fn what_no_name_means_any_more_is_collected() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let (one, two) = (index(b"one"), index(b"two"));
+        for index in [&one, &two] {
+            catalog.add(b"a", index).unwrap();
+            let boot = ContentId::of(b"boot");
+            catalog.keep_boot(&index.id(), &boot, b"boot").unwrap();
+        }
+        catalog.add(b"b", &two).unwrap();
+        assert_eq!(catalog.collect().unwrap(), 1);
+        assert_eq!(catalog.collect().unwrap(), 0);
+        assert!(catalog.boots(&one.id()).unwrap().is_empty());
+        assert_eq!(catalog.boots(&two.id()).unwrap().len(), 1);
+        let again = Catalog::open(dir.path()).unwrap();
+        assert_eq!(again.source(b"a").unwrap().unwrap().id(), two.id());
     }
 
     #[test]

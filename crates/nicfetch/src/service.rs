@@ -100,8 +100,8 @@ pub struct ServiceStats {
     pub sources: u64,
 }
 
-/// The block service, before and while it listens.
-#[derive(Debug)]
+/// The block service, before and while it listens. Clones are the same service.
+#[derive(Clone, Debug)]
 pub struct Service {
     shared: Arc<Shared>,
 }

@@ -95,6 +95,11 @@ fn read_access(path: &Path) -> anyhow::Result<Access> {
 }
 
 impl Blocks {
+    /// Returns the service.
+    pub(super) const fn service(&self) -> &Service {
+        &self.service
+    }
+
     /// Returns where it listens.
     pub(super) fn address(&self) -> anyhow::Result<String> {
         self.listener.address().context("asking where it listens")

@@ -7,14 +7,16 @@ use anyhow::Context as _;
 use clap::Args;
 use hyper::Method;
 use hyper::body::Bytes;
-use nicfetch::mirror::{AdminStatus, ListedBlob, ListedSource, LoadStatus, Prewarmed, Removed};
+use nicfetch::mirror::{
+    AdminStatus, BlocksStatus, Collected, ListedBlob, ListedSource, LoadStatus, Prewarmed, Verified,
+};
 use oci::Reference;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::admin::Admin;
 use crate::exit::Outcome;
-use crate::output::count;
+use crate::output::{count, waiting};
 use crate::size::Size;
 
 /// How long a question may take.
@@ -38,7 +40,7 @@ pub(super) struct AskArgs {
     json: bool,
 }
 
-/// Show how a mirror does
+/// Show how nicfetch does: the mirror, and the block service
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
@@ -64,7 +66,8 @@ pub(super) struct PrewarmArgs {
     ask: AskArgs,
 }
 
-/// Remove beginnings of blobs, and blobs that no known image needs and nobody asked for lately
+/// Remove beginnings of blobs, blobs that no known image needs and nobody asked for lately, and what
+/// replaced sources left of chunks
 #[derive(Debug, Args)]
 pub(super) struct GcArgs {
     #[command(flatten)]
@@ -106,6 +109,9 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
                 Size(status.evicted.bytes)
             );
             println!("load       {}", load(&status.load));
+            if let Some(blocks) = &status.blocks {
+                blocks_status(blocks);
+            }
         })
 }
 
@@ -181,13 +187,80 @@ pub(super) fn prewarm(args: &PrewarmArgs) -> anyhow::Result<Outcome> {
 
 pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
     args.ask
-        .show(Method::POST, "/v1/gc", QUICK, |removed: &Removed| {
-            println!(
-                "removed {} ({})",
-                count(removed.blobs, "blob"),
-                Size(removed.bytes)
-            );
+        .show(Method::POST, "/v1/gc", SLOW, |removed: &Collected| {
+            let (blobs, bytes) = (removed.blobs.blobs, Size(removed.blobs.bytes));
+            println!("removed {} ({bytes})", count(blobs, "blob"));
+            if let Some(chunks) = &removed.chunks {
+                println!(
+                    "removed {}, chunks take {} instead of {}",
+                    count(chunks.indexes, "old source"),
+                    Size(chunks.bytes_after),
+                    Size(chunks.bytes_before)
+                );
+            }
         })
+}
+
+/// Check every blob and every chunk of a nicfetch that runs
+///
+/// Reads all of them, and compares each with what it is called by. Ends with code 4 if anything is
+/// damaged; that is removed, and fetched again when somebody asks for it. Clients are served meanwhile.
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
+    let admin = Admin::connect(args.ask.admin)?;
+    let bar = waiting("verifying");
+    let verified = admin.document(Method::POST, "/v1/verify", Bytes::new(), SLOW);
+    bar.finish_and_clear();
+    let verified: Verified = verified?;
+    args.ask.print(&verified, |verified| {
+        println!(
+            "{} of {} and {} of {} read, {} damaged",
+            count(verified.blobs, "blob"),
+            Size(verified.blob_bytes),
+            count(verified.chunks, "chunk"),
+            Size(verified.chunk_bytes),
+            verified.damaged
+        );
+        for name in &verified.damaged_names {
+            println!("{name}");
+        }
+    })?;
+    Ok(match verified.damaged {
+        0 => Outcome::Done,
+        _ => Outcome::Different,
+    })
+}
+
+fn blocks_status(blocks: &BlocksStatus) {
+    let (stored, raw) = (Size(blocks.stored_bytes), Size(blocks.raw_bytes));
+    let (disk, budget) = (Size(blocks.disk_bytes), Size(blocks.budget_bytes));
+    println!(
+        "sources    {} of {}",
+        blocks.sources,
+        Size(blocks.source_bytes)
+    );
+    println!(
+        "chunks     {} of {raw}, in {stored}; files of {disk} of {budget}",
+        blocks.chunks
+    );
+    println!(
+        "sent       {} ({}) to {}; {} missing, {} refused",
+        count(blocks.sent_chunks, "chunk"),
+        Size(blocks.sent_bytes),
+        count(blocks.connections, "connection"),
+        blocks.absent,
+        blocks.refused
+    );
+    let at = blocks.feed.at.as_deref().unwrap_or("none at the moment");
+    println!(
+        "making     {at}; {} waiting, {} made, {} failed",
+        blocks.feed.waiting, blocks.feed.done, blocks.feed.failed
+    );
 }
 
 impl AskArgs {

@@ -168,10 +168,11 @@ impl Parts {
     }
 
     /// Returns what the operator looks after.
-    fn operated(&self) -> Operated {
-        let blocks = self.chunks.as_ref().map(|(here, feeder)| {
+    fn operated(&self, blocks: Option<&Blocks>) -> Operated {
+        let blocks = blocks.zip(self.chunks.as_ref());
+        let blocks = blocks.map(|(blocks, (here, feeder))| {
             let Here { store, catalog } = here.clone();
-            BlockSide::new(store, catalog, feeder.feed())
+            BlockSide::new(store, catalog, blocks.service().clone(), feeder.feed())
         });
         Operated {
             mirror: Arc::clone(&self.mirror),
@@ -199,7 +200,11 @@ async fn serve_until_told(config: &Config, parts: &Parts) -> anyhow::Result<()> 
     let mirror = &parts.mirror;
     let (close, closed) = watch::channel(false);
     let (close_admin, admin_closed) = watch::channel(false);
-    let administering = tokio::spawn(serve_admin(parts.operated(), operator, admin_closed));
+    let administering = tokio::spawn(serve_admin(
+        parts.operated(blocks.as_ref()),
+        operator,
+        admin_closed,
+    ));
     let mut serving: Vec<JoinHandle<()>> = Vec::new();
     if let Some(clients) = clients {
         let clients = serve(

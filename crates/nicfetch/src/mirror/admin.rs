@@ -1,18 +1,23 @@
 //! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
 
 mod sources;
+mod upkeep;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blocks::ContentId;
 use hyper::body::Incoming;
 use hyper::header::ORIGIN;
 use hyper::{Method, Request, StatusCode};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use sources::{ListedSource, TakenChunk};
+pub use upkeep::{BlocksStatus, Collected, CollectedChunks, Verified};
 
 use super::Mirror;
 use super::images::WholeImage;
@@ -21,6 +26,7 @@ use super::route::{Version, parameter};
 use super::serve::{ServeConfig, take_connections};
 use crate::blobs::Evicted;
 use crate::load::LoadReport;
+use crate::service::Service;
 use crate::{Catalog, DiskStore};
 use sources::on_disk;
 
@@ -55,6 +61,8 @@ pub struct AdminStatus {
     pub budget_bytes: u64,
     /// What was removed since the start.
     pub evicted: Removed,
+    /// The block service, if there is one.
+    pub blocks: Option<BlocksStatus>,
     /// How hard the machine is pressed.
     pub load: LoadStatus,
 }
@@ -142,7 +150,10 @@ pub struct Operated {
 pub struct BlockSide {
     store: Arc<DiskStore>,
     catalog: Arc<Catalog>,
+    service: Service,
     feed: Arc<dyn Feed>,
+    /// Bytes of the files of sources, by their indexes.
+    sizes: Arc<Mutex<HashMap<ContentId, u64>>>,
     /// Held while an index is on its way.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -150,13 +161,19 @@ pub struct BlockSide {
 impl BlockSide {
     /// Returns the chunks and the sources of a block service, and what makes more of them.
     #[must_use]
-    pub fn new(store: Arc<DiskStore>, catalog: Arc<Catalog>, feed: Arc<dyn Feed>) -> Self {
-        let turn = Arc::default();
+    pub fn new(
+        store: Arc<DiskStore>,
+        catalog: Arc<Catalog>,
+        service: Service,
+        feed: Arc<dyn Feed>,
+    ) -> Self {
         Self {
             store,
             catalog,
+            service,
             feed,
-            turn,
+            sizes: Arc::default(),
+            turn: Arc::default(),
         }
     }
 }
@@ -213,8 +230,31 @@ impl Operated {
                 })?;
                 blocks.operate(request).await
             }
-            "/v1/prewarm" if request.method() == Method::POST => self.prewarm(&request).await,
-            _ => self.mirror.operate(&request).await,
+            _ => self.operate_both(&request).await,
+        }
+    }
+
+    /// Answers what is about the mirror, or about both.
+    async fn operate_both(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/metrics") => {
+                let page = on_disk(move || {
+                    let blocks = self.blocks.map(|blocks| blocks.page());
+                    self.mirror.page() + &blocks.unwrap_or_default()
+                });
+                Ok(text(StatusCode::OK, &page.await?))
+            }
+            (&Method::GET, "/v1/status") => {
+                let status = on_disk(move || AdminStatus {
+                    blocks: self.blocks.map(|blocks| blocks.status()),
+                    ..self.mirror.status()
+                });
+                json(&status.await?)
+            }
+            (&Method::POST, "/v1/prewarm") => self.prewarm(request).await,
+            (&Method::POST, "/v1/gc") => self.collect().await,
+            (&Method::POST, "/v1/verify") => self.verify().await,
+            _ => self.mirror.operate(request),
         }
     }
 
@@ -240,8 +280,7 @@ impl Operated {
         let (mut done, image) = done.await?;
         if let Some(blocks) = self.blocks {
             done.source = Some(image.name.clone());
-            let wanted = on_disk(move || blocks.feed.want(image)).await?;
-            wanted.map_err(|error| Refusal::failed(error.to_string()))?;
+            blocks.want(image).await?;
         }
         json(&done)
     }
@@ -260,24 +299,19 @@ impl BlockSide {
 }
 
 impl Mirror {
-    async fn operate(self: &Arc<Self>, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+    fn operate(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "alive\n")),
             (&Method::GET, "/readyz") if self.is_ready() => Ok(text(StatusCode::OK, "ready\n")),
             (&Method::GET, "/readyz") => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
-            (&Method::GET, "/metrics") => {
-                let load = self.config.load.report();
-                let page = self.counters.page(&self.blobs, &load);
-                Ok(text(StatusCode::OK, &page))
-            }
-            (&Method::GET, "/v1/status") => json(&self.status()),
             (&Method::GET, "/v1/blobs") => json(&self.listed()),
-            (&Method::POST, "/v1/gc") => {
-                let blobs = Arc::clone(&self.blobs);
-                json(&Removed::from(on_disk(move || blobs.collect(IDLE)).await?))
-            }
             _ => Err(Refusal::absent("there is nothing at this path")),
         }
+    }
+
+    fn page(&self) -> String {
+        let load = self.config.load.report();
+        self.counters.page(&self.blobs, &load)
     }
 
     fn status(&self) -> AdminStatus {
@@ -295,6 +329,7 @@ impl Mirror {
             stored_bytes: self.blobs.used_bytes(),
             budget_bytes: self.blobs.budget(),
             evicted: self.blobs.evicted().into(),
+            blocks: None,
             load: self.config.load.report().into(),
         }
     }

@@ -41,19 +41,24 @@ impl ListedSource {
     #[must_use]
     pub fn of(name: &[u8], index: &Index, store: &dyn ChunkStore, catalog: &Catalog) -> Self {
         let wanted = || index.chunks().iter().filter(|id| **id != ZEROS);
-        let files = index.tree().files();
-        let regular = files.filter(|(_, inode)| inode.attr.kind == blocks::NodeKind::File);
         let boots = catalog.boots(&index.id()).unwrap_or_default();
         Self {
             name: String::from_utf8_lossy(name).into_owned(),
             index: index.id().to_string(),
             files: index.tree().len() as u64,
-            bytes: regular.map(|(_, inode)| inode.attr.size).sum(),
+            bytes: bytes_of(index),
             chunks: wanted().count() as u64,
             absent_chunks: wanted().filter(|id| !store.contains(id)).count() as u64,
             boots: boots.len() as u64,
         }
     }
+}
+
+/// Returns the bytes of all regular files of a source.
+pub(super) fn bytes_of(index: &Index) -> u64 {
+    let files = index.tree().files();
+    let regular = files.filter(|(_, inode)| inode.attr.kind == blocks::NodeKind::File);
+    regular.map(|(_, inode)| inode.attr.size).sum()
 }
 
 /// What became of a chunk.
@@ -201,7 +206,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
 }
 
 /// Tells the operator all of why something failed.
-fn failed(error: impl std::error::Error) -> Refusal {
+pub(super) fn failed(error: impl std::error::Error) -> Refusal {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
