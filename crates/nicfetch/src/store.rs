@@ -98,6 +98,13 @@ pub trait ChunkStore: Send + Sync {
     /// for it: what nobody does goes sooner.
     fn get(&self, id: &ChunkId, class: Class) -> Option<Stored>;
 
+    /// As [`get`](Self::get), but only if nobody has to wait for a disk; otherwise nothing is
+    /// noted, and a get tells more.
+    fn get_now(&self, id: &ChunkId, class: Class) -> Option<Stored> {
+        let _ = (id, class);
+        None
+    }
+
     /// Returns whether a get would most likely find the chunk; notes no use of it.
     fn contains(&self, id: &ChunkId) -> bool;
 
@@ -121,6 +128,10 @@ pub trait ChunkStore: Send + Sync {
 impl<S: ChunkStore + ?Sized> ChunkStore for std::sync::Arc<S> {
     fn get(&self, id: &ChunkId, class: Class) -> Option<Stored> {
         (**self).get(id, class)
+    }
+
+    fn get_now(&self, id: &ChunkId, class: Class) -> Option<Stored> {
+        (**self).get_now(id, class)
     }
 
     fn contains(&self, id: &ChunkId) -> bool {

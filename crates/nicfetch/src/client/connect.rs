@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, split};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, split};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
@@ -16,6 +16,9 @@ use crate::transport::{Stream, connect};
 use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, Frame, Message, Method, Seal, VERSION};
 
+/// What is read of a connection at once, unless it is the data of a large chunk, which goes to
+/// its place without a detour.
+const READ_BUFFER: usize = 16 << 10;
 /// Commands that are taken at a time: so many reads fit in one batch.
 const BATCH: usize = 256;
 
@@ -164,6 +167,7 @@ async fn run(
     standing: Standing,
 ) -> Lost {
     let (read, write) = split(standing.stream);
+    let read = BufReader::with_capacity(READ_BUFFER, read);
     // Before anybody can read: what is read waits until it is open.
     for source in lane.shared.sources.lock().iter() {
         lane.open(source);

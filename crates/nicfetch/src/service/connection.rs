@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use blocks::ContentId;
-use tokio::io::{AsyncRead, split};
+use tokio::io::{AsyncRead, BufReader, split};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -25,6 +25,8 @@ use crate::{BOOT_MAX, CatalogError, Class};
 
 /// The most sources that one connection may open: one for each layer of a node's images.
 const SOURCES_MAX: usize = 1024;
+/// What is read of a connection at once: some READs, and of a PUT the beginning.
+const READ_BUFFER: usize = 4 << 10;
 /// The most READs of a connection that have not been answered.
 const READS_MAX: usize = 1024;
 
@@ -47,6 +49,7 @@ pub(super) async fn serve(
     };
     shared.counts.connections.fetch_add(1, Relaxed);
     let (read, write) = split(connected.stream);
+    let read = BufReader::with_capacity(READ_BUFFER, read);
     let Guest {
         vm,
         seat,
@@ -333,7 +336,7 @@ impl Connection<'_> {
                 class: class_of(priority),
                 deadline,
                 cancelled: Arc::clone(&cancelled),
-                credit,
+                credit: Some(credit),
                 to: Arc::clone(&self.to),
             };
             jobs.push((u64::from(at.len), job));

@@ -11,12 +11,16 @@ use tokio::time::timeout;
 use super::Credit;
 use super::readers::Queue;
 use crate::pace::Pace;
-use crate::wire::stream::write_frame;
+use crate::wire::stream::write_frames;
 use crate::wire::{Frame, HEAD_BYTES, Seal};
 
 /// From so many bytes on that wait to be written, no more are read for the connection: what is
 /// asked for later and is more urgent waits behind them.
 const ROOM: u64 = 512 << 10;
+
+/// Frames that are written at once: small ones that wait, up to so many bytes.
+const BATCH: usize = 32;
+const BATCH_BYTES: u64 = 64 << 10;
 
 /// From so many bytes on, no frame of the client is taken. More than the readers leave there, so
 /// that chunks alone never keep a READ or a CANCEL waiting.
@@ -106,6 +110,21 @@ impl Gauge {
 }
 
 impl Writer {
+    /// Takes the frames that wait behind `first` as long as all are small; returns their bytes,
+    /// too.
+    fn batch(&mut self, first: (Frame, Option<Credit>)) -> (Vec<(Frame, Option<Credit>)>, u64) {
+        let mut bytes = len(&first.0);
+        let mut batch = vec![first];
+        while bytes < BATCH_BYTES && batch.len() < BATCH {
+            let Ok(next) = self.frames.try_recv() else {
+                break;
+            };
+            bytes += len(&next.0);
+            batch.push(next);
+        }
+        (batch, bytes)
+    }
+
     /// Writes frames, no quicker than `pace`, until there will be no more or the client does not
     /// read for `patience`.
     pub(crate) async fn run<W: AsyncWrite + Unpin>(
@@ -115,13 +134,15 @@ impl Writer {
         patience: Duration,
         pace: Option<Arc<Pace>>,
     ) {
-        while let Some((frame, credit)) = self.frames.recv().await {
-            let bytes = len(&frame);
+        while let Some(first) = self.frames.recv().await {
+            let (batch, bytes) = self.batch(first);
             if let Some(pace) = &pace {
                 pace.wait(bytes).await;
             }
-            let written = timeout(patience, write_frame(&mut to, &frame, &mut seal)).await;
-            drop(credit);
+            let frames = batch.iter().map(|(frame, _)| frame);
+            let written = timeout(patience, write_frames(&mut to, frames, &mut seal)).await;
+            // With the credits.
+            drop(batch);
             self.gauge.wrote(bytes);
             match written {
                 Ok(Ok(())) => {}

@@ -13,7 +13,10 @@ use super::schedule::Schedule;
 use super::{Counts, Credit, Vm};
 use crate::index::{Index, ZEROS};
 use crate::wire::{Frame, Message, Priority, Status};
-use crate::{ChunkId, ChunkStore, Class, Codec};
+use crate::{ChunkId, ChunkStore, Class, Codec, Stored};
+
+/// The most chunks of a READ that are answered by whoever takes the READ: a millisecond's work.
+const AT_ONCE: usize = 8;
 
 /// A chunk that somebody wants.
 pub(crate) struct Job {
@@ -25,7 +28,8 @@ pub(crate) struct Job {
     pub(crate) class: Class,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancelled: Arc<AtomicBool>,
-    pub(crate) credit: Credit,
+    /// Taken when the answer is sent.
+    pub(crate) credit: Option<Credit>,
     pub(crate) to: Arc<Outgoing>,
 }
 
@@ -33,6 +37,7 @@ pub(crate) struct Job {
 pub(crate) struct Readers {
     queue: Arc<Queue>,
     store: Arc<dyn ChunkStore>,
+    counts: Arc<Counts>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -74,6 +79,7 @@ impl Readers {
         Ok(Self {
             queue,
             store,
+            counts: Arc::clone(counts),
             threads,
         })
     }
@@ -101,7 +107,16 @@ impl Readers {
     }
 
     /// Has chunks read when their turn comes.
-    pub(crate) fn push(&self, priority: Priority, vm: &Vm, jobs: Vec<(u64, Job)>) {
+    ///
+    /// A few that are in memory and that somebody waits for are answered at once, if it is nobody
+    /// else's turn: handing them to a thread takes longer than reading them.
+    pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut jobs: Vec<(u64, Job)>) {
+        if priority == Priority::Demand && jobs.len() <= AT_ONCE && self.nobody_waits(priority) {
+            jobs.retain_mut(|(_, job)| !answer_now(&*self.store, &self.counts, job));
+            if jobs.is_empty() {
+                return;
+            }
+        }
         let many = jobs.len() > 1;
         let mut state = self.queue.state.lock();
         for (cost, job) in jobs {
@@ -113,6 +128,10 @@ impl Readers {
         } else {
             self.queue.more.notify_one();
         }
+    }
+
+    fn nobody_waits(&self, priority: Priority) -> bool {
+        !self.queue.state.lock().schedule.waits(priority)
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -154,7 +173,19 @@ impl Queue {
     }
 }
 
-fn answer(store: &dyn ChunkStore, counts: &Counts, job: Job) {
+/// Answers with what is in memory, and returns whether it was there.
+fn answer_now(store: &dyn ChunkStore, counts: &Counts, job: &mut Job) -> bool {
+    if job.id == ZEROS || !job.to.has_room() {
+        return false;
+    }
+    let Some(stored) = store.get_now(&job.id, job.class) else {
+        return false;
+    };
+    send(counts, job, stored);
+    true
+}
+
+fn answer(store: &dyn ChunkStore, counts: &Counts, mut job: Job) {
     if job.cancelled.load(Relaxed) || job.to.is_over() {
         return;
     }
@@ -164,7 +195,7 @@ fn answer(store: &dyn ChunkStore, counts: &Counts, job: Job) {
     {
         job.to.send(
             status(job.request, job.place, Status::Late),
-            Some(job.credit),
+            job.credit.take(),
         );
         return;
     }
@@ -178,15 +209,19 @@ fn answer(store: &dyn ChunkStore, counts: &Counts, job: Job) {
         counts.absent.fetch_add(1, Relaxed);
         job.to.send(
             status(job.request, job.place, Status::Absent),
-            Some(job.credit),
+            job.credit.take(),
         );
         return;
     };
+    send(counts, &mut job, stored);
+}
+
+/// Sends a chunk, and with it the credit.
+fn send(counts: &Counts, job: &mut Job, stored: Stored) {
+    let credit = job.credit.take();
     if stored.bytes.len() > crate::wire::DATA_MAX {
-        job.to.send(
-            status(job.request, job.place, Status::Failed),
-            Some(job.credit),
-        );
+        let failed = status(job.request, job.place, Status::Failed);
+        job.to.send(failed, credit);
         return;
     }
     counts.chunks.fetch_add(1, Relaxed);
@@ -203,7 +238,7 @@ fn answer(store: &dyn ChunkStore, counts: &Counts, job: Job) {
         message,
         data: stored.bytes,
     };
-    job.to.send(frame, Some(job.credit));
+    job.to.send(frame, credit);
 }
 
 /// Returns the answer to a want that brings no chunk.

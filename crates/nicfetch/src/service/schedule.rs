@@ -60,6 +60,11 @@ impl<K: Clone + Eq + Hash, J> Schedule<K, J> {
         self.classes.iter_mut().find_map(|class| class.pop(&can))
     }
 
+    /// Returns whether a job of this priority waits.
+    pub(crate) fn waits(&self, priority: Priority) -> bool {
+        !self.classes[priority as usize].turns.is_empty()
+    }
+
     /// Returns how many jobs wait.
     pub(crate) fn len(&self) -> usize {
         let queues = self.classes.iter().flat_map(|class| class.queues.values());
@@ -112,7 +117,9 @@ mod tests {
         schedule.push(Priority::Prefetch, &1, 1, "prefetch");
         schedule.push(Priority::Readahead, &1, 1, "readahead");
         schedule.push(Priority::Demand, &2, 1, "demand");
+        assert!(schedule.waits(Priority::Demand));
         assert_eq!(drain(&mut schedule), ["demand", "readahead", "prefetch"]);
+        assert!(!schedule.waits(Priority::Demand));
         assert_eq!(schedule.len(), 0);
     }
 

@@ -215,6 +215,15 @@ impl DiskStore {
         &self.dir
     }
 
+    /// Returns where a chunk is, and notes that it was asked for.
+    fn find(&self, id: &ChunkId, class: Class) -> Option<(Place, Segment)> {
+        let mut state = self.state.lock();
+        state.residents.hit(id, class);
+        let place = *state.residents.get(id)?;
+        let segment = state.segments.get(&place.number)?.segment.clone();
+        Some((place, segment))
+    }
+
     /// Forgets a chunk whose record turned out to be damaged.
     fn lose(&self, id: &ChunkId, place: &Place) {
         if self.state.lock().forget(id, place) {
@@ -226,14 +235,7 @@ impl DiskStore {
 
 impl ChunkStore for DiskStore {
     fn get(&self, id: &ChunkId, class: Class) -> Option<Stored> {
-        let found = {
-            let mut state = self.state.lock();
-            state.residents.hit(id, class);
-            let place = state.residents.get(id).copied();
-            place
-                .and_then(|place| Some((place, state.segments.get(&place.number)?.segment.clone())))
-        };
-        let stored = found.and_then(|(place, segment)| {
+        let stored = self.find(id, class).and_then(|(place, segment)| {
             let stored = segment.read(&place.line(*id));
             if stored.is_none() {
                 self.lose(id, &place);
@@ -246,6 +248,18 @@ impl ChunkStore for DiskStore {
         };
         count.fetch_add(1, Relaxed);
         stored
+    }
+
+    fn get_now(&self, id: &ChunkId, class: Class) -> Option<Stored> {
+        let (place, segment) = {
+            let state = self.state.lock();
+            let place = *state.residents.get(id)?;
+            (place, state.segments.get(&place.number)?.segment.clone())
+        };
+        let stored = segment.read_now(&place.line(*id))?;
+        self.state.lock().residents.hit(id, class);
+        self.counts.hits.fetch_add(1, Relaxed);
+        Some(stored)
     }
 
     fn contains(&self, id: &ChunkId) -> bool {

@@ -181,18 +181,22 @@ pub(super) fn parse_head(
     }
 }
 
-/// Returns the chunk of a whole record, if it is the one that `line` says, and not damaged.
-pub(super) fn parse_record(number: u64, line: &Line, mut record: Vec<u8>) -> Option<Stored> {
-    let (head, bytes) = record.split_first_chunk::<HEAD>()?;
+/// Returns the chunk of a record, whose head and bytes these are, if it is the one that `line`
+/// says, and not damaged.
+pub(super) fn parse_record(
+    number: u64,
+    line: &Line,
+    head: &[u8; HEAD],
+    bytes: Vec<u8>,
+) -> Option<Stored> {
     let found = parse_head(number, line.offset, head).ok()?;
-    if found != *line || hash16(&[bytes]) != head[48..64] {
+    if found != *line || hash16(&[&bytes]) != head[48..64] {
         return None;
     }
-    record.drain(..HEAD);
     Some(Stored {
         codec: line.codec,
         raw_len: line.raw_len,
-        bytes: record,
+        bytes,
     })
 }
 

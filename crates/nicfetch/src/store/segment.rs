@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rawio::read::{NowaitRead, pread_nowait};
+
 use super::Stored;
 use super::format::{
     FIRST, HEAD, HEADER, LINE, Line, RECORDS_MAX, SegmentError, TAIL, check_header, parse_head,
@@ -77,13 +79,32 @@ impl Segment {
 
     /// Reads a record; `None` if it is damaged, or cannot be read.
     pub(super) fn read(&self, line: &Line) -> Option<Stored> {
-        let mut record = vec![0; HEAD + line.stored_len as usize];
-        let read = self.file.read_exact_at(&mut record, u64::from(line.offset));
+        let mut head = [0; HEAD];
+        let mut bytes = vec![0; line.stored_len as usize];
+        let at = u64::from(line.offset);
+        let read = self.file.read_exact_at(&mut head, at);
+        let read = read.and_then(|()| self.file.read_exact_at(&mut bytes, at + HEAD as u64));
         if let Err(error) = read {
             log::warn!("cannot read segment {:016x}: {error}", self.number);
             return None;
         }
-        parse_record(self.number, line, record)
+        parse_record(self.number, line, &head, bytes)
+    }
+
+    /// Reads a record without waiting for a disk; `None` if some of it is not in memory, and if it
+    /// is damaged.
+    pub(super) fn read_now(&self, line: &Line) -> Option<Stored> {
+        let mut head = [0; HEAD];
+        let mut bytes = vec![0; line.stored_len as usize];
+        let at = u64::from(line.offset);
+        let whole = |buf: &mut [u8], at| {
+            let read = pread_nowait(&*self.file, buf, at);
+            matches!(read, Ok(NowaitRead::Read(len)) if len == buf.len())
+        };
+        if !(whole(&mut head, at) && whole(&mut bytes, at + HEAD as u64)) {
+            return None;
+        }
+        parse_record(self.number, line, &head, bytes)
     }
 
     /// Finds the records: by the table, or, without a valid one, by reading their heads.

@@ -58,18 +58,32 @@ pub(crate) async fn write_frame<W: AsyncWrite + Unpin>(
     frame: &Frame,
     seal: &mut Seal,
 ) -> io::Result<()> {
-    let head = frame.encode(seal);
-    let (mut at, len) = (0, head.len() + frame.data.len());
-    while at < len {
-        let head_left = head.get(at..).unwrap_or_default();
-        let data_left = &frame.data[at.saturating_sub(head.len())..];
-        let parts = [IoSlice::new(head_left), IoSlice::new(data_left)];
-        let from = usize::from(head_left.is_empty());
-        let written = to.write_vectored(&parts[from..]).await?;
+    write_frames(to, std::iter::once(frame), seal).await
+}
+
+/// Writes frames, all of them in one call where the stream can.
+pub(crate) async fn write_frames<'a, W: AsyncWrite + Unpin>(
+    to: &mut W,
+    frames: impl Iterator<Item = &'a Frame>,
+    seal: &mut Seal,
+) -> io::Result<()> {
+    let frames: Vec<_> = frames
+        .map(|frame| (frame.encode(seal), &frame.data))
+        .collect();
+    let parts = frames
+        .iter()
+        .flat_map(|(head, data)| [&head[..], &data[..]]);
+    let mut parts: Vec<_> = parts
+        .filter(|part| !part.is_empty())
+        .map(IoSlice::new)
+        .collect();
+    let mut left = &mut parts[..];
+    while !left.is_empty() {
+        let written = to.write_vectored(left).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        at += written;
+        IoSlice::advance_slices(&mut left, written);
     }
     to.flush().await
 }

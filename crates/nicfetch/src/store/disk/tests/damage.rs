@@ -88,6 +88,37 @@ fn what_version_1_wrote_is_read_and_written() {
 }
 
 #[test]
+fn what_is_in_memory_is_read_at_once_unless_it_is_damaged() {
+    let (dir, store) = open(&samples());
+    let now = |number| {
+        let id = ChunkId::of(&short(number));
+        let stored = store.get_now(&id, Class::Demand);
+        stored.map(|stored| stored.open(&id).unwrap())
+    };
+    // Opening has read the heads, and a file of some kilobytes is read whole.
+    assert_eq!(right(&store), 10);
+    for number in 0..10 {
+        assert_eq!(now(number), Some(short(number)));
+    }
+    let segment = fs::File::options()
+        .write(true)
+        .open(dir.path().join(name(1)));
+    let segment = segment.unwrap();
+    let end = segment.metadata().unwrap().len();
+    segment.write_all_at(&[0x55], end - 1).unwrap();
+    assert_eq!(now(9), None);
+    // It is left to a get to say so, and to forget it.
+    assert!(store.contains(&ChunkId::of(&short(9))));
+    assert_eq!(right(&store), 9);
+    assert!(!store.contains(&ChunkId::of(&short(9))));
+    assert!(
+        store
+            .get_now(&ChunkId::of(b"another"), Class::Demand)
+            .is_none()
+    );
+}
+
+#[test]
 fn a_torn_end_is_cut_and_a_rotten_table_done_without() {
     let [(_, sealed), (_, open_end)] = samples();
     let mut torn = open_end.clone();
