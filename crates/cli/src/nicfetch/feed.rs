@@ -1,8 +1,8 @@
 //! Chunks made of what the mirror has: each image that was asked for, or that clients have pulled,
 //! becomes a source, from the mirror's own blobs.
 //!
-//! One thread, one image at a time. What is to be done is noted on the disk first, so that it is
-//! taken up again after a restart; doing it twice does no harm.
+//! One thread, one image at a time, and none while the machine is pressed. What is to be done is noted
+//! on the disk first, so that it is taken up again after a restart; doing it twice does no harm.
 //!
 //! ```text
 //! STORE/feed/<hash of the name>     {"name": …, "digest": …, "done": …}
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::{ContentId, Digest};
+use nicfetch::load::{Level, Load};
 use nicfetch::mirror::{Fed, Feed, Mirror, WholeImage};
 use oci::{ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
@@ -30,7 +31,7 @@ use super::shelf::Here;
 
 /// Images that may wait. One that finds no place is taken up with the next pull, or the next start.
 const WAITING_MAX: usize = 1024;
-/// How often it is looked whether clients have pulled something.
+/// How often it is looked whether clients have pulled something, or the machine has time again.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often all tags are looked at, whatever has changed.
 const LOOK_AT_ALL: Duration = Duration::from_secs(60);
@@ -54,6 +55,7 @@ pub(super) struct Feeder {
 
 struct Shared {
     mirror: Arc<Mirror>,
+    load: Arc<Load>,
     shelf: Here,
     dir: PathBuf,
     taken: Taken,
@@ -83,6 +85,18 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+impl State {
+    /// Takes the next image out, unless the machine is pressed: nobody waits for it.
+    fn due(&mut self, level: Level) -> Option<WholeImage> {
+        if level >= Level::Careful {
+            return None;
+        }
+        let image = self.queue.pop_front()?;
+        self.at = Some(image.clone());
+        Some(image)
+    }
+}
+
 /// What is noted of an image.
 #[derive(Debug, Deserialize, Serialize)]
 struct Note {
@@ -98,6 +112,7 @@ impl Feeder {
     /// If they cannot be read, or no thread can be had.
     pub(super) fn start(
         mirror: Arc<Mirror>,
+        load: Arc<Load>,
         shelf: Here,
         dir: PathBuf,
         taken: Taken,
@@ -107,6 +122,7 @@ impl Feeder {
         let state = left_in(&dir, &mirror).with_context(reading)?;
         let shared = Arc::new(Shared {
             mirror,
+            load,
             shelf,
             dir,
             taken,
@@ -226,12 +242,14 @@ impl Shared {
             if self.stop.load(SeqCst) {
                 return None;
             }
-            if let Some(image) = state.queue.pop_front() {
-                state.at = Some(image.clone());
+            if let Some(image) = state.due(self.load.level()) {
                 return Some(image);
             }
             match self.taken {
-                Taken::WhenAsked => self.wake.wait(&mut state),
+                Taken::WhenAsked if state.queue.is_empty() => self.wake.wait(&mut state),
+                Taken::WhenAsked => {
+                    let _timed_out = self.wake.wait_for(&mut state, LOOK);
+                }
                 Taken::WhenPulled => {
                     let _timed_out = self.wake.wait_for(&mut state, LOOK);
                     drop(state);
@@ -318,5 +336,29 @@ impl Shared {
         file.sync_all()?;
         fs::rename(&aside, &path)?;
         File::open(&self.dir)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_the_machine_is_pressed_images_wait() {
+        let image = WholeImage {
+            name: "docker.io/library/redis:7".to_owned(),
+            digest: "sha256:0".to_owned(),
+            manifest: Vec::from("{}").into(),
+        };
+        let mut state = State::default();
+        state.queue.push_back(image.clone());
+        for level in [Level::Careful, Level::Shedding] {
+            assert_eq!(state.due(level), None);
+        }
+        assert_eq!(state.due(Level::Normal), Some(image.clone()));
+        assert_eq!(
+            (state.at.take(), state.due(Level::Normal)),
+            (Some(image), None)
+        );
     }
 }

@@ -140,7 +140,13 @@ impl Parts {
                     false => Taken::WhenAsked,
                 };
                 let dir = config.store.join("feed");
-                let feeder = Feeder::start(Arc::clone(&mirror), here.clone(), dir, taken)?;
+                let feeder = Feeder::start(
+                    Arc::clone(&mirror),
+                    Arc::clone(&load),
+                    here.clone(),
+                    dir,
+                    taken,
+                )?;
                 Some((here, feeder))
             }
             None => None,
