@@ -269,6 +269,39 @@ fn privileged_the_second_machine_starts_from_what_the_first_one_recorded() {
     same(&root, &third);
 }
 
+#[test]
+fn privileged_each_machine_adds_what_the_boot_image_lacked() {
+    let lab = Lab::new();
+    let root = imported(&lab);
+    let nic = Nic::start(&lab);
+    let boots = || {
+        let indexes = fs::read_dir(lab.path("nic/sources/boots"));
+        let indexes = indexes.into_iter().flatten().map(|dir| dir.unwrap().path());
+        let kept = indexes.map(|dir| fs::read_dir(dir).unwrap().count());
+        kept.sum::<usize>()
+    };
+    // Mounts, reads, unmounts, and waits until the daemon has shared what there is to share.
+    let boot = |name: &str, parts: &[u32]| {
+        let mountpoint = mounted(&lab, &nic.address, name, &["--nic-share", "--wait-prewarm"]);
+        parts.iter().for_each(|n| part(&mountpoint, *n));
+        let daemon = lab.status(&mountpoint)["pid"].clone();
+        lab.umount(&mountpoint);
+        let process = PathBuf::from(format!("/proc/{daemon}"));
+        until("the daemon to end", || !process.exists());
+    };
+    boot("first", &[3]);
+    assert_eq!(boots(), 1);
+    boot("second", &[3, 7]);
+    assert_eq!(boots(), 2);
+    boot("third", &[7, 3]);
+    assert_eq!(boots(), 2, "there was nothing to add");
+    let last = mounted(&lab, &nic.address, "last", &["--wait-prewarm"]);
+    let before = lab.requests(&last, "read");
+    [3, 7].iter().for_each(|n| part(&last, *n));
+    assert_eq!(lab.requests(&last, "read"), before, "all was pushed");
+    same(&root, &last);
+}
+
 /// Puts a boot image beside that of the service which is its like, and has other content.
 fn forge(lab: &Lab) {
     struct Liar;

@@ -100,7 +100,7 @@ impl Nic {
     }
 
     /// Makes a boot image of what was recorded, and of what the newest one at the service has, and
-    /// gives it to the service. `aside` is where it may lie meanwhile.
+    /// gives it to the service, unless that has all of it. `aside` is where it may lie meanwhile.
     ///
     /// # Errors
     /// If it cannot be made, or the service does not take it.
@@ -121,6 +121,9 @@ impl Nic {
             Some((_, image)) => {
                 let attached = Arc::new(image.attach(tree));
                 united = unite([&recorded, attached.plan()]);
+                if united.block_count() == attached.plan().block_count() {
+                    return Ok(());
+                }
                 // What it has need not come from the service once more.
                 cached = CachedSource::new(attached, Arc::clone(source));
                 (&united, &cached)

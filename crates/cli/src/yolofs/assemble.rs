@@ -141,9 +141,8 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
     };
     let names = Arc::clone(&tree) as Arc<dyn Namespace>;
     let mut fs = file_system(names, below, mode, boot.as_ref());
-    // Who starts from a boot image need not record: what is pushed ahead is not seen.
-    let share = args.nic.nic_share && boot.is_none();
-    let recorder = (args.record.is_some() || share)
+    // Beside a boot image, what is recorded to be shared is what that one lacks.
+    let recorder = (args.record.is_some() || args.nic.nic_share)
         .then(|| Arc::new(Recorder::new(tracer::Limits::default())));
     if let Some(recorder) = &recorder {
         fs = fs.with_observer(Arc::clone(recorder) as _);
@@ -207,7 +206,8 @@ pub(crate) const fn mode_name(mode: Mode) -> &'static str {
 pub(super) fn readahead(args: &MountArgs, has_boot_image: bool) -> Readahead {
     match args.readahead {
         Some(size) => Readahead::Kib(u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)),
-        // What is recorded to be shared is what was wanted, and not what lies beside it.
+        // The first recording is of what was wanted, and not of what lies beside it. What later ones
+        // add is little, and reading on must not be slow for it.
         None if args.nic.nic_share && !has_boot_image => Readahead::Kib(0),
         None if has_boot_image && args.no_inject => Readahead::Kib(0),
         None => Readahead::Kernel,

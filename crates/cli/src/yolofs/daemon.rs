@@ -334,7 +334,7 @@ impl Daemon {
         let Some(boot) = self.boot.as_ref().filter(|_| !args.no_inject) else {
             return Ok(());
         };
-        if self.recorder.is_some() {
+        if args.record.is_some() {
             return Ok(()); // a recording must not learn from a prewarm
         }
         let prewarm = boot.prewarmer.start(args.budget.map(|size| size.0))?;
