@@ -179,6 +179,17 @@ fn privileged_an_operator_sees_and_looks_after_both() {
         Some(mirror.metric("nicfetch_blocks_sent_chunks_total ")),
         sent
     );
+    // One machine has read: all that was sent, for whatever reason, was sent to it.
+    for counted in [
+        r"nicfetch_blocks_answers_total{",
+        r"nicfetch_blocks_machine_chunks_total{",
+    ] {
+        let lines = mirror.lines(counted);
+        let lines = lines.iter().filter(|(labels, _)| {
+            !labels.contains("answer=") || labels.contains(r#"answer="sent""#)
+        });
+        assert_eq!(Some(lines.map(|(_, count)| count).sum()), sent, "{counted}");
+    }
     assert_eq!(mirror.metric("nicfetch_blocks_sources "), 1);
     let verified = json(&mut mirror.ask(&["verify", "--json"]));
     assert_eq!(verified["chunks"], first["chunks"], "{verified}");

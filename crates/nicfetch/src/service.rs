@@ -15,6 +15,7 @@ mod memory;
 mod outgoing;
 mod readers;
 mod schedule;
+mod tally;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,10 +34,12 @@ use crate::load::Load;
 use crate::pace::{Pace, Paces};
 use crate::seats::{Seat, Seats};
 use crate::transport::{Accepted, Listener};
+use crate::wire::Status;
 use crate::{Catalog, ChunkStore};
 
 use memory::Memory;
 use readers::Readers;
+use tally::{Machine, Tally};
 
 /// What a service allows.
 #[derive(Clone, Debug)]
@@ -131,9 +134,7 @@ impl std::fmt::Debug for Shared {
 /// What is counted, where it happens.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) chunks: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-    pub(crate) absent: AtomicU64,
+    pub(crate) tally: Tally,
     pub(crate) refused: AtomicU64,
     pub(crate) connections: AtomicU64,
 }
@@ -148,6 +149,8 @@ pub(crate) struct Vm {
     memory: Arc<Memory>,
     /// How quickly it gets what it asks for.
     pub(crate) pace: Option<Arc<Pace>>,
+    /// What it got, over all its lives.
+    pub(crate) machine: Arc<Machine>,
 }
 
 impl Vm {
@@ -219,6 +222,12 @@ impl Service {
         self.shared.stats()
     }
 
+    /// Returns the page for Prometheus about chunks that were asked for.
+    #[must_use]
+    pub fn page(&self) -> String {
+        self.shared.counts.tally.page()
+    }
+
     /// Serves who connects until `stop` says true or is gone; then tells those who are connected,
     /// and ends when they have left or their time is over.
     pub async fn serve(&self, listener: Listener, mut stop: watch::Receiver<bool>) {
@@ -260,9 +269,9 @@ impl Shared {
     pub(crate) fn stats(&self) -> ServiceStats {
         let counts = &self.counts;
         ServiceStats {
-            chunks: counts.chunks.load(Relaxed),
-            bytes: counts.bytes.load(Relaxed),
-            absent: counts.absent.load(Relaxed),
+            chunks: counts.tally.total(Status::Here),
+            bytes: counts.tally.bytes(),
+            absent: counts.tally.total(Status::Absent),
             refused: counts.refused.load(Relaxed),
             waiting: self.readers.waiting() as u64,
             connections: counts.connections.load(Relaxed),
@@ -303,6 +312,7 @@ impl Shared {
                 asked: AtomicU64::new(0),
                 memory: Arc::clone(&self.memory),
                 pace: self.paces.as_ref().map(|paces| paces.of(name.to_vec())),
+                machine: self.counts.tally.machine(name),
             })
         };
         Arc::clone(vms.entry(name.to_vec()).or_insert_with(new))

@@ -221,14 +221,22 @@ impl Mirror {
         command
     }
 
-    /// Returns a metric, summed over its labels.
+    /// Returns the sum of all metrics whose lines begin like this.
     pub(crate) fn metric(&self, name: &str) -> u64 {
+        self.lines(name).iter().map(|(_, count)| count).sum()
+    }
+
+    /// Returns all metrics whose lines begin like this, with what is before the number.
+    pub(crate) fn lines(&self, name: &str) -> Vec<(String, u64)> {
         let page = request(self.admin, "GET", "/metrics", &[]).body;
         let page = String::from_utf8(page).unwrap();
         let lines = page.lines().filter(|line| line.starts_with(name));
         lines
-            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum()
+            .map(|line| {
+                let (labels, count) = line.rsplit_once(' ').unwrap();
+                (labels.to_owned(), count.parse().unwrap())
+            })
+            .collect()
     }
 
     /// Copies the image with skopeo, which fails at every cut.

@@ -21,12 +21,14 @@ use crate::index::Index;
 use crate::transport::Connected;
 use crate::wire::stream::{ReadError, read_frame};
 use crate::wire::{DATA_MAX, ErrorCode, Frame, Message, Priority, Seal, Status, What};
-use crate::{BOOT_MAX, CatalogError, Class};
+use crate::{BOOT_MAX, CatalogError};
 
 /// The most sources that one connection may open: one for each layer of a node's images.
 const SOURCES_MAX: usize = 1024;
 /// What is read of a connection at once: some READs, and of a PUT the beginning.
 const READ_BUFFER: usize = 4 << 10;
+/// Where log lines go that say who asks for what.
+const ACCESS: &str = "nicfetch::access";
 /// The most READs of a connection that have not been answered.
 const READS_MAX: usize = 1024;
 
@@ -70,7 +72,14 @@ pub(super) async fn serve(
         next_handle: 1,
         put: None,
     };
+    let began = Instant::now();
     connection.run(read, incoming, stop).await;
+    log::info!(
+        target: ACCESS,
+        "{} left after {} s",
+        vm.name.escape_ascii(),
+        began.elapsed().as_secs()
+    );
     // Ends when the readers have let go of what they still had to send, or nobody reads it.
     let _ended = timeout(patience, writing).await;
     drop(seat);
@@ -312,7 +321,8 @@ impl Connection<'_> {
         let full = put_off || self.reads.len() >= READS_MAX;
         let cancelled = Arc::new(AtomicBool::new(false));
         let within = Duration::from_millis(u64::from(deadline_ms));
-        let deadline = (deadline_ms > 0).then(|| Instant::now() + within);
+        let asked = Instant::now();
+        let deadline = (deadline_ms > 0).then(|| asked + within);
         let mut jobs = Vec::with_capacity(chunks.len());
         for (place, number) in (0_u16..).zip(chunks) {
             let (Some(id), Some(at)) = (index.chunk(*number), index.place(*number)) else {
@@ -326,6 +336,7 @@ impl Connection<'_> {
             };
             let Some(credit) = credit else {
                 self.shared.counts.refused.fetch_add(1, Relaxed);
+                self.shared.counts.tally.count(priority, Status::Busy);
                 self.to.send(status(request, place, Status::Busy), None);
                 continue;
             };
@@ -333,7 +344,9 @@ impl Connection<'_> {
                 request,
                 place,
                 id,
-                class: class_of(priority),
+                priority,
+                asked,
+                machine: Arc::clone(&self.vm.machine),
                 deadline,
                 cancelled: Arc::clone(&cancelled),
                 credit: Some(credit),
@@ -346,7 +359,19 @@ impl Connection<'_> {
         Ok(())
     }
 
+    /// Opens a source, and tells the access log.
     async fn open(&mut self, name: Vec<u8>) -> Result<Message, Refusal> {
+        let shown = name.escape_ascii().to_string();
+        let opened = self.open_source(name).await;
+        let came = match &opened {
+            Ok(_) => "opened",
+            Err(Refusal(_, why)) => why,
+        };
+        log::info!(target: ACCESS, "{} open {shown}: {came}", self.vm.name.escape_ascii());
+        opened
+    }
+
+    async fn open_source(&mut self, name: Vec<u8>) -> Result<Message, Refusal> {
         // Absent and forbidden must look the same.
         let no_source = || Refusal(ErrorCode::NoSource, "there is no such source".to_owned());
         if !self.may_open.has(&name) {
@@ -479,15 +504,6 @@ impl Connection<'_> {
 
     fn say(&self, request: u64, message: Message) {
         self.to.send(Frame::new(request, message), None);
-    }
-}
-
-/// Returns what a read means to the order in which chunks go.
-const fn class_of(priority: Priority) -> Class {
-    match priority {
-        // What is read ahead is part of what a boot reads: the kernel's guesses are good.
-        Priority::Demand | Priority::Readahead => Class::Demand,
-        Priority::Prefetch => Class::Prefetch,
     }
 }
 

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::outgoing::Outgoing;
 use super::schedule::Schedule;
+use super::tally::Machine;
 use super::{Counts, Credit, Vm};
 use crate::index::{Index, ZEROS};
 use crate::wire::{Frame, Message, Priority, Status};
@@ -24,8 +25,11 @@ pub(crate) struct Job {
     /// Its place in the READ.
     pub(crate) place: u16,
     pub(crate) id: ChunkId,
-    /// Whether anybody waits for it.
-    pub(crate) class: Class,
+    pub(crate) priority: Priority,
+    /// When it was asked for.
+    pub(crate) asked: Instant,
+    /// Who asks.
+    pub(crate) machine: Arc<Machine>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancelled: Arc<AtomicBool>,
     /// Taken when the answer is sent.
@@ -178,9 +182,10 @@ fn answer_now(store: &dyn ChunkStore, counts: &Counts, job: &mut Job) -> bool {
     if job.id == ZEROS || !job.to.has_room() {
         return false;
     }
-    let Some(stored) = store.get_now(&job.id, job.class) else {
+    let Some(stored) = store.get_now(&job.id, class_of(job.priority)) else {
         return false;
     };
+    counts.tally.waited(job.priority, job.asked.elapsed());
     send(counts, job, stored);
     true
 }
@@ -189,43 +194,47 @@ fn answer(store: &dyn ChunkStore, counts: &Counts, mut job: Job) {
     if job.cancelled.load(Relaxed) || job.to.is_over() {
         return;
     }
-    if job
-        .deadline
-        .is_some_and(|deadline| deadline < Instant::now())
-    {
-        job.to.send(
-            status(job.request, job.place, Status::Late),
-            job.credit.take(),
-        );
-        return;
+    let now = Instant::now();
+    let waited = now.saturating_duration_since(job.asked);
+    counts.tally.waited(job.priority, waited);
+    if job.deadline.is_some_and(|deadline| deadline < now) {
+        return refuse(counts, &mut job, Status::Late);
     }
     // Nobody who has the index asks for zeros.
     let stored = if job.id == ZEROS {
         None
     } else {
-        store.get(&job.id, job.class)
+        store.get(&job.id, class_of(job.priority))
     };
     let Some(stored) = stored else {
-        counts.absent.fetch_add(1, Relaxed);
-        job.to.send(
-            status(job.request, job.place, Status::Absent),
-            job.credit.take(),
-        );
-        return;
+        return refuse(counts, &mut job, Status::Absent);
     };
     send(counts, &mut job, stored);
 }
 
+/// Answers without a chunk.
+fn refuse(counts: &Counts, job: &mut Job, why: Status) {
+    counts.tally.count(job.priority, why);
+    let refused = status(job.request, job.place, why);
+    job.to.send(refused, job.credit.take());
+}
+
+/// Returns what a read means to the order in which chunks go.
+const fn class_of(priority: Priority) -> Class {
+    match priority {
+        // What is read ahead is part of what a boot reads: the kernel's guesses are good.
+        Priority::Demand | Priority::Readahead => Class::Demand,
+        Priority::Prefetch => Class::Prefetch,
+    }
+}
+
 /// Sends a chunk, and with it the credit.
 fn send(counts: &Counts, job: &mut Job, stored: Stored) {
-    let credit = job.credit.take();
     if stored.bytes.len() > crate::wire::DATA_MAX {
-        let failed = status(job.request, job.place, Status::Failed);
-        job.to.send(failed, credit);
-        return;
+        return refuse(counts, job, Status::Failed);
     }
-    counts.chunks.fetch_add(1, Relaxed);
-    counts.bytes.fetch_add(stored.bytes.len() as u64, Relaxed);
+    let bytes = stored.bytes.len() as u64;
+    counts.tally.sent(job.priority, &job.machine, bytes);
     let codec: Codec = stored.codec;
     let message = Message::Chunk {
         place: job.place,
@@ -238,7 +247,7 @@ fn send(counts: &Counts, job: &mut Job, stored: Stored) {
         message,
         data: stored.bytes,
     };
-    job.to.send(frame, credit);
+    job.to.send(frame, job.credit.take());
 }
 
 /// Returns the answer to a want that brings no chunk.

@@ -313,6 +313,7 @@ impl BlockSide {
                  nicfetch_blocks_{name} {value}"
             );
         }
+        page.push_str(&self.service.page());
         page
     }
 }
