@@ -44,16 +44,17 @@ impl NicSource {
             if stop.load(Relaxed) {
                 break;
             }
-            if !self.remote().is_there() {
-                todo.push_front(range);
-                sleep(AGAIN);
-                continue;
-            }
             while !range.is_empty() && !self.lacks(local, range.start) {
                 filled.present += 1;
                 range.start += 1;
             }
             if range.is_empty() {
+                continue;
+            }
+            // Only for what is lacking: a store that has all of it needs no service.
+            if !self.remote().is_there() {
+                todo.push_front(range);
+                sleep(AGAIN);
                 continue;
             }
             let batch = self.batch(local, &range);
