@@ -18,6 +18,7 @@ mod lane;
 mod remote;
 mod source;
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use blocks::ContentId;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::identity::Key;
@@ -156,6 +158,9 @@ pub struct Client {
     /// An option so that it can be taken apart without waiting for what hangs.
     runtime: Option<Runtime>,
 }
+
+/// Pieces of an index or a boot image that are asked for at a time: 1 MiB.
+const PIECES: usize = 8;
 
 /// Threads of the runtime: decompressing and hashing keeps one busy at 1 GB/s.
 const THREADS: usize = 2;
@@ -328,7 +333,8 @@ impl Client {
         Ok(id)
     }
 
-    /// Fetches all of something, piece by piece.
+    /// Fetches all of something, a few pieces at a time: one after the other, each would cost a
+    /// way there and back.
     fn fetch(
         &self,
         handle: u32,
@@ -344,22 +350,38 @@ impl Client {
         }
         // Grows with what comes, not with what was promised.
         let mut bytes = Vec::new();
+        let mut asked = VecDeque::new();
+        let mut next = 0;
         while (bytes.len() as u64) < len {
-            let left = len - bytes.len() as u64;
-            let get = Message::Get {
-                handle,
-                what,
-                id: *id,
-                offset: bytes.len() as u64,
-                len: u32::try_from(left.min(DATA_MAX as u64)).unwrap_or(0),
+            while next < len && asked.len() < PIECES {
+                let wanted = (len - next).min(DATA_MAX as u64);
+                let get = Message::Get {
+                    handle,
+                    what,
+                    id: *id,
+                    offset: next,
+                    len: u32::try_from(wanted).unwrap_or(0),
+                };
+                asked.push_back((wanted, self.begin(get)));
+                next += wanted;
+            }
+            let Some((wanted, answer)) = asked.pop_front() else {
+                break;
             };
-            let piece = self.ask(get, Vec::new())?;
-            if piece.data.is_empty() || piece.data.len() as u64 > left {
+            let piece = self.finish(async { answer.await.ok().flatten() })?;
+            if piece.data.len() as u64 != wanted {
                 return Err(ClientError::Wrong { what: "a piece" });
             }
             bytes.extend_from_slice(&piece.data);
         }
         Ok(bytes)
+    }
+
+    /// Asks on the first connection; what is returned waits for the answer.
+    fn begin(&self, message: Message) -> JoinHandle<Option<Frame>> {
+        let lane = Arc::clone(&self.lanes[0]);
+        let ask = async move { lane.ask(message, Vec::new()).await };
+        self.handle().spawn(ask)
     }
 
     /// Opens a source for what is asked on the first connection.
@@ -378,10 +400,14 @@ impl Client {
 
     /// Asks on the first connection, and waits for the answer.
     fn ask(&self, message: Message, data: Vec<u8>) -> Result<Frame, ClientError> {
-        let lane = &self.lanes[0];
+        self.finish(self.lanes[0].ask(message, data))
+    }
+
+    /// Waits for an answer.
+    fn finish(&self, answer: impl Future<Output = Option<Frame>>) -> Result<Frame, ClientError> {
         let patience = self.shared.config.patience.transfer;
         let address = || self.shared.config.address.to_string();
-        let answer = match self.within(patience, lane.ask(message, data)) {
+        let answer = match self.within(patience, answer) {
             None => return Err(ClientError::Late { address: address() }),
             Some(None) => return Err(ClientError::Away { address: address() }),
             Some(Some(answer)) => answer,

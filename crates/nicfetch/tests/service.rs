@@ -356,8 +356,8 @@ fn boot_images_travel_to_the_next_virtual_machine() {
     connected(&one);
     connected(&two);
     assert_eq!(two.boots(b"one").unwrap(), []);
-    // More than one piece, and no multiple of one.
-    let image = content(5, 2 * CHUNK_BYTES + 77);
+    // More pieces than are asked for at a time, and no multiple of one.
+    let image = content(5, 20 * CHUNK_BYTES + 77);
     let id = one.keep_boot(b"one", &image).unwrap();
     let boots = two.boots(b"one").unwrap();
     assert_eq!((boots[0].id, boots[0].len), (id, image.len() as u64));
