@@ -200,6 +200,17 @@ fn privileged_ranges_are_served_before_the_blob_is_here() {
     assert_eq!((early.status, early.body.len()), (206, 1000));
     let content_range = format!("bytes {first}-{last}/{size}");
     assert_eq!(early.headers["content-range"], content_range);
+    // The same, and parts of it, cost nothing more, however many ask.
+    let part = format!("Range: bytes={}-{last}", first + 100);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            let (mirror, range, part, early) = (&mirror, &range, &part, &early);
+            scope.spawn(move || {
+                assert_eq!(mirror.get(&blob(digest), &[range]).body, early.body);
+                assert_eq!(mirror.get(&blob(digest), &[part]).body, early.body[100..]);
+            });
+        }
+    });
     site.proxy.shape(Duration::ZERO, None);
     let whole = mirror.blob(digest);
     let expected = &whole[usize::try_from(first).unwrap()..=usize::try_from(last).unwrap()];

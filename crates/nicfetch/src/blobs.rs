@@ -13,6 +13,7 @@
 mod digest;
 mod growing;
 mod lead;
+mod looks;
 mod part;
 mod room;
 mod verify;
@@ -34,6 +35,7 @@ pub use digest::{Algorithm, BlobDigest, ParseBlobDigestError};
 pub use growing::{End, FillError, Growing, Progress};
 pub use lead::Lead;
 pub(crate) use lead::Verdict;
+pub(crate) use looks::{Joined, Look};
 pub(crate) use part::Part;
 use room::{Order, Tenant};
 pub use verify::VerifiedBlobs;
@@ -283,7 +285,7 @@ impl BlobCache {
         known.then(|| self.whole_path(digest))
     }
 
-    fn parts_dir(&self) -> PathBuf {
+    pub(crate) fn parts_dir(&self) -> PathBuf {
         self.dir.join("parts")
     }
 

@@ -1,12 +1,16 @@
 //! A blob on its way: one fills it, any number read along.
 
 use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::digest::BlobDigest;
+use super::looks::{Joined, Looks};
 
 /// Why a blob did not become whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +67,8 @@ pub struct Growing {
     /// Another one if the fill had to begin anew; nobody has read of the one before.
     file: Mutex<Option<Arc<File>>>,
     progress: watch::Sender<Progress>,
+    /// Where somebody looked before the fill was there.
+    looks: Looks,
 }
 
 impl Growing {
@@ -72,6 +78,7 @@ impl Growing {
             hold_back,
             file: Mutex::default(),
             progress: watch::Sender::new(Progress::default()),
+            looks: Looks::default(),
         }
     }
 
@@ -101,6 +108,15 @@ impl Growing {
     #[must_use]
     pub fn file(&self) -> Option<Arc<File>> {
         self.file.lock().clone()
+    }
+
+    /// Returns who brings a range before the fill is there; `None` if no more ranges are kept.
+    /// They are kept on the file system of `dir`.
+    ///
+    /// # Errors
+    /// If there can be no file in `dir`.
+    pub(crate) fn look(&self, dir: &Path, range: &Range<u64>) -> io::Result<Option<Joined>> {
+        self.looks.join(dir, range)
     }
 
     /// Says how long the whole is, and where it grows.

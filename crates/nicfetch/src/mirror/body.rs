@@ -14,7 +14,7 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::blobs::{End, FillError, Growing};
+use crate::blobs::{End, FillError, Growing, Look};
 
 /// Bytes that are read at a time: a request of the disk that is worth it, and little enough for a
 /// thousand clients.
@@ -134,4 +134,30 @@ pub(super) async fn follow(
         }
     }
     Ok(None)
+}
+
+/// Sends a part of a range that was fetched apart, or is on its way. Returns whether all was sent.
+pub(super) async fn follow_look(
+    look: &Look,
+    at: &mut u64,
+    end: u64,
+    pipe: &Pipe,
+) -> Result<bool, Gone> {
+    let mut watch = look.watch();
+    while *at < end {
+        let came = *watch.borrow_and_update();
+        let there = came.to.min(end);
+        if *at < there {
+            send_file(look.file(), at, there, pipe).await?;
+            continue;
+        }
+        if came.ended {
+            return Ok(false);
+        }
+        tokio::select! {
+            changed = watch.changed() => changed.map_err(|_| Gone)?,
+            () = pipe.closed() => return Err(Gone),
+        }
+    }
+    Ok(true)
 }

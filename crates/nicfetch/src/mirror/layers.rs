@@ -10,6 +10,7 @@ use hyper::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, IF_RANGE, RANGE,
 };
 use hyper::{Method, StatusCode};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::body::{self, Gone, Pipe, Piped};
@@ -18,7 +19,7 @@ use super::manifests::CONTENT_DIGEST;
 use super::range::Wanted;
 use super::reply::{Refusal, Reply, Source, bare, document, set};
 use super::{Granted, Mirror, not_modified};
-use crate::blobs::{BlobDigest, End, FillError, Growing, Place};
+use crate::blobs::{BlobDigest, End, FillError, Growing, Joined, Look, Place};
 
 /// How long a client waits until a fill has begun.
 const BEGIN: Duration = Duration::from_secs(20);
@@ -279,8 +280,8 @@ struct Pump {
 
 impl Pump {
     async fn run(&self, mut place: Place, mut at: u64, apart: bool) -> Result<(), Gone> {
-        if apart {
-            return self.pass_on(at).await;
+        if apart && let Place::Growing(growing) = &place {
+            return self.look(growing, at).await;
         }
         for _ in 0..FILLS {
             let growing = match place {
@@ -314,6 +315,29 @@ impl Pump {
         self.cut(&FillError::GivenUp).await
     }
 
+    /// Sends a range that the fill is not near: fetched apart, once for all who want it.
+    async fn look(&self, growing: &Growing, mut at: u64) -> Result<(), Gone> {
+        let dir = self.mirror.blobs.parts_dir();
+        let look = match growing.look(&dir, &(at..self.end)) {
+            Ok(Some(Joined::Follow(look))) => look,
+            Ok(Some(Joined::Fetch(look))) => {
+                // Goes on without whoever asked first: others may follow it.
+                tokio::spawn(fetch_apart(self.origin.clone(), Arc::clone(&look)));
+                look
+            }
+            Ok(None) => return self.pass_on(at).await,
+            Err(error) => {
+                log::warn!("a range is fetched for one client only: {error}");
+                return self.pass_on(at).await;
+            }
+        };
+        match body::follow_look(&look, &mut at, self.end, &self.pipe).await? {
+            true => Ok(()),
+            // It was cut, or there was no room for it.
+            false => self.pass_on(at).await,
+        }
+    }
+
     async fn pass_on(&self, at: u64) -> Result<(), Gone> {
         let verified = self.is_whole && at == 0;
         match pass(&self.origin, at, self.end, verified, &self.pipe).await {
@@ -327,6 +351,19 @@ impl Pump {
         let why = io::Error::other(why.to_string());
         self.pipe.send(Err(why)).await.map_err(|_| Gone)
     }
+}
+
+/// Fetches a range for all who follow it.
+async fn fetch_apart(origin: Origin, look: Arc<Look>) {
+    let (pipe, pieces) = mpsc::channel(1);
+    let (at, end) = (look.range().start, look.range().end);
+    let kept = tokio::spawn(look.keep(pieces));
+    if let Err(error) = pass(&origin, at, end, false, &pipe).await {
+        log::debug!("{}: a range that was fetched apart: {error}", origin.what);
+    }
+    drop(pipe);
+    // A panic of it is on the log, and those who follow are told that no more comes.
+    let _kept = kept.await;
 }
 
 /// Whether a range is fetched apart: the client looks somewhere in the middle, and the fill will
