@@ -8,8 +8,8 @@ need_root "The soak"
 need_cargo
 export YOLOFS_IMAGES=$IMAGES
 case "$*" in *container*) need runc=runc busybox=busybox-static ;; esac
-case "$*" in *vm* | *clock-jumps*)
-    need qemu-system-x86_64=qemu-system-x86 debugfs=e2fsprogs busybox=busybox-static
+case "$*" in *vm* | *clock-jumps* | *power-cuts*)
+    need qemu-system-x86_64=qemu-system-x86 debugfs=e2fsprogs busybox=busybox-static strip=binutils
     scripts/images/disk.sh
     ;;
 esac

@@ -11,7 +11,7 @@ need_root "The test suite"
 [ -e /dev/fuse ] || die "/dev/fuse is missing: load the kernel module with 'modprobe fuse'"
 need_cargo
 need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs losetup=mount fio=fio \
-    qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils cpio=cpio busybox=busybox-static \
+    qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils cpio=cpio busybox=busybox-static strip=binutils \
     dockerd=docker.io containerd=containerd runc=runc crun=crun skopeo=skopeo umoci=umoci docker-registry=docker-registry \
     jq=jq chromium=chromium htpasswd=apache2-utils openssl=openssl setcap=libcap2-bin
 scripts/images/root.sh

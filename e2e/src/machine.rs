@@ -1,6 +1,9 @@
 //! A small machine: the kernel and initramfs that `scripts/images/disk.sh` has made, and a disk of
 //! our own.
 
+mod nvm;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::lab::done;
+use crate::lab::{done, programs};
+pub(crate) use nvm::{Nvm, NvmKind, with_slots};
 
 /// The disk of a machine, in its directory.
 pub(crate) const DISK: &str = "disk.raw";
@@ -57,8 +61,8 @@ pub(crate) fn take_kernel(dir: &Path) -> anyhow::Result<()> {
     take_file("/boot/initrd.img", &dir.join("initrd.img"))
 }
 
-/// Returns where the kernel's module of that path below `kernel` is.
-pub(crate) fn module(path: &str) -> anyhow::Result<String> {
+/// Puts modules of the kernel, by their paths below its directory, into `/modules` of a root.
+pub(crate) fn take_modules(paths: &[&str], root: &Path) -> anyhow::Result<()> {
     let mut debugfs = Command::new("debugfs");
     debugfs.args(["-R", "ls -p /lib/modules"]);
     // One line for each entry: /inode/mode/owner/group/name/size/
@@ -66,17 +70,70 @@ pub(crate) fn module(path: &str) -> anyhow::Result<String> {
     let names = listed.lines().filter_map(|line| line.split('/').nth(5));
     let mut versions = names.filter(|name| !name.starts_with('.') && !name.is_empty());
     let version = versions.next().context("the machine has no modules")?;
-    Ok(format!("/lib/modules/{version}/kernel/{path}"))
+    let to = root.join("modules");
+    fs::create_dir_all(&to)?;
+    for path in paths {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let inside = format!("/lib/modules/{version}/kernel/{path}.ko");
+        take_file(&inside, &to.join(name).with_extension("ko"))?;
+    }
+    Ok(())
 }
 
-/// Makes a disk of a directory, with a first process and what that needs.
-pub(crate) fn make_disk(root: &Path, init: &str, mib: u32, disk: &Path) -> anyhow::Result<()> {
+/// Puts `yolofs`, `bootimg`, the programs `more`, and what they are linked with into a root, with
+/// `sha256sum`.
+///
+/// Linked as they were built, without what debuggers read, which is nine tenths of them. A static
+/// build would need no libraries, and would have to be built, all of it, for this alone.
+pub(crate) fn furnish(root: &Path, more: &[PathBuf]) -> anyhow::Result<()> {
+    let (bin, own) = (root.join("bin"), root.join("usr/bin"));
+    fs::create_dir_all(&bin)?;
+    fs::create_dir_all(&own)?;
+    let dir = programs()?;
+    let ours = ["yolofs", "bootimg"].map(|name| dir.join(name));
+    let mut libraries = BTreeSet::new();
+    for program in ours.iter().chain(more) {
+        libraries.append(&mut linked_with(program)?);
+        let name = program.file_name().context("a program has a name")?;
+        let mut strip = Command::new("strip");
+        done(strip.arg("-o").arg(bin.join(name)).arg(program))?;
+    }
+    let hash = Path::new(crate::base::RUNNABLE);
+    libraries.append(&mut linked_with(hash)?);
+    fs::copy(hash, own.join("sha256sum"))?;
+    for library in libraries {
+        let to = root.join(library.strip_prefix("/")?);
+        fs::create_dir_all(to.parent().unwrap_or(root))?;
+        fs::copy(&library, to).with_context(|| format!("copying {}", library.display()))?;
+    }
+    Ok(())
+}
+
+/// Returns the libraries that a program is linked with.
+fn linked_with(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let listed = done(Command::new("ldd").arg(program))?;
+    let words = listed.split_whitespace();
+    Ok(words
+        .filter(|word| word.starts_with('/'))
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// Makes a disk of a directory, with a first process and what that needs, and `room_mib` for more.
+pub(crate) fn make_disk(root: &Path, init: &str, room_mib: u32, disk: &Path) -> anyhow::Result<()> {
     for dir in ["bin", "dev", "proc", "sys", "tmp"] {
         fs::create_dir_all(root.join(dir))?;
     }
     fs::write(root.join("init"), init)?;
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
     take_busybox(&root.join("bin"))?;
+    let taken = done(Command::new("du").arg("-sm").arg(root))?;
+    let taken: u32 = taken
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .parse()?;
+    let mib = taken + room_mib;
     let mut mkfs = Command::new("mkfs.ext4");
     mkfs.args(["-q", "-F", "-b", "4096", "-m", "0", "-O", "^has_journal"]);
     done(mkfs.arg("-d").args([root, disk]).arg(format!("{mib}M"))).map(drop)

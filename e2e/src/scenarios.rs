@@ -5,6 +5,7 @@ mod crowds;
 mod daemon;
 mod node;
 mod node_crowd;
+mod power;
 mod pressure;
 mod sources;
 
@@ -162,6 +163,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the clock of a virtual machine jumps by up to years under a node in it: no read fails",
         asked: true,
         run: clock::jumps,
+    },
+    Scenario {
+        name: "power-cuts",
+        what: "the power of a virtual machine is cut while it writes stores on NVM: what was kept is whole",
+        asked: true,
+        run: power::cuts,
     },
 ];
 

@@ -25,8 +25,8 @@ done
 /// Memory of the machine, in MiB.
 const MEMORY_MIB: u32 = 128;
 
-/// The disk, in MiB: twice what the largest tree takes.
-const DISK_MIB: u32 = 32;
+/// Room on the disk beside the tree, in MiB: for the file system's own tables.
+const ROOM_MIB: u32 = 12;
 
 /// Makes the machine of a tree, whose files are on its disk.
 pub(crate) fn make(tree: &Path, to: &Path) -> anyhow::Result<()> {
@@ -37,7 +37,7 @@ pub(crate) fn make(tree: &Path, to: &Path) -> anyhow::Result<()> {
     copy.arg("-a")
         .args(["warm", "cold", "bin"].map(|part| tree.join(part)));
     done(copy.arg(root.path()))?;
-    machine::make_disk(root.path(), INIT, DISK_MIB, &to.join(machine::DISK))
+    machine::make_disk(root.path(), INIT, ROOM_MIB, &to.join(machine::DISK))
 }
 
 /// Boots it from what is mounted at `root`.

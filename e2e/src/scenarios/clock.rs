@@ -1,10 +1,9 @@
 //! Jumps of the clock, in a virtual machine: a clock is the whole machine's, and others use ours.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Scenario;
 use crate::base::IMAGE;
-use crate::lab::{done, programs, soak};
+use crate::lab::{done, soak};
 use crate::machine::{self, Cache};
 use crate::node::{self, Reads, Service};
 use crate::workload::Mix;
@@ -34,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const MEMORY_MIB: u32 = 768;
 
 /// Room on the disk for what is done there, in MiB.
-const ROOM_MIB: u64 = 200;
+const ROOM_MIB: u32 = 200;
 
 /// Jumps, in seconds: an NTP step, a wrong hour, a clock without a battery, a far future.
 const JUMPS: [i64; 10] = [
@@ -69,13 +68,11 @@ pub(super) fn jumps(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let dir = bench.lab.make_dir("machine")?;
     machine::take_kernel(&dir)?;
     let root = bench.lab.make_dir("root")?;
-    furnish(&root)?;
+    machine::furnish(&root, &[soak()?])?;
+    machine::take_modules(&["fs/fuse/fuse"], &root)?;
     let seed = bench.rng.number();
     let init = init(seed, bench.length);
-    let size = done(Command::new("du").arg("-sm").arg(&root))?;
-    let size: u64 = size.split_whitespace().next().unwrap_or_default().parse()?;
-    let size = u32::try_from(size + ROOM_MIB)?;
-    machine::make_disk(&root, &init, size, &dir.join(machine::DISK))?;
+    machine::make_disk(&root, &init, ROOM_MIB, &dir.join(machine::DISK))?;
     let report = run(bench, &dir)?;
     bench.harmed(report.harms);
     bench.take(&report.tally, &[])?;
@@ -83,44 +80,6 @@ pub(super) fn jumps(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         Some(fault) => bail!("in the machine: {fault}"),
         None => Ok(()),
     }
-}
-
-/// Puts the programs and what they are linked with into a root.
-fn furnish(root: &Path) -> anyhow::Result<()> {
-    let (bin, own) = (root.join("bin"), root.join("usr/bin"));
-    fs::create_dir_all(&bin)?;
-    fs::create_dir_all(&own)?;
-    let dir = programs()?;
-    let mut libraries = BTreeSet::new();
-    for program in [dir.join("yolofs"), dir.join("bootimg"), soak()?] {
-        libraries.append(&mut linked_with(&program)?);
-        // Without what debuggers read it is a tenth.
-        let name = program.file_name().context("a program has a name")?;
-        done(
-            Command::new("strip")
-                .arg("-o")
-                .args([bin.join(name), program]),
-        )?;
-    }
-    let hash = Path::new(crate::base::RUNNABLE);
-    libraries.append(&mut linked_with(hash)?);
-    fs::copy(hash, own.join("sha256sum"))?;
-    for library in libraries {
-        let to = root.join(library.strip_prefix("/")?);
-        fs::create_dir_all(to.parent().unwrap_or(root))?;
-        fs::copy(&library, to).with_context(|| format!("copying {}", library.display()))?;
-    }
-    machine::take_file(&machine::module("fs/fuse/fuse.ko")?, &root.join("fuse.ko"))
-}
-
-/// Returns the libraries that a program is linked with.
-fn linked_with(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let listed = done(Command::new("ldd").arg(program))?;
-    let words = listed.split_whitespace();
-    Ok(words
-        .filter(|word| word.starts_with('/'))
-        .map(PathBuf::from)
-        .collect())
 }
 
 fn init(seed: u64, length: Duration) -> String {
@@ -132,7 +91,7 @@ exec </dev/ttyS0 >/dev/ttyS0 2>&1
 export PATH=/bin:/usr/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
-insmod /fuse.ko
+insmod /modules/fuse.ko
 soak __jump {seed} {seconds}
 poweroff -f
 "
