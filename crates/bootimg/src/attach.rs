@@ -57,6 +57,9 @@ pub struct AttachedCounts {
     pub damaged_reads: u64,
     /// Reads that failed: the source was asked instead.
     pub failed_reads: u64,
+    /// Reads that a copy on faster memory failed, or had damaged: the store's own file was read
+    /// instead.
+    pub copy_failures: u64,
 }
 
 /// An image, attached to a tree: a cache under that tree's file ids.
@@ -79,6 +82,7 @@ struct Counters {
     verified_bytes: AtomicU64,
     damaged_reads: AtomicU64,
     failed_reads: AtomicU64,
+    copy_failures: AtomicU64,
 }
 
 impl Image {
@@ -148,6 +152,7 @@ impl Attached {
             verified_bytes: self.counters.verified_bytes.load(Relaxed),
             damaged_reads: self.counters.damaged_reads.load(Relaxed),
             failed_reads: self.counters.failed_reads.load(Relaxed),
+            copy_failures: self.counters.copy_failures.load(Relaxed),
         }
     }
 
@@ -182,9 +187,35 @@ impl Attached {
         }
     }
 
-    /// Reads a whole extent and verifies it.
+    /// Reads a whole extent and verifies it: from a copy on faster memory if this is one, and from
+    /// the store's own file if that fails.
     fn read(&self, place: u64, want: &[u8; 32], out: &mut [u8]) -> bool {
-        if let Err(error) = self.image.data.read(place, out) {
+        let Some(copy) = &self.image.copy_of else {
+            return self.read_own(&self.image, place, want, out);
+        };
+        let why = match self.image.data.read(place, out) {
+            Ok(()) if hash(out) == *want => {
+                let bytes = out.len() as u64;
+                self.counters.verified_bytes.fetch_add(bytes, Relaxed);
+                return true;
+            }
+            Ok(()) => "it is damaged".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if self.counters.copy_failures.fetch_add(1, Relaxed) == 0 {
+            let (id, tier) = (self.image.info().id.short(), &copy.tier);
+            log::warn!(
+                "boot image {id}: the copy on {tier} fails: {why}; the store's own file is read \
+                 instead"
+            );
+        }
+        copy.own()
+            .is_some_and(|own| self.read_own(own, place, want, out))
+    }
+
+    /// Reads a whole extent of an image of the store, and verifies it.
+    fn read_own(&self, image: &Image, place: u64, want: &[u8; 32], out: &mut [u8]) -> bool {
+        if let Err(error) = image.data.read(place, out) {
             if self.counters.failed_reads.fetch_add(1, Relaxed) == 0 {
                 log::warn!(
                     "boot image {}: cannot read: {error}",

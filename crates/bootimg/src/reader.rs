@@ -14,6 +14,7 @@ use crate::extents::{self, Content, Row};
 use crate::header::{Footer, Header, SectionKind, Variant};
 use crate::layout::{PAGE, PAGE_BYTES, hash, len64};
 use crate::meta::{self, Meta};
+use crate::store::faster::CopyOf;
 use crate::{FormatError, ImageId, ImageInfo, OpenError, squeeze, touches};
 
 /// An open boot image. Its file may be renamed or removed meanwhile.
@@ -26,6 +27,8 @@ pub struct Image {
     pub(crate) rows: Vec<Row>,
     pub(crate) data: DataSpace,
     pub(crate) sealed: Sealed,
+    /// What this is a copy of, if it is one on faster memory.
+    pub(crate) copy_of: Option<CopyOf>,
 }
 
 impl Image {
@@ -39,6 +42,11 @@ impl Image {
             path: path.to_owned(),
             source,
         })?;
+        Self::of_file(file, path)
+    }
+
+    /// Opens a mapped or packed image that is in a file; `path` is for messages.
+    pub(crate) fn of_file(file: File, path: &Path) -> Result<Self, OpenError> {
         let located = |error| match error {
             ReadError::Io(source) => OpenError::Io {
                 path: path.to_owned(),
@@ -76,6 +84,20 @@ impl Image {
             });
         }
         Self::decode(sealed, Vec::new()).map_err(format)
+    }
+
+    /// Says what this is a copy of.
+    pub(crate) fn with_store_behind(self, of: CopyOf) -> Self {
+        Self {
+            copy_of: Some(of),
+            ..self
+        }
+    }
+
+    /// Returns what the memory is called that this is a copy on, if it is not the store's own file.
+    #[must_use]
+    pub fn tier(&self) -> Option<&str> {
+        self.copy_of.as_ref().map(|copy| copy.tier.as_str())
     }
 
     /// Returns what it is, in numbers.
@@ -142,6 +164,7 @@ impl Image {
             rows,
             data,
             sealed,
+            copy_of: None,
         })
     }
 }

@@ -5,6 +5,7 @@
 //! none, and an open image stays readable after its removal, by its open descriptors.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use blocks::SourceId;
@@ -14,6 +15,7 @@ use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
 
 mod add;
 mod catalog;
+pub(crate) mod faster;
 mod gc;
 mod lock;
 mod names;
@@ -26,6 +28,7 @@ mod tests;
 mod transfer;
 
 use catalog::Catalog;
+pub use faster::{FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
 use lock::Lock;
 use places::Places;
@@ -55,6 +58,7 @@ pub struct Store {
     places: Places,
     config: StoreConfig,
     steps: Steps,
+    faster: Option<Arc<dyn FasterCopies>>,
 }
 
 /// An image of a store.
@@ -104,7 +108,18 @@ impl Store {
             places: Places::make(dir.into())?,
             config,
             steps: Steps::default(),
+            faster: None,
         })
+    }
+
+    /// Has [`open_fastest`](Self::open_fastest) take copies on faster memory, where there are any.
+    /// What such a copy fails to give is read from the store's own file.
+    #[must_use]
+    pub fn with_faster(self, faster: Arc<dyn FasterCopies>) -> Self {
+        Self {
+            faster: Some(faster),
+            ..self
+        }
     }
 
     /// Returns the directory of the store.
@@ -206,10 +221,29 @@ impl Store {
         Ok(image)
     }
 
-    /// Notes that an image is used now, as [`open_image`](Self::open_image) does: for who serves
-    /// from it and may not write.
+    /// Opens an image to serve from it, from its fastest copy that can be used; if there is none,
+    /// from the store's own file. Notes that it was used.
+    ///
+    /// # Errors
+    /// If it is not there, or damaged.
+    pub fn open_fastest(&self, id: &ImageId) -> Result<Image, StoreError> {
+        if let Some(faster) = &self.faster
+            && let Some(copy) = faster::open_fastest(&self.places, &**faster, id)?
+        {
+            self.places.touch(id);
+            return Ok(copy);
+        }
+        self.open_image(id)
+    }
+
+    /// Notes that an image is used for a start now: for the store, as
+    /// [`open_image`](Self::open_image) does, for one who serves from it and may not write; and for
+    /// who keeps copies on faster memory.
     pub fn note_use(&self, id: &ImageId) {
         self.places.touch(id);
+        if let Some(faster) = &self.faster {
+            faster.note_use(id);
+        }
     }
 
     /// Opens an image as [`open_image`](Self::open_image) does, and notes nothing: to look at an

@@ -13,7 +13,7 @@ mod record;
 pub(crate) mod registry;
 mod report;
 mod scratch;
-mod stacks;
+pub(crate) mod stacks;
 mod verify;
 
 use std::process::ExitCode;

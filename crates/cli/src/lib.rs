@@ -28,6 +28,7 @@ mod size;
 mod source;
 mod status;
 mod store;
+mod tiers;
 mod undo;
 mod until;
 mod workload;

@@ -70,6 +70,12 @@ pub(crate) struct BootStatus {
     pub(crate) names_removed: u64,
     /// Reads that met damaged data and went to the source instead.
     pub(crate) damaged: u64,
+    /// The tier that it is read from; absent if that is the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tier: Option<String>,
+    /// Reads that the copy on that tier failed, and that went to the store instead.
+    #[serde(default)]
+    pub(crate) copy_failures: u64,
     /// Pages brought into the page cache.
     pub(crate) injected_pages: u64,
     /// Of these, pages that were asked for again because the kernel had dropped them.
@@ -144,6 +150,8 @@ impl BootStatus {
             names_added: report.names_added,
             names_removed: report.names_removed,
             damaged: counts.damaged_reads + counts.failed_reads,
+            tier: image.image().tier().map(str::to_owned),
+            copy_failures: counts.copy_failures,
             injected_pages: counters.injected_pages,
             evicted_pages: counters.evicted_pages,
             sampled_blocks: counters.sampled_blocks,
@@ -280,6 +288,18 @@ fn one(mount: &MountStatus) -> String {
             row(
                 "damaged",
                 format!("{} reads: see bootimg verify", boot.damaged),
+            );
+        }
+        if let Some(tier) = &boot.tier {
+            let failures = boot.copy_failures;
+            row(
+                "tier",
+                match failures {
+                    0 => tier.clone(),
+                    _ => format!(
+                        "{tier}, {failures} reads failed and went to the store: prewarm it again"
+                    ),
+                },
             );
         }
         let pages = format!(

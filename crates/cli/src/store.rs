@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use bootimg::{
@@ -14,12 +15,14 @@ use indicatif::ProgressBar;
 use crate::interrupt::Interrupt;
 use crate::run_dir::process_start;
 use crate::size::Size;
+use crate::tiers::Tiers;
 
 /// Where boot images are kept, unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
 
 const STORE_ENV: &str = "YOLOFS_STORE";
 const STORE_MAX_ENV: &str = "YOLOFS_STORE_MAX";
+const TIERS_ENV: &str = "YOLOFS_TIERS";
 
 /// The flags that say which store.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,15 +46,39 @@ pub(crate) struct StoreArgs {
         global = true
     )]
     max: Size,
+    /// File that names the tiers which boot images may have copies on [default:
+    /// /etc/yolofs/tiers.toml if it is there, else one tier beside the boot images]
+    #[arg(long, value_name = "FILE", env = TIERS_ENV, global = true)]
+    tiers: Option<PathBuf>,
 }
 
 impl StoreArgs {
-    /// Returns the flags that name a store which is only read.
-    pub(crate) const fn to_read(dir: PathBuf) -> Self {
+    /// Returns the flags that name a store which is only read, with the tiers that this process
+    /// was told of by its environment.
+    pub(crate) fn to_read(dir: PathBuf) -> Self {
         Self {
             dir,
             max: Size(u64::MAX),
+            tiers: std::env::var_os(TIERS_ENV).map(PathBuf::from),
         }
+    }
+
+    /// Returns the same store, with the tiers that `other` names.
+    #[must_use]
+    pub(crate) fn with_tiers_of(self, other: &Self) -> Self {
+        Self {
+            tiers: other.tiers.clone(),
+            ..self
+        }
+    }
+
+    /// Reads which tiers there are.
+    ///
+    /// # Errors
+    /// If a tiers file was named and is not there, or one is there and cannot be understood.
+    pub(crate) fn tiers(&self) -> anyhow::Result<Tiers> {
+        let file = self.tiers.as_deref().map(std::path::absolute).transpose()?;
+        Tiers::read(file.as_deref(), &self.absolute())
     }
 
     /// Returns where the store is, for another process: it may be started in another directory.
@@ -61,12 +88,21 @@ impl StoreArgs {
     }
 
     /// Returns the variables that name the same store to another process of ours.
-    pub(crate) fn as_env(&self) -> [(&'static str, OsString); 2] {
+    pub(crate) fn as_env(&self) -> Vec<(&'static str, OsString)> {
         let max = self.max.0.to_string();
-        [
+        let mut env = vec![
             (STORE_ENV, self.absolute().into()),
             (STORE_MAX_ENV, max.into()),
-        ]
+        ];
+        env.extend(self.tiers_env());
+        env
+    }
+
+    /// Returns the variable that names the same tiers file to another process of ours.
+    pub(crate) fn tiers_env(&self) -> Option<(&'static str, OsString)> {
+        let tiers = self.tiers.as_ref()?;
+        let absolute = std::path::absolute(tiers).unwrap_or_else(|_| tiers.clone());
+        Some((TIERS_ENV, absolute.into()))
     }
 
     /// Returns the most bytes that the store may take.
@@ -84,11 +120,19 @@ impl StoreArgs {
             max_bytes: self.max.0,
             ..StoreConfig::default()
         };
-        Store::open(&self.dir, config).with_context(|| {
+        let store = Store::open(&self.dir, config).with_context(|| {
             format!(
                 "opening the store {} (choose one with --store)",
                 self.dir.display()
             )
+        })?;
+        // Without tiers everything is there, only slower.
+        Ok(match self.tiers() {
+            Ok(tiers) => store.with_faster(Arc::new(tiers)),
+            Err(error) => {
+                log::warn!("copies on faster tiers are not used: {error:#}");
+                store
+            }
         })
     }
 

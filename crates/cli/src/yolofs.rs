@@ -78,11 +78,11 @@ pub fn main() -> ExitCode {
 fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
     match &args.command {
         YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
-        YolofsCommand::Node(command) => node::run(command, &args.run_dir),
+        YolofsCommand::Node(command) => node::run(command, &args.store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
-        YolofsCommand::Tier(command) => tier::run(command),
+        YolofsCommand::Tier(command) => tier::run(command, &args.store),
         YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
         YolofsCommand::Snapshotter(command) => {
             snapshotter::run(command, &args.store, &args.run_dir)

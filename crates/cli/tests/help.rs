@@ -44,6 +44,7 @@ fn help(program: &str, verb: &[&str]) -> String {
         .env("COLUMNS", "100")
         .env_remove("YOLOFS_STORE")
         .env_remove("YOLOFS_STORE_MAX")
+        .env_remove("YOLOFS_TIERS")
         .env_remove("YOLOFS_RUN_DIR")
         .env_remove("YOLOFS_STATE_DIR")
         .env_remove("NICFETCH_STORE")

@@ -7,6 +7,7 @@ pub mod cached;
 pub mod dax;
 pub mod dents;
 pub mod fd;
+pub mod idle;
 pub mod inherit;
 pub mod lock;
 pub mod malloc;

@@ -6,6 +6,7 @@
 mod change;
 mod copy;
 mod error;
+mod mark;
 mod open;
 mod read;
 
@@ -20,8 +21,9 @@ use crate::journal::{Journal, Known, TIERS_MAX, TierId};
 use crate::medium::Medium;
 
 pub use crate::journal::{Found, JournalError};
-pub use copy::Copied;
+pub use copy::{Copied, name_of};
 pub use error::{ObjectError, OpenError};
+pub use mark::Mark;
 pub use read::Lease;
 
 /// A tier, by its place among those that objects were opened with: 0 is the fastest.

@@ -15,8 +15,8 @@ use crate::store::reading;
 use crate::{ImageId, StoreError};
 
 /// The paths of a store.
-#[derive(Debug)]
-pub(super) struct Places {
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
     dir: PathBuf,
 }
 

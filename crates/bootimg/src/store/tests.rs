@@ -13,6 +13,7 @@ use super::*;
 use crate::sample::{PLANNED, Sample};
 use crate::{OpenError, Variant, unwatched};
 
+mod faster;
 mod model;
 mod stacks;
 mod stopping;

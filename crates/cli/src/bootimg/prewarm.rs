@@ -1,5 +1,7 @@
 //! `bootimg prewarm`: boot images into memory, before anybody boots.
 
+mod on_tier;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -26,7 +28,8 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
 /// Bring boot images into memory, and into the page cache of what is mounted
 ///
 /// Each is loaded in one sequential pass and verified, the most valuable first, as long as it fits
-/// the budget; then every mount that uses it pushes it into its page cache.
+/// the budget; then every mount that uses it pushes it into its page cache. With --tier, each gets
+/// a copy on a tier instead (see yolofs tier): written, synced, read again and compared.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PrewarmArgs {
     /// Names or ids of boot images, or references of container images: all of their layers
@@ -38,6 +41,9 @@ pub(super) struct PrewarmArgs {
     /// All boot images of the store
     #[arg(long, conflicts_with = "images")]
     all: bool,
+    /// Put a copy on this tier, from which it is served from then on, instead of in memory
+    #[arg(long, value_name = "NAME", conflicts_with = "budget")]
+    tier: Option<String>,
     /// Load at most so much; what does not fit is left out
     #[arg(long, value_name = "SIZE")]
     budget: Option<Size>,
@@ -77,8 +83,16 @@ pub(super) fn run(
     run_dir: &RunDirArg,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
+    let tiers = args.tier.as_ref().map(|_| store.tiers()).transpose()?;
     let store = store.open()?;
     let wanted = wanted(args, &store, interrupt)?;
+    if let (Some(tiers), Some(tier)) = (&tiers, &args.tier) {
+        let placed = on_tier::place(tiers, tier, &store, wanted, interrupt)?;
+        print(args.format.format(), &placed, |placed| {
+            on_tier::text(placed)
+        })?;
+        return Ok(Outcome::Done);
+    }
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let mut left = args.budget.map_or(u64::MAX, |size| size.0);
     let mut warmed = Vec::new();

@@ -41,7 +41,7 @@ struct ListedLayer {
 ///
 /// # Errors
 /// If the store cannot be read, or more than one image could be meant.
-pub(super) fn find(store: &Store, text: &str) -> anyhow::Result<Option<Stack>> {
+pub(crate) fn find(store: &Store, text: &str) -> anyhow::Result<Option<Stack>> {
     let name = match ImageName::parse(text) {
         Ok(Some(ImageName::Docker { reference } | ImageName::Containerd { reference, .. })) => {
             reference
@@ -64,7 +64,7 @@ pub(super) fn find(store: &Store, text: &str) -> anyhow::Result<Option<Stack>> {
 ///
 /// # Errors
 /// If the store cannot be read.
-pub(super) fn boot_images(store: &Store, stack: &Stack) -> anyhow::Result<Vec<(ImageId, String)>> {
+pub(crate) fn boot_images(store: &Store, stack: &Stack) -> anyhow::Result<Vec<(ImageId, String)>> {
     let images = store.list().context("listing the store")?;
     let mut found = Vec::new();
     for layer in &stack.layers {

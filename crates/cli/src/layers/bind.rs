@@ -115,7 +115,7 @@ pub(super) fn is_of(image: &Image, root: &SourceRoot) -> anyhow::Result<bool> {
 
 /// Opens an image. One that cannot be used costs speed only: it is logged.
 pub(super) fn open(store: &Store, id: &ImageId, layer: &Digest) -> Option<Arc<Image>> {
-    match store.open_image(id) {
+    match store.open_fastest(id) {
         Ok(image) => Some(Arc::new(image)),
         Err(error) => {
             log::warn!(

@@ -109,6 +109,7 @@ impl OwnServer {
             Some(_) => Layering::Beneath,
             None => Layering::Over,
         };
+        self.store.note_use(&image.info().id);
         let served = Served::start(place, &source, image, layering)?;
         Ok(Some(Arc::new(served)))
     }

@@ -120,7 +120,7 @@ impl Owner {
     fn create(&self, id: &str, spec: &MountSpec) -> Result<Arc<Owned>, NodeError> {
         // Opened before the mount covers it: a mount may lie over its own source.
         let source = match spec.is_on_disk() {
-            true => Some(open_source(spec)?),
+            true => Some(open_source(spec, &self.config.store)?),
             false => None,
         };
         let label = match &spec.label {
@@ -296,8 +296,8 @@ impl Owner {
     }
 }
 
-/// Opens the source of a mount that is on a disk.
-fn open_source(spec: &MountSpec) -> Result<OwnedFd, NodeError> {
+/// Opens the source of a mount that is on a disk. The tiers are those that the node was `told` of.
+fn open_source(spec: &MountSpec, told: &StoreArgs) -> Result<OwnedFd, NodeError> {
     let patience = Patience::default().deadline;
     let source = if spec.plain {
         SourceRoot::open_plain_within(&spec.source, patience)
@@ -306,7 +306,8 @@ fn open_source(spec: &MountSpec) -> Result<OwnedFd, NodeError> {
     };
     let source =
         source.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
-    note_use(&spec.boot, &StoreArgs::to_read(spec.store.clone()), &source);
+    let store = StoreArgs::to_read(spec.store.clone()).with_tiers_of(told);
+    note_use(&spec.boot, &store, &source);
     let file = source.as_fd().try_clone_to_owned();
     Ok(file.context("opening the source")?)
 }

@@ -123,6 +123,8 @@ fn boot(choice: &BootChoice) -> Option<BootStatus> {
         names_added: 0,
         names_removed: 0,
         damaged: 0,
+        tier: None,
+        copy_failures: 0,
         injected_pages: 484,
         evicted_pages: 0,
         sampled_blocks: 4,

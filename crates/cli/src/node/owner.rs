@@ -24,6 +24,7 @@ use super::workers::{Pool, Worker};
 use crate::control::PrewarmSummary;
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
+use crate::store::StoreArgs;
 use crate::yolofs::BootChoice;
 
 /// How long workers have to tell of their mounts; who takes longer is shown as the node knows it.
@@ -42,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) kept_by: String,
     /// Records that could not be read when it started.
     pub(crate) damaged: Vec<PathBuf>,
+    /// The store and the tiers that it was told of.
+    pub(crate) store: StoreArgs,
 }
 
 /// What a node works with.

@@ -24,6 +24,7 @@ use super::workers::Pool;
 use super::{guard, learn, probe, restore, watch};
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
+use crate::store::StoreArgs;
 
 /// The name of the API's socket among the descriptors: ours, and that of the socket unit.
 const API: &str = "api";
@@ -49,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) most_mounts: usize,
     /// Who the workers are; `None` if they are who the node is.
     pub(crate) worker_user: Option<Identity>,
+    /// The store whose boot images lie on tiers, and the tiers file.
+    pub(crate) store: StoreArgs,
 }
 
 /// Runs the node, or the keeper that starts it, until it is told to end.
@@ -132,9 +135,15 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
         }
         .to_owned(),
         damaged,
+        store: settings.store.clone(),
     };
     let tools = Tools {
-        pool: Pool::new(run_dir.path(), own_program(), settings.worker_user)?,
+        pool: Pool::new(
+            run_dir.path(),
+            own_program(),
+            settings.worker_user,
+            settings.store.tiers_env().into_iter().collect(),
+        )?,
         run_dir: run_dir.clone(),
         records,
         keep,

@@ -1,6 +1,7 @@
 //! The processes that serve: starting them, finding them again, and which mount goes to which.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -274,6 +275,8 @@ pub(crate) struct Pool {
     run_dir: PathBuf,
     /// Who the workers are; `None` if they are who the node is.
     user: Option<Identity>,
+    /// What workers are told of by their environment.
+    told: Vec<(&'static str, OsString)>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,
     /// Held while one is started, so that those who come meanwhile share it.
@@ -281,7 +284,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Returns one without workers, which will run `program` as `user`.
+    /// Returns one without workers, which will run `program` as `user`, with the variables `told`.
     ///
     /// # Errors
     /// If there is no directory for their sockets.
@@ -289,12 +292,14 @@ impl Pool {
         run_dir: &Path,
         program: PathBuf,
         user: Option<Identity>,
+        told: Vec<(&'static str, OsString)>,
     ) -> anyhow::Result<Self> {
         let sockets = run_dir.join("workers");
         private_dir(&sockets)?;
         Ok(Self {
             run_dir: run_dir.to_path_buf(),
             user,
+            told,
             program: Mutex::new(program),
             workers: Mutex::default(),
             starting: Mutex::new(()),
@@ -392,6 +397,7 @@ impl Pool {
             .arg(&self.run_dir)
             .arg("worker")
             .args(more)
+            .envs(self.told.iter().cloned())
             // What was meant for the node alone.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")

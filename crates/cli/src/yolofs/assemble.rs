@@ -285,7 +285,7 @@ pub(crate) fn choose_image(
         .into_iter()
         .next()
         .unwrap_or_else(|| id.short());
-    match store.open_image(&id) {
+    match store.open_fastest(&id) {
         Ok(image) => Ok(Some((name, Arc::new(image)))),
         // An image that somebody asked for by name must be there; one that we found ourselves
         // is only an offer.

@@ -15,6 +15,7 @@ use crate::output::{FormatArg, print};
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::sandbox::user::resolve;
 use crate::status::text;
+use crate::store::StoreArgs;
 
 use super::mount::BootChoice;
 
@@ -95,13 +96,18 @@ impl NodeArgs {
     }
 }
 
-pub(super) fn run(args: &NodeArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    args: &NodeArgs,
+    store: &StoreArgs,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<Outcome> {
     let Some(verb) = &args.verb else {
         let settings = Settings {
             run_dir: run_dir.run_dir.clone(),
             state_dir: args.state_dir.clone(),
             most_mounts: args.max_mounts.into(),
             worker_user: args.worker_identity()?,
+            store: store.clone(),
         };
         if args.keep_parent {
             service::keep_parent(&settings)?;

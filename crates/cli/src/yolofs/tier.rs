@@ -1,10 +1,16 @@
-//! `yolofs tier`: what directories are as tiers.
+//! `yolofs tier`: what directories are as tiers, and which boot images lie on them.
 
+mod apply;
+mod evict;
+mod pin;
+mod plan;
 mod probe;
+mod status;
 
 use clap::Subcommand;
 
 use crate::exit::Outcome;
+use crate::store::StoreArgs;
 
 /// What lies on which memory or disk
 #[derive(Clone, Debug, clap::Args)]
@@ -16,10 +22,26 @@ pub(super) struct TierArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum TierCommand {
     Probe(probe::ProbeArgs),
+    Status(status::StatusArgs),
+    Plan(plan::PlanArgs),
+    Apply(apply::ApplyArgs),
+    /// Keep boot images on the fastest tier that has room for them
+    ///
+    /// They come there with the next `yolofs tier apply`, or when the node looks next.
+    Pin(pin::PinArgs),
+    /// Let heat decide again where boot images lie
+    Unpin(pin::PinArgs),
+    Evict(evict::EvictArgs),
 }
 
-pub(super) fn run(args: &TierArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &TierArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
     match &args.command {
         TierCommand::Probe(command) => probe::run(command),
+        TierCommand::Status(command) => status::run(command, store),
+        TierCommand::Plan(command) => plan::run(command, store),
+        TierCommand::Apply(command) => apply::run(command, store),
+        TierCommand::Pin(command) => pin::run(command, store, pin::Wish::Pinned),
+        TierCommand::Unpin(command) => pin::run(command, store, pin::Wish::Unpinned),
+        TierCommand::Evict(command) => evict::run(command, store),
     }
 }

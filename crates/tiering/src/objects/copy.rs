@@ -292,6 +292,27 @@ impl Drop for Coming<'_> {
     }
 }
 
+/// Returns what object some content is, and its length.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn name_of(content: &mut dyn Read) -> io::Result<(ContentId, u64)> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; CHUNK];
+    let mut len = 0;
+    loop {
+        match content.read(&mut buffer) {
+            Ok(0) => return Ok((ContentId(*hasher.finalize().as_bytes()), len)),
+            Ok(read) => {
+                hasher.update(&buffer[..read]);
+                len += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Returns the hash of the first `len` bytes of a file; of another length it is of fewer.
 pub(super) fn hash_file(medium: &dyn Medium, name: &str, len: u64) -> io::Result<ContentId> {
     let mut hasher = blake3::Hasher::new();

@@ -9,8 +9,8 @@ use blocks::ContentId;
 use parking_lot::Mutex;
 
 use super::{
-    Entry, Found, Objects, OpenError, OpenReport, Table, Tier, TierConfig, TierIndex, part_name,
-    whole_name,
+    Entry, Found, Mark, Objects, OpenError, OpenReport, Table, Tier, TierConfig, TierIndex,
+    part_name, whole_name,
 };
 use crate::journal::{
     Journal, JournalError, Known, OBJECTS_MAX, OpenJournalError, TIER_FILE_LEN, TIERS_MAX, TierId,
@@ -20,7 +20,7 @@ use crate::medium::Medium;
 use crate::objects::copy::hash_file;
 
 /// The file that says which tier a directory is.
-const TIER_FILE: &str = "tier";
+pub(super) const TIER_FILE: &str = "tier";
 
 /// What is found out while tiers are looked at.
 struct Survey {
@@ -234,14 +234,16 @@ fn identify_one(medium: &dyn Medium, what: &str) -> Result<TierId, OpenError> {
 }
 
 fn name_tier(medium: &dyn Medium) -> io::Result<TierId> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(io::Error::other)?;
-    let id = TierId(id);
+    let Mark(id) = Mark::random()?;
+    write_tier_file(medium, TierId(id))?;
+    Ok(TierId(id))
+}
+
+pub(super) fn write_tier_file(medium: &dyn Medium, id: TierId) -> io::Result<()> {
     medium.write_at("tier.new", 0, &encode_tier(id))?;
     medium.sync("tier.new")?;
     medium.rename("tier.new", TIER_FILE)?;
-    medium.sync_names()?;
-    Ok(id)
+    medium.sync_names()
 }
 
 fn io_error(doing: &'static str, what: &str) -> impl FnOnce(io::Error) -> OpenError {

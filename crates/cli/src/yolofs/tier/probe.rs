@@ -106,22 +106,9 @@ fn measured(found: &Capability, bytes: u64, interrupt: &Interrupt) -> anyhow::Re
 impl Probed {
     fn of(found: Capability, measured: Option<Measured>) -> Self {
         Self {
-            kind: match found.kind {
-                Kind::Nvm => "nvm",
-                Kind::Memory => "memory",
-                Kind::Ssd => "ssd",
-                Kind::Hdd => "hdd",
-                Kind::Other => "other",
-            },
-            map: match found.map {
-                Map::Direct => "direct",
-                Map::PageCache => "page-cache",
-            },
-            sync: match found.sync {
-                Sync::MapSync => "map-sync",
-                Sync::Msync => "msync",
-                Sync::None => "none",
-            },
+            kind: kind_word(found.kind),
+            map: map_word(found.map),
+            sync: sync_word(found.sync),
             dir: found.dir,
             capacity_bytes: found.capacity_bytes,
             free_bytes: found.free_bytes,
@@ -132,6 +119,34 @@ impl Probed {
                 sync_microseconds: u64::try_from(measured.sync.as_micros()).unwrap_or(u64::MAX),
             }),
         }
+    }
+}
+
+/// What lies under a tier, as users read it.
+pub(crate) const fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Nvm => "nvm",
+        Kind::Memory => "memory",
+        Kind::Ssd => "ssd",
+        Kind::Hdd => "hdd",
+        Kind::Other => "other",
+    }
+}
+
+/// What a mapping reaches, as users read it.
+pub(crate) const fn map_word(map: Map) -> &'static str {
+    match map {
+        Map::Direct => "direct",
+        Map::PageCache => "page-cache",
+    }
+}
+
+/// What makes writes durable, as users read it.
+pub(crate) const fn sync_word(sync: Sync) -> &'static str {
+    match sync {
+        Sync::MapSync => "map-sync",
+        Sync::Msync => "msync",
+        Sync::None => "none",
     }
 }
 

@@ -1,0 +1,88 @@
+//! Copies of images on faster memory than the store has, and the store's own files behind them.
+
+use std::fmt;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::store::catalog;
+use crate::store::places::Places;
+use crate::{Image, ImageId, StoreError};
+
+/// Who knows where copies of images lie that are read faster than the store.
+///
+/// Copies are images in one file each, mapped or packed. Who has one open has it as long as he
+/// wants, whatever becomes of its name.
+pub trait FasterCopies: fmt::Debug + Send + Sync {
+    /// Opens the copies of an image, the fastest first. What cannot be opened is left out.
+    fn open(&self, id: &ImageId) -> Vec<FasterCopy>;
+
+    /// Notes that an image is used for a start.
+    fn note_use(&self, id: &ImageId);
+}
+
+/// An open copy of an image.
+#[derive(Debug)]
+pub struct FasterCopy {
+    /// The copy.
+    pub file: File,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What the memory is called.
+    pub tier: String,
+}
+
+/// Where the data of an image comes from that is read from a copy.
+#[derive(Debug)]
+pub(crate) struct CopyOf {
+    /// What the memory is called that the copy is on.
+    pub(crate) tier: String,
+    places: Places,
+    id: ImageId,
+    own: OnceLock<Option<Box<Image>>>,
+}
+
+impl CopyOf {
+    /// Returns the image as the store has it, opened when it is asked for first: `None` if the
+    /// store has lost it.
+    pub(crate) fn own(&self) -> Option<&Image> {
+        let open = || match catalog::open_image(&self.places, &self.id) {
+            Ok(image) => Some(Box::new(image)),
+            Err(error) => {
+                let id = self.id.short();
+                log::warn!("boot image {id}: the store's own file cannot be opened: {error}");
+                None
+            }
+        };
+        self.own.get_or_init(open).as_deref()
+    }
+}
+
+/// Opens the fastest copy of an image that is whole where it is looked at; the data is verified
+/// when it is read.
+pub(super) fn open_fastest(
+    places: &Places,
+    faster: &dyn FasterCopies,
+    id: &ImageId,
+) -> Result<Option<Image>, StoreError> {
+    // Of what the store no longer has, no copy is an image of the store.
+    places.must_have(id)?;
+    for copy in faster.open(id) {
+        let FasterCopy { file, path, tier } = copy;
+        let why = match Image::of_file(file, &path) {
+            Ok(image) if image.info().id == *id => {
+                return Ok(Some(image.with_store_behind(CopyOf {
+                    tier,
+                    places: places.clone(),
+                    id: *id,
+                    own: OnceLock::new(),
+                })));
+            }
+            Ok(_) => "it is another image".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let (id, path) = (id.short(), path.display());
+        log::warn!("boot image {id}: the copy on {tier} ({path}) cannot be used: {why}");
+    }
+    Ok(None)
+}

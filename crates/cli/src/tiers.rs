@@ -1,0 +1,116 @@
+//! The tiers of this machine, and the boot images that have copies on them: docs/tiering.md.
+//!
+//! All of it hangs on a store of boot images: what is known of objects, and the journal, lie in
+//! its directory `tiers`. Whoever only reads ([`Tiers::open_copies`]) makes nothing and waits for
+//! nobody; whoever moves objects ([`mover::Mover`]) is alone, by a lock with a deadline.
+
+pub(crate) mod carry;
+mod copies;
+pub(crate) mod file;
+pub(crate) mod known;
+mod lock;
+mod marks;
+pub(crate) mod mover;
+pub(crate) mod pace;
+pub(crate) mod plan;
+pub(crate) mod seen;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+
+use crate::size::Size;
+use file::{Room, TierSpec};
+use known::Knowledge;
+
+/// The file that names the tiers, unless told otherwise.
+pub(crate) const DEFAULT_FILE: &str = "/etc/yolofs/tiers.toml";
+
+/// The tier that there is without a file: a directory beside the boot images.
+const DEFAULT_TIER: &str = "disk";
+/// What it may take: a machine without a file has not said that there is more to spare.
+const DEFAULT_ROOM: Size = Size(1 << 30);
+
+/// The tiers, and what is known of what lies on them.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiers {
+    /// The fastest first.
+    specs: Vec<TierSpec>,
+    /// The file that named them, if there is one.
+    file: Option<PathBuf>,
+    /// Where journal, knowledge and locks are.
+    state: PathBuf,
+}
+
+impl Tiers {
+    /// Reads which tiers there are for the store in `store`. `file` must be there; without it, the
+    /// default one is read if it is there, and else there is one tier in the store itself.
+    ///
+    /// # Errors
+    /// If a file is there and cannot be read or understood.
+    pub(crate) fn read(file: Option<&Path>, store: &Path) -> anyhow::Result<Self> {
+        let state = store.join("tiers");
+        let found = match file {
+            Some(file) => Some(file::read(file)?),
+            None => file::read_if_there(Path::new(DEFAULT_FILE))?,
+        };
+        let file = found
+            .as_ref()
+            .map(|_| file.map_or_else(|| DEFAULT_FILE.into(), Path::to_owned));
+        let specs = found.unwrap_or_else(|| {
+            vec![TierSpec {
+                name: DEFAULT_TIER.to_owned(),
+                dir: state.join(DEFAULT_TIER),
+                room: Room::Bytes(DEFAULT_ROOM.0),
+            }]
+        });
+        Ok(Self { specs, file, state })
+    }
+
+    /// Returns the tiers, the fastest first.
+    pub(crate) fn specs(&self) -> &[TierSpec] {
+        &self.specs
+    }
+
+    /// Returns the file that named them; `None` if it is the embedded default.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Returns whether somebody said which tiers there are, or has used the default.
+    pub(crate) fn are_used(&self) -> bool {
+        self.file.is_some() || self.state.exists()
+    }
+
+    /// Returns what is known of objects.
+    pub(crate) fn known(&self) -> Knowledge {
+        Knowledge::in_dir(&self.state)
+    }
+
+    /// Returns the place of a tier.
+    ///
+    /// # Errors
+    /// If there is none of this name.
+    pub(crate) fn place_of(&self, name: &str) -> anyhow::Result<usize> {
+        let place = self.specs.iter().position(|tier| tier.name == name);
+        place.with_context(|| {
+            let names: Vec<&str> = self.specs.iter().map(|tier| tier.name.as_str()).collect();
+            format!(
+                "there is no tier {name}; {} {}",
+                match &self.file {
+                    Some(file) => format!("{} names", file.display()),
+                    None => format!("without {DEFAULT_FILE} there is only"),
+                },
+                names.join(", ")
+            )
+        })
+    }
+}
+
+/// Returns the time for heat, which counts from any one moment.
+pub(crate) fn now() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}

@@ -1,0 +1,113 @@
+//! Carrying out what was planned, one move after the other.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bootimg::Store;
+use tiering::objects::Copied;
+use tiering::pace::Pace;
+
+use super::Tiers;
+use super::mover::{Dropped, Mover};
+use super::plan::{Change, Step, Thing, decide, gather};
+
+/// What became of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// So many bytes were written; of a copy that goes, none.
+    Done(u64),
+    /// It was so already.
+    Already,
+    /// Somebody has the copy open: it stays.
+    Open,
+}
+
+/// Does one move. The right to move objects is held for that long only, so that others, who may
+/// wait for it no longer than `patience`, have their turn between two moves.
+///
+/// # Errors
+/// If it cannot be done; everything is then as it was.
+pub(crate) fn carry_out(
+    step: &Step,
+    thing: &Thing,
+    tiers: &Tiers,
+    store: &Store,
+    pace: &dyn Pace,
+    patience: Duration,
+) -> anyhow::Result<Carried> {
+    let tier = &tiers.specs()[step.place].name;
+    let mover = Mover::open(tiers, patience)?;
+    match (step.change, thing.image) {
+        (Change::Promote, Some(id)) => {
+            let brought = mover.bring(store, &id, step.place, pace);
+            let brought =
+                brought.with_context(|| format!("bringing {} to tier {tier}", thing.label))?;
+            Ok(match brought {
+                Copied::Bytes(bytes) => Carried::Done(bytes),
+                Copied::There => Carried::Already,
+            })
+        }
+        (Change::Demote, _) => {
+            let Some(object) = thing.object else {
+                return Ok(Carried::Already);
+            };
+            let dropped = mover.drop_from(object, step.place);
+            let dropped =
+                dropped.with_context(|| format!("taking {} from tier {tier}", thing.label))?;
+            Ok(match dropped {
+                Dropped::Gone => Carried::Done(0),
+                Dropped::Open => Carried::Open,
+                Dropped::None => Carried::Already,
+            })
+        }
+        // Nobody plans that.
+        (Change::Promote, None) => Ok(Carried::Already),
+    }
+}
+
+/// What is to be done now, and to what.
+#[derive(Debug)]
+pub(crate) struct Todo {
+    /// All that is known.
+    pub(crate) things: Vec<Thing>,
+    /// What is to be done.
+    pub(crate) plan: super::plan::Steps,
+}
+
+impl Todo {
+    /// Looks at the machine and decides.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub(crate) fn now(tiers: &Tiers, store: &Store) -> anyhow::Result<Self> {
+        let seen = tiers.look();
+        let things = gather(tiers, &seen, store)?;
+        let rooms: Vec<Option<u64>> = seen
+            .iter()
+            .map(|tier| tier.is.is_ok().then(|| tier.room_bytes()))
+            .collect();
+        let plan = decide(&things, &rooms, super::now());
+        Ok(Self { things, plan })
+    }
+
+    /// Returns what a step moves.
+    pub(crate) fn thing(&self, step: &Step) -> Option<&Thing> {
+        self.things.iter().find(|thing| thing.key == step.key)
+    }
+}
+
+/// Forgets what was known of boot images that the store no longer has.
+///
+/// # Errors
+/// If it cannot be removed.
+pub(crate) fn forget_lost(tiers: &Tiers, store: &Store) -> anyhow::Result<()> {
+    for key in tiers.known().keys() {
+        let id = bootimg::ImageId(key);
+        if matches!(store.names_of(&id), Ok(names) if names.is_empty())
+            && store.resolve(&id.to_string()).is_err()
+        {
+            tiers.known().forget(key)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! What is known of boot images as objects: which object each is, what somebody wishes for it, and
+//! how hot it is. A small file for each, written aside and renamed.
+//!
+//! All of it can be lost: then an object is made anew, and heat begins again.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use blocks::ContentId;
+use serde::{Deserialize, Serialize};
+use tiering::heat::Heat;
+
+use super::lock;
+
+/// Bytes of a file: it has a few fields.
+const FILE_MAX: u64 = 4096;
+/// Boot images of which something is known: more than a store of any size has.
+const KNOWN_MAX: usize = 65_536;
+/// How long who starts something waits for others who note something: he can do without.
+const HEAT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the others wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is known of a boot image, apart from its heat.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    /// The file that it is when it is moved: its hash.
+    #[serde(default, with = "hex", skip_serializing_if = "Option::is_none")]
+    pub(crate) object: Option<ContentId>,
+    /// Length of that file.
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    /// Whether somebody wants it on the fastest tier.
+    #[serde(default)]
+    pub(crate) pinned: bool,
+}
+
+/// What is known, in a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Knowledge {
+    known: PathBuf,
+    heat: PathBuf,
+    lock: PathBuf,
+}
+
+impl Knowledge {
+    pub(super) fn in_dir(dir: &Path) -> Self {
+        Self {
+            known: dir.join("known"),
+            heat: dir.join("heat"),
+            lock: dir.join("known.lock"),
+        }
+    }
+
+    /// Returns what is known of a boot image. What cannot be read is not known.
+    pub(crate) fn get(&self, key: ContentId) -> Option<Known> {
+        let bytes = read_bounded(&self.known.join(key.to_string())).ok()?;
+        serde_json::from_slice(&bytes)
+            .inspect_err(|error| log::warn!("what is known of {} is damaged: {error}", key.short()))
+            .ok()
+    }
+
+    /// Returns how hot a boot image is.
+    pub(crate) fn heat(&self, key: ContentId) -> Heat {
+        let text = read_bounded(&self.heat.join(key.to_string())).ok();
+        text.and_then(|text| heat_of(&text)).unwrap_or_default()
+    }
+
+    /// Returns the boot images of which something is known, sorted.
+    pub(crate) fn keys(&self) -> Vec<ContentId> {
+        let names = [&self.known, &self.heat].into_iter().flat_map(|dir| {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        });
+        let mut keys: Vec<ContentId> = names.collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.truncate(KNOWN_MAX);
+        keys
+    }
+
+    /// Changes what is known of a boot image, durably.
+    ///
+    /// # Errors
+    /// If it cannot be written, or others write all the time.
+    pub(crate) fn change(
+        &self,
+        key: ContentId,
+        change: impl FnOnce(&mut Known),
+    ) -> anyhow::Result<()> {
+        let _turn = self.turn(PATIENCE)?;
+        let mut known = self.get(key).unwrap_or_default();
+        let before = known.clone();
+        change(&mut known);
+        if known == before {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(&known).context("writing what is known")?;
+        let path = self.room(&self.known, key)?;
+        replace(&path, &text, Durable::Yes).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Adds a start that needed all of a boot image. A power cut may take the last of them back.
+    ///
+    /// # Errors
+    /// If it cannot be written, or others write all the time.
+    pub(crate) fn add_heat(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
+        let _turn = self.turn(HEAT_PATIENCE)?;
+        let mut heat = self.heat(key);
+        heat.add(now, 1.0);
+        let path = self.room(&self.heat, key)?;
+        let text = format!("{:.6} {}\n", heat.at(now), now.as_secs());
+        replace(&path, text.as_bytes(), Durable::No)
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Forgets a boot image.
+    ///
+    /// # Errors
+    /// If others write all the time, or it cannot be removed.
+    pub(crate) fn forget(&self, key: ContentId) -> anyhow::Result<()> {
+        let _turn = self.turn(PATIENCE)?;
+        for dir in [&self.known, &self.heat] {
+            let path = dir.join(key.to_string());
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("removing {}", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&self, patience: Duration) -> anyhow::Result<nix::fcntl::Flock<File>> {
+        for dir in [&self.known, &self.heat] {
+            fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        }
+        lock::take(&self.lock, patience, "notes what it knows")
+    }
+
+    /// Returns where something of a boot image is written, if there is room for one more.
+    fn room(&self, dir: &Path, key: ContentId) -> anyhow::Result<PathBuf> {
+        let path = dir.join(key.to_string());
+        let full = !path.exists() && fs::read_dir(dir)?.count() >= KNOWN_MAX;
+        anyhow::ensure!(!full, "{KNOWN_MAX} boot images are known already");
+        Ok(path)
+    }
+}
+
+fn heat_of(text: &[u8]) -> Option<Heat> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (value, at) = text.trim().split_once(' ')?;
+    let value: f64 = value.parse().ok()?;
+    Some(Heat::of(value, Duration::from_secs(at.parse().ok()?)))
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether a power cut may take a change back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durable {
+    Yes,
+    No,
+}
+
+/// Writes a file aside and renames it. Only for those whose turn it is.
+pub(super) fn replace(path: &Path, bytes: &[u8], durable: Durable) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    if durable == Durable::Yes {
+        file.sync_all()?;
+    }
+    fs::rename(&new, path)?;
+    match path.parent() {
+        Some(dir) if durable == Durable::Yes => File::open(dir)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// An object's hash as text.
+mod hex {
+    use blocks::ContentId;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    #[expect(clippy::ref_option, reason = "serde asks for it")]
+    pub(super) fn serialize<S: Serializer>(
+        id: &Option<ContentId>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match id {
+            Some(id) => to.collect_str(id),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<ContentId>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(D::Error::custom))
+            .transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn fresh() -> (tempfile::TempDir, Knowledge) {
+        let dir = tempfile::tempdir().unwrap();
+        let knowledge = Knowledge::in_dir(dir.path());
+        (dir, knowledge)
+    }
+
+    #[test]
+    fn what_was_noted_is_known_and_can_be_forgotten() {
+        let (_dir, knowledge) = fresh();
+        let (key, object) = (ContentId::of(b"image"), ContentId::of(b"object"));
+        assert_eq!(knowledge.get(key), None);
+        knowledge.change(key, |known| known.pinned = true).unwrap();
+        knowledge
+            .change(key, |known| known.object = Some(object))
+            .unwrap();
+        let known = knowledge.get(key).unwrap();
+        assert_eq!((known.object, known.pinned), (Some(object), true));
+        assert_eq!(knowledge.keys(), [key]);
+        knowledge.forget(key).unwrap();
+        knowledge.forget(key).unwrap();
+        assert_eq!(knowledge.keys(), []);
+    }
+
+    #[test]
+    fn heat_adds_up_and_decays_across_processes() {
+        let (dir, knowledge) = fresh();
+        let key = ContentId::of(b"image");
+        knowledge.add_heat(key, HOUR).unwrap();
+        knowledge.add_heat(key, HOUR).unwrap();
+        let again = Knowledge::in_dir(dir.path());
+        assert!((again.heat(key).at(HOUR) - 2.0).abs() < 1e-3);
+        assert!((again.heat(key).at(HOUR * 25) - 1.0).abs() < 1e-3);
+        assert_eq!(knowledge.keys(), [key], "what has heat only is known, too");
+    }
+
+    #[test]
+    fn what_is_damaged_or_half_written_is_not_known() {
+        let (_dir, knowledge) = fresh();
+        let key = ContentId::of(b"image");
+        knowledge.change(key, |known| known.pinned = true).unwrap();
+        knowledge.add_heat(key, HOUR).unwrap();
+        for file in [&knowledge.known, &knowledge.heat] {
+            fs::write(file.join(key.to_string()), b"{\"pin").unwrap();
+            fs::write(file.join(key.to_string()).with_extension("new"), b"x").unwrap();
+        }
+        assert_eq!(knowledge.get(key), None);
+        assert!(knowledge.heat(key).at(HOUR) < 1e-9);
+        assert_eq!(knowledge.keys(), [key]);
+        knowledge.change(key, |known| known.pinned = true).unwrap();
+        assert!(knowledge.get(key).unwrap().pinned);
+    }
+}

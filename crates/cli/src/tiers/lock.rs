@@ -1,0 +1,99 @@
+//! Locks on files, taken with a deadline.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// How often to try: `flock(2)` cannot wait with a deadline.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Takes a lock, whose file is made if it is not there, or gives up after `patience`. It is held
+/// until what is returned is dropped, or the process dies. Of what takes turns this way, `doing`
+/// says what others do meanwhile.
+///
+/// # Errors
+/// If others hold it all the time, or the file cannot be made.
+pub(super) fn take(path: &Path, patience: Duration, doing: &str) -> anyhow::Result<Flock<File>> {
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false).open(path);
+    let mut file = file.with_context(|| format!("opening the lock {}", path.display()))?;
+    let deadline = Instant::now() + patience;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => {
+                file = back;
+                sleep(RETRY);
+            }
+            Err((_, Errno::EWOULDBLOCK)) => bail!(
+                "another process {doing} for longer than {} s: try again later",
+                patience.as_secs()
+            ),
+            Err((_, errno)) => {
+                return Err(errno).with_context(|| format!("locking {}", path.display()));
+            }
+        }
+    }
+}
+
+/// What a try at a copy says.
+#[derive(Debug)]
+pub(super) enum Hold {
+    /// Nobody has it open; nobody gets it as long as this is held.
+    Ours(#[expect(dead_code, reason = "held, not looked at")] Flock<File>),
+    /// Somebody has it open.
+    Open,
+    /// It is not there.
+    Gone,
+}
+
+/// Keeps a copy from whoever wants to open it, unless somebody has it open.
+pub(super) fn hold_alone(path: &Path) -> Hold {
+    let Ok(file) = File::open(path) else {
+        return Hold::Gone;
+    };
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Hold::Ours(lock),
+        Err(_) => Hold::Open,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::TryLockError;
+
+    #[test]
+    fn a_lock_is_waited_for_and_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = take(&path, Duration::ZERO, "moves objects").unwrap();
+        let error = take(&path, Duration::from_millis(30), "moves objects");
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("another process moves objects"), "{error}");
+        drop(held);
+        take(&path, Duration::from_secs(60), "moves objects").unwrap();
+    }
+
+    #[test]
+    fn who_has_a_copy_open_keeps_it_and_who_holds_it_keeps_others_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("copy");
+        assert!(matches!(hold_alone(&path), Hold::Gone));
+        let file = File::create(&path).unwrap();
+        file.try_lock_shared().unwrap();
+        assert!(matches!(hold_alone(&path), Hold::Open));
+        drop(file);
+        let held = hold_alone(&path);
+        assert!(matches!(held, Hold::Ours(_)));
+        let late = File::open(&path).unwrap().try_lock_shared();
+        assert!(matches!(late, Err(TryLockError::WouldBlock)));
+        drop(held);
+        File::open(&path).unwrap().try_lock_shared().unwrap();
+    }
+}

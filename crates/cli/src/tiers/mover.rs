@@ -1,0 +1,264 @@
+//! Whoever moves objects: one process at a time, for one move or a few.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use blocks::ContentId;
+use bootimg::{ImageId, Store, StoreError, Variant, WriteError};
+use nix::fcntl::Flock;
+use tiering::medium::DirMedium;
+use tiering::objects::{Copied, ObjectError, Objects, TierConfig, TierIndex, name_of};
+use tiering::pace::Pace;
+
+use super::Tiers;
+use super::lock::{self, Hold, hold_alone};
+use super::marks::Marks;
+use super::pace::watch;
+use crate::exit::Failure;
+use crate::size::Size;
+use crate::store::scratch_file;
+
+/// How long a command waits for another one that moves objects.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The objects, and the right to move them.
+#[derive(Debug)]
+pub(crate) struct Mover {
+    tiers: Tiers,
+    objects: Objects,
+    /// For each tier of `objects`, its place among the tiers that the file names.
+    places: Vec<usize>,
+    /// Why the others cannot be used.
+    away: Vec<(usize, String)>,
+    _alone: Flock<File>,
+}
+
+/// What became of a copy that was to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// It is gone.
+    Gone,
+    /// Somebody has it open: it stays.
+    Open,
+    /// There was none.
+    None,
+}
+
+impl Mover {
+    /// Opens the objects on the tiers that are there, and puts right what a stop in the middle of
+    /// something left.
+    ///
+    /// # Errors
+    /// If another process moves objects for longer than `patience`, or no tier can be used.
+    pub(crate) fn open(tiers: &Tiers, patience: Duration) -> anyhow::Result<Self> {
+        let state = &tiers.state;
+        fs::create_dir_all(state).with_context(|| format!("making {}", state.display()))?;
+        let alone = lock::take(&state.join("lock"), patience, "moves objects")?;
+        if let (None, [own]) = (tiers.file(), tiers.specs()) {
+            let making = fs::create_dir_all(&own.dir);
+            making.with_context(|| format!("making {}", own.dir.display()))?;
+        }
+        let mut marks = Marks::read(tiers);
+        let (mut places, mut away, mut configs) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, spec) in tiers.specs().iter().enumerate() {
+            let found = marks.find(spec);
+            match found.and_then(|found| marks.settle(spec, &found).map(|()| found)) {
+                Ok(found) => {
+                    places.push(place);
+                    configs.push(TierConfig {
+                        capacity_bytes: spec.room.bytes(found.capability.capacity_bytes),
+                        medium: found.medium,
+                    });
+                }
+                Err(error) => away.push((place, format!("{error:#}"))),
+            }
+        }
+        if let (true, Some((place, why))) = (configs.is_empty(), away.first()) {
+            bail!("no tier can be used; {}: {why}", tiers.specs()[*place].name);
+        }
+        let journal = DirMedium::open(state).context("opening the journal of objects")?;
+        let opened = Objects::open(std::sync::Arc::new(journal), configs);
+        let (objects, report) = opened.context("opening the objects on the tiers")?;
+        if report.lost + report.swept + report.adopted > 0 {
+            log::info!("the objects on the tiers were not as the journal has them: {report:?}");
+        }
+        let tiers = tiers.clone();
+        Ok(Self {
+            tiers,
+            objects,
+            places,
+            away,
+            _alone: alone,
+        })
+    }
+
+    /// Brings a boot image to a tier. One that is there is read and verified; if it has rotted, it
+    /// is made anew.
+    ///
+    /// # Errors
+    /// If the tier is away or full, the store has no such image, or `pace` stops it.
+    pub(crate) fn bring(
+        &self,
+        store: &Store,
+        id: &ImageId,
+        place: usize,
+        pace: &dyn Pace,
+    ) -> anyhow::Result<Copied> {
+        let to = self.index_of(place)?;
+        let known = self.tiers.known().get(id.0).and_then(|known| known.object);
+        let copied = match known.and_then(|object| self.objects.get(object)) {
+            Some(object) if object.tiers.contains(&to) => {
+                if self.is_sound(object.id, place, pace)? {
+                    return Ok(Copied::There);
+                }
+                // Whoever has it open reads on in what he has open.
+                self.objects.remove(object.id)?;
+                None
+            }
+            Some(object) if !object.tiers.is_empty() => {
+                match self.objects.copy(object.id, to, pace) {
+                    Ok(copied) => Some(copied),
+                    Err(ObjectError::Damaged { .. }) => {
+                        self.objects.remove(object.id)?;
+                        None
+                    }
+                    Err(error) => return Err(self.explain(error, place)),
+                }
+            }
+            _ => None,
+        };
+        match copied {
+            Some(copied) => Ok(copied),
+            None => self.make(store, id, place, pace),
+        }
+    }
+
+    /// Takes a copy of an object away. The last one goes, too: what it was made of is in the store.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub(crate) fn drop_from(&self, object: ContentId, place: usize) -> anyhow::Result<Dropped> {
+        let from = self.index_of(place)?;
+        let Some(held) = self.objects.get(object) else {
+            return Ok(Dropped::None);
+        };
+        if !held.tiers.contains(&from) {
+            return Ok(Dropped::None);
+        }
+        let hold = hold_alone(&self.path_of(object, place));
+        if matches!(hold, Hold::Open) {
+            return Ok(Dropped::Open);
+        }
+        let gone = match held.tiers.len() {
+            1 => self.objects.remove(object),
+            _ => self.objects.leave(object, from),
+        };
+        gone.map_err(|error| self.explain(error, place))?;
+        drop(hold);
+        Ok(Dropped::Gone)
+    }
+
+    /// Returns the places of the tiers that have an object.
+    pub(crate) fn places_of(&self, object: ContentId) -> Vec<usize> {
+        let object = self.objects.get(object);
+        let tiers = object.map(|object| object.tiers).unwrap_or_default();
+        tiers
+            .into_iter()
+            .filter_map(|tier| self.places.get(tier.0).copied())
+            .collect()
+    }
+
+    /// Makes the object that a boot image is, and puts it on a tier.
+    fn make(
+        &self,
+        store: &Store,
+        id: &ImageId,
+        place: usize,
+        pace: &dyn Pace,
+    ) -> anyhow::Result<Copied> {
+        let path = scratch_file(store, "tier");
+        let made = self.make_at(&path, store, id, place, pace);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                log::warn!("cannot remove {}: {error}", path.display());
+            }
+            _ => {}
+        }
+        made
+    }
+
+    fn make_at(
+        &self,
+        path: &Path,
+        store: &Store,
+        id: &ImageId,
+        place: usize,
+        pace: &dyn Pace,
+    ) -> anyhow::Result<Copied> {
+        match store.export(id, path, Variant::Mapped, &mut watch(pace)) {
+            Err(StoreError::Write(WriteError::Cancelled)) => {
+                return Err(Failure::Interrupted.into());
+            }
+            exported => exported.context("writing the boot image as one file")?,
+        }
+        let reading = || format!("reading {}", path.display());
+        let mut file = File::open(path).with_context(reading)?;
+        let (object, bytes) = name_of(&mut file).with_context(reading)?;
+        // First what it is, then that it is there: a copy that nobody knows would be garbage.
+        self.tiers.known().change(id.0, |known| {
+            known.object = Some(object);
+            known.bytes = bytes;
+        })?;
+        let mut file = File::open(path).with_context(reading)?;
+        let to = self.index_of(place)?;
+        self.objects
+            .add(object, bytes, to, &mut file, pace)
+            .map_err(|error| self.explain(error, place))
+    }
+
+    fn is_sound(&self, object: ContentId, place: usize, pace: &dyn Pace) -> anyhow::Result<bool> {
+        let bytes = self.objects.get(object).map_or(0, |object| object.len);
+        if pace.turn(bytes).is_err() {
+            return Err(Failure::Interrupted.into());
+        }
+        // What cannot be read is not sound either.
+        let found = File::open(self.path_of(object, place)).and_then(|mut file| name_of(&mut file));
+        Ok(found.is_ok_and(|found| found == (object, bytes)))
+    }
+
+    fn path_of(&self, object: ContentId, place: usize) -> std::path::PathBuf {
+        self.tiers.specs()[place].dir.join(object.to_string())
+    }
+
+    fn index_of(&self, place: usize) -> anyhow::Result<TierIndex> {
+        let index = self.places.iter().position(|there| *there == place);
+        index.map(TierIndex).ok_or_else(|| {
+            let why = self.away.iter().find(|(away, _)| *away == place);
+            let why = why.map_or("it is not there", |(_, why)| why);
+            anyhow!(
+                "tier {} cannot be used: {why}",
+                self.tiers.specs()[place].name
+            )
+        })
+    }
+
+    /// Says what failed in the words of the tiers file.
+    fn explain(&self, error: ObjectError, place: usize) -> anyhow::Error {
+        let tier = &self.tiers.specs()[place].name;
+        let full = "make room (yolofs tier evict), or give it more in the tiers file";
+        match error {
+            ObjectError::Cancelled { .. } => Failure::Interrupted.into(),
+            ObjectError::Full { need, room, .. } => anyhow!(
+                "it needs {}, and tier {tier} has {} left: {full}",
+                Size(need),
+                Size(room)
+            ),
+            ObjectError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+                anyhow!("the file system of tier {tier} is full: {full}")
+            }
+            error => anyhow::Error::from(error).context(format!("on tier {tier}")),
+        }
+    }
+}

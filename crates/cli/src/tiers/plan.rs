@@ -1,0 +1,320 @@
+//! What should move: the facts of this machine, and the policy over its tiers.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use blocks::ContentId;
+use bootimg::{ImageId, Store, StoredImage};
+use tiering::heat::Heat;
+use tiering::policy::{self, Budget, Fact, Hold, Lies, Move, Wish};
+
+use super::Tiers;
+use super::seen::SeenTier;
+use crate::store::name_of;
+
+/// The heat that a boot image needs to be brought to a tier: one start within the last day.
+const LEAST_HEAT: f64 = 0.5;
+/// Bytes of the header and the footer of a boot image in one file.
+const ENDS: u64 = 2 * 4096;
+
+/// A boot image, or an object that nobody knows any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Thing {
+    /// Its name among what is known: the boot image's id, or the object's.
+    pub(crate) key: ContentId,
+    /// What people call it.
+    pub(crate) label: String,
+    /// Length of its object; about that, if it has never been one.
+    pub(crate) bytes: u64,
+    pub(crate) heat: Heat,
+    pub(crate) pinned: bool,
+    /// The boot image that it is made of; an object that nobody knows has none.
+    pub(crate) image: Option<ImageId>,
+    /// The object, if it has been one.
+    pub(crate) object: Option<ContentId>,
+    /// For each tier, how it is there.
+    pub(crate) on: Vec<Presence>,
+}
+
+/// How an object is on a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Absent,
+    There,
+    /// It is there, and somebody has it open.
+    Open,
+}
+
+/// One move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) change: Change,
+    /// Which thing, by its key.
+    pub(crate) key: ContentId,
+    /// The tier's place.
+    pub(crate) place: usize,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A copy goes.
+    Demote,
+    /// A copy is made.
+    Promote,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Steps {
+    pub(crate) steps: Vec<Step>,
+    /// Things that are pinned and find no room on any tier.
+    pub(crate) unmet_pins: Vec<ContentId>,
+    /// Bytes on each tier then.
+    pub(crate) bytes_then: Vec<u64>,
+}
+
+/// Returns all that the policy is told, of what is in the store and on the tiers.
+///
+/// # Errors
+/// If the store cannot be read.
+pub(crate) fn gather(
+    tiers: &Tiers,
+    seen: &[SeenTier],
+    store: &Store,
+) -> anyhow::Result<Vec<Thing>> {
+    let images = store.list().context("listing the store")?;
+    let mut things: Vec<Thing> = images
+        .iter()
+        .map(|image| of_image(tiers, seen, image))
+        .collect();
+    let known: HashSet<ContentId> = things.iter().filter_map(|thing| thing.object).collect();
+    let mut unknown = BTreeMap::new();
+    for tier in seen {
+        let strange = tier.objects.iter().filter(|(id, _)| !known.contains(id));
+        unknown.extend(strange.map(|(id, bytes)| (*id, *bytes)));
+    }
+    things.extend(unknown.into_iter().map(|(object, bytes)| Thing {
+        key: object,
+        label: object.short(),
+        bytes,
+        heat: Heat::default(),
+        pinned: false,
+        image: None,
+        object: Some(object),
+        on: presence(seen, Some(object)),
+    }));
+    Ok(things)
+}
+
+fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
+    let key = image.info.id.0;
+    let known = tiers.known().get(key).unwrap_or_default();
+    let about = image.info.file_bytes + image.info.data_blocks * 4096 + ENDS;
+    Thing {
+        key,
+        label: name_of(image),
+        bytes: known.object.map_or(about, |_| known.bytes),
+        heat: tiers.known().heat(key),
+        pinned: known.pinned,
+        image: Some(image.info.id),
+        object: known.object,
+        on: presence(seen, known.object),
+    }
+}
+
+fn presence(seen: &[SeenTier], object: Option<ContentId>) -> Vec<Presence> {
+    let on = |tier: &SeenTier| match object {
+        Some(object) if tier.objects.contains_key(&object) => match tier.is_open(object) {
+            true => Presence::Open,
+            false => Presence::There,
+        },
+        _ => Presence::Absent,
+    };
+    seen.iter().map(on).collect()
+}
+
+/// Decides what moves: tier by tier, the fastest first, each of what no faster one has room for.
+/// Tiers that are away (`None`) are passed over.
+#[must_use]
+pub(crate) fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> Steps {
+    let mut placed: BTreeSet<ContentId> = BTreeSet::new();
+    let mut by_tier: Vec<Vec<Step>> = Vec::new();
+    let mut bytes_then = Vec::new();
+    for (place, room) in rooms.iter().enumerate() {
+        let Some(room) = room else {
+            by_tier.push(Vec::new());
+            bytes_then.push(0);
+            continue;
+        };
+        let facts: Vec<Fact> = things
+            .iter()
+            .map(|thing| fact(thing, place, &placed))
+            .collect();
+        let budget = Budget {
+            bytes: *room,
+            least_heat: LEAST_HEAT,
+        };
+        let plan = policy::plan(&facts, &budget, now);
+        let goes: BTreeSet<_> = plan.moves.iter().filter_map(demoted).collect();
+        let comes: BTreeSet<_> = plan.moves.iter().filter_map(promoted).collect();
+        placed.extend(facts.iter().filter_map(|fact| {
+            let stays = fact.place == Lies::Fast && !goes.contains(&fact.object);
+            (stays || comes.contains(&fact.object)).then_some(fact.object)
+        }));
+        by_tier.push(plan.moves.iter().map(|m| step(m, place, &facts)).collect());
+        bytes_then.push(plan.fast_bytes);
+    }
+    let pinned = things.iter().filter(|thing| thing.pinned);
+    Steps {
+        // The slowest first: what a faster one gives up is there to be copied.
+        steps: by_tier.into_iter().rev().flatten().collect(),
+        unmet_pins: pinned
+            .map(|thing| thing.key)
+            .filter(|key| !placed.contains(key))
+            .collect(),
+        bytes_then,
+    }
+}
+
+/// Returns what the policy is told of a thing for one tier.
+fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
+    let presence = thing.on.get(place).copied().unwrap_or(Presence::Absent);
+    // What a faster tier has is not wanted here, and neither is what cannot be made again.
+    let wish = match (
+        placed.contains(&thing.key) || thing.image.is_none(),
+        thing.pinned,
+    ) {
+        (true, _) => Wish::Evict,
+        (false, true) => Wish::Pin,
+        (false, false) => Wish::None,
+    };
+    Fact {
+        object: thing.key,
+        bytes: thing.bytes,
+        place: match presence {
+            Presence::Absent => Lies::Slow,
+            Presence::There | Presence::Open => Lies::Fast,
+        },
+        heat: thing.heat,
+        wish,
+        hold: match presence {
+            Presence::Open => Hold::Open,
+            Presence::Absent | Presence::There => Hold::Free,
+        },
+    }
+}
+
+fn step(moved: &Move, place: usize, facts: &[Fact]) -> Step {
+    let (change, key) = match moved {
+        Move::Demote(key) => (Change::Demote, *key),
+        Move::Promote(key) => (Change::Promote, *key),
+    };
+    let fact = facts.iter().find(|fact| fact.object == key);
+    Step {
+        change,
+        key,
+        place,
+        bytes: fact.map_or(0, |fact| fact.bytes),
+    }
+}
+
+fn demoted(moved: &Move) -> Option<ContentId> {
+    match moved {
+        Move::Demote(key) => Some(*key),
+        Move::Promote(_) => None,
+    }
+}
+
+fn promoted(moved: &Move) -> Option<ContentId> {
+    match moved {
+        Move::Promote(key) => Some(*key),
+        Move::Demote(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Presence::{Absent, Open, There};
+
+    const NOW: Duration = Duration::from_hours(1000);
+
+    fn thing(name: &str, bytes: u64, starts: f64, on: [Presence; 2]) -> Thing {
+        let key = ContentId::of(name.as_bytes());
+        Thing {
+            key,
+            label: name.to_owned(),
+            bytes,
+            heat: Heat::of(starts, NOW),
+            pinned: false,
+            image: Some(ImageId(key)),
+            object: Some(key),
+            on: on.to_vec(),
+        }
+    }
+
+    fn said(things: &[Thing], rooms: &[Option<u64>]) -> Vec<String> {
+        let label = |key| &things.iter().find(|thing| thing.key == key).unwrap().label;
+        let steps = decide(things, rooms, NOW).steps.into_iter();
+        let say = |step: Step| format!("{:?} {} {}", step.change, label(step.key), step.place);
+        steps.map(say).collect()
+    }
+
+    #[test]
+    fn what_is_hottest_goes_to_the_fastest_and_the_rest_below_it() {
+        let things = [
+            thing("hot", 10, 9.0, [Absent, Absent]),
+            thing("warm", 10, 2.0, [Absent, Absent]),
+            thing("cold", 10, 0.0, [Absent, Absent]),
+        ];
+        let rooms = [Some(10), Some(100)];
+        assert_eq!(said(&things, &rooms), ["Promote warm 1", "Promote hot 0"]);
+        assert_eq!(said(&things, &[None, Some(15)]), ["Promote hot 1"]);
+    }
+
+    #[test]
+    fn what_cools_goes_down_before_it_leaves_and_what_is_carried_out_leaves_nothing_to_do() {
+        let things = [
+            thing("was", 10, 1.0, [There, Absent]),
+            thing("is", 10, 9.0, [Absent, There]),
+        ];
+        let rooms = [Some(10), Some(10)];
+        assert_eq!(
+            said(&things, &rooms),
+            [
+                "Demote is 1",
+                "Promote was 1",
+                "Demote was 0",
+                "Promote is 0"
+            ]
+        );
+        let after = [
+            thing("was", 10, 1.0, [Absent, There]),
+            thing("is", 10, 9.0, [There, Absent]),
+        ];
+        assert_eq!(said(&after, &rooms), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_open_stays_and_what_nobody_knows_goes() {
+        let mut strange = thing("strange", 10, 0.0, [There, There]);
+        strange.image = None;
+        let things = [strange, thing("open", 10, 0.0, [Open, Absent])];
+        let steps = said(&things, &[Some(100), Some(100)]);
+        assert_eq!(steps, ["Demote strange 1", "Demote strange 0"]);
+    }
+
+    #[test]
+    fn pins_that_find_no_room_anywhere_are_told() {
+        let mut large = thing("large", 200, 0.0, [Absent, Absent]);
+        large.pinned = true;
+        let mut small = thing("small", 20, 0.0, [Absent, Absent]);
+        small.pinned = true;
+        let key = large.key;
+        let steps = decide(&[large, small], &[Some(10), Some(100)], NOW);
+        assert_eq!(steps.unmet_pins, [key]);
+        assert_eq!(steps.bytes_then, [0, 20]);
+    }
+}

@@ -1,0 +1,117 @@
+//! `yolofs tier apply`.
+
+use serde::Serialize;
+use tiering::Rate;
+
+use super::plan::{PlannedMove, planned};
+use crate::exit::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, print};
+use crate::size::Size;
+use crate::store::StoreArgs;
+use crate::tiers::carry::{Carried, Todo, carry_out, forget_lost};
+use crate::tiers::mover::PATIENCE;
+use crate::tiers::pace::Paced;
+
+/// Move what `yolofs tier plan` shows
+///
+/// Each copy is written, synced, read again and compared before it counts, and others are removed
+/// after that: stopping it, in whatever way, leaves every boot image readable. It waits for other
+/// I/O where the disk's scheduler lets it. The code is 4 if a move could not be made.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ApplyArgs {
+    /// Go no faster than so many bytes a second
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What became of a move.
+#[derive(Debug, Serialize)]
+struct Applied {
+    #[serde(flatten)]
+    planned: PlannedMove,
+    /// `done`, `already`, `open` or `failed`.
+    state: &'static str,
+    /// Bytes that were written.
+    written_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install()?;
+    if let Err(error) = rawio::idle::idle_io() {
+        log::debug!("I/O is as urgent as any: {error}");
+    }
+    let tiers = store.tiers()?;
+    let store = store.open_present()?;
+    let todo = Todo::now(&tiers, &store)?;
+    let bytes: u64 = todo.plan.steps.iter().map(|step| step.bytes).sum();
+    let rate = args.rate.and_then(|rate| Rate::per_second(rate.0));
+    // What is made of a boot image is written once for the store's disk, and once for the tier.
+    let bar = byte_bar("moving", bytes.saturating_mul(2));
+    let pace = Paced::new(rate, &interrupt, bar.clone());
+    let mut applied = Vec::new();
+    for step in &todo.plan.steps {
+        let Some(thing) = todo.thing(step) else {
+            continue;
+        };
+        let carried = carry_out(step, thing, &tiers, &store, &pace, PATIENCE);
+        if let Err(error) = &carried
+            && matches!(error.downcast_ref(), Some(Failure::Interrupted))
+        {
+            bar.finish_and_clear();
+            return Err(Failure::Interrupted.into());
+        }
+        applied.push(Applied::of(planned(step, &todo, &tiers), &carried));
+    }
+    bar.finish_and_clear();
+    forget_lost(&tiers, &store)?;
+    let failed = applied.iter().any(|one| one.state == "failed");
+    print(args.format.format(), &applied, |applied| text(applied))?;
+    Ok(if failed {
+        Outcome::Different
+    } else {
+        Outcome::Done
+    })
+}
+
+impl Applied {
+    fn of(planned: PlannedMove, carried: &anyhow::Result<Carried>) -> Self {
+        let (state, written_bytes, why) = match carried {
+            Ok(Carried::Done(bytes)) => ("done", *bytes, None),
+            Ok(Carried::Already) => ("already", 0, None),
+            Ok(Carried::Open) => ("open", 0, None),
+            Err(error) => ("failed", 0, Some(format!("{error:#}"))),
+        };
+        Self {
+            planned,
+            state,
+            written_bytes,
+            why,
+        }
+    }
+}
+
+fn text(applied: &[Applied]) -> String {
+    if applied.is_empty() {
+        return "nothing is to move".to_owned();
+    }
+    let line = |one: &Applied| {
+        let PlannedMove {
+            what, name, tier, ..
+        } = &one.planned;
+        match (&one.why, one.state) {
+            (Some(why), _) => format!("{what} {name}: {why}\n"),
+            (None, "open") => format!("{what} {name}: open on {tier}, it stays\n"),
+            (None, "already") => format!("{what} {name}: {tier} was so already\n"),
+            (None, _) => format!(
+                "{what} {name}: done on {tier}, {} written\n",
+                Size(one.written_bytes)
+            ),
+        }
+    };
+    applied.iter().map(line).collect()
+}

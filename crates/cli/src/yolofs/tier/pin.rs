@@ -1,0 +1,60 @@
+//! `yolofs tier pin` and `unpin`; and which boot images somebody means.
+
+use anyhow::Context as _;
+use bootimg::{ImageId, Store, StoreError};
+
+use crate::bootimg::stacks;
+use crate::exit::Outcome;
+use crate::store::StoreArgs;
+
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PinArgs {
+    /// Names or ids of boot images, or container images that were recorded: all of their layers
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<String>,
+}
+
+/// What somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Pinned,
+    Unpinned,
+}
+
+pub(super) fn run(args: &PinArgs, store: &StoreArgs, wish: Wish) -> anyhow::Result<Outcome> {
+    let tiers = store.tiers()?;
+    let store = store.open_present()?;
+    // All are looked up before one is changed: a typo changes nothing.
+    let images = meant(&store, &args.images)?;
+    for (id, name) in images {
+        let changing = tiers
+            .known()
+            .change(id.0, |known| known.pinned = wish == Wish::Pinned);
+        changing.with_context(|| format!("noting what is wanted of {name}"))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Returns the boot images that `names` mean, each once.
+///
+/// # Errors
+/// If one of them means none.
+pub(super) fn meant(store: &Store, names: &[String]) -> anyhow::Result<Vec<(ImageId, String)>> {
+    let mut images: Vec<(ImageId, String)> = Vec::new();
+    for name in names {
+        let found = match store.resolve(name) {
+            Ok(id) => vec![(id, name.clone())],
+            Err(error @ StoreError::NotFound { .. }) => match stacks::find(store, name)? {
+                Some(stack) => stacks::boot_images(store, &stack)?,
+                None => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        };
+        for (id, name) in found {
+            if images.iter().all(|(known, _)| *known != id) {
+                images.push((id, name));
+            }
+        }
+    }
+    Ok(images)
+}

@@ -1,0 +1,127 @@
+//! `yolofs tier plan`.
+
+use serde::Serialize;
+
+use crate::exit::Outcome;
+use crate::output::{FormatArg, print, table};
+use crate::size::Size;
+use crate::store::StoreArgs;
+use crate::tiers::Tiers;
+use crate::tiers::carry::Todo;
+use crate::tiers::now;
+use crate::tiers::plan::{Change, Step};
+
+/// Show what would move, and why
+///
+/// Nothing is changed: `yolofs tier apply` carries it out. Room goes to what is open, then to pins,
+/// then to what is hottest for its size: each start counts 1, and half of that a day later.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// A plan, for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct Planned {
+    pub(super) moves: Vec<PlannedMove>,
+    /// Boot images that are pinned and find no room.
+    unmet_pins: Vec<String>,
+    tiers: Vec<TierThen>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PlannedMove {
+    /// `demote`: a copy goes; `promote`: a copy is made.
+    #[serde(rename = "move")]
+    pub(super) what: &'static str,
+    pub(super) name: String,
+    pub(super) tier: String,
+    /// About that, of what has never been moved.
+    pub(super) bytes: u64,
+    pub(super) heat: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct TierThen {
+    tier: String,
+    bytes: u64,
+}
+
+pub(super) fn run(args: &PlanArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let tiers = store.tiers()?;
+    let planned = Planned::of(&Todo::now(&tiers, &store.open_present()?)?, &tiers);
+    print(args.format.format(), &planned, Planned::text)?;
+    Ok(Outcome::Done)
+}
+
+/// Returns a step in words.
+pub(super) fn planned(step: &Step, todo: &Todo, tiers: &Tiers) -> PlannedMove {
+    let thing = todo.thing(step);
+    PlannedMove {
+        what: match step.change {
+            Change::Demote => "demote",
+            Change::Promote => "promote",
+        },
+        name: thing.map_or_else(|| step.key.short(), |thing| thing.label.clone()),
+        tier: tiers.specs()[step.place].name.clone(),
+        bytes: step.bytes,
+        heat: thing.map_or(0.0, |thing| thing.heat.at(now())),
+    }
+}
+
+impl Planned {
+    fn of(todo: &Todo, tiers: &Tiers) -> Self {
+        let unmet = |thing: &&crate::tiers::plan::Thing| todo.plan.unmet_pins.contains(&thing.key);
+        let names = tiers.specs().iter().map(|spec| spec.name.clone());
+        let then = names.zip(&todo.plan.bytes_then);
+        Self {
+            moves: todo
+                .plan
+                .steps
+                .iter()
+                .map(|step| planned(step, todo, tiers))
+                .collect(),
+            unmet_pins: todo
+                .things
+                .iter()
+                .filter(unmet)
+                .map(|thing| thing.label.clone())
+                .collect(),
+            tiers: then
+                .map(|(tier, bytes)| TierThen {
+                    tier,
+                    bytes: *bytes,
+                })
+                .collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = match self.moves.is_empty() {
+            true => "nothing is to move\n".to_owned(),
+            false => {
+                let head = ["MOVE", "IMAGE", "TIER", "SIZE", "HEAT"];
+                let mut rows = vec![head.map(str::to_owned).to_vec()];
+                rows.extend(self.moves.iter().map(PlannedMove::row));
+                table(&rows)
+            }
+        };
+        for name in &self.unmet_pins {
+            text.push_str(&format!("{name} is pinned, and there is no room for it\n"));
+        }
+        text
+    }
+}
+
+impl PlannedMove {
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.what.to_owned(),
+            self.name.clone(),
+            self.tier.clone(),
+            Size(self.bytes).to_string(),
+            format!("{:.1}", self.heat),
+        ]
+    }
+}

@@ -1,0 +1,267 @@
+//! Boot images on tiers: served from the fastest copy, and from the store when that fails.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod lab;
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use lab::{Lab, busybox_root, fails, json, ok, until};
+
+/// A lab with a fast tier in memory, a slow one on the disk, and a boot image of a small root.
+struct Tiered {
+    lab: Lab,
+    root: PathBuf,
+    nvm: PathBuf,
+    tiers: String,
+}
+
+impl Tiered {
+    /// Makes one; the fast tier's file system has `mib` MiB, and objects may take `size` of it.
+    fn new(mib: u32, size: &str) -> Self {
+        let lab = Lab::new();
+        let (nvm, ssd) = (lab.make_dir("nvm"), lab.make_dir("ssd"));
+        let tier = |name: &str, dir: &Path, size: &str| {
+            let dir = dir.to_str().unwrap();
+            format!("[[tier]]\nname = \"{name}\"\ndir = \"{dir}\"\nsize = \"{size}\"\n")
+        };
+        let tiers = lab.path("tiers.toml");
+        let text = tier("nvm", &nvm, size) + &tier("ssd", &ssd, "64M");
+        fs::write(&tiers, text).unwrap();
+        let root = lab.make_dir("root");
+        busybox_root(&root);
+        let script = "cat /usr/lib/part0* > /dev/null";
+        ok(lab
+            .bootimg()
+            .args(["record", "--name", "boot"])
+            .arg(&root)
+            .args(["--", "sh", "-c", script]));
+        let tiers = tiers.to_str().unwrap().to_owned();
+        let tiered = Self {
+            lab,
+            root,
+            nvm,
+            tiers,
+        };
+        tiered.mount_nvm(mib);
+        tiered
+    }
+
+    fn mount_nvm(&self, mib: u32) {
+        let size = format!("size={mib}m");
+        let mut mount = Command::new("mount");
+        ok(mount
+            .args(["-t", "tmpfs", "-o", &size, "yolofs-test"])
+            .arg(&self.nvm));
+    }
+
+    fn tier(&self, args: &[&str]) -> Command {
+        let mut command = self.lab.yolofs();
+        command
+            .arg("tier")
+            .args(args)
+            .args(["--tiers", &self.tiers]);
+        command
+    }
+
+    fn prewarm(&self) -> Command {
+        let mut command = self.lab.bootimg();
+        command.args(["prewarm", "--tier", "nvm", "boot", "--tiers", &self.tiers]);
+        command
+    }
+
+    /// Mounts the root, so that every read of it comes to the daemon.
+    fn mount(&self, name: &str) -> PathBuf {
+        let flags = ["--no-inject", "--tiers", &self.tiers];
+        self.lab.mount(&self.root, name, &flags)
+    }
+
+    /// Everything is right, wherever it comes from.
+    fn assert_same(&self, mountpoint: &Path) {
+        let mut diff = Command::new("diff");
+        ok(diff
+            .args(["-r", "--no-dereference"])
+            .args([&self.root, mountpoint]));
+    }
+
+    fn boot(&self, mountpoint: &Path) -> Value {
+        self.lab.status(mountpoint)["boot"].clone()
+    }
+
+    /// The objects on a tier, by `tier status`.
+    fn objects(&self, place: usize) -> Vec<Value> {
+        let status = json(&mut self.tier(&["status", "--json"]));
+        status["tiers"][place]["objects"]
+            .as_array()
+            .unwrap()
+            .clone()
+    }
+
+    /// The copies in the fast tier's directory, unfinished ones included.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.nvm).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| !path.ends_with("tier")).collect()
+    }
+}
+
+#[test]
+fn privileged_copy_serves_and_is_kept_while_it_is_open() {
+    let t = Tiered::new(64, "50%");
+    let said = ok(&mut t.prewarm());
+    assert!(said.contains("on nvm, verified"), "{said}");
+    assert!(ok(&mut t.prewarm()).contains("already"));
+    let objects = t.objects(0);
+    assert_eq!((objects.len(), &objects[0]["name"]), (1, &"boot".into()));
+    assert_eq!(objects[0]["open"], false);
+
+    let mountpoint = t.mount("mnt");
+    t.assert_same(&mountpoint);
+    let boot = t.boot(&mountpoint);
+    assert_eq!(
+        (&boot["tier"], &boot["copy_failures"]),
+        (&"nvm".into(), &0.into())
+    );
+    let object = &t.objects(0)[0];
+    assert_eq!(object["open"], true);
+    assert!(
+        object["heat"].as_f64() > Some(0.9),
+        "a mount is a start: {object}"
+    );
+    fails_with_open(&t);
+    assert_eq!(t.objects(0).len(), 1);
+
+    t.lab.umount(&mountpoint);
+    until("the daemon to let go of the copy", || {
+        t.objects(0)[0]["open"] == false
+    });
+    ok(&mut t.tier(&["evict", "boot"]));
+    assert_eq!(t.files(), [""; 0].map(PathBuf::from));
+    let mountpoint = t.mount("again");
+    assert_eq!(t.boot(&mountpoint)["tier"], Value::Null);
+    t.assert_same(&mountpoint);
+}
+
+fn fails_with_open(t: &Tiered) {
+    let output = t.tier(&["evict", "boot"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("open on nvm"), "{said}");
+}
+
+#[test]
+fn privileged_copy_that_rots_or_goes_is_passed_over() {
+    let t = Tiered::new(64, "50%");
+    ok(&mut t.prewarm());
+    let copy = t.files().pop().unwrap();
+    let rot = fs::File::options().write(true).open(&copy).unwrap();
+    // All of the data; the tree behind it is read when the copy is opened.
+    let data = t.boot_bytes();
+    rot.write_all_at(&vec![0xA5; data], 4096).unwrap();
+    let mountpoint = t.mount("rotten");
+    t.assert_same(&mountpoint);
+    let status = t.lab.status(&mountpoint);
+    assert_eq!(status["boot"]["tier"], "nvm");
+    assert!(
+        status["boot"]["copy_failures"].as_u64() > Some(0),
+        "{status}"
+    );
+    assert_eq!(status["boot"]["damaged"], 0);
+    assert!(
+        status["served"]["hit_bytes"].as_u64() > Some(0),
+        "the store has it: {status}"
+    );
+    // It is made anew, though somebody has the rotten one open.
+    assert!(ok(&mut t.prewarm()).contains("verified"));
+
+    // The tier goes away under a mount that has it open.
+    let sound = t.mount("sound");
+    ok(Command::new("umount").arg("-l").arg(&t.nvm));
+    for mountpoint in [&mountpoint, &sound] {
+        t.assert_same(mountpoint);
+    }
+    assert_eq!(t.boot(&sound)["copy_failures"], 0);
+    let without = t.mount("without");
+    assert_eq!(t.boot(&without)["tier"], Value::Null);
+    t.assert_same(&without);
+    let status = json(&mut t.tier(&["status", "--json"]));
+    let away = status["tiers"][0]["away"].as_str().unwrap();
+    assert!(away.contains("not mounted"), "{away}");
+    let error = fails(1, &mut t.prewarm());
+    assert!(error.contains("tier nvm cannot be used"), "{error}");
+    assert!(t.files().is_empty(), "the disk below it stays empty");
+
+    // Memory comes back empty, and is the same tier again.
+    t.mount_nvm(64);
+    assert_eq!(t.objects(0).len(), 0);
+    ok(&mut t.prewarm());
+    assert_eq!(t.objects(0).len(), 1);
+}
+
+impl Tiered {
+    /// Bytes of the data of the boot image.
+    fn boot_bytes(&self) -> usize {
+        let images = json(self.lab.bootimg().args(["prewarm", "--json", "boot"]));
+        usize::try_from(images[0]["bytes"].as_u64().unwrap()).unwrap()
+    }
+}
+
+#[test]
+fn privileged_full_tier_takes_nothing_and_harms_nothing() {
+    let t = Tiered::new(1, "64M");
+    // Of somebody else: it is left alone.
+    let other = t.nvm.join("other");
+    fs::write(&other, vec![1; 600 << 10]).unwrap();
+    let error = fails(1, &mut t.prewarm());
+    assert!(error.contains("file system of tier nvm is full"), "{error}");
+    assert_eq!(t.files(), [other]);
+    // There is room where it was said that there is not.
+    let small = fs::read_to_string(&t.tiers)
+        .unwrap()
+        .replacen("64M", "300K", 1);
+    fs::write(&t.tiers, small).unwrap();
+    let error = fails(1, &mut t.prewarm());
+    assert!(error.contains("tier nvm has 300.0 KiB left"), "{error}");
+    // A plan takes what fits where it fits.
+    ok(&mut t.tier(&["pin", "boot"]));
+    let plan = json(&mut t.tier(&["plan", "--json"]));
+    assert_eq!(plan["moves"][0]["tier"], "ssd", "{plan}");
+    let mountpoint = t.mount("mnt");
+    assert_eq!(t.boot(&mountpoint)["tier"], Value::Null);
+    t.assert_same(&mountpoint);
+}
+
+#[test]
+fn privileged_apply_that_is_killed_leaves_what_was_there() {
+    let t = Tiered::new(64, "50%");
+    ok(&mut t.tier(&["pin", "boot"]));
+    let mut apply = t.tier(&["apply", "--rate", "1M"]);
+    let mut apply = apply.stdout(Stdio::null()).spawn().unwrap();
+    until("a copy to be half written", || !t.files().is_empty());
+    apply.kill().unwrap();
+    apply.wait().unwrap();
+    assert!(t.objects(0).is_empty(), "it does not count");
+    let mountpoint = t.mount("mnt");
+    assert_eq!(t.boot(&mountpoint)["tier"], Value::Null);
+    t.assert_same(&mountpoint);
+
+    let applied = json(&mut t.tier(&["apply", "--json"]));
+    assert_eq!(applied[0]["state"], "done", "{applied}");
+    assert_eq!(
+        t.files().len(),
+        1,
+        "and nothing half written: {:?}",
+        t.files()
+    );
+    let plan = json(&mut t.tier(&["plan", "--json"]));
+    assert_eq!(plan["moves"].as_array().unwrap().len(), 0, "{plan}");
+    let mountpoint = t.mount("again");
+    assert_eq!(t.boot(&mountpoint)["tier"], "nvm");
+    t.assert_same(&mountpoint);
+}
