@@ -8,6 +8,7 @@
 //! - [`Snapshotter`]: the snapshots of one root, as a plain object that blocks.
 //! - [`service`]: the same on a socket, as gRPC.
 //! - [`Lowers`]: the seam; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
+//! - [`FastLayers`]: a fast place for layers; who decides which go there is another seam, [`Unpacks`].
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod copy;
 mod directories;
 mod disk_usage;
 mod error;
+mod fast;
 mod filter;
 mod lowers;
 mod overlay;
@@ -23,11 +25,14 @@ pub mod service;
 mod snapshot;
 mod snapshotter;
 mod tier;
+mod unpacks;
 
 pub use error::{Result, SnapshotError};
+pub use fast::{FastConfig, FastLayers, FastUsage, Taken};
 pub use filter::FilterError;
 pub use lowers::{FaultyLowers, LayerDir, Lowers, PlainLowers};
 pub use overlay::Mount;
 pub use snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
 pub use snapshotter::{Config, Snapshotter};
-pub use tier::{UpperConfig, UpperPlace, UpperUsage, WhenFull};
+pub use tier::{FastPlace, UpperConfig, UpperUsage, WhenFull};
+pub use unpacks::{Unpack, Unpacks};

@@ -17,11 +17,13 @@ use crate::catalog::{Catalog, LabelChange};
 use crate::directories::Directories;
 use crate::disk_usage::disk_usage;
 use crate::error::{Result, SnapshotError};
+use crate::fast::{FastConfig, FastLayers};
 use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
 use crate::tier::{Tier, UpperConfig, UpperUsage};
+use crate::unpacks::Unpack;
 use janitor::Janitor;
 
 /// Where the snapshots are kept, and how.
@@ -31,6 +33,8 @@ pub struct Config {
     pub root: PathBuf,
     /// A fast tier for upper directories.
     pub upper: Option<UpperConfig>,
+    /// A fast place for layers.
+    pub layers: Option<FastConfig>,
 }
 
 /// A snapshotter on one root. Only one process can have it open.
@@ -46,6 +50,7 @@ struct State<L> {
     catalog: Catalog,
     root: Directories,
     tier: Option<Tier>,
+    fast: Option<Arc<FastLayers>>,
     lowers: L,
     options: OverlayOptions,
     next_id: AtomicU64,
@@ -68,11 +73,13 @@ impl<L: Lowers> Snapshotter<L> {
         let root = Directories::open(&config.root)?;
         let catalog = Catalog::open(&config.root.join("metadata.redb"))?;
         let tier = config.upper.map(|upper| Tier::open(upper, &config.root));
+        let fast = config.layers.map(|layers| FastLayers::open(layers, &root));
         let state = Arc::new(State {
             next_id: AtomicU64::new(1),
             catalog,
             root,
             tier: tier.transpose()?,
+            fast: fast.transpose()?.map(Arc::new),
             lowers,
             options: OverlayOptions::of_this_kernel(),
             reserved: Mutex::default(),
@@ -103,6 +110,12 @@ impl<L: Lowers> Snapshotter<L> {
     /// If it cannot be looked at.
     pub fn upper(&self) -> Result<Option<UpperUsage>> {
         self.state.tier.as_ref().map(Tier::usage).transpose()
+    }
+
+    /// Returns the fast place for layers, if there is one.
+    #[must_use]
+    pub fn fast_layers(&self) -> Option<&Arc<FastLayers>> {
+        self.state.fast.as_ref()
     }
 
     /// Returns the snapshot `key`.
@@ -201,6 +214,12 @@ impl<L: Lowers> Snapshotter<L> {
         let usage = disk_usage(&dir)?;
         let committed = self.state.catalog.commit(name, key, labels, usage)?;
         drop(held);
+        if let Some(fast) = &self.state.fast {
+            fast.unpacks.ended(committed.id);
+            if self.state.is_fast(committed.id) {
+                fast.hold(committed.id, usage.bytes);
+            }
+        }
         if active.tier.is_some() {
             self.janitor.wake();
         }
@@ -219,6 +238,13 @@ impl<L: Lowers> Snapshotter<L> {
     pub fn remove(&self, key: &str) -> Result<()> {
         let removed = self.state.catalog.remove(key)?;
         self.state.lowers.removed(removed.id);
+        if let Some(fast) = &self.state.fast {
+            fast.unpacks.ended(removed.id);
+            let unpack = Unpack::of(&removed).filter(|_| removed.kind == Kind::Active);
+            if let Some(unpack) = unpack.filter(|_| self.state.is_fast(removed.id)) {
+                fast.gave_up(unpack.chain);
+            }
+        }
         self.janitor.wake();
         Ok(())
     }

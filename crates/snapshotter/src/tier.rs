@@ -21,13 +21,30 @@ const HEADROOM: u64 = 16;
 /// How long a count of a directory's bytes is believed: it looks at every file.
 const COUNT_FOR: Duration = Duration::from_secs(1);
 
-/// Where upper directories go.
+/// Where a fast place is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UpperPlace {
-    /// A tmpfs of our own at `<root>/upper`.
+pub enum FastPlace {
+    /// A tmpfs of our own in the root.
     Tmpfs,
     /// A directory of someone who knows it to be fast.
     Directory(PathBuf),
+}
+
+impl FastPlace {
+    /// Opens the directories there; of a tmpfs, those at `name` in `root`, where it is mounted
+    /// unless a former process did.
+    pub(crate) fn open(&self, root: &Path, name: &str, max_bytes: u64) -> Result<Directories> {
+        let base = match self {
+            Self::Tmpfs => root.join(name),
+            Self::Directory(dir) => dir.clone(),
+        };
+        mountable(&base)?;
+        std::fs::create_dir_all(&base).map_err(SnapshotError::io("make", &base))?;
+        if *self == Self::Tmpfs {
+            mount_tmpfs(&base, name, max_bytes)?;
+        }
+        Directories::open(&base)
+    }
 }
 
 /// What happens when the tier is full.
@@ -43,7 +60,7 @@ pub enum WhenFull {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpperConfig {
     /// Where.
-    pub place: UpperPlace,
+    pub place: FastPlace,
     /// Most bytes.
     pub max_bytes: u64,
     /// What happens then.
@@ -72,17 +89,8 @@ pub(crate) struct Tier {
 impl Tier {
     /// Opens the tier of `config`; mounts its tmpfs unless a former process did.
     pub(crate) fn open(config: UpperConfig, root: &Path) -> Result<Self> {
-        let base = match &config.place {
-            UpperPlace::Tmpfs => root.join("upper"),
-            UpperPlace::Directory(dir) => dir.clone(),
-        };
-        mountable(&base)?;
-        std::fs::create_dir_all(&base).map_err(SnapshotError::io("make", &base))?;
-        if config.place == UpperPlace::Tmpfs {
-            mount_tmpfs(&base, config.max_bytes)?;
-        }
         Ok(Self {
-            dirs: Directories::open(&base)?,
+            dirs: config.place.open(root, "upper", config.max_bytes)?,
             config,
             counted: Mutex::new(None),
         })
@@ -120,7 +128,7 @@ impl Tier {
 
     fn used(&self) -> Result<u64> {
         let base = self.dirs.base();
-        if self.config.place == UpperPlace::Tmpfs {
+        if self.config.place == FastPlace::Tmpfs {
             let of = statvfs(base).map_err(|e| SnapshotError::io("look at", base)(e.into()))?;
             return Ok((of.blocks() - of.blocks_free()) * of.fragment_size());
         }
@@ -137,7 +145,7 @@ impl Tier {
 }
 
 /// Mounts a tmpfs of `max_bytes` at `dir`, or gives the one that is there this size.
-fn mount_tmpfs(dir: &Path, max_bytes: u64) -> Result<()> {
+fn mount_tmpfs(dir: &Path, name: &str, max_bytes: u64) -> Result<()> {
     let failed = |error: nix::Error| SnapshotError::io("mount a tmpfs at", dir)(error.into());
     let there = statfs(dir).map_err(failed)?.filesystem_type() == TMPFS_MAGIC
         && crate::directories::is_mount_point(dir)?;
@@ -148,7 +156,7 @@ fn mount_tmpfs(dir: &Path, max_bytes: u64) -> Result<()> {
     };
     let options = format!("mode=0700,size={max_bytes}");
     mount(
-        Some("yolofs-upper"),
+        Some(format!("yolofs-{name}").as_str()),
         dir,
         Some("tmpfs"),
         flags,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use containerd_snapshots::tonic::Code;
 use node::{Mounted, Node, assert_code};
-use snapshotter::{PlainLowers, UpperConfig, UpperPlace, WhenFull};
+use snapshotter::{FastPlace, PlainLowers, UpperConfig, WhenFull};
 
 /// Path to what a person would compare: type and mode, owner, contents.
 type Contents = BTreeMap<String, (u32, u32, u32, Vec<u8>)>;
@@ -250,7 +250,7 @@ fn option(options: &[String], name: &str) -> String {
 
 fn tmpfs(max_bytes: u64, when_full: WhenFull) -> Option<UpperConfig> {
     Some(UpperConfig {
-        place: UpperPlace::Tmpfs,
+        place: FastPlace::Tmpfs,
         max_bytes,
         when_full,
     })

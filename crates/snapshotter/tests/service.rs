@@ -233,6 +233,7 @@ fn a_root_has_one_owner() {
     let config = Config {
         root: node.root(),
         upper: None,
+        layers: None,
     };
     let second = Snapshotter::open(config, PlainLowers);
     assert!(

@@ -2,7 +2,9 @@
 
 mod chains;
 pub(super) mod first_boot;
+mod layers_fast;
 mod mounts;
+mod placing;
 mod served;
 mod status;
 mod upper;
@@ -11,9 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use snapshotter::{Config, Lowers, Snapshotter, UpperConfig, WhenFull, service};
+use snapshotter::{
+    Config, FastConfig, FastPlace, Lowers, Snapshotter, UpperConfig, WhenFull, service,
+};
 
 use crate::confinement::{self, Service};
 use crate::exit::Outcome;
@@ -23,10 +27,12 @@ use crate::run_dir::{RunDir, RunDirArg};
 use crate::store::StoreArgs;
 use crate::until::Until;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
+use layers_fast::{ByArg, LayersArg};
 use mounts::wait_for_the_last;
+use placing::Placing;
 use served::ServedLowers;
 pub(crate) use status::all as all_snapshotters;
-use status::{Ask, SnapshotterStatus, Told, UpperStatus};
+use status::{Ask, LayersFastStatus, SnapshotterStatus, Told, UpperStatus};
 use upper::{FullArg, UpperArg};
 
 /// Threads for requests: containerd sends few at once, and each waits for a disk.
@@ -72,6 +78,23 @@ pub(super) struct SnapshotterArgs {
         requires = "upper"
     )]
     upper_full: FullArg,
+    /// Fast place for layers that a pull waits for, and its bound: `tmpfs,max=4G`,
+    /// `/nvme/layers,max=9G` or `/nvme/layers,max=20%` (of its file system)
+    #[arg(long, value_name = "DIR")]
+    layers_fast: Option<LayersArg>,
+    /// How it is told which layers these are
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_enum,
+        default_value_t = ByArg::Seen,
+        requires = "layers_fast"
+    )]
+    layers_by: ByArg,
+    /// Directory of the containerd that is served; in its store of blobs is seen what it has yet to
+    /// download
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/containerd")]
+    containerd_root: PathBuf,
     /// Record the first boot of every image on this node, so that the next is fast
     #[arg(long)]
     auto_record: bool,
@@ -111,7 +134,19 @@ impl SnapshotterArgs {
         ServedLowers::new(store.open()?, root, run_dir, first_boots, interrupt)
     }
 
-    fn config(&self) -> anyhow::Result<Config> {
+    fn layers(&self, placing: &Placing) -> anyhow::Result<Option<FastConfig>> {
+        let Some(layers) = &self.layers_fast else {
+            return Ok(None);
+        };
+        let (place, max_bytes) = layers.place()?;
+        Ok(Some(FastConfig {
+            place,
+            max_bytes,
+            unpacks: Arc::new(placing.clone()),
+        }))
+    }
+
+    fn config(&self, placing: &Placing) -> anyhow::Result<Config> {
         let upper = self.upper.as_ref().map(|upper| {
             Ok::<_, anyhow::Error>(UpperConfig {
                 place: upper.place()?,
@@ -126,9 +161,17 @@ impl SnapshotterArgs {
             .with_context(|| format!("making {}{}", self.root.display(), needs_root()))?;
         // Its path goes to containerd, and into mounts that outlive a directory change.
         let root = self.root.canonicalize();
+        let (upper, layers) = (upper.transpose()?, self.layers(placing)?);
+        if let (Some(upper), Some(layers)) = (&upper, &layers)
+            && upper.place == layers.place
+            && upper.place != FastPlace::Tmpfs
+        {
+            bail!("--upper and --layers-fast are to be two directories");
+        }
         Ok(Config {
             root: root.with_context(|| format!("resolving {}", self.root.display()))?,
-            upper: upper.transpose()?,
+            upper,
+            layers,
         })
     }
 }
@@ -143,7 +186,12 @@ pub(super) fn run(
         return status::run(command, &run_dir);
     }
     super::daemon::allow_many_files();
-    let config = args.config()?;
+    let by = match &args.layers_fast {
+        Some(_) => args.layers_by,
+        None => ByArg::Foreseen, // Nothing is placed, so nobody is to wait.
+    };
+    let placing = Placing::new(&args.containerd_root, by);
+    let config = args.config(&placing)?;
     let root = config.root.clone();
     // While this process may execute programs yet.
     let containerd = std::path::absolute(&args.containerd).context("finding containerd")?;
@@ -158,8 +206,11 @@ pub(super) fn run(
     let present = snapshotter.walk(&[])?.into_iter();
     served.start(&present.map(|snapshot| snapshot.id).collect(), &interrupt)?;
     let snapshotter = Arc::new(snapshotter);
+    let layers = snapshotter.fast_layers();
+    let places = layers.map(|layers| placing.start(layers, &interrupt));
+    let places = places.transpose()?;
     let socket = status::socket(&run_dir, &root);
-    answer_status(&socket, args, &served, &snapshotter)?;
+    answer_status(&socket, args, &served, placing, &snapshotter)?;
     let answered = serve(args, Arc::clone(&snapshotter), &interrupt);
     // A successor may have its own there as soon as we let go of the metadata.
     if let Err(error) = std::fs::remove_file(&socket) {
@@ -167,6 +218,9 @@ pub(super) fn run(
     }
     served.leave();
     drop(snapshotter);
+    if places.is_some_and(|thread| thread.join().is_err()) {
+        log::warn!("the thread that places layers died");
+    }
     answered?;
     wait_for_the_last(|| served.in_use())?;
     Ok(Outcome::Done)
@@ -177,6 +231,7 @@ fn answer_status(
     socket: &Path,
     args: &SnapshotterArgs,
     served: &ServedLowers,
+    placing: Placing,
     snapshotter: &Arc<Snapshotter<ServedLowers>>,
 ) -> anyhow::Result<()> {
     let (address, served) = (args.address.clone(), served.clone());
@@ -191,6 +246,7 @@ fn answer_status(
             Err(error) => return Told::Failed(error.to_string()),
         };
         let (layers, plain_layers, first_boots) = served.status();
+        let fast = snapshotter.fast_layers();
         Told::Status(Box::new(SnapshotterStatus {
             root: snapshotter.root().to_owned(),
             address: address.clone(),
@@ -204,6 +260,7 @@ fn answer_status(
                 used_bytes: upper.used_bytes,
                 max_bytes: upper.max_bytes,
             }),
+            layers_fast: fast.map(|fast| LayersFastStatus::of(fast.usage(), &placing)),
         }))
     };
     crate::control::serve(crate::control::listen(socket)?, answer)?;

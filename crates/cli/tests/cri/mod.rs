@@ -1,5 +1,11 @@
 //! What a kubelet asks of a containerd, by way of the CRI.
 
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
+
 pub(crate) mod api;
 
 use std::collections::HashMap;
@@ -51,6 +57,14 @@ impl Images {
                 .arg(format!("docker://{image}")));
         }
         images
+    }
+
+    pub(crate) fn host(&self) -> String {
+        self.registry.host()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.registry.port
     }
 
     pub(crate) fn app(&self) -> String {

@@ -140,6 +140,8 @@ address = "{0}/yolofs.sock"
             .arg(&socket)
             .arg("--containerd")
             .arg(self.dir.join("containerd.sock"))
+            .arg("--containerd-root")
+            .arg(self.dir.join("containerd"))
             .args(&self.flags)
             .stdin(Stdio::null())
             .stdout(out)

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use super::State;
 use crate::directories::{Directories, mount_points};
 use crate::error::{Result, SnapshotError};
+use crate::fast::link_of;
 use crate::filter::Filter;
 use crate::lowers::Lowers;
 use crate::snapshot::{Kind, SnapshotId};
@@ -71,7 +72,8 @@ impl<L: Lowers> State<L> {
     /// Brings memory, metadata and directories together after a start.
     pub(super) fn recover(&self) -> Result<()> {
         let mut highest = 0;
-        for dirs in self.bases(&self.catalog.places()?) {
+        let (bases, fast) = (self.bases(&self.catalog.places()?), self.fast_bases());
+        for dirs in bases.iter().chain(&fast) {
             let ids = dirs.list().unwrap_or_default();
             highest = ids.into_iter().fold(highest, |high, id| high.max(id.0));
         }
@@ -79,6 +81,9 @@ impl<L: Lowers> State<L> {
         self.next_id.store(next, Relaxed);
         self.sweep()?;
         for snapshot in self.walk(&Filter::default())? {
+            if let Some(fast) = self.fast.as_ref().filter(|_| self.is_fast(snapshot.id)) {
+                fast.hold(snapshot.id, snapshot.usage.unwrap_or_default().bytes);
+            }
             match self.present(&snapshot) {
                 Err(error) => log::warn!("{error}"),
                 Ok(()) if snapshot.kind == Kind::Committed => {
@@ -94,6 +99,8 @@ impl<L: Lowers> State<L> {
     pub(super) fn sweep(&self) -> Result<()> {
         let _one_at_a_time = self.sweeping.lock();
         let places = self.catalog.places()?;
+        // Before the links go that tell of them.
+        let fast = self.fast_bases();
         for dirs in self.bases(&places) {
             // In this order: whoever made a directory before the list was read is either still
             // reserved after it, or has written its record by the time the records are read.
@@ -110,7 +117,36 @@ impl<L: Lowers> State<L> {
             ids.retain(|id| places.get(id) != Some(&tier));
             delete(&dirs, &ids)?;
         }
+        fast.iter().try_for_each(|dirs| self.sweep_fast(dirs))
+    }
+
+    /// Deletes the layers on a fast place that no snapshot has.
+    fn sweep_fast(&self, dirs: &Directories) -> Result<()> {
+        let Ok(mut ids) = dirs.list() else {
+            return Ok(());
+        };
+        // A record comes before a directory here, and goes before it.
+        let places = self.catalog.places()?;
+        ids.retain(|id| !places.contains_key(id));
+        delete(dirs, &ids)?;
+        if let Some(fast) = &self.fast {
+            fast.keep_only(|id| places.contains_key(&id));
+        }
         Ok(())
+    }
+
+    /// Returns the fast places for layers: ours, and those that a former process had.
+    fn fast_bases(&self) -> Vec<Directories> {
+        let ours = self.fast.as_ref().map(|fast| fast.directories().clone());
+        let ids = self.root.list().unwrap_or_default().into_iter();
+        let former = ids.filter_map(|id| link_of(&self.root.of(id)));
+        let mut all: Vec<Directories> = Vec::new();
+        for dirs in ours.into_iter().chain(former) {
+            if all.iter().all(|known| known.base() != dirs.base()) {
+                all.push(dirs);
+            }
+        }
+        all
     }
 
     /// Returns all the bases that have directories of ours, as far as we know.

@@ -12,6 +12,7 @@ use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Layout, Mount};
 use crate::snapshot::{Kind, Labels, Snapshot, Stack};
+use crate::unpacks::Unpack;
 
 impl<L: Lowers> State<L> {
     pub(super) fn create(
@@ -39,7 +40,16 @@ impl<L: Lowers> State<L> {
                 })
             });
         match made {
-            Ok(stack) => self.mounts(&stack),
+            Ok(stack) => {
+                let mounts = self.mounts(&stack)?;
+                if let Some(fast) = &self.fast
+                    && kind == Kind::Active
+                    && let Some(unpack) = Unpack::of(&stack.snapshot)
+                {
+                    fast.unpacks.begins(unpack);
+                }
+                Ok(mounts)
+            }
             Err(error) => {
                 // What cannot be deleted now is garbage for the next sweep.
                 drop(dirs.delete(reserved.id));

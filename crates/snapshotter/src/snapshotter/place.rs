@@ -6,14 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::State;
 use crate::directories::Directories;
 use crate::error::{Result, SnapshotError};
+use crate::fast::link_of;
 use crate::lowers::Lowers;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId};
-
-/// containerd puts this label on a snapshot into which it unpacks a layer: the chain ID under
-/// which it is to be committed.
-const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
-/// What the key of such a snapshot begins with.
-const UNPACK_PREFIX: &str = "extract-";
+use crate::unpacks::unpacks;
 
 /// A number whose directories nobody may take for garbage.
 #[derive(Debug)]
@@ -47,13 +43,8 @@ impl<L: Lowers> Drop for Reserved<'_, L> {
 impl<L: Lowers> State<L> {
     /// Returns the directories for a new snapshot: the tier's, if it is a container's.
     pub(super) fn place_for(&self, kind: Kind, key: &str, labels: &Labels) -> Result<&Directories> {
-        let unpacks = labels.contains_key(UNPACKED_AS)
-            || key
-                .rsplit('/')
-                .next()
-                .is_some_and(|k| k.starts_with(UNPACK_PREFIX));
         match &self.tier {
-            Some(tier) if kind == Kind::Active && !unpacks => {
+            Some(tier) if kind == Kind::Active && !unpacks(key, labels) => {
                 Ok(tier.admit()?.unwrap_or(&self.root))
             }
             _ => Ok(&self.root),
@@ -74,6 +65,11 @@ impl<L: Lowers> State<L> {
 
     pub(super) fn fs(&self, snapshot: &Snapshot) -> PathBuf {
         self.directories(snapshot).fs(snapshot.id)
+    }
+
+    /// Returns whether the directory of a snapshot is on the fast place for layers.
+    pub(super) fn is_fast(&self, id: SnapshotId) -> bool {
+        link_of(&self.root.of(id)).is_some()
     }
 
     /// Fails if the directory of `snapshot` is lost, by a reboot that emptied a tmpfs or by hand:

@@ -73,6 +73,7 @@ impl Node {
         let config = Config {
             root: self.root(),
             upper,
+            layers: None,
         };
         let snapshotter = Arc::new(Snapshotter::open(config, lowers).unwrap());
         let socket = self.dir.path().join("socket");

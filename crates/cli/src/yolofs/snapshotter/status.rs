@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use snapshotter::FastUsage;
 
 use super::first_boot::{FirstBootStatus, Outcome as Became};
+use super::layers_fast::ByArg;
+use super::placing::{Placed, Placing};
 use crate::control::{Reply, call};
 use crate::exit::Outcome;
 use crate::layers::{LayerStatus, ServedBy, layers_text};
@@ -72,6 +75,9 @@ pub(crate) struct SnapshotterStatus {
     pub(super) first_boots: Vec<FirstBootStatus>,
     /// The fast place for what containers write, if there is one.
     pub(super) upper: Option<UpperStatus>,
+    /// The fast place for layers, if there is one.
+    #[serde(default)]
+    pub(super) layers_fast: Option<LayersFastStatus>,
 }
 
 /// How full the place for upper directories is.
@@ -80,6 +86,34 @@ pub(super) struct UpperStatus {
     pub(super) dir: PathBuf,
     pub(super) used_bytes: u64,
     pub(super) max_bytes: u64,
+}
+
+/// How full the fast place for layers is, and which layers went there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct LayersFastStatus {
+    pub(super) dir: PathBuf,
+    /// Layers that are there now.
+    pub(super) layers: usize,
+    pub(super) used_bytes: u64,
+    pub(super) max_bytes: u64,
+    /// Whether it is seen which layers a pull waits for; otherwise it is foreseen.
+    pub(super) seen: bool,
+    /// Since the snapshotter was started.
+    #[serde(flatten)]
+    pub(super) placed: Placed,
+}
+
+impl LayersFastStatus {
+    pub(super) fn of(usage: FastUsage, placing: &Placing) -> Self {
+        Self {
+            dir: usage.dir,
+            layers: usage.layers,
+            used_bytes: usage.used_bytes,
+            max_bytes: usage.max_bytes,
+            seen: placing.by() == ByArg::Seen,
+            placed: placing.placed(),
+        }
+    }
 }
 
 impl SnapshotterStatus {
@@ -153,6 +187,9 @@ fn text(status: &SnapshotterStatus) -> String {
             percent(upper.used_bytes.min(upper.max_bytes), upper.max_bytes),
         ));
     }
+    if let Some(fast) = &status.layers_fast {
+        text.push_str(&fast_text(fast));
+    }
     if !status.layers.is_empty() {
         text.push_str(&layers_text(&status.layers));
     }
@@ -160,6 +197,22 @@ fn text(status: &SnapshotterStatus) -> String {
         text.push_str(&boots_text(&status.first_boots));
     }
     text
+}
+
+fn fast_text(fast: &LayersFastStatus) -> String {
+    let placed = &fast.placed;
+    format!(
+        "{} in {}: {} of {} ({}); unpacked there since the start {}, on the disk {}, for want of room {}, unknown {}\n",
+        count(fast.layers as u64, "layer"),
+        fast.dir.display(),
+        Size(fast.used_bytes),
+        Size(fast.max_bytes),
+        percent(fast.used_bytes.min(fast.max_bytes), fast.max_bytes),
+        placed.fast,
+        placed.disk,
+        placed.full,
+        placed.unknown,
+    )
 }
 
 fn boots_text(boots: &[FirstBootStatus]) -> String {
@@ -208,11 +261,25 @@ mod tests {
                 used_bytes: 1 << 20,
                 max_bytes: 4 << 20,
             }),
+            layers_fast: Some(LayersFastStatus {
+                dir: PathBuf::from("/fast"),
+                layers: 2,
+                used_bytes: 3 << 20,
+                max_bytes: 4 << 20,
+                seen: true,
+                placed: Placed {
+                    fast: 5,
+                    disk: 7,
+                    full: 1,
+                    ..Placed::default()
+                },
+            }),
         };
         let said = text(&status);
         for words in [
             "pid 42; 0 layers from boot images, 3 plain",
             "/upper: 1.0 MiB of 4.0 MiB",
+            "2 layers in /fast: 3.0 MiB of 4.0 MiB (75%); unpacked there since the start 5, on the disk 7,",
             "recorded: docker.io/library/nginx:1.25",
             "not recorded: no image has this chain",
         ] {

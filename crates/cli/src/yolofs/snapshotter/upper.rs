@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
-use snapshotter::UpperPlace;
+use snapshotter::FastPlace;
 
 use crate::size::Size;
 
@@ -15,7 +15,7 @@ const DEFAULT_MAX: Size = Size(1 << 30);
 /// What `--upper` names: `tmpfs` or a directory, and perhaps `,max=SIZE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UpperArg {
-    place: UpperPlace,
+    place: FastPlace,
     max: Size,
 }
 
@@ -30,13 +30,13 @@ pub(super) enum FullArg {
 
 impl UpperArg {
     /// Returns the place, by a path that does not depend on where we are.
-    pub(super) fn place(&self) -> anyhow::Result<UpperPlace> {
-        let UpperPlace::Directory(dir) = &self.place else {
-            return Ok(UpperPlace::Tmpfs);
+    pub(super) fn place(&self) -> anyhow::Result<FastPlace> {
+        let FastPlace::Directory(dir) = &self.place else {
+            return Ok(FastPlace::Tmpfs);
         };
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let dir = dir.canonicalize();
-        Ok(UpperPlace::Directory(dir.context("resolving --upper")?))
+        Ok(FastPlace::Directory(dir.context("resolving --upper")?))
     }
 
     pub(super) const fn max_bytes(&self) -> u64 {
@@ -61,8 +61,8 @@ impl FromStr for UpperArg {
         }
         let place = match place {
             "" => bail!("name tmpfs or a directory"),
-            "tmpfs" => UpperPlace::Tmpfs,
-            dir => UpperPlace::Directory(PathBuf::from(dir)),
+            "tmpfs" => FastPlace::Tmpfs,
+            dir => FastPlace::Directory(PathBuf::from(dir)),
         };
         Ok(Self { place, max })
     }
@@ -75,10 +75,10 @@ mod tests {
     #[test]
     fn reads_a_place_and_its_bound() {
         let read = |text: &str| text.parse::<UpperArg>().unwrap();
-        assert_eq!(read("tmpfs").place, UpperPlace::Tmpfs);
+        assert_eq!(read("tmpfs").place, FastPlace::Tmpfs);
         assert_eq!(read("tmpfs").max, DEFAULT_MAX);
         assert_eq!(read("tmpfs,max=2G").max, Size(2 << 30));
-        let dir = UpperPlace::Directory(PathBuf::from("/nvme/upper"));
+        let dir = FastPlace::Directory(PathBuf::from("/nvme/upper"));
         assert_eq!(read("/nvme/upper,max=512M").place, dir);
         for bad in [
             "",

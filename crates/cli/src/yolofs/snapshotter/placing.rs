@@ -1,0 +1,303 @@
+//! `--layers-fast`: which layers are unpacked on the fast place (docs/tiering.md).
+//!
+//! containerd prepares a layer's snapshot before it has the layer, so the snapshot is on the disk
+//! first. When containerd opens the layer's blob to unpack it, it waits at a [`Gate`] while it is
+//! looked what of the pull is still missing; a layer that everybody waits for goes to the fast place
+//! then. Where the kernel has no such gate, the sizes in the manifest have to do.
+
+mod content;
+mod foresight;
+mod gate;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use blocks::Digest;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use snapshotter::{FastLayers, SnapshotId, Taken, Unpack, Unpacks};
+use tiering::lass::{CONCURRENT, Part, Place, PullId, Pulls, last_downloaded, place};
+
+use super::layers_fast::ByArg;
+use crate::interrupt::Interrupt;
+use content::{Content, PulledImage, arrived};
+use foresight::{foreseen, foreseen_of};
+use gate::Gate;
+
+/// Layers that are watched at once; more are not placed.
+const WAITING_MAX: usize = 1024;
+
+/// Places layers. Clones are handles to the same.
+#[derive(Clone, Debug)]
+pub(super) struct Placing(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    blobs: PathBuf,
+    content: Mutex<Content>,
+    gate: Option<Gate>,
+    layers: OnceLock<Weak<FastLayers>>,
+    now: Mutex<Now>,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    pulls: Pulls,
+    /// Layers that containerd has not begun to unpack.
+    waiting: HashMap<SnapshotId, Layer>,
+    /// Which layer of a pull was foreseen to be downloaded last, and of which layers.
+    foreseen: HashMap<PullId, Foreseen>,
+    placed: Placed,
+}
+
+/// A layer of a pull.
+#[derive(Clone, Debug)]
+struct Layer {
+    image: Arc<PulledImage>,
+    index: usize,
+    unpack: Unpack,
+}
+
+#[derive(Clone, Debug)]
+struct Foreseen {
+    first: usize,
+    last: usize,
+    missing: Vec<usize>,
+}
+
+/// How many layers went where, and how many pulls went as foreseen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Placed {
+    /// Layers that were waited for, or could not be told, and are on the fast place.
+    pub(super) fast: u64,
+    /// Layers that were unpacked while others were downloaded, on the disk.
+    pub(super) disk: u64,
+    /// Layers that had no room on the fast place.
+    pub(super) full: u64,
+    /// Layers of which nobody knew what image they are of; on the disk.
+    pub(super) unknown: u64,
+    /// Pulls whose last layer was foreseen from the manifest.
+    pub(super) foreseen: u64,
+    /// Pulls of which another one was.
+    pub(super) not_foreseen: u64,
+}
+
+impl Placing {
+    /// Returns one that places nothing before it is started.
+    pub(super) fn new(containerd_root: &Path, by: ByArg) -> Self {
+        let content = Content::below(containerd_root);
+        let gate = (by == ByArg::Seen).then(|| {
+            Gate::new().inspect_err(|error| {
+                log::warn!(
+                    "layers are placed by what is foreseen: this kernel has no gate ({error})"
+                );
+            })
+        });
+        Self(Arc::new(Shared {
+            blobs: content.blobs().to_owned(),
+            content: Mutex::new(content),
+            gate: gate.and_then(Result::ok),
+            layers: OnceLock::new(),
+            now: Mutex::default(),
+        }))
+    }
+
+    /// Begins to place layers, until we are asked to end.
+    ///
+    /// # Errors
+    /// If no thread can be had.
+    pub(super) fn start(
+        &self,
+        layers: &Arc<FastLayers>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<JoinHandle<()>> {
+        let _first = self.0.layers.set(Arc::downgrade(layers));
+        // While the gate is open: who waits there waits for the thread below.
+        self.0.content.lock().look();
+        let (shared, interrupt) = (Arc::clone(&self.0), interrupt.clone());
+        std::thread::Builder::new()
+            .name("placing".to_owned())
+            .spawn(move || {
+                if let Some(gate) = &shared.gate {
+                    gate.guard(&interrupt, |blob, file| shared.opened(blob, file));
+                }
+            })
+            .context("starting the thread that places layers")
+    }
+
+    /// Returns what was placed so far.
+    pub(super) fn placed(&self) -> Placed {
+        self.0.now.lock().placed
+    }
+
+    /// Returns by what layers are placed.
+    pub(super) fn by(&self) -> ByArg {
+        match self.0.gate {
+            Some(_) => ByArg::Seen,
+            None => ByArg::Foreseen,
+        }
+    }
+}
+
+impl Unpacks for Placing {
+    fn begins(&self, unpack: Unpack) {
+        self.0.begins(unpack);
+    }
+
+    fn ended(&self, id: SnapshotId) {
+        let mut now = self.0.now.lock();
+        now.waiting.remove(&id);
+        self.0.open_if_idle(&now);
+    }
+}
+
+impl Shared {
+    fn begins(&self, unpack: Unpack) {
+        let found = self.content.lock().find(&unpack.chain);
+        let mut now = self.now.lock();
+        let Some((image, index)) = found.filter(|_| now.waiting.len() < WAITING_MAX) else {
+            now.placed.unknown += 1;
+            return;
+        };
+        let layer = Layer {
+            image,
+            index,
+            unpack,
+        };
+        self.foresee(&mut now, &layer);
+        let id = layer.unpack.id;
+        now.waiting.insert(id, layer.clone());
+        let closed = self.gate.as_ref().map(|gate| gate.close(&self.blobs));
+        if matches!(closed, Some(Ok(()))) {
+            return;
+        }
+        now.waiting.remove(&id);
+        let last = now.foreseen.get(&layer.image.pull).map(|f| f.last);
+        let part = match last {
+            Some(last) if layer.index >= last => Part::LastOrAbove,
+            Some(_) => Part::Below,
+            None => Part::Unknown,
+        };
+        let bytes = foreseen_of(layer.image.layers[layer.index].size);
+        self.put(&mut now, &layer, part, bytes);
+    }
+
+    /// Hears that a blob is being opened: whoever is going to unpack it waits for us.
+    fn opened(&self, blob: Digest, file: &File) {
+        let mut now = self.now.lock();
+        let is_of = |layer: &Layer| layer.image.layers[layer.index].digest == blob;
+        let waiting = now.waiting.values().filter(|layer| is_of(layer)).cloned();
+        for layer in waiting.collect::<Vec<_>>() {
+            now.waiting.remove(&layer.unpack.id);
+            let part = self.part(&mut now, &layer);
+            self.put(&mut now, &layer, part, foreseen(file));
+        }
+        self.open_if_idle(&now);
+    }
+
+    /// Nobody has to wait at the gate while no layer does.
+    fn open_if_idle(&self, now: &Now) {
+        if let Some(gate) = self.gate.as_ref().filter(|_| now.waiting.is_empty()) {
+            gate.open(&self.blobs);
+        }
+    }
+
+    /// Returns the layers of a pull that are not there yet. What a layer stands on was unpacked.
+    fn missing(&self, layer: &Layer) -> Vec<usize> {
+        let above = match layer.unpack.parent {
+            Some(_) => layer.index,
+            None => 0,
+        };
+        let layers = layer.image.layers.iter().enumerate().skip(above);
+        layers
+            .filter(|(_, of)| arrived(&self.blobs, &of.digest).is_none())
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Notes which layer of a pull is going to be the last, when its first layer is prepared.
+    fn foresee(&self, now: &mut Now, layer: &Layer) {
+        let pull = layer.image.pull;
+        let known = now.foreseen.get(&pull);
+        // The first layer again is another attempt.
+        if known.is_some_and(|of| of.first < layer.index) {
+            return;
+        }
+        let missing = self.missing(layer);
+        let sizes: Vec<u64> = missing
+            .iter()
+            .map(|index| layer.image.layers[*index].size)
+            .collect();
+        let last = last_downloaded(&sizes, CONCURRENT);
+        let last = last.map_or(layer.index, |last| missing[last]);
+        if now.foreseen.len() >= WAITING_MAX {
+            now.foreseen.clear(); // Of pulls that failed.
+        }
+        let first = layer.index;
+        let foreseen = Foreseen {
+            first,
+            last,
+            missing,
+        };
+        now.foreseen.insert(pull, foreseen);
+    }
+
+    /// Classifies a layer that is about to be unpacked.
+    fn part(&self, now: &mut Now, layer: &Layer) -> Part {
+        let pull = layer.image.pull;
+        let missing = self.missing(layer);
+        let blobs = missing.iter().map(|at| layer.image.layers[*at].digest);
+        if let Err(full) = now.pulls.begin(pull, blobs) {
+            log::warn!("a layer is placed blindly: {full}");
+        }
+        let part = now.pulls.first_file(Some(pull));
+        if missing.is_empty() {
+            now.pulls.end(pull);
+            self.compare(now, &layer.image);
+        }
+        part
+    }
+
+    /// Looks whether the layer that came last is the one that was foreseen.
+    fn compare(&self, now: &mut Now, image: &PulledImage) {
+        let Some(foreseen) = now.foreseen.remove(&image.pull) else {
+            return;
+        };
+        let came = |index: &usize| arrived(&self.blobs, &image.layers[*index].digest);
+        let Some(last) = foreseen.missing.iter().copied().max_by_key(came) else {
+            return;
+        };
+        log::debug!("layer {last} came last, {} was foreseen", foreseen.last);
+        match last == foreseen.last {
+            true => now.placed.foreseen += 1,
+            false => now.placed.not_foreseen += 1,
+        }
+    }
+
+    fn put(&self, now: &mut Now, layer: &Layer, part: Part, bytes: u64) {
+        let Some(fast) = self.layers.get().and_then(Weak::upgrade) else {
+            now.placed.unknown += 1;
+            return;
+        };
+        let usage = fast.usage();
+        let room = usage.max_bytes.saturating_sub(usage.used_bytes);
+        let placed = &mut now.placed;
+        match (part, place(part, bytes, room)) {
+            (Part::Below, _) => placed.disk += 1,
+            (_, Place::Slow) => placed.full += 1,
+            (_, Place::Fast) => match fast.take(layer.unpack.id, &layer.unpack.chain, bytes) {
+                Ok(Taken::Fast) => placed.fast += 1,
+                Ok(Taken::Full) => placed.full += 1,
+                Ok(Taken::Begun) => placed.unknown += 1,
+                Err(error) => {
+                    log::warn!("a layer stays on the disk: {error}");
+                    placed.full += 1;
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What containerd has of the images that it pulls, by the files of its content store.
+//!
+//! A blob is at `blobs/sha256/<digest>` once it is there whole. Manifests and configurations come
+//! first, so an image is known before its first layer is unpacked. Nothing here is asked of containerd,
+//! which waits for us; and a store that is not there yet is an empty one.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use blocks::Digest;
+use engine::containerd::chain_ids;
+use oci::{Descriptor, ImageConfig, Manifest};
+use tiering::lass::PullId;
+
+/// Where the blobs are below containerd's root.
+const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";
+/// Bytes of a manifest or a configuration: what is larger is a layer. Registries take no larger ones.
+const DOCUMENT_MAX: u64 = 4 << 20;
+/// Blobs that are looked at, and images that are known; what is beyond is not placed.
+const BLOBS_MAX: usize = 1 << 20;
+const IMAGES_MAX: usize = 1 << 14;
+
+/// An image that is being pulled, or was.
+#[derive(Debug)]
+pub(super) struct PulledImage {
+    pub(super) pull: PullId,
+    /// The compressed layers, the lowest first.
+    pub(super) layers: Vec<Descriptor>,
+    seen: SystemTime,
+}
+
+/// The content store of a containerd.
+#[derive(Debug)]
+pub(super) struct Content {
+    blobs: PathBuf,
+    looked_at: HashSet<Digest>,
+    /// Manifests whose configuration is not there yet.
+    incomplete: Vec<(Manifest, SystemTime)>,
+    images: usize,
+    /// The layers of all images, by their chain IDs; of several images the one seen last.
+    layers: HashMap<Digest, (Arc<PulledImage>, usize)>,
+}
+
+impl Content {
+    pub(super) fn below(containerd_root: &Path) -> Self {
+        Self {
+            blobs: containerd_root.join(BLOBS),
+            looked_at: HashSet::new(),
+            incomplete: Vec::new(),
+            images: 0,
+            layers: HashMap::new(),
+        }
+    }
+
+    /// Returns the directory of the blobs.
+    pub(super) fn blobs(&self) -> &Path {
+        &self.blobs
+    }
+
+    /// Returns which image a layer is of, and which of its layers it is.
+    pub(super) fn find(&mut self, chain: &Digest) -> Option<(Arc<PulledImage>, usize)> {
+        self.look();
+        self.layers.get(chain).cloned()
+    }
+
+    /// Learns of the images that came since the last time.
+    pub(super) fn look(&mut self) {
+        let Ok(entries) = fs::read_dir(&self.blobs) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let digest = name.to_str().map(|hex| format!("sha256:{hex}").parse());
+            let Some(Ok(digest)) = digest else { continue };
+            if self.looked_at.len() < BLOBS_MAX && self.looked_at.insert(digest) {
+                self.incomplete.extend(self.manifest(&digest));
+            }
+        }
+        for (manifest, seen) in std::mem::take(&mut self.incomplete) {
+            match self.document(&manifest.config.digest) {
+                Some((config, _)) => self.learn(&config, &manifest, seen),
+                None => self.incomplete.push((manifest, seen)),
+            }
+        }
+        // What never gets its configuration is of another platform, or was given up.
+        let old = self.incomplete.len().saturating_sub(IMAGES_MAX);
+        self.incomplete.drain(..old);
+    }
+
+    fn learn(&mut self, config: &[u8], manifest: &Manifest, seen: SystemTime) {
+        let Ok(config) = ImageConfig::decode(config) else {
+            return;
+        };
+        if config.diff_ids.len() != manifest.layers.len() || self.images >= IMAGES_MAX {
+            return;
+        }
+        let image = Arc::new(PulledImage {
+            pull: PullId(self.images as u64),
+            layers: manifest.layers.clone(),
+            seen,
+        });
+        self.images += 1;
+        for (index, chain) in chain_ids(&config.diff_ids).into_iter().enumerate() {
+            let known = self.layers.get(&chain);
+            if known.is_none_or(|(known, _)| known.seen <= image.seen) {
+                self.layers.insert(chain, (Arc::clone(&image), index));
+            }
+        }
+    }
+
+    fn manifest(&self, digest: &Digest) -> Option<(Manifest, SystemTime)> {
+        let (bytes, seen) = self.document(digest)?;
+        let manifest = Manifest::decode(&bytes).ok()?;
+        (!manifest.layers.is_empty()).then_some((manifest, seen))
+    }
+
+    /// Reads a blob that may be a document, and says since when it is there.
+    fn document(&self, digest: &Digest) -> Option<(Vec<u8>, SystemTime)> {
+        let path = self.blobs.join(digest.hex());
+        let of = fs::metadata(&path).ok()?;
+        if of.len() > DOCUMENT_MAX {
+            return None;
+        }
+        let mut file = File::open(path).ok()?;
+        let mut bytes = vec![0];
+        file.read_exact(&mut bytes).ok()?;
+        if bytes != b"{" {
+            return None;
+        }
+        file.take(DOCUMENT_MAX).read_to_end(&mut bytes).ok()?;
+        Some((bytes, of.modified().ok()?))
+    }
+}
+
+/// Returns since when a blob is there, whole, in nanoseconds of some clock; `None` if it is not.
+pub(super) fn arrived(blobs: &Path, blob: &Digest) -> Option<i128> {
+    let of = fs::metadata(blobs.join(blob.hex())).ok()?;
+    Some(i128::from(of.ctime()) * 1_000_000_000 + i128::from(of.ctime_nsec()))
+}

@@ -1,0 +1,82 @@
+//! How much room a layer will take, told from its blob.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+/// How many times its size a layer unpacks to if the blob does not tell.
+const RATIO: u64 = 4;
+/// The most that deflate compresses.
+const DEFLATE_MOST: u64 = 1032;
+
+/// Returns the bytes that the files of a layer will take, unless it has unusually many small ones:
+/// a quarter more than the archive has.
+pub(super) fn foreseen(blob: &File) -> u64 {
+    let len = blob.metadata().map_or(0, |of| of.len());
+    let archive = archive_len(blob, len);
+    archive.saturating_add(archive / 4)
+}
+
+/// The same, of a blob that is not there yet.
+pub(super) const fn foreseen_of(compressed: u64) -> u64 {
+    compressed.saturating_mul(RATIO)
+}
+
+fn archive_len(blob: &File, len: u64) -> u64 {
+    let mut magic = [0; 4];
+    if blob.read_exact_at(&mut magic, 0).is_err() {
+        return len;
+    }
+    match magic {
+        [0x1f, 0x8b, ..] => gzip_len(blob, len).unwrap_or(len.saturating_mul(RATIO)),
+        [0x28, 0xb5, 0x2f, 0xfd] => len.saturating_mul(RATIO),
+        _ => len,
+    }
+}
+
+/// Returns what the last bytes of a gzip file say, if that can be: they know only the last of
+/// several parts, and only 32 bits of its length.
+fn gzip_len(blob: &File, len: u64) -> Option<u64> {
+    let mut last = [0; 4];
+    blob.read_exact_at(&mut last, len.checked_sub(4)?).ok()?;
+    let said = u64::from(u32::from_le_bytes(last));
+    // What cannot be compressed grows a little.
+    let least = len - len / 16;
+    (least.saturating_sub(64)..=len.saturating_mul(DEFLATE_MOST))
+        .contains(&said)
+        .then_some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn blob(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(bytes).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    #[test]
+    fn a_gzip_file_tells_unless_it_has_parts() {
+        let one = gzip(&[7; 100_000]);
+        assert_eq!(foreseen(&blob(&one)), 125_000);
+        let parts = [one, gzip(&[7; 10])].concat();
+        let len = parts.len() as u64;
+        assert_eq!(
+            foreseen(&blob(&parts)),
+            len * 5,
+            "four times, and a quarter"
+        );
+        assert_eq!(foreseen(&blob(&[1; 1000])), 1250, "not compressed");
+        assert_eq!(foreseen(&blob(&[0x1f, 0x8b, 0, 0])), 20);
+        assert_eq!(foreseen(&blob(&[])), 0);
+    }
+}

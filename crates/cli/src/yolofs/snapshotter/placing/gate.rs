@@ -1,0 +1,121 @@
+//! A gate before the blobs of containerd: who opens one waits until we have seen it.
+//!
+//! containerd opens the blob of a layer before it makes the first file of it, so that is when it is
+//! decided where the layer goes. The kernel opens the gate when this process ends, however it ends.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use blocks::Digest;
+use nix::errno::Errno;
+use nix::fcntl::AT_FDCWD;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::fanotify::{
+    EventFFlags, Fanotify, FanotifyEvent, FanotifyResponse, InitFlags, MarkFlags, MaskFlags,
+    Response,
+};
+use parking_lot::Mutex;
+
+use crate::interrupt::Interrupt;
+
+/// The gate; open to everybody once [`guard`](Self::guard) has returned.
+#[derive(Debug)]
+pub(super) struct Gate(Mutex<Option<Arc<Fanotify>>>);
+
+/// Opens a gate for good when it goes.
+struct Opened<'a>(&'a Gate);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        *self.0.0.lock() = None;
+    }
+}
+
+impl Gate {
+    /// Returns a gate before nothing.
+    ///
+    /// # Errors
+    /// If the kernel has none: one without `CONFIG_FANOTIFY_ACCESS_PERMISSIONS`, or within a user
+    /// namespace.
+    pub(super) fn new() -> nix::Result<Self> {
+        let group = Fanotify::init(
+            InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK,
+            EventFFlags::O_RDONLY | EventFFlags::O_LARGEFILE | EventFFlags::O_CLOEXEC,
+        )?;
+        Ok(Self(Mutex::new(Some(Arc::new(group)))))
+    }
+
+    /// Closes the gate before the files of a directory.
+    ///
+    /// # Errors
+    /// If there is no such directory, or nobody guards the gate.
+    pub(super) fn close(&self, dir: &Path) -> nix::Result<()> {
+        self.mark(MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_ONLYDIR, dir)
+    }
+
+    /// Opens it. Nothing happens if it is open.
+    pub(super) fn open(&self, dir: &Path) {
+        if let Err(error) = self.mark(MarkFlags::FAN_MARK_REMOVE, dir) {
+            log::debug!("no gate before {}: {error}", dir.display());
+        }
+    }
+
+    fn mark(&self, what: MarkFlags, dir: &Path) -> nix::Result<()> {
+        let group = self.0.lock().clone().ok_or(Errno::EBADF)?;
+        let opens = MaskFlags::FAN_OPEN_PERM | MaskFlags::FAN_EVENT_ON_CHILD;
+        group.mark(what, opens, AT_FDCWD, Some(dir))
+    }
+
+    /// Shows each blob that is being opened to `see`, and lets it be opened then, until we are asked
+    /// to end. `see` must not open a file behind the gate.
+    pub(super) fn guard(&self, interrupt: &Interrupt, mut see: impl FnMut(Digest, &File)) {
+        let _opened = Opened(self);
+        let Some(group) = self.0.lock().clone() else {
+            return;
+        };
+        while !interrupt.asked() {
+            let mut waits = [
+                PollFd::new(group.as_fd(), PollFlags::POLLIN),
+                PollFd::new(interrupt.fd(), PollFlags::POLLIN),
+            ];
+            // Ended early by a signal, which is asked for next.
+            let _events = poll(&mut waits, PollTimeout::NONE);
+            match group.read_events() {
+                Ok(events) => events
+                    .iter()
+                    .for_each(|event| answer(&group, event, &mut see)),
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(error) => {
+                    log::warn!("layers are placed by what is foreseen from now on: {error}");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn answer(group: &Fanotify, event: &FanotifyEvent, see: &mut impl FnMut(Digest, &File)) {
+    let Some(fd) = event.fd() else {
+        return; // Too many at once: the kernel has let them through.
+    };
+    if let Ok(file) = fd.try_clone_to_owned().map(File::from)
+        && let Some(blob) = name_of(&file)
+    {
+        see(blob, &file);
+    }
+    let allowed = FanotifyResponse::new(fd, Response::FAN_ALLOW);
+    if let Err(error) = group.write_response(allowed) {
+        log::warn!("a blob cannot be let through: {error}");
+    }
+}
+
+/// Returns the digest that is the name of an open blob.
+fn name_of(file: &File) -> Option<Digest> {
+    use std::os::fd::AsRawFd as _;
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    format!("sha256:{}", path.file_name()?.to_str()?)
+        .parse()
+        .ok()
+}

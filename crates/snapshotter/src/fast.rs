@@ -1,0 +1,254 @@
+//! A fast place for layers: how a layer gets there, and what there is.
+//!
+//! The way to a layer is `<root>/snapshots/<number>/fs`, wherever it lies: of one on the fast place,
+//! `<number>` is a symbolic link to `<fast>/snapshots/<number>`. That link is the only truth. It
+//! takes the place of the directory, or gives it back, in one exchange of two names, so a crash
+//! leaves either, and whole. containerd was told the way when it prepared the snapshot, and follows
+//! it when it has the layer: until then the link may change.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blocks::Digest;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
+
+use crate::directories::Directories;
+use crate::error::{Result, SnapshotError};
+use crate::snapshot::{Kind, SnapshotId};
+use crate::tier::FastPlace;
+use crate::unpacks::Unpacks;
+
+/// The part of the file system that is free when nothing there is to blame on its size.
+const ROOMY: u64 = 16;
+/// Layers that did not fit which are remembered.
+const MISFITS_MAX: usize = 1024;
+
+/// A fast place for layers.
+#[derive(Clone, Debug)]
+pub struct FastConfig {
+    /// Where.
+    pub place: FastPlace,
+    /// Most bytes of layers there.
+    pub max_bytes: u64,
+    /// Who says which layers go there.
+    pub unpacks: Arc<dyn Unpacks>,
+}
+
+/// What became of a layer that was to go to the fast place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It will be unpacked there.
+    Fast,
+    /// There is no room for it: it will be unpacked on the disk.
+    Full,
+    /// Something is in its directory, or it is there no more.
+    Begun,
+}
+
+/// How full the fast place for layers is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FastUsage {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// The layers there, and those that are being unpacked there.
+    pub layers: usize,
+    /// What they take, or are foreseen to.
+    pub used_bytes: u64,
+    /// Most bytes.
+    pub max_bytes: u64,
+}
+
+/// The fast place for layers.
+#[derive(Debug)]
+pub struct FastLayers {
+    root: Directories,
+    dirs: Directories,
+    max_bytes: u64,
+    pub(crate) unpacks: Arc<dyn Unpacks>,
+    /// The bytes of all layers there: what they take, or while they are unpacked what is foreseen.
+    held: Mutex<HashMap<SnapshotId, u64>>,
+    /// Layers that took more than foreseen, and more than there was.
+    misfits: Mutex<HashSet<Digest>>,
+}
+
+impl FastLayers {
+    pub(crate) fn open(config: FastConfig, root: &Directories) -> Result<Self> {
+        let dirs = config.place.open(root.base(), "layers", config.max_bytes)?;
+        keeps_attributes(dirs.base())?;
+        let turning = turning(root);
+        clear(&turning)?; // What a former process left there leads nowhere.
+        fs::create_dir_all(&turning).map_err(SnapshotError::io("make", &turning))?;
+        Ok(Self {
+            root: root.clone(),
+            dirs,
+            max_bytes: config.max_bytes,
+            unpacks: config.unpacks,
+            held: Mutex::default(),
+            misfits: Mutex::default(),
+        })
+    }
+
+    /// Has a layer unpacked here for which containerd has prepared the snapshot `id`, and which is
+    /// foreseen to take `bytes`. To be called while nobody unpacks it.
+    ///
+    /// # Errors
+    /// If a directory cannot be made or exchanged: then it will be unpacked on the disk.
+    pub fn take(&self, id: SnapshotId, layer: &Digest, bytes: u64) -> Result<Taken> {
+        let dir = self.root.of(id);
+        if link_of(&dir).is_some() || !is_empty(&self.root.fs(id)) {
+            return Ok(Taken::Begun);
+        }
+        if self.misfits.lock().contains(layer) || !self.book(id, bytes)? {
+            return Ok(Taken::Full);
+        }
+        let taken = self.turn_over(id);
+        // Only what no link leads to: whatever went wrong, a layer may be there by now.
+        if link_of(&dir).is_none() {
+            self.let_go(id);
+            drop(self.dirs.delete(id));
+        }
+        taken
+    }
+
+    /// Returns how full it is.
+    #[must_use]
+    pub fn usage(&self) -> FastUsage {
+        let held = self.held.lock();
+        FastUsage {
+            dir: self.dirs.base().to_owned(),
+            layers: held.len(),
+            used_bytes: held.values().sum(),
+            max_bytes: self.max_bytes,
+        }
+    }
+
+    pub(crate) fn directories(&self) -> &Directories {
+        &self.dirs
+    }
+
+    /// Notes what a layer takes here.
+    pub(crate) fn hold(&self, id: SnapshotId, bytes: u64) {
+        self.held.lock().insert(id, bytes);
+    }
+
+    /// Forgets a layer that is not here any more.
+    pub(crate) fn let_go(&self, id: SnapshotId) {
+        self.held.lock().remove(&id);
+    }
+
+    /// Forgets the layers that are not here any more.
+    pub(crate) fn keep_only(&self, is_here: impl Fn(SnapshotId) -> bool) {
+        self.held.lock().retain(|id, _| is_here(*id));
+    }
+
+    /// Hears that a layer could not be unpacked. If that may be for want of room, it goes to the disk the
+    /// next time.
+    pub(crate) fn gave_up(&self, layer: Digest) {
+        let is_tight =
+            statvfs(self.dirs.base()).is_ok_and(|of| of.blocks_available() < of.blocks() / ROOMY);
+        if is_tight {
+            let mut misfits = self.misfits.lock();
+            if misfits.len() == MISFITS_MAX {
+                misfits.clear();
+            }
+            misfits.insert(layer);
+        }
+    }
+
+    /// Sets room aside, if there is enough.
+    fn book(&self, id: SnapshotId, bytes: u64) -> Result<bool> {
+        let base = self.dirs.base();
+        let of = statvfs(base).map_err(|e| SnapshotError::io("look at", base)(e.into()))?;
+        let mut held = self.held.lock();
+        let used = held.values().fold(0u64, |sum, of| sum.saturating_add(*of));
+        let has_room = used.saturating_add(bytes) <= self.max_bytes
+            && bytes <= of.blocks_available() * of.fragment_size();
+        if has_room {
+            held.insert(id, bytes);
+        }
+        Ok(has_room)
+    }
+
+    fn turn_over(&self, id: SnapshotId) -> Result<Taken> {
+        let (dir, fs) = (self.root.of(id), self.root.fs(id));
+        self.dirs.delete(id)?;
+        self.dirs.create(id, Kind::Active, Some(&fs))?;
+        let spare = turning(&self.root).join(id.to_string());
+        clear(&spare)?;
+        symlink(self.dirs.of(id), &spare).map_err(SnapshotError::io("link", &spare))?;
+        exchange(&spare, &dir)?;
+        // Fails if somebody was faster, against all agreements: then what is there counts.
+        let taken = match fs::remove_dir(spare.join("fs")) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                exchange(&spare, &dir)?;
+                Taken::Begun
+            }
+            _ => Taken::Fast,
+        };
+        if let Err(error) = clear(&spare) {
+            log::warn!("{error}; it is tried again at the next start");
+        }
+        Ok(taken)
+    }
+}
+
+/// Where names are made that are then exchanged with those of snapshots.
+pub(crate) fn turning(root: &Directories) -> PathBuf {
+    root.base().join("turning")
+}
+
+/// Returns the fast place that the directory of a snapshot is a link to.
+pub(crate) fn link_of(dir: &Path) -> Option<Directories> {
+    let to = fs::read_link(dir).ok()?;
+    Some(Directories::at(to.parent()?.parent()?))
+}
+
+/// Exchanges what two names stand for.
+pub(crate) fn exchange(one: &Path, other: &Path) -> Result<()> {
+    let done = renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE);
+    done.map_err(|error| SnapshotError::io("exchange", other)(error.into()))
+}
+
+/// Deletes a tree, or a link, if there is one.
+pub(crate) fn clear(path: &Path) -> Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(of) if of.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(SnapshotError::io("delete", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Refuses a place that would lose attributes of files: containerd leaves out without a word to its
+/// client what a file system does not take, and a tmpfs takes those of users since Linux 6.6.
+fn keeps_attributes(base: &Path) -> Result<()> {
+    let probe = base.join("attributes");
+    let kept = fs::File::create(&probe).and_then(|_| {
+        let dir = fs::File::open(base)?;
+        [c"user.yolofs", c"trusted.yolofs"]
+            .into_iter()
+            .try_for_each(|name| rawio::xattr::set_at(&dir, b"attributes", name, b"1"))
+    });
+    let _gone = fs::remove_file(&probe);
+    kept.map_err(|error| match error.kind() {
+        ErrorKind::Unsupported => SnapshotError::io("keep the attributes of files in", base)(
+            io::Error::new(ErrorKind::Unsupported, "a tmpfs can from Linux 6.6 on"),
+        ),
+        _ => SnapshotError::io("keep the attributes of files in", base)(error),
+    })
+}

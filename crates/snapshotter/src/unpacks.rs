@@ -1,0 +1,58 @@
+//! The seam to whoever says where layers are unpacked.
+
+use std::fmt;
+
+use blocks::Digest;
+
+use crate::snapshot::{Labels, Snapshot, SnapshotId};
+
+/// containerd puts this label on a snapshot into which it unpacks a layer: the chain ID under
+/// which it is to be committed.
+const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
+/// What the key of such a snapshot begins with: `extract-NUMBER-RANDOM CHAIN`.
+const UNPACK_PREFIX: &str = "extract-";
+
+/// A layer that is to be unpacked into an active snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unpack {
+    /// The number of the snapshot.
+    pub id: SnapshotId,
+    /// The chain ID under which it is to be committed.
+    pub chain: Digest,
+    /// What it stands on: of the lowest layer nothing, and of no layer where they are unpacked at once.
+    pub parent: Option<String>,
+}
+
+impl Unpack {
+    /// Returns which layer is to be unpacked into an active snapshot; `None` of a container's.
+    pub(crate) fn of(snapshot: &Snapshot) -> Option<Self> {
+        let label = snapshot.labels.get(UNPACKED_AS).map(String::as_str);
+        let chain = label.or_else(|| last_word(&snapshot.name)?.split(' ').nth(1))?;
+        Some(Self {
+            id: snapshot.id,
+            chain: chain.parse().ok()?,
+            parent: snapshot.parent.clone(),
+        })
+    }
+}
+
+/// Returns whether a layer is to be unpacked into a new snapshot.
+pub(crate) fn unpacks(key: &str, labels: &Labels) -> bool {
+    labels.contains_key(UNPACKED_AS) || last_word(key).is_some()
+}
+
+fn last_word(key: &str) -> Option<&str> {
+    let last = key.rsplit('/').next();
+    last.filter(|last| last.starts_with(UNPACK_PREFIX))
+}
+
+/// Hears of layers that are about to be unpacked, and may have them unpacked on the
+/// [fast place](crate::FastLayers) as long as that has not begun.
+pub trait Unpacks: fmt::Debug + Send + Sync + 'static {
+    /// Hears that a layer is to be unpacked into a snapshot, whose directory is empty, and on the
+    /// disk yet. containerd may not have the layer for a while. To return soon.
+    fn begins(&self, unpack: Unpack);
+
+    /// Hears that a snapshot, perhaps another one, is committed or gone.
+    fn ended(&self, id: SnapshotId);
+}
