@@ -7,11 +7,15 @@
 //!                                       └───────► Lane 1 (rest) ───┘
 //! ```
 //!
-//! Callers are synchronous threads; connections live on a small runtime that the [`Client`] owns.
+//! Callers are synchronous threads; connections live on a runtime without threads, which whoever
+//! waits for an answer drives meanwhile.
 //! Losing the service costs speed: every question has an answer, or none, within half a second.
 
+mod arrivals;
+mod batch;
 mod beside;
 mod connect;
+mod driver;
 mod fill;
 mod flights;
 mod lane;
@@ -25,7 +29,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use blocks::ContentId;
-use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -34,6 +37,7 @@ use crate::transport::{Address, TlsClient};
 use crate::wire::{BootEntry, DATA_MAX, ErrorCode, Frame, Message, What};
 use crate::{BOOT_MAX, index::Index, index::IndexError};
 
+use driver::{Driver, Keeper};
 use lane::Lane;
 
 pub use beside::NicCache;
@@ -155,15 +159,12 @@ pub(crate) struct Shared {
 pub struct Client {
     shared: Arc<Shared>,
     lanes: [Arc<Lane>; 2],
-    /// An option so that it can be taken apart without waiting for what hangs.
-    runtime: Option<Runtime>,
+    driver: Arc<Driver>,
+    _keeper: Keeper,
 }
 
 /// Pieces of an index or a boot image that are asked for at a time: 1 MiB.
 const PIECES: usize = 8;
-
-/// Threads of the runtime: decompressing and hashing keeps one busy at 1 GB/s.
-const THREADS: usize = 2;
 
 impl Client {
     /// Returns a client, which starts to connect; the service need not be there yet.
@@ -171,11 +172,7 @@ impl Client {
     /// # Errors
     /// If no threads can be had.
     pub fn start(config: ClientConfig) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("nicfetch")
-            .enable_all()
-            .build()?;
+        let (driver, keeper) = Driver::start()?;
         let shared = Arc::new(Shared {
             config,
             sources: parking_lot::Mutex::default(),
@@ -184,15 +181,16 @@ impl Client {
         });
         let lane = || {
             let (lane, commands) = Lane::new(Arc::clone(&shared));
-            runtime.spawn(connect::keep(Arc::clone(&lane), commands));
+            let _task = driver.spawn(connect::keep(Arc::clone(&lane), commands));
             lane
         };
         let lanes = [lane(), lane()];
-        runtime.spawn(connect::probe(Arc::clone(&shared), lanes.clone()));
+        let _task = driver.spawn(connect::probe(Arc::clone(&shared), lanes.clone()));
         Ok(Self {
             shared,
             lanes,
-            runtime: Some(runtime),
+            driver,
+            _keeper: keeper,
         })
     }
 
@@ -270,7 +268,7 @@ impl Client {
         for lane in &self.lanes {
             lane.open(&source);
         }
-        Remote::new(self.handle(), &self.shared, &self.lanes, source, index)
+        Remote::new(&self.driver, &self.shared, &self.lanes, source, index)
     }
 
     /// Returns the boot images that the service keeps of a source, newest first.
@@ -368,7 +366,7 @@ impl Client {
             let Some((wanted, answer)) = asked.pop_front() else {
                 break;
             };
-            let piece = self.finish(async { answer.await.ok().flatten() })?;
+            let piece = self.finish(async { answer?.await.ok().flatten() })?;
             if piece.data.len() as u64 != wanted {
                 return Err(ClientError::Wrong { what: "a piece" });
             }
@@ -378,10 +376,10 @@ impl Client {
     }
 
     /// Asks on the first connection; what is returned waits for the answer.
-    fn begin(&self, message: Message) -> JoinHandle<Option<Frame>> {
+    fn begin(&self, message: Message) -> Option<JoinHandle<Option<Frame>>> {
         let lane = Arc::clone(&self.lanes[0]);
         let ask = async move { lane.ask(message, Vec::new()).await };
-        self.handle().spawn(ask)
+        self.driver.spawn(ask)
     }
 
     /// Opens a source for what is asked on the first connection.
@@ -418,25 +416,9 @@ impl Client {
         }
     }
 
-    fn handle(&self) -> tokio::runtime::Handle {
-        // There until the drop, which takes it.
-        match &self.runtime {
-            Some(runtime) => runtime.handle().clone(),
-            None => unreachable!("a client is used after its end"),
-        }
-    }
-
     /// Waits for something, on the calling thread; `None` if it takes longer than `patience`.
     fn within<T>(&self, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
         let wait = async { timeout(patience, what).await.ok() };
-        self.handle().block_on(wait)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.driver.block_on(wait).flatten()
     }
 }

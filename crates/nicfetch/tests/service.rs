@@ -300,6 +300,46 @@ fn a_service_that_comes_back_is_asked_again() {
     read_all(&sample, &source, 1);
 }
 
+/// Nobody asks, so nobody but the client's own thread can hear that the service is gone or back.
+#[test]
+fn an_idle_client_hears_that_the_service_is_gone_and_back() {
+    let (mut rig, sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    for _ in 0..3 {
+        assert!(remote.fetch(0..15, Priority::Demand, LONG)[0].is_some());
+        rig.stop();
+        until("the client sees that it is gone", || !client.is_there());
+        rig.start(Access::open(), Limits::default());
+        until("the client sees that it is back", || client.is_there());
+    }
+    // One of its connections stands; questions go by the first.
+    connected(&client);
+    // Sixteen threads: one drives, and when it has what it wants, another one does.
+    let fresh = client.open(b"one", None, |_| None).unwrap();
+    let source = NicSource::new(fresh, None, None, LONG);
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| read_all(&sample, &source, 1));
+        }
+    });
+}
+
+#[test]
+fn when_the_client_is_gone_its_sources_have_nothing() {
+    let (rig, _) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    assert!(remote.fetch(0..1, Priority::Demand, LONG)[0].is_some());
+    drop(client);
+    assert_eq!(remote.fetch(1..3, Priority::Demand, LONG), [None, None]);
+    until("the service sees that it left", || {
+        rig.stats().connections == 0
+    });
+}
+
 #[test]
 fn a_virtual_machine_opens_what_it_may_and_nothing_else() {
     let mut rig = Rig::new();

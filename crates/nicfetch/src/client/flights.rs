@@ -19,14 +19,17 @@ impl<K: Eq + Hash + Clone, V: Clone> Flights<K, V> {
         }
     }
 
-    /// Joins whoever fetches `key`; returns what to wait on, and whether nobody fetches it yet:
-    /// then the caller has to, and to [`land`](Self::land).
-    pub(super) fn join(&self, key: &K) -> (oneshot::Receiver<V>, bool) {
-        let (sender, receiver) = oneshot::channel();
+    /// Joins whoever fetches `key`, and returns what to wait on; `None` if nobody does: then the
+    /// caller has to, and to [`land`](Self::land).
+    pub(super) fn join(&self, key: &K) -> Option<oneshot::Receiver<V>> {
         let mut waiting = self.waiting.lock();
-        let others = waiting.entry(key.clone()).or_default();
+        let Some(others) = waiting.get_mut(key) else {
+            waiting.insert(key.clone(), Vec::new());
+            return None;
+        };
+        let (sender, receiver) = oneshot::channel();
         others.push(sender);
-        (receiver, others.len() == 1)
+        Some(receiver)
     }
 
     /// Hands what was fetched to all who wait for it.
@@ -46,13 +49,16 @@ mod tests {
     #[test]
     fn the_first_fetches_for_all() {
         let flights = Flights::new();
-        let (mut one, first) = flights.join(&1);
-        let (mut two, second) = flights.join(&1);
-        let (mut other, third) = flights.join(&2);
-        assert_eq!((first, second, third), (true, false, true));
+        assert!(flights.join(&1).is_none());
+        let (mut one, mut two) = (flights.join(&1).unwrap(), flights.join(&1).unwrap());
+        assert!(flights.join(&2).is_none());
+        flights.land(&2, &"b");
+        assert!(one.try_recv().is_err());
         flights.land(&1, &"a");
         assert_eq!((one.try_recv(), two.try_recv()), (Ok("a"), Ok("a")));
-        assert!(other.try_recv().is_err());
-        assert!(flights.join(&1).1, "what has landed is fetched anew");
+        assert!(
+            flights.join(&1).is_none(),
+            "what has landed is fetched anew"
+        );
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::arrivals::Ticket;
 use super::{Registered, Shared};
 use crate::wire::{ErrorCode, Frame, Message, Priority, Status, WANTS_MAX};
 use crate::{Codec, Stored};
@@ -31,7 +32,7 @@ struct State {
     /// By number of the source: its handle in this connection.
     handles: HashMap<usize, u32>,
     /// By number of a source that is being opened: the reads that wait for it.
-    opening: HashMap<usize, Vec<Want>>,
+    opening: HashMap<usize, Vec<Reads>>,
     heard: Option<Instant>,
 }
 
@@ -40,18 +41,24 @@ struct State {
 pub(super) enum Command {
     Ask(Message, Vec<u8>, oneshot::Sender<Frame>),
     Open(Arc<Registered>),
-    Read(Want),
+    Read(Reads),
     /// Some reads were given up: call off those that nobody waits for.
     Sweep,
 }
 
-/// A chunk that somebody waits for.
+/// Chunks of one source that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Reads {
+    pub(super) source: Arc<Registered>,
+    pub(super) priority: Priority,
+    pub(super) wants: Vec<Want>,
+}
+
+/// One of them.
 #[derive(Debug)]
 pub(super) struct Want {
-    source: Arc<Registered>,
-    priority: Priority,
-    number: u32,
-    answer: oneshot::Sender<Reply>,
+    pub(super) number: u32,
+    pub(super) ticket: Ticket,
 }
 
 /// What a service says about a chunk.
@@ -63,13 +70,25 @@ pub(crate) enum Reply {
     No,
     /// It has too much to do.
     NotNow,
+    /// Nothing: the connection is not there or lost, or has not the source.
+    Lost,
+}
+
+impl Reply {
+    /// Returns how many bytes came with it.
+    pub(super) const fn bytes(&self) -> usize {
+        match self {
+            Self::Here(stored) => stored.bytes.len(),
+            Self::No | Self::NotNow | Self::Lost => 0,
+        }
+    }
 }
 
 #[derive(Debug)]
 enum Pending {
     Answer(oneshot::Sender<Frame>),
     Opened(Arc<Registered>),
-    Chunks(Vec<Option<oneshot::Sender<Reply>>>),
+    Chunks(Vec<Option<Ticket>>),
 }
 
 /// What is to be written next: a frame, and who waits for its answer.
@@ -124,26 +143,12 @@ impl Lane {
         let _told = self.commands.send(Command::Open(Arc::clone(source)));
     }
 
-    /// Asks for a chunk; `None` if the connection is not there or lost, or has not the source.
-    pub(super) async fn read(
-        &self,
-        source: &Arc<Registered>,
-        number: u32,
-        priority: Priority,
-    ) -> Option<Reply> {
-        if !self.is_up() {
-            return None;
+    /// Asks for chunks.
+    pub(super) fn read(&self, reads: Reads) {
+        // What is not asked is lost with its tickets.
+        if !reads.wants.is_empty() && self.is_up() {
+            let _told = self.commands.send(Command::Read(reads));
         }
-        let (answer, answered) = oneshot::channel();
-        let source = Arc::clone(source);
-        let want = Want {
-            source,
-            priority,
-            number,
-            answer,
-        };
-        self.commands.send(Command::Read(want)).ok()?;
-        answered.await.ok()
     }
 
     /// Says that a read was given up.
@@ -181,7 +186,7 @@ impl Lane {
     /// Makes questions of what there is to send: reads of one source and priority travel together.
     pub(super) fn questions(&self, commands: Vec<Command>) -> Vec<Question> {
         let mut questions = Vec::new();
-        let mut reads: HashMap<(usize, Priority), Vec<Want>> = HashMap::new();
+        let mut all_reads: Vec<Reads> = Vec::new();
         for command in commands {
             match command {
                 Command::Ask(message, data, answer) => {
@@ -202,33 +207,49 @@ impl Lane {
                     let pending = Some(Pending::Opened(source));
                     questions.push(Question { frame, pending });
                 }
-                Command::Read(want) => {
-                    let key = (want.source.number, want.priority);
-                    reads.entry(key).or_default().push(want);
+                Command::Read(reads) => {
+                    let together = |other: &&mut Reads| {
+                        let source = (reads.source.number, reads.priority);
+                        source == (other.source.number, other.priority)
+                    };
+                    match all_reads.iter_mut().find(together) {
+                        Some(other) => other.wants.extend(reads.wants),
+                        None => all_reads.push(reads),
+                    }
                 }
                 Command::Sweep => questions.extend(self.cancels()),
             }
         }
         // The most urgent first.
-        let mut reads: Vec<_> = reads.into_iter().collect();
-        reads.sort_by_key(|((_, priority), _)| *priority);
-        for ((source, priority), mut wants) in reads {
-            let mut state = self.state.lock();
-            if let Some(parked) = state.opening.get_mut(&source) {
-                parked.append(&mut wants);
-                continue;
-            }
-            let Some(handle) = state.handles.get(&source).copied() else {
-                continue; // it could not be opened: whoever waits sees its sender go
-            };
-            drop(state);
-            while !wants.is_empty() {
-                let rest = wants.split_off(wants.len().min(WANTS_MAX));
-                questions.push(self.read_of(handle, priority, wants));
-                wants = rest;
-            }
+        all_reads.sort_by_key(|reads| reads.priority);
+        for reads in all_reads {
+            self.questions_of(reads, &mut questions);
         }
         questions
+    }
+
+    /// Makes questions of reads, unless their source is not open yet.
+    fn questions_of(&self, reads: Reads, questions: &mut Vec<Question>) {
+        let mut state = self.state.lock();
+        if let Some(parked) = state.opening.get_mut(&reads.source.number) {
+            return parked.push(reads);
+        }
+        let Some(handle) = state.handles.get(&reads.source.number).copied() else {
+            // It could not be opened. Outside of the lock, for whoever waits may ask again.
+            drop(state);
+            return drop(reads);
+        };
+        drop(state);
+        let Reads {
+            priority,
+            mut wants,
+            ..
+        } = reads;
+        while !wants.is_empty() {
+            let rest = wants.split_off(wants.len().min(WANTS_MAX));
+            questions.push(self.read_of(handle, priority, wants));
+            wants = rest;
+        }
     }
 
     fn read_of(&self, handle: u32, priority: Priority, wants: Vec<Want>) -> Question {
@@ -245,7 +266,7 @@ impl Lane {
             deadline_ms,
             chunks,
         };
-        let answers = wants.into_iter().map(|want| Some(want.answer)).collect();
+        let answers = wants.into_iter().map(|want| Some(want.ticket)).collect();
         Question {
             frame: Frame::new(0, read),
             pending: Some(Pending::Chunks(answers)),
@@ -256,7 +277,7 @@ impl Lane {
     fn cancels(&self) -> Vec<Question> {
         let mut state = self.state.lock();
         let is_vain = |pending: &Pending| match pending {
-            Pending::Chunks(wants) => wants.iter().flatten().all(oneshot::Sender::is_closed),
+            Pending::Chunks(wants) => wants.iter().flatten().all(Ticket::is_vain),
             Pending::Answer(_) | Pending::Opened(_) => false,
         };
         let vain = state.pending.extract_if(|_, pending| is_vain(pending));
@@ -322,11 +343,11 @@ impl Lane {
                     Some(Pending::Opened(source)) => {
                         let parked = state.opened(&source, &frame.message);
                         drop(state);
-                        for want in parked {
-                            let _told = self.commands.send(Command::Read(want));
+                        for reads in parked {
+                            let _told = self.commands.send(Command::Read(reads));
                         }
                     }
-                    // An error about a READ: whoever waits sees its sender go.
+                    // An error about a READ: whoever waits sees its tickets go.
                     Some(Pending::Chunks(_)) | None => {}
                 }
                 true
@@ -341,8 +362,8 @@ impl State {
         let Some(Pending::Chunks(wants)) = self.pending.get_mut(&request) else {
             return;
         };
-        if let Some(answer) = wants.get_mut(usize::from(place)).and_then(Option::take) {
-            let _told = answer.send(reply);
+        if let Some(ticket) = wants.get_mut(usize::from(place)).and_then(Option::take) {
+            ticket.tell(reply);
         }
         if wants.iter().all(Option::is_none) {
             self.pending.remove(&request);
@@ -350,7 +371,7 @@ impl State {
     }
 
     /// Notes the handle of a source, and returns the reads that waited for it.
-    fn opened(&mut self, source: &Registered, answer: &Message) -> Vec<Want> {
+    fn opened(&mut self, source: &Registered, answer: &Message) -> Vec<Reads> {
         let name = String::from_utf8_lossy(&source.name);
         match answer {
             Message::Opened { handle, id, .. } if *id == source.id => {

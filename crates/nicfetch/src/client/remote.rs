@@ -3,13 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
+use super::batch::Batch;
+use super::driver::Driver;
 use super::flights::Flights;
-use super::lane::{Lane, Reply};
+use super::lane::Lane;
 use super::{Registered, Shared};
 use crate::ChunkId;
 use crate::index::{Index, ZEROS};
@@ -42,14 +44,14 @@ pub struct RemoteCounts {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
-    chunks: AtomicU64,
-    bytes: AtomicU64,
-    absent: AtomicU64,
-    late: AtomicU64,
-    away: AtomicU64,
-    lies: AtomicU64,
-    hedged: AtomicU64,
+pub(super) struct Counters {
+    pub(super) chunks: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) absent: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) away: AtomicU64,
+    pub(super) lies: AtomicU64,
+    pub(super) hedged: AtomicU64,
 }
 
 /// A source of the service, read over both connections.
@@ -57,39 +59,27 @@ struct Counters {
 pub struct Remote(Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
-    runtime: Handle,
-    shared: Arc<Shared>,
-    lanes: [Arc<Lane>; 2],
-    source: Arc<Registered>,
+pub(super) struct Inner {
+    pub(super) driver: Arc<Driver>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) lanes: [Arc<Lane>; 2],
+    pub(super) source: Arc<Registered>,
     index: Arc<Index>,
-    flights: Flights<u32, Option<Chunk>>,
+    pub(super) flights: Flights<u32, Option<Chunk>>,
     recent: parking_lot::Mutex<Vec<(u32, Chunk)>>,
-    counters: Counters,
-}
-
-/// What one question came to.
-enum Outcome {
-    Chunk(Chunk),
-    Absent,
-    /// The service has too much to do.
-    NotNow,
-    /// Something else came.
-    Lie,
-    /// There was nobody to ask.
-    Away,
+    pub(super) counters: Counters,
 }
 
 impl Remote {
     pub(super) fn new(
-        runtime: Handle,
+        driver: &Arc<Driver>,
         shared: &Arc<Shared>,
         lanes: &[Arc<Lane>; 2],
         source: Arc<Registered>,
         index: Arc<Index>,
     ) -> Self {
         Self(Arc::new(Inner {
-            runtime,
+            driver: Arc::clone(driver),
             shared: Arc::clone(shared),
             lanes: lanes.clone(),
             source,
@@ -143,26 +133,33 @@ impl Remote {
         patience: Duration,
     ) -> Vec<Option<Arc<Vec<u8>>>> {
         let deadline = Instant::now() + patience;
-        let waits: Vec<_> = chunks
-            .map(|number| self.start(number, priority, deadline))
-            .collect();
-        // A little longer than the fetch itself takes to give up: it lands with nothing then.
-        let end = deadline + Duration::from_secs(1);
-        let all = async {
-            let mut found = Vec::with_capacity(waits.len());
-            for wait in waits {
-                found.push(match wait {
-                    Wait::Done(chunk) => chunk,
-                    Wait::For(flight) => timeout_at(end, flight)
-                        .await
-                        .ok()
-                        .and_then(Result::ok)
-                        .flatten(),
-                });
+        let mut found: Vec<Option<Chunk>> = vec![None; chunks.len()];
+        let mut ours = Batch::new(&self.0, priority);
+        let mut theirs = Vec::new();
+        for (number, found) in chunks.clone().zip(&mut found) {
+            match self.0.begin(number) {
+                Begin::Have(chunk) => *found = chunk,
+                Begin::Lead(id) => ours.add(number, id),
+                Begin::Join(flight) => theirs.push((found, flight)),
             }
-            found
-        };
-        self.0.runtime.block_on(all)
+        }
+        let fetched = ours.fetch(deadline);
+        if !theirs.is_empty() {
+            // A little longer than whoever fetches it takes to give up: it lands with nothing then.
+            let end = deadline + Duration::from_secs(1);
+            let landed = async {
+                for (found, flight) in theirs {
+                    let landed = timeout_at(end.into(), flight).await;
+                    *found = landed.ok().and_then(Result::ok).flatten();
+                }
+            };
+            let _or_gone = self.0.driver.block_on(landed);
+        }
+        for (number, chunk) in fetched {
+            let place = usize::try_from(number - chunks.start).unwrap_or(usize::MAX);
+            found[place] = Some(chunk);
+        }
+        found
     }
 
     /// Returns a chunk that was read not long ago.
@@ -179,39 +176,20 @@ impl Remote {
     pub(super) fn patience(&self) -> &super::Patience {
         &self.0.shared.config.patience
     }
-
-    fn start(&self, number: u32, priority: Priority, deadline: Instant) -> Wait {
-        if let Some(chunk) = self.0.recent(number) {
-            return Wait::Done(Some(chunk));
-        }
-        let (flight, first) = self.0.flights.join(&number);
-        if first {
-            let inner = Arc::clone(&self.0);
-            self.0.runtime.spawn(async move {
-                // It may have landed between the look and the join.
-                let found = match inner.recent(number) {
-                    Some(chunk) => Some(chunk),
-                    None => inner.fetch(number, priority, deadline).await,
-                };
-                if let Some(chunk) = &found
-                    && priority != Priority::Prefetch
-                {
-                    inner.remember(number, chunk);
-                }
-                inner.flights.land(&number, &found);
-            });
-        }
-        Wait::For(flight)
-    }
 }
 
-enum Wait {
-    Done(Option<Chunk>),
-    For(tokio::sync::oneshot::Receiver<Option<Chunk>>),
+/// What is to be done for a chunk.
+enum Begin {
+    /// Nothing: it is here, or nowhere.
+    Have(Option<Chunk>),
+    /// It is to be fetched, and to land.
+    Lead(ChunkId),
+    /// Another thread fetches it.
+    Join(oneshot::Receiver<Option<Chunk>>),
 }
 
 impl Inner {
-    fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         !self.shared.silent.load(Relaxed) && self.lanes.iter().any(|lane| lane.is_up())
     }
 
@@ -224,7 +202,7 @@ impl Inner {
         Some(chunk)
     }
 
-    fn remember(&self, number: u32, chunk: &Chunk) {
+    pub(super) fn remember(&self, number: u32, chunk: &Chunk) {
         let mut recent = self.recent.lock();
         if recent.iter().any(|(n, _)| *n == number) {
             return;
@@ -235,94 +213,33 @@ impl Inner {
         recent.push((number, Arc::clone(chunk)));
     }
 
-    /// Fetches a chunk, or gives it up at the deadline.
-    async fn fetch(&self, number: u32, priority: Priority, deadline: Instant) -> Option<Chunk> {
-        let counters = &self.counters;
-        let id = self.index.chunk(number)?;
+    fn begin(&self, number: u32) -> Begin {
+        let Some(id) = self.index.chunk(number) else {
+            return Begin::Have(None);
+        };
         if id == ZEROS {
-            let len = self.index.place(number)?.len as usize;
-            return Some(Arc::new(vec![0; len]));
+            let place = self.index.place(number);
+            return Begin::Have(place.map(|place| Arc::new(vec![0; place.len as usize])));
         }
-        if !self.is_there() {
-            counters.away.fetch_add(1, Relaxed);
-            return None;
+        if let Some(chunk) = self.recent(number) {
+            return Begin::Have(Some(chunk));
         }
-        let asked = Instant::now();
-        let outcome = timeout_at(deadline, self.both(number, id, priority)).await;
-        if asked.elapsed() > self.shared.config.patience.hedge {
-            // The question that lost the race, or both.
-            self.lanes.iter().for_each(|lane| lane.sweep());
+        if let Some(flight) = self.flights.join(&number) {
+            return Begin::Join(flight);
         }
-        let Ok(outcome) = outcome else {
-            counters.late.fetch_add(1, Relaxed);
-            if priority == Priority::Demand && !self.shared.silent.swap(true, Relaxed) {
-                log::warn!("the block service does not answer: it is not waited for");
-            }
-            return None;
-        };
-        match outcome {
-            Outcome::Chunk(chunk) => {
-                counters.chunks.fetch_add(1, Relaxed);
-                counters.bytes.fetch_add(chunk.len() as u64, Relaxed);
-                return Some(chunk);
-            }
-            Outcome::Absent => counters.absent.fetch_add(1, Relaxed),
-            Outcome::NotNow => counters.late.fetch_add(1, Relaxed),
-            Outcome::Away => counters.away.fetch_add(1, Relaxed),
-            Outcome::Lie => {
-                let name = String::from_utf8_lossy(&self.source.name);
-                log::warn!("the block service lied about a chunk of {name}: it is read elsewhere");
-                counters.lies.fetch_add(1, Relaxed)
-            }
-        };
-        None
+        // It may have landed between the look and the join.
+        let recent = self.recent(number);
+        if recent.is_some() {
+            self.flights.land(&number, &recent);
+            return Begin::Have(recent);
+        }
+        Begin::Lead(id)
     }
 
-    /// Asks on one connection, and on the other one, too, if that takes long.
-    async fn both(&self, number: u32, id: ChunkId, priority: Priority) -> Outcome {
-        let [first, second] = match priority {
-            Priority::Demand => [&self.lanes[0], &self.lanes[1]],
-            Priority::Readahead | Priority::Prefetch => [&self.lanes[1], &self.lanes[0]],
-        };
-        let one = self.one(first, number, id, priority);
-        tokio::pin!(one);
-        if priority != Priority::Demand {
-            return match one.await {
-                Outcome::Away => self.one(second, number, id, priority).await,
-                outcome => outcome,
-            };
-        }
-        if let Ok(outcome) = timeout(self.shared.config.patience.hedge, &mut one).await {
-            // A connection that is not there says so at once, and a lost one is no answer.
-            return match outcome {
-                Outcome::Away => self.one(second, number, id, priority).await,
-                outcome => outcome,
-            };
-        }
-        self.counters.hedged.fetch_add(1, Relaxed);
-        let other = self.one(second, number, id, priority);
-        tokio::pin!(other);
-        let (outcome, first_is_left) = tokio::select! {
-            outcome = &mut one => (outcome, false),
-            outcome = &mut other => (outcome, true),
-        };
-        match (outcome, first_is_left) {
-            (Outcome::Away, true) => one.await,
-            (Outcome::Away, false) => other.await,
-            (outcome, _) => outcome,
-        }
-    }
-
-    async fn one(&self, lane: &Lane, number: u32, id: ChunkId, priority: Priority) -> Outcome {
-        match lane.read(&self.source, number, priority).await {
-            None => Outcome::Away,
-            Some(Reply::No) => Outcome::Absent,
-            Some(Reply::NotNow) => Outcome::NotNow,
-            // Whatever is wrong with it, it is not the chunk.
-            Some(Reply::Here(stored)) => match stored.open(&id) {
-                Ok(raw) => Outcome::Chunk(Arc::new(raw)),
-                Err(_) => Outcome::Lie,
-            },
-        }
+    /// Counts a chunk that was something else.
+    pub(super) fn lied(&self) {
+        let name = String::from_utf8_lossy(&self.source.name);
+        log::warn!("the block service lied about a chunk of {name}: it is read elsewhere");
+        self.counters.lies.fetch_add(1, Relaxed);
     }
 }

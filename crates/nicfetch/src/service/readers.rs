@@ -14,10 +14,11 @@ use super::tally::Machine;
 use super::{Counts, Credit, Vm};
 use crate::index::{Index, ZEROS};
 use crate::wire::{Frame, Message, Priority, Status};
-use crate::{ChunkId, ChunkStore, Class, Codec, Stored};
+use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
 
-/// The most chunks of a READ that are answered by whoever takes the READ: a millisecond's work.
-const AT_ONCE: usize = 8;
+/// The most raw bytes of a READ that is answered by whoever takes the READ: less than a
+/// millisecond's work.
+const AT_ONCE: u64 = 8 * CHUNK_MAX as u64;
 
 /// A chunk that somebody wants.
 pub(crate) struct Job {
@@ -115,7 +116,8 @@ impl Readers {
     /// A few that are in memory and that somebody waits for are answered at once, if it is nobody
     /// else's turn: handing them to a thread takes longer than reading them.
     pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut jobs: Vec<(u64, Job)>) {
-        if priority == Priority::Demand && jobs.len() <= AT_ONCE && self.nobody_waits(priority) {
+        let few = jobs.iter().map(|(cost, _)| cost).sum::<u64>() <= AT_ONCE;
+        if priority == Priority::Demand && few && self.nobody_waits(priority) {
             jobs.retain_mut(|(_, job)| !answer_now(&*self.store, &self.counts, job));
             if jobs.is_empty() {
                 return;

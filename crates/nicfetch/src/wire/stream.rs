@@ -43,13 +43,25 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
         let head = Head::parse(&head)?;
         let mut body = vec![0; head.body_len()];
         from.read_exact(&mut body).await?;
-        let mut data = vec![0; head.data_len()];
-        from.read_exact(&mut data).await?;
+        let data = read_data(from, head.data_len()).await?;
         Ok(Frame::parse(&head, &body, data, seal)?)
     };
     timeout(FRAME_PATIENCE, rest)
         .await
         .unwrap_or(Err(ReadError::Slow))
+}
+
+/// Reads `len` bytes, whose length was compared with its limit, into memory that nobody has to
+/// clear before.
+async fn read_data<R: AsyncRead + Unpin>(from: &mut R, len: usize) -> io::Result<Vec<u8>> {
+    let mut data = Vec::with_capacity(len);
+    let mut rest = from.take(len as u64);
+    while data.len() < len {
+        if rest.read_buf(&mut data).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(data)
 }
 
 /// Writes a frame: head, body and data in one call where the stream can.

@@ -1,0 +1,134 @@
+//! Who drives the connections: whoever waits for an answer, and if nobody does, a thread of ours.
+//!
+//! The thread that waits reads the socket itself. If another one did and then woke it, each answer
+//! would cost one more switch between threads, which on a virtual machine takes tens of
+//! microseconds: as long as all the rest of a small read.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{Builder, JoinHandle, park_timeout};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle as Task;
+
+/// How long after the last one that waited our thread comes back. So long may what nobody waits
+/// for lie unread.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// A runtime without threads: what runs on it goes on while somebody is in
+/// [`block_on`](Self::block_on).
+#[derive(Debug)]
+pub(super) struct Driver {
+    /// None when the client is gone.
+    running: Mutex<Option<Arc<Running>>>,
+    /// Somebody waited since the keeper last looked.
+    used: AtomicBool,
+    /// The keeper drives, or is about to.
+    keeping: AtomicBool,
+    /// Tells the keeper to let somebody else drive.
+    leave: Notify,
+}
+
+/// An option so that it can be taken apart without waiting for what hangs.
+#[derive(Debug)]
+struct Running(Option<Runtime>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The thread that drives when nobody else does; ends the driver when it is dropped.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    driver: Arc<Driver>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    /// Starts a driver, and the thread that looks after it.
+    ///
+    /// # Errors
+    /// If they cannot be had.
+    pub(super) fn start() -> io::Result<(Arc<Self>, Keeper)> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let driver = Arc::new(Self {
+            running: Mutex::new(Some(Arc::new(Running(Some(runtime))))),
+            used: AtomicBool::new(false),
+            keeping: AtomicBool::new(false),
+            leave: Notify::new(),
+        });
+        let kept = Arc::clone(&driver);
+        let thread = Builder::new()
+            .name("nicfetch".to_owned())
+            .spawn(move || kept.keep())?;
+        let keeper = Keeper {
+            driver: Arc::clone(&driver),
+            thread: Some(thread),
+        };
+        Ok((driver, keeper))
+    }
+
+    /// Waits for something, and drives meanwhile unless another thread does; `None` if the client
+    /// is gone.
+    pub(super) fn block_on<F: Future>(&self, what: F) -> Option<F::Output> {
+        self.used.store(true, SeqCst);
+        if self.keeping.load(SeqCst) {
+            self.leave.notify_one();
+        }
+        self.drive(what)
+    }
+
+    /// Has something done beside; `None` if the client is gone.
+    pub(super) fn spawn<F>(&self, what: F) -> Option<Task<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let running = self.running()?;
+        running.0.as_ref().map(|runtime| runtime.spawn(what))
+    }
+
+    fn drive<F: Future>(&self, what: F) -> Option<F::Output> {
+        let running = self.running()?;
+        running.0.as_ref().map(|runtime| runtime.block_on(what))
+    }
+
+    fn running(&self) -> Option<Arc<Running>> {
+        self.running.lock().clone()
+    }
+
+    fn keep(&self) {
+        loop {
+            self.keeping.store(true, SeqCst);
+            // Who comes now sees us, or is seen.
+            if !self.used.swap(false, SeqCst) && self.drive(self.leave.notified()).is_none() {
+                return;
+            }
+            self.keeping.store(false, SeqCst);
+            park_timeout(LINGER);
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Whoever waits still has it, and is the last.
+        drop(self.driver.running.lock().take());
+        self.driver.leave.notify_one();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic is on the log.
+            let _ended = thread.join();
+        }
+    }
+}
