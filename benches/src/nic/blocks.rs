@@ -1,6 +1,7 @@
 //! The block path: reads of chunks from a `nicfetch` of its own, by the client that mounts use.
 
 mod bed;
+mod floor;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,12 +49,18 @@ enum What {
     Batches,
     /// Microseconds of a range of 128 KiB from docker-registry.
     Range,
+    /// Microseconds of a bare answer of 128 KiB.
+    Answer,
+    /// Microseconds of decompressing and comparing a chunk.
+    Open(Content),
 }
 
 impl What {
     fn all() -> Vec<Self> {
         let contents = [Content::Files, Content::Noise];
         let mut all = vec![Self::Single, Self::Batch, Self::Batches, Self::Range];
+        all.push(Self::Answer);
+        all.extend(contents.map(Self::Open));
         for transport in Transport::ALL {
             for content in contents {
                 all.push(Self::Read(transport, content));
@@ -71,12 +78,14 @@ impl What {
             Self::Batch => "8 x 4 KiB in a READ, one by one, TCP".to_owned(),
             Self::Batches => format!("8 x 4 KiB in a READ, {BATCHES} at a time, TCP"),
             Self::Range => "range of 128 KiB, docker-registry".to_owned(),
+            Self::Answer => "floor: a bare answer of 128 KiB, TCP".to_owned(),
+            Self::Open(content) => format!("floor: decompressing and comparing 128 KiB, {content}"),
         }
     }
 
     const fn unit(self) -> &'static str {
         match self {
-            Self::Read(..) | Self::Range => "us",
+            Self::Read(..) | Self::Range | Self::Answer | Self::Open(_) => "us",
             _ => "MB/s",
         }
     }
@@ -147,6 +156,8 @@ fn once(bed: &mut Bed, what: What, shuffle: &mut Shuffle) -> anyhow::Result<f64>
             }
             median(&took).context("nothing was read")
         }
+        What::Answer => bed.floor.answer(),
+        What::Open(content) => bed.floor.open(content),
     }
 }
 

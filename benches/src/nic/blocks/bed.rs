@@ -19,6 +19,8 @@ use crate::nic::service::{BLOCKS, Nicfetch, Server};
 use crate::process::run_ok;
 use crate::rounds::Shuffle;
 
+use super::floor::Floor;
+
 /// Bytes of a whole chunk, and of a small one.
 pub(super) const CHUNK: usize = 128 << 10;
 pub(super) const SMALL: usize = 4 << 10;
@@ -95,6 +97,7 @@ pub(super) struct Bed {
     blob: String,
     blob_bytes: u64,
     _registry: Registry,
+    pub(super) floor: Floor,
 }
 
 impl Bed {
@@ -128,6 +131,7 @@ impl Bed {
                 .context("looking at the source")?
                 .len(),
             _registry: registry,
+            floor: Floor::lay(&fs::read(content).context("reading the files")?)?,
             sides,
         })
     }
