@@ -40,7 +40,9 @@ pub use input::{Broken, Input, is_zero};
 pub use namespace::{ACCESS_LIST, EntryRef, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
-pub use source::{BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse};
+pub use source::{
+    BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse, WholeCopies,
+};
 pub use swap::SwapCache;
 pub use tree::{
     Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree,

@@ -74,6 +74,20 @@ pub trait BackingFile: Send + Sync {
     fn open_backing(&self, file: &FileKey) -> io::Result<OwnedFd>;
 }
 
+/// Who has whole files of a source on faster memory: the capability behind passing a file through
+/// to its copy there.
+pub trait WholeCopies: Send + Sync {
+    /// Opens the copy of a file for reading; `None` if there is none of the version that the key
+    /// names.
+    ///
+    /// As long as anybody has what was opened, the kernel included, the copy must not be taken away.
+    ///
+    /// # Errors
+    /// If there is one that cannot be used: it is lost, or not what it was. The source has the file
+    /// all the same.
+    fn open_copy(&self, file: &FileKey) -> io::Result<Option<OwnedFd>>;
+}
+
 /// What a seek looks for in a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {

@@ -22,11 +22,11 @@ use std::time::Instant;
 
 use blocks::{
     Attr, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Lifetime, Namespace, NodeKind,
-    Observer, Residency, Sparse,
+    Observer, Residency, Sparse, WholeCopies,
 };
 
 pub use counters::{Counters, ReadOutcome, Request};
-pub use data::{CachePath, OpenDecision};
+pub use data::{Backing, CachePath, OpenDecision, PassedTo};
 pub use error::FsError;
 pub use names::{DirItem, Entry, Node, XattrReply};
 
@@ -59,7 +59,7 @@ pub enum Mode {
 pub struct Config {
     /// How it serves.
     pub mode: Mode,
-    /// The files of which boot data exist: never passed through.
+    /// The files of which boot data exist: never passed through to the source.
     pub boot_files: HashSet<FileId>,
 }
 
@@ -90,6 +90,7 @@ pub struct FileSystem {
     source: Arc<dyn BlockSource>,
     sparse: Option<Arc<dyn Sparse>>,
     backing: Option<Arc<dyn BackingFile>>,
+    copies: Option<Arc<dyn WholeCopies>>,
     residency: Option<Arc<dyn Residency>>,
     observer: Option<Arc<dyn Observer>>,
     listener: Option<Arc<dyn Observer>>,
@@ -112,6 +113,7 @@ impl FileSystem {
             source,
             sparse: None,
             backing: None,
+            copies: None,
             residency: None,
             observer: None,
             listener: None,
@@ -136,6 +138,14 @@ impl FileSystem {
     #[must_use]
     pub fn with_backing(mut self, backing: Arc<dyn BackingFile>) -> Self {
         self.backing = Some(backing);
+        self
+    }
+
+    /// Adds who has whole files on faster memory: a file of a disk is passed through to its copy,
+    /// whether or not there are boot data of it.
+    #[must_use]
+    pub fn with_copies(mut self, copies: Arc<dyn WholeCopies>) -> Self {
+        self.copies = Some(copies);
         self
     }
 
@@ -184,10 +194,11 @@ impl FileSystem {
         self.observer.is_some()
     }
 
-    /// Returns whether any file may be passed through to the source.
+    /// Returns whether any file may be passed through, to the source or to a copy.
     #[must_use]
     pub fn may_pass_through(&self) -> bool {
-        self.config.mode == Mode::Disk && self.backing.is_some() && !self.is_recording()
+        let to_any = self.backing.is_some() || self.copies.is_some();
+        self.config.mode == Mode::Disk && to_any && !self.is_recording()
     }
 
     /// Returns whether any file may have an extended attribute.
@@ -238,8 +249,16 @@ impl FileSystem {
         Ok(FileKey { file, version })
     }
 
+    /// Returns a regular file with the version to read it in, if its pages are of any use: nothing
+    /// else has content, and of a file that is passed through to its copy none is looked at.
+    pub(crate) fn key_to_inject(&self, file: FileId) -> Option<FileKey> {
+        let key = self.content_key(file)?;
+        let copied = self.may_pass_through() && self.has_copy(&key);
+        (!copied).then_some(key)
+    }
+
     /// Returns a regular file with the version to read it in; nothing else has content.
-    pub(crate) fn content_key(&self, file: FileId) -> Option<FileKey> {
+    fn content_key(&self, file: FileId) -> Option<FileKey> {
         let attr = self.current_attr(file).ok()?;
         let version = attr.version();
         (attr.kind == NodeKind::File).then_some(FileKey { file, version })
@@ -248,6 +267,18 @@ impl FileSystem {
     /// Counts a request that has no answer of its own here.
     pub(crate) fn count(&self, request: Request) {
         self.tally.request(request);
+    }
+
+    /// Counts a file that was opened on its copy.
+    pub(crate) fn count_copy(&self) {
+        self.tally.copy_open();
+    }
+
+    /// Counts a file that the kernel would not pass another through to.
+    pub(crate) fn count_refused(&self, to: PassedTo) {
+        if to == PassedTo::Copy {
+            self.tally.copy_failed();
+        }
     }
 
     pub(crate) const fn names(&self) -> &Arc<dyn Namespace> {

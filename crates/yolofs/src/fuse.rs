@@ -24,7 +24,7 @@ use fuser::{
 };
 
 use crate::errno::errno;
-use crate::fs::{CachePath, FileSystem, FsError, Mode, Request, XattrReply};
+use crate::fs::{CachePath, FileSystem, FsError, Mode, PassedTo, Request, XattrReply};
 use backings::{Backings, Opened};
 use convert::{NO_NODE, caller, file, file_attr, file_type, lifetime, node};
 
@@ -182,13 +182,17 @@ impl Filesystem for Adapter {
         }
         let opened = file(ino).and_then(|file| {
             let decision = self.fs.open(file)?;
-            Ok(self
-                .backings
-                .open(file, decision, |fd| reply.open_backing(fd)))
+            Ok(self.backings.open(file, decision, |backing| {
+                let registered = reply.open_backing(&backing.fd);
+                registered.inspect_err(|_| self.fs.count_refused(backing.to))
+            }))
         });
+        if let Ok(Opened::Passed(_, PassedTo::Copy)) = opened {
+            self.fs.count_copy();
+        }
         match opened {
             Ok(Opened::Cached) => reply.opened(CACHED, FopenFlags::FOPEN_KEEP_CACHE),
-            Ok(Opened::Passed(id)) => reply.opened_passthrough(PASSED, FopenFlags::empty(), &id),
+            Ok(Opened::Passed(id, _)) => reply.opened_passthrough(PASSED, FopenFlags::empty(), &id),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -233,16 +237,17 @@ impl Filesystem for Adapter {
         &self,
         _: &fuser::Request,
         ino: INodeNo,
-        handle: FileHandle,
+        _: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.count(Request::Release);
-        if let (PASSED, Ok(file)) = (handle, file(ino)) {
+        if let Ok(file) = file(ino) {
             self.backings.close(file);
         }
+        // Counted last: who sees the count may rely on the file being free.
+        self.fs.count(Request::Release);
         reply.ok();
     }
 

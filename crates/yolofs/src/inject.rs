@@ -3,7 +3,7 @@
 //! Two threads work hand in hand: one reads blocks from the cache, which verifies them; the
 //! other, the caller's, writes them to the kernel. A few buffers go round between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -93,7 +93,10 @@ pub(crate) fn push(
     report: &mut PrewarmReport,
 ) -> Result<Pushed, PrewarmError> {
     let fs = serving.file_system();
-    let mut jobs = jobs(&plan.extents, |file| fs.content_key(file));
+    let mut keys = HashMap::new();
+    let mut jobs = jobs(&plan.extents, |file| {
+        *keys.entry(file).or_insert_with(|| fs.key_to_inject(file))
+    });
     let total: u64 = jobs.iter().map(|job| job.byte_len(job.range)).sum();
     // A server before this one may have pushed them.
     if fs.injected().any() || serving.took_over() {

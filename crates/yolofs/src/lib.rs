@@ -33,8 +33,8 @@ mod visible;
 pub use connection::{Connection, Hello, HelloError};
 pub use control::{Control, EndSwitch};
 pub use fs::{
-    CachePath, Config, Counters, DirItem, Entry, FileSystem, FsError, Mode, Node, OpenDecision,
-    ReadOutcome, Request, Space, XattrReply, node_id,
+    Backing, CachePath, Config, Counters, DirItem, Entry, FileSystem, FsError, Mode, Node,
+    OpenDecision, PassedTo, ReadOutcome, Request, Space, XattrReply, node_id,
 };
 pub use mount::{Mount, MountError, MountOptions};
 pub use mounter::{Itself, Mounter};

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use blocks::testing::{Fault, Faulty, MemObserver, MemSource, Node, tree};
 use blocks::{
     Access, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Observer, Residency, Seek,
-    SourceError, SourceErrorKind, Sparse, Timestamp, Touch, Tree, Version, Warmth,
+    SourceError, SourceErrorKind, Sparse, Timestamp, Touch, Tree, Version, Warmth, WholeCopies,
 };
-use yolofs::{CachePath, Config, FileSystem, FsError, Mode, OpenDecision, Request};
+use yolofs::{CachePath, Config, FileSystem, FsError, Mode, OpenDecision, PassedTo, Request};
 
 const ME: Caller = Caller { pid: 42 };
 const FILE: FileId = FileId(1);
@@ -234,6 +234,59 @@ fn only_files_of_disks_without_boot_data_are_passed_through() {
     assert!(!decide(Mode::Disk, &[FILE], false));
     assert!(!decide(Mode::Disk, &[], true));
     assert!(!decide(Mode::Lower, &[], false));
+}
+
+/// Who has a copy, has none, or has lost it.
+enum Copies {
+    Kept,
+    None,
+    Lost,
+}
+
+impl WholeCopies for Copies {
+    fn open_copy(&self, _: &FileKey) -> io::Result<Option<OwnedFd>> {
+        match self {
+            Self::Kept => Ok(Some(File::open("/")?.into())),
+            Self::None => Ok(None),
+            Self::Lost => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+#[test]
+fn a_whole_copy_comes_before_boot_data_and_the_source() {
+    let tree = names();
+    let decide = |mode, boot: &[FileId], copies, recording: bool| {
+        let config = Config {
+            mode,
+            boot_files: boot.iter().copied().collect::<HashSet<_>>(),
+        };
+        let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::new(source(&tree)), config)
+            .with_backing(Arc::new(Knowing))
+            .with_copies(Arc::new(copies));
+        if recording {
+            fs = fs.with_observer(Arc::new(MemObserver::default()));
+        }
+        let offered = match fs.open(FILE).unwrap() {
+            OpenDecision::Cached => Vec::new(),
+            OpenDecision::Passthrough(offered) => offered,
+        };
+        let to: Vec<PassedTo> = offered.iter().map(|backing| backing.to).collect();
+        (to, fs.counters().copies_failed)
+    };
+    use PassedTo::{Copy, Source};
+    let disk = |boot, copies| decide(Mode::Disk, boot, copies, false);
+    assert_eq!(disk(&[], Copies::Kept), (vec![Copy, Source], 0));
+    assert_eq!(disk(&[FILE], Copies::Kept), (vec![Copy], 0));
+    assert_eq!(disk(&[FILE], Copies::None), (vec![], 0));
+    assert_eq!(disk(&[FILE], Copies::Lost), (vec![], 1));
+    assert_eq!(disk(&[], Copies::Lost), (vec![Source], 1));
+    assert_eq!(
+        decide(Mode::Disk, &[], Copies::Kept, true),
+        (vec![], 0),
+        "a recorder hears all"
+    );
+    assert_eq!(decide(Mode::Lower, &[], Copies::Kept, false), (vec![], 0));
 }
 
 #[test]

@@ -124,6 +124,10 @@ pub struct Counters {
     pub errors: u64,
     /// Files that changed since they were scanned or recorded.
     pub diverted_files: u64,
+    /// Times that a file was opened on its copy on faster memory.
+    pub copy_opens: u64,
+    /// Times that a copy could not be used, and the file was opened as if there were none.
+    pub copies_failed: u64,
     /// Pages pushed into the kernel's page cache.
     pub injected_pages: u64,
     /// Of these, pages that the kernel asked for again: it had dropped them.
@@ -162,6 +166,8 @@ pub(super) struct Tally {
     reads_diverted: AtomicU64,
     reads_failed: AtomicU64,
     errors: AtomicU64,
+    copy_opens: AtomicU64,
+    copies_failed: AtomicU64,
 }
 
 impl Tally {
@@ -171,6 +177,14 @@ impl Tally {
 
     pub(super) fn error(&self) {
         self.errors.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn copy_open(&self) {
+        self.copy_opens.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn copy_failed(&self) {
+        self.copies_failed.fetch_add(1, Relaxed);
     }
 
     pub(super) fn read(&self, outcome: ReadOutcome, bytes: usize) {
@@ -195,6 +209,8 @@ impl Tally {
             reads_diverted: self.reads_diverted.load(Relaxed),
             reads_failed: self.reads_failed.load(Relaxed),
             errors: self.errors.load(Relaxed),
+            copy_opens: self.copy_opens.load(Relaxed),
+            copies_failed: self.copies_failed.load(Relaxed),
             ..Counters::default()
         }
     }

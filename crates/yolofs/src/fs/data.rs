@@ -27,8 +27,36 @@ pub enum CachePath {
 pub enum OpenDecision {
     /// Through the kernel's page cache, which keeps what it has.
     Cached,
-    /// Straight to this file of the source: the kernel does not ask us for its content.
-    Passthrough(OwnedFd),
+    /// Straight to the first of these that the kernel takes: it does not ask us for the content.
+    Passthrough(Vec<Backing>),
+}
+
+/// A file that the kernel may read in place of ours.
+#[derive(Debug)]
+pub struct Backing {
+    /// The file, open for reading.
+    pub fd: OwnedFd,
+    /// Where it lies.
+    pub to: PassedTo,
+}
+
+/// Where a file lies that another one is passed through to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedTo {
+    /// In the source: it is the file itself.
+    Source,
+    /// On faster memory: it is a copy.
+    Copy,
+}
+
+impl PassedTo {
+    /// Returns what it is called.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Copy => "copy on faster memory",
+        }
+    }
 }
 
 impl FileSystem {
@@ -39,20 +67,52 @@ impl FileSystem {
     pub fn open(&self, file: FileId) -> Result<OpenDecision, FsError> {
         self.serve(Request::Open, || {
             let key = self.key(file)?;
-            let passes = self.config.mode == Mode::Disk
-                && !self.is_recording()
-                && !self.config.boot_files.contains(&file);
-            let backing = self.backing.as_ref().filter(|_| passes);
-            Ok(match backing.map(|backing| backing.open_backing(&key)) {
-                Some(Ok(fd)) => OpenDecision::Passthrough(fd),
-                // A file that cannot be opened now may well be read later: reading says so.
-                Some(Err(error)) => {
-                    log::debug!("file {} is not passed through: {error}", file.0);
-                    OpenDecision::Cached
-                }
-                None => OpenDecision::Cached,
+            if self.config.mode != Mode::Disk || self.is_recording() {
+                return Ok(OpenDecision::Cached);
+            }
+            let mut backings = Vec::from_iter(self.open_copy(&key));
+            if !self.config.boot_files.contains(&file) {
+                backings.extend(self.open_backing(&key));
+            }
+            Ok(match backings.is_empty() {
+                true => OpenDecision::Cached,
+                false => OpenDecision::Passthrough(backings),
             })
         })
+    }
+
+    /// Returns whether a file is passed through to a copy when it is opened next.
+    pub(super) fn has_copy(&self, key: &FileKey) -> bool {
+        let copies = self.copies.as_ref();
+        copies.is_some_and(|copies| matches!(copies.open_copy(key), Ok(Some(_))))
+    }
+
+    fn open_copy(&self, key: &FileKey) -> Option<Backing> {
+        let fd = match self.copies.as_ref()?.open_copy(key) {
+            Ok(fd) => fd?,
+            Err(error) => {
+                self.tally.copy_failed();
+                let file = key.file.0;
+                log::warn!("the copy of file {file} cannot be used, its source is read: {error}");
+                return None;
+            }
+        };
+        let to = PassedTo::Copy;
+        Some(Backing { fd, to })
+    }
+
+    fn open_backing(&self, key: &FileKey) -> Option<Backing> {
+        match self.backing.as_ref()?.open_backing(key) {
+            Ok(fd) => {
+                let to = PassedTo::Source;
+                Some(Backing { fd, to })
+            }
+            // A file that cannot be opened now may well be read later: reading says so.
+            Err(error) => {
+                log::debug!("file {} is not passed through: {error}", key.file.0);
+                None
+            }
+        }
     }
 
     /// Reads content from `offset` into `buf` and returns how many bytes: all of `buf`, or up to

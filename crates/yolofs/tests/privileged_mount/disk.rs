@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use blocks::testing::{MemObserver, Node};
-use blocks::{BackingFile, FileId, FileKey};
+use blocks::{BackingFile, FileId, FileKey, WholeCopies};
 use tempfile::TempDir;
 use yolofs::{Config, FileSystem, Mode, Request};
 
-use crate::rig::{Files, Mounted, pattern};
+use crate::rig::{Files, Mounted, eventually, pattern};
 
 /// The source's files on this machine, by their numbers.
 struct Backing(PathBuf);
@@ -98,6 +98,119 @@ fn a_file_that_the_kernel_will_not_pass_through_is_served() {
         }
         assert!(mounted.mount().counters().requests(Request::Read) > 0);
     }
+}
+
+/// Copies on faster memory, by the numbers of their files. What they have in them is other than
+/// what the source has, so that it can be told which was read.
+struct Copies(TempDir);
+
+impl WholeCopies for Copies {
+    fn open_copy(&self, file: &FileKey) -> io::Result<Option<OwnedFd>> {
+        match File::open(self.path(file.file.0)) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Copies {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(TempDir::new().unwrap()))
+    }
+
+    fn path(&self, file: u32) -> PathBuf {
+        self.0.path().join(file.to_string())
+    }
+
+    fn add(&self, file: u32) {
+        fs::write(self.path(file), copied(file)).unwrap();
+    }
+}
+
+fn copied(file: u32) -> Vec<u8> {
+    pattern(u64::from(file) + 100, 500_000)
+}
+
+#[test]
+fn a_file_is_passed_through_to_its_copy_whether_or_not_it_has_boot_data() {
+    let dir = TempDir::new().unwrap();
+    let (files, fs) = disks(&dir);
+    let copies = Copies::new();
+    copies.add(1);
+    copies.add(2);
+    let mounted = Mounted::new(fs.with_copies(copies));
+    for (name, number) in [("boot", 1), ("cold", 2)] {
+        let file = File::open(mounted.path(name)).unwrap();
+        assert_eq!(fs::read(mounted.path(name)).unwrap(), copied(number));
+        // Mapped pages are those of the copy, too.
+        let mut mapped = vec![0; 500_000];
+        let map = rawio::mapped::MappedFile::map(&file).unwrap();
+        assert_eq!(map.copy(0, &mut mapped), mapped.len());
+        assert_eq!(mapped, copied(number));
+    }
+    let counters = mounted.mount().counters();
+    assert_eq!((counters.copy_opens, counters.copies_failed), (4, 0));
+    assert_eq!(counters.requests(Request::Read), 0);
+    assert_eq!(files.source.reads(), 0);
+}
+
+#[test]
+fn a_copy_that_cannot_be_used_is_passed_over() {
+    let dir = TempDir::new().unwrap();
+    let (files, fs) = disks(&dir);
+    let copies = Copies::new();
+    // The kernel passes no file through to a directory.
+    fs::create_dir(copies.path(1)).unwrap();
+    fs::create_dir(copies.path(2)).unwrap();
+    let mounted = Mounted::new(fs.with_copies(copies));
+    let read = |name| fs::read(mounted.path(name)).unwrap();
+    assert_eq!(read("cold"), pattern(2, 500_000));
+    let counters = mounted.mount().counters();
+    assert_eq!(
+        counters.requests(Request::Read),
+        0,
+        "the source takes its place"
+    );
+    assert_eq!(read("boot"), pattern(1, 500_000));
+    let counters = mounted.mount().counters();
+    assert_eq!((counters.copy_opens, counters.copies_failed), (0, 2));
+    assert!(files.source.reads() > 0);
+}
+
+#[test]
+fn a_file_stays_what_it_was_opened_as_until_nobody_has_it_open() {
+    let dir = TempDir::new().unwrap();
+    let (_, fs) = disks(&dir);
+    let copies = Copies::new();
+    let mounted = Mounted::new(fs.with_copies(copies.clone()));
+    let read = || fs::read(mounted.path("boot")).unwrap();
+    let open = || File::open(mounted.path("boot")).unwrap();
+    // The kernel tells of the last close a moment after it.
+    let all_closed = |opens: u64| {
+        eventually("every file is closed", || {
+            mounted.mount().counters().requests(Request::Release) == opens
+        });
+    };
+
+    let first = open();
+    copies.add(1);
+    let opens = || mounted.mount().counters().requests(Request::Open);
+    assert_eq!(
+        read(),
+        pattern(1, 500_000),
+        "it is open through the page cache"
+    );
+    drop(first);
+    all_closed(opens());
+
+    let first = open();
+    assert_eq!(read(), copied(1));
+    fs::remove_file(copies.path(1)).unwrap();
+    assert_eq!(read(), copied(1), "what is open lasts");
+    drop(first);
+    all_closed(opens());
+    assert_eq!(read(), pattern(1, 500_000));
 }
 
 #[test]
