@@ -112,6 +112,12 @@ pub(crate) struct ServedStatus {
     pub(crate) first_miss: Option<FirstMiss>,
     /// Files that changed while they were mounted.
     pub(crate) diverted_files: u64,
+    /// Times that a file was opened on its whole copy on a tier: reads of it are not seen here.
+    #[serde(default)]
+    pub(crate) copy_opens: u64,
+    /// Times that such a copy could not be used, and the file was served as if there were none.
+    #[serde(default)]
+    pub(crate) copies_failed: u64,
     /// Questions that the source did not answer within the deadline.
     #[serde(default)]
     pub(crate) late_answers: u64,
@@ -211,6 +217,8 @@ impl ServedStatus {
                 .unwrap_or(0),
             first_miss,
             diverted_files: counters.diverted_files,
+            copy_opens: counters.copy_opens,
+            copies_failed: counters.copies_failed,
             late_answers: source.late,
             hung_threads: source.hung as u64,
             requests: counters
@@ -349,6 +357,10 @@ fn one(mount: &MountStatus) -> String {
                 "changed files",
                 format!("{} while mounted", served.diverted_files),
             );
+        }
+        if served.copy_opens + served.copies_failed > 0 {
+            let (opens, failed) = (served.copy_opens, served.copies_failed);
+            row("whole copies", format!("{opens} opens, {failed} failed"));
         }
         if served.late_answers > 0 {
             let hung = served.hung_threads;

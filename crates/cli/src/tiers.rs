@@ -14,6 +14,7 @@ pub(crate) mod mover;
 pub(crate) mod pace;
 pub(crate) mod plan;
 pub(crate) mod seen;
+pub(crate) mod whole;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -86,6 +87,11 @@ impl Tiers {
     /// Returns what is known of objects.
     pub(crate) fn known(&self) -> Knowledge {
         Knowledge::in_dir(&self.state)
+    }
+
+    /// Returns what is known of whole files, by the keys of their versions.
+    pub(crate) fn files(&self) -> Knowledge {
+        Knowledge::in_dir(&self.state.join("files"))
     }
 
     /// Returns the place of a tier.

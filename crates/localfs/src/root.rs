@@ -255,6 +255,16 @@ impl SourceRoot {
         &self.path
     }
 
+    /// Returns the canonical path of the directory that is served: that of a disk image is where it
+    /// lies.
+    #[must_use]
+    pub fn dir_path(&self) -> &Path {
+        match self.kind {
+            SourceKind::Tree => &self.path,
+            SourceKind::Disk { .. } => self.path.parent().unwrap_or(&self.path),
+        }
+    }
+
     /// Returns what it is.
     #[must_use]
     pub const fn kind(&self) -> &SourceKind {

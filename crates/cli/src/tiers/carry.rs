@@ -1,5 +1,6 @@
 //! Carrying out what was planned, one move after the other.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -10,6 +11,7 @@ use tiering::pace::Pace;
 use super::Tiers;
 use super::mover::{Dropped, Mover};
 use super::plan::{Change, Step, Thing, decide, gather};
+use super::whole::WholeFile;
 
 /// What became of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +39,14 @@ pub(crate) fn carry_out(
 ) -> anyhow::Result<Carried> {
     let tier = &tiers.specs()[step.place].name;
     let mover = Mover::open(tiers, patience)?;
-    match (step.change, thing.image) {
-        (Change::Promote, Some(id)) => {
-            let brought = mover.bring(store, &id, step.place, pace);
+    match step.change {
+        Change::Promote => {
+            let brought = match (thing.image, &thing.file) {
+                (Some(id), _) => mover.bring(store, &id, step.place, pace),
+                (None, Some(file)) => mover.bring_file(file, step.place, pace),
+                // Nobody plans that.
+                (None, None) => return Ok(Carried::Already),
+            };
             let brought =
                 brought.with_context(|| format!("bringing {} to tier {tier}", thing.label))?;
             Ok(match brought {
@@ -47,21 +54,22 @@ pub(crate) fn carry_out(
                 Copied::There => Carried::Already,
             })
         }
-        (Change::Demote, _) => {
+        Change::Demote => {
             let Some(object) = thing.object else {
                 return Ok(Carried::Already);
             };
             let dropped = mover.drop_from(object, step.place);
             let dropped =
                 dropped.with_context(|| format!("taking {} from tier {tier}", thing.label))?;
+            if dropped == Dropped::Gone && mover.places_of(object).is_empty() {
+                tiers.forget_copies(object)?;
+            }
             Ok(match dropped {
                 Dropped::Gone => Carried::Done(0),
                 Dropped::Open => Carried::Open,
                 Dropped::None => Carried::Already,
             })
         }
-        // Nobody plans that.
-        (Change::Promote, None) => Ok(Carried::Already),
     }
 }
 
@@ -96,7 +104,8 @@ impl Todo {
     }
 }
 
-/// Forgets what was known of boot images that the store no longer has.
+/// Forgets what was known of boot images that the store no longer has, and of files that changed
+/// or are gone, once they have no copy.
 ///
 /// # Errors
 /// If it cannot be removed.
@@ -107,6 +116,15 @@ pub(crate) fn forget_lost(tiers: &Tiers, store: &Store) -> anyhow::Result<()> {
             && store.resolve(&id.to_string()).is_err()
         {
             tiers.known().forget(key)?;
+        }
+    }
+    let files = tiers.files();
+    for key in files.keys() {
+        let known = files.get(key).unwrap_or_default();
+        let path = known.file.unwrap_or_default();
+        let is_there = || WholeFile::at(Path::new(&path)).is_ok_and(|file| file.key() == key);
+        if known.object.is_none() && !is_there() {
+            files.forget(key)?;
         }
     }
     Ok(())

@@ -36,6 +36,9 @@ pub(crate) struct Known {
     /// Whether somebody wants it on the fastest tier.
     #[serde(default)]
     pub(crate) pinned: bool,
+    /// The file of which it is a whole copy, for people; a boot image has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
 }
 
 /// What is known, in a directory.

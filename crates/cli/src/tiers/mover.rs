@@ -1,6 +1,7 @@
 //! Whoever moves objects: one process at a time, for one move or a few.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -106,33 +107,60 @@ impl Mover {
         place: usize,
         pace: &dyn Pace,
     ) -> anyhow::Result<Copied> {
-        let to = self.index_of(place)?;
         let known = self.tiers.known().get(id.0).and_then(|known| known.object);
-        let copied = match known.and_then(|object| self.objects.get(object)) {
-            Some(object) if object.tiers.contains(&to) => {
-                if self.is_sound(object.id, place, pace)? {
-                    return Ok(Copied::There);
-                }
-                // Whoever has it open reads on in what he has open.
-                self.objects.remove(object.id)?;
-                None
-            }
-            Some(object) if !object.tiers.is_empty() => {
-                match self.objects.copy(object.id, to, pace) {
-                    Ok(copied) => Some(copied),
-                    Err(ObjectError::Damaged { .. }) => {
-                        self.objects.remove(object.id)?;
-                        None
-                    }
-                    Err(error) => return Err(self.explain(error, place)),
-                }
-            }
-            _ => None,
-        };
-        match copied {
+        match self.bring_known(known, place, pace)? {
             Some(copied) => Ok(copied),
             None => self.make(store, id, place, pace),
         }
+    }
+
+    /// Brings an object to a tier that is on one already; `None` if it has to be made anew.
+    pub(super) fn bring_known(
+        &self,
+        known: Option<ContentId>,
+        place: usize,
+        pace: &dyn Pace,
+    ) -> anyhow::Result<Option<Copied>> {
+        let to = self.index_of(place)?;
+        match known.and_then(|object| self.objects.get(object)) {
+            Some(object) if object.tiers.contains(&to) => {
+                if self.is_sound(object.id, place, pace)? {
+                    return Ok(Some(Copied::There));
+                }
+                // Whoever has it open reads on in what he has open.
+                self.objects.remove(object.id)?;
+                Ok(None)
+            }
+            Some(object) if !object.tiers.is_empty() => {
+                match self.objects.copy(object.id, to, pace) {
+                    Ok(copied) => Ok(Some(copied)),
+                    Err(ObjectError::Damaged { .. }) => {
+                        self.objects.remove(object.id)?;
+                        Ok(None)
+                    }
+                    Err(error) => Err(self.explain(error, place)),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts an object on a tier.
+    pub(super) fn add(
+        &self,
+        object: ContentId,
+        bytes: u64,
+        place: usize,
+        content: &mut dyn Read,
+        pace: &dyn Pace,
+    ) -> anyhow::Result<Copied> {
+        let to = self.index_of(place)?;
+        let added = self.objects.add(object, bytes, to, content, pace);
+        added.map_err(|error| self.explain(error, place))
+    }
+
+    pub(super) const fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     /// Takes a copy of an object away. The last one goes, too: what it was made of is in the store.
@@ -212,10 +240,7 @@ impl Mover {
             known.bytes = bytes;
         })?;
         let mut file = File::open(path).with_context(reading)?;
-        let to = self.index_of(place)?;
-        self.objects
-            .add(object, bytes, to, &mut file, pace)
-            .map_err(|error| self.explain(error, place))
+        self.add(object, bytes, place, &mut file, pace)
     }
 
     fn is_sound(&self, object: ContentId, place: usize, pace: &dyn Pace) -> anyhow::Result<bool> {

@@ -1,6 +1,7 @@
 //! What should move: the facts of this machine, and the policy over its tiers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,6 +12,7 @@ use tiering::policy::{self, Budget, Fact, Hold, Lies, Move, Wish};
 
 use super::Tiers;
 use super::seen::SeenTier;
+use super::whole::WholeFile;
 use crate::store::name_of;
 
 /// The heat that a boot image needs to be brought to a tier: one start within the last day.
@@ -29,8 +31,10 @@ pub(crate) struct Thing {
     pub(crate) bytes: u64,
     pub(crate) heat: Heat,
     pub(crate) pinned: bool,
-    /// The boot image that it is made of; an object that nobody knows has none.
+    /// The boot image that it is made of, if it is made of one.
     pub(crate) image: Option<ImageId>,
+    /// The file of which it is a whole copy, if it is one and the file has not changed since.
+    pub(crate) file: Option<WholeFile>,
     /// The object, if it has been one.
     pub(crate) object: Option<ContentId>,
     /// For each tier, how it is there.
@@ -89,6 +93,7 @@ pub(crate) fn gather(
         .iter()
         .map(|image| of_image(tiers, seen, image))
         .collect();
+    things.extend(of_files(tiers, seen));
     let known: HashSet<ContentId> = things.iter().filter_map(|thing| thing.object).collect();
     let mut unknown = BTreeMap::new();
     for tier in seen {
@@ -102,10 +107,37 @@ pub(crate) fn gather(
         heat: Heat::default(),
         pinned: false,
         image: None,
+        file: None,
         object: Some(object),
         on: presence(seen, Some(object)),
     }));
     Ok(things)
+}
+
+fn of_files(tiers: &Tiers, seen: &[SeenTier]) -> Vec<Thing> {
+    let files = tiers.files();
+    let of = |key| {
+        let known = files.get(key)?;
+        let label = known.file?;
+        let file = WholeFile::at(Path::new(&label)).ok();
+        Some(Thing {
+            key,
+            bytes: known.bytes,
+            heat: files.heat(key),
+            pinned: known.pinned,
+            image: None,
+            file: file.filter(|file| file.key() == key),
+            object: known.object,
+            on: presence(seen, known.object),
+            label,
+        })
+    };
+    let mut things: Vec<Thing> = files.keys().into_iter().filter_map(of).collect();
+    // Files with the same content are one object: the hottest speaks for them.
+    things.sort_by(|a, b| b.heat.at(super::now()).total_cmp(&a.heat.at(super::now())));
+    let mut met = HashSet::new();
+    things.retain(|thing| thing.object.is_none_or(|object| met.insert(object)));
+    things
 }
 
 fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
@@ -119,6 +151,7 @@ fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
         heat: tiers.known().heat(key),
         pinned: known.pinned,
         image: Some(image.info.id),
+        file: None,
         object: known.object,
         on: presence(seen, known.object),
     }
@@ -182,10 +215,8 @@ pub(crate) fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> 
 fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     let presence = thing.on.get(place).copied().unwrap_or(Presence::Absent);
     // What a faster tier has is not wanted here, and neither is what cannot be made again.
-    let wish = match (
-        placed.contains(&thing.key) || thing.image.is_none(),
-        thing.pinned,
-    ) {
+    let lost = thing.image.is_none() && thing.file.is_none();
+    let wish = match (placed.contains(&thing.key) || lost, thing.pinned) {
         (true, _) => Wish::Evict,
         (false, true) => Wish::Pin,
         (false, false) => Wish::None,
@@ -250,6 +281,7 @@ mod tests {
             heat: Heat::of(starts, NOW),
             pinned: false,
             image: Some(ImageId(key)),
+            file: None,
             object: Some(key),
             on: on.to_vec(),
         }

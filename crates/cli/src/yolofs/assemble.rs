@@ -14,6 +14,7 @@ use super::mount::{BootChoice, ModeArg, MountArgs};
 use crate::nic::{Nic, NicName};
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
+use crate::tiers::whole::SourceCopies;
 
 /// The source of a mount with a boot image: what the image has not, the disk or the service has.
 pub(super) type Cached = CachedSource<Arc<Attached>, Arc<dyn BlockSource>>;
@@ -102,6 +103,9 @@ fn assemble_disk(
         .with_sparse(Arc::clone(&timed) as _)
         .with_backing(Arc::clone(&timed) as _)
         .with_space(space_within(&timed, root));
+    if let Some(copies) = copies(args, store, root, &tree) {
+        fs = fs.with_copies(copies);
+    }
     let recorder = args
         .record
         .as_ref()
@@ -120,6 +124,25 @@ fn assemble_disk(
         recorder,
         mode,
     })
+}
+
+/// Returns who has whole copies of the source's files. Where the source is asked again and again, no
+/// number of a file says for ever which path it has.
+fn copies(
+    args: &MountArgs,
+    store: &StoreArgs,
+    root: &SourceRoot,
+    tree: &Arc<Tree>,
+) -> Option<Arc<SourceCopies>> {
+    if args.revalidate.is_some() {
+        return None;
+    }
+    let tiers = store.tiers();
+    let tiers = tiers
+        .inspect_err(|error| log::warn!("copies on faster tiers are not used: {error:#}"))
+        .ok()?;
+    let dir = root.dir_path().to_owned();
+    Some(Arc::new(SourceCopies::new(tiers, dir, Arc::clone(tree))))
 }
 
 /// A source that is not on the disk: names and bytes come from the service.

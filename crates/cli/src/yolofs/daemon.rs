@@ -32,6 +32,7 @@ use crate::nic::Nic;
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::store::StoreArgs;
+use crate::tiers;
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -86,6 +87,9 @@ pub(super) fn serve(
     clear_dead(run_dir, mountpoint, None, &run_dir.take_turn()?)?;
     if let From::Disk(root) = &from {
         note_use(&args.boot, store, root);
+        if let Ok(tiers) = store.tiers() {
+            tiers::whole::note_use(&tiers, root.path());
+        }
     }
     let trace = args
         .record

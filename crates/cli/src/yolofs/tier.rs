@@ -5,6 +5,7 @@ mod evict;
 mod pin;
 mod plan;
 mod probe;
+mod promote;
 mod status;
 
 use clap::Subcommand;
@@ -25,13 +26,14 @@ enum TierCommand {
     Status(status::StatusArgs),
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
-    /// Keep boot images on the fastest tier that has room for them
+    /// Keep boot images and files on the fastest tier that has room for them
     ///
     /// They come there with the next `yolofs tier apply`, or when the node looks next.
     Pin(pin::PinArgs),
-    /// Let heat decide again where boot images lie
+    /// Let heat decide again where boot images and files lie
     Unpin(pin::PinArgs),
     Evict(evict::EvictArgs),
+    Promote(promote::PromoteArgs),
 }
 
 pub(super) fn run(args: &TierArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
@@ -43,5 +45,6 @@ pub(super) fn run(args: &TierArgs, store: &StoreArgs) -> anyhow::Result<Outcome>
         TierCommand::Pin(command) => pin::run(command, store, pin::Wish::Pinned),
         TierCommand::Unpin(command) => pin::run(command, store, pin::Wish::Unpinned),
         TierCommand::Evict(command) => evict::run(command, store),
+        TierCommand::Promote(command) => promote::run(command, store),
     }
 }

@@ -1,10 +1,12 @@
 //! `yolofs tier evict`.
 
+use std::path::Path;
+
 use anyhow::{Context as _, bail};
 use blocks::ContentId;
 use serde::Serialize;
 
-use super::pin::meant;
+use super::pin::{files_apart, meant};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::store::StoreArgs;
@@ -12,13 +14,15 @@ use crate::tiers::Tiers;
 use crate::tiers::mover::{Dropped, Mover, PATIENCE};
 use crate::tiers::plan::gather;
 
-/// Take the copies of boot images away from the tiers, now
+/// Take the copies of boot images and of whole files away from the tiers, now
 ///
-/// They are served from the store then, and come back when they are hot enough. A copy that
+/// They are served from the store, and from their source, then, and come back when they are hot
+/// enough. A copy that
 /// somebody has open stays, and the code is 4.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct EvictArgs {
-    /// Names or ids of boot images, or container images that were recorded: all of their layers
+    /// Names or ids of boot images, or container images that were recorded: all of their layers; or
+    /// paths of files that were promoted, which begin with /, ./ or ../
     #[arg(required_unless_present = "all", value_name = "IMAGE")]
     images: Vec<String>,
     /// All that lies on tiers and is not pinned, what nobody knows any more included
@@ -46,6 +50,9 @@ pub(super) fn run(args: &EvictArgs, store: &StoreArgs) -> anyhow::Result<Outcome
         for (object, name) in objects {
             drop_everywhere(&mover, &tiers, object, &name, &mut evicted)
                 .with_context(|| format!("evicting {name}"))?;
+            if mover.places_of(object).is_empty() {
+                tiers.forget_copies(object)?;
+            }
         }
     }
     evicted.extend(pinned);
@@ -83,9 +90,15 @@ fn chosen(
             choose(thing.object, thing.label, thing.pinned);
         }
     } else {
-        for (id, name) in meant(&store, &args.images)? {
+        let (files, images) = files_apart(&args.images);
+        for (id, name) in meant(&store, &images)? {
             let known = tiers.known().get(id.0).unwrap_or_default();
             choose(known.object, name, known.pinned);
+        }
+        for name in files {
+            for (_, known) in tiers.versions_of(Path::new(&name))? {
+                choose(known.object, name.clone(), known.pinned);
+            }
         }
         if let Some(one) = stays.first() {
             bail!(

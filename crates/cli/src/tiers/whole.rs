@@ -1,0 +1,289 @@
+//! Whole files on tiers, for mounts that pass files through: which file a copy is of.
+//!
+//! A file is known by its path and its version. One that has changed is another file, of which
+//! there is no copy.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use blocks::{ContentId, FileKey, Timestamp, Tree, Version, WholeCopies};
+use tiering::objects::{Copied, name_of};
+use tiering::pace::Pace;
+
+use super::Tiers;
+use super::known::Known;
+use super::mover::Mover;
+use crate::exit::Failure;
+
+/// A regular file of this machine, in the version it had when it was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WholeFile {
+    path: PathBuf,
+    version: Version,
+}
+
+impl WholeFile {
+    /// Looks at a file.
+    ///
+    /// # Errors
+    /// If it is not there, or not a regular file.
+    pub(crate) fn at(path: &Path) -> anyhow::Result<Self> {
+        let looking = || format!("looking at {}", path.display());
+        let path = fs::canonicalize(path).with_context(looking)?;
+        let found = fs::symlink_metadata(&path).with_context(looking)?;
+        ensure!(found.is_file(), "{} is not a regular file", path.display());
+        let version = version_of(&found);
+        Ok(Self { path, version })
+    }
+
+    /// Returns what it is known by.
+    pub(crate) fn key(&self) -> ContentId {
+        key_of(&self.path, &self.version)
+    }
+
+    /// Returns where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns its length.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.version.size
+    }
+
+    /// Fails if an open file is not this one any more.
+    fn check(&self, file: &File) -> anyhow::Result<()> {
+        let now = file.metadata().context("looking at it again")?;
+        let path = self.path.display();
+        ensure!(
+            version_of(&now) == self.version,
+            "{path} changes: it can be copied when nobody writes to it"
+        );
+        Ok(())
+    }
+}
+
+fn version_of(found: &Metadata) -> Version {
+    let time = |secs, nanos: i64| Timestamp {
+        secs,
+        nanos: u32::try_from(nanos).unwrap_or(0),
+    };
+    Version {
+        size: found.size(),
+        mtime: time(found.mtime(), found.mtime_nsec()),
+        ctime: time(found.ctime(), found.ctime_nsec()),
+        inode: found.ino(),
+    }
+}
+
+/// Returns what a version of a file is known by.
+fn key_of(path: &Path, version: &Version) -> ContentId {
+    let mut text = path.as_os_str().as_bytes().to_vec();
+    // No path has a zero byte in it.
+    text.push(0);
+    for number in [version.size, version.inode] {
+        text.extend(number.to_le_bytes());
+    }
+    for time in [version.mtime, version.ctime] {
+        text.extend(time.secs.to_le_bytes());
+        text.extend(time.nanos.to_le_bytes());
+    }
+    ContentId::of(&text)
+}
+
+impl Mover {
+    /// Brings a file to a tier, whole. A copy that is there is read and verified; if it has rotted,
+    /// it is made anew.
+    ///
+    /// # Errors
+    /// If the tier is away or full, the file is written to meanwhile, or `pace` stops it.
+    pub(crate) fn bring_file(
+        &self,
+        file: &WholeFile,
+        place: usize,
+        pace: &dyn Pace,
+    ) -> anyhow::Result<Copied> {
+        let known = self.tiers().files().get(file.key());
+        let object = known.and_then(|known| known.object);
+        if let Some(copied) = self.bring_known(object, place, pace)? {
+            return Ok(copied);
+        }
+        let reading = || format!("reading {}", file.path.display());
+        let mut opened = File::open(&file.path).with_context(reading)?;
+        file.check(&opened)?;
+        let mut paced = PacedRead {
+            file: &opened,
+            pace,
+        };
+        let (object, bytes) = match name_of(&mut paced) {
+            Err(error) if error.kind() == io::ErrorKind::Other => {
+                return Err(Failure::Interrupted.into());
+            }
+            named => named.with_context(reading)?,
+        };
+        file.check(&opened)?;
+        // First what it is, then that it is there: a copy that nobody knows would be garbage.
+        self.tiers().files().change(file.key(), |known| {
+            known.object = Some(object);
+            known.bytes = bytes;
+            known.file = Some(file.path.to_string_lossy().into_owned());
+        })?;
+        opened.rewind().with_context(reading)?;
+        self.add(object, bytes, place, &mut opened, pace)
+    }
+}
+
+/// A file that is read at a pace. One that is stopped fails with an error of no other kind.
+struct PacedRead<'a> {
+    file: &'a File,
+    pace: &'a dyn Pace,
+}
+
+impl Read for PacedRead<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buf)?;
+        self.pace.turn(read as u64).map_err(io::Error::other)?;
+        Ok(read)
+    }
+}
+
+/// The copies of a source's files, for a mount of it.
+#[derive(Debug)]
+pub(crate) struct SourceCopies {
+    tiers: Tiers,
+    /// Where the tree's root is.
+    root: PathBuf,
+    tree: Arc<Tree>,
+}
+
+impl SourceCopies {
+    pub(crate) const fn new(tiers: Tiers, root: PathBuf, tree: Arc<Tree>) -> Self {
+        Self { tiers, root, tree }
+    }
+}
+
+impl WholeCopies for SourceCopies {
+    fn open_copy(&self, file: &FileKey) -> io::Result<Option<OwnedFd>> {
+        let Some(path) = self.tree.path(file.file) else {
+            return Ok(None);
+        };
+        let path = self.root.join(OsStr::from_bytes(&path));
+        let known = self.tiers.files().get(key_of(&path, &file.version));
+        let Some(object) = known.and_then(|known| known.object) else {
+            return Ok(None);
+        };
+        // The lock that keeps the copy goes with the kernel's own reference to it.
+        for copy in self.tiers.open_copies(object) {
+            if copy.file.metadata()?.len() == file.version.size {
+                return Ok(Some(copy.file.into()));
+            }
+        }
+        let lost = format!("no tier has object {} any more", object.short());
+        Err(io::Error::new(io::ErrorKind::NotFound, lost))
+    }
+}
+
+impl Tiers {
+    /// Notes that no copy of an object is left on purpose: what is known of a file and not there is
+    /// lost.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn forget_copies(&self, object: ContentId) -> anyhow::Result<()> {
+        let files = self.files();
+        for key in files.keys() {
+            if files
+                .get(key)
+                .is_some_and(|known| known.object == Some(object))
+            {
+                files.change(key, |known| known.object = None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is known of the versions of a file, which may be gone, with their keys.
+    ///
+    /// # Errors
+    /// If nothing is known of it.
+    pub(crate) fn versions_of(&self, path: &Path) -> anyhow::Result<Vec<(ContentId, Known)>> {
+        let there = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+        let there = there.with_context(|| format!("looking for {}", path.display()))?;
+        let files = self.files();
+        let known = files.keys().into_iter();
+        let known = known.filter_map(|key| Some((key, files.get(key)?)));
+        let known: Vec<_> = known
+            .filter(|(_, known)| known.file.as_deref() == there.to_str())
+            .collect();
+        ensure!(
+            !known.is_empty(),
+            "{} was never promoted (yolofs tier status shows what was)",
+            there.display()
+        );
+        Ok(known)
+    }
+}
+
+/// Notes that the files of a source are used, so that they stay on their tiers. Who serves them may
+/// not write, and would do it too late.
+pub(crate) fn note_use(tiers: &Tiers, source: &Path) {
+    if !tiers.are_used() {
+        return;
+    }
+    let files = tiers.files();
+    for key in files.keys() {
+        let path = files.get(key).and_then(|known| known.file);
+        if path.is_some_and(|path| Path::new(&path).starts_with(source))
+            && let Err(error) = files.add_heat(key, super::now())
+        {
+            log::debug!(
+                "the use of a file of {} is not noted: {error:#}",
+                source.display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_of_each_file_has_a_key_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, b"one").unwrap();
+        let one = WholeFile::at(&path).unwrap();
+        assert_eq!(one, WholeFile::at(&path).unwrap());
+        let mut versions = vec![one.version; 5];
+        versions[0].size += 1;
+        versions[1].inode += 1;
+        versions[2].mtime.nanos ^= 1;
+        versions[3].ctime.secs += 1;
+        versions[4].ctime.nanos ^= 1;
+        for other in &versions {
+            assert_ne!(key_of(&one.path, other), one.key());
+        }
+        assert_ne!(key_of(&dir.path().join("b"), &one.version), one.key());
+        assert!(WholeFile::at(dir.path()).is_err(), "a directory is none");
+    }
+
+    #[test]
+    fn a_version_is_the_one_that_a_scan_sees() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), b"one").unwrap();
+        let root = Arc::new(localfs::SourceRoot::open(dir.path()).unwrap());
+        let tree = localfs::scan(&root, |_| ()).unwrap().tree;
+        let file = blocks::FileId(1);
+        let whole = WholeFile::at(&dir.path().join("a")).unwrap();
+        assert_eq!(whole.version, tree.key(file).unwrap().version);
+        assert_eq!(whole.path, root.path().join("a"));
+    }
+}

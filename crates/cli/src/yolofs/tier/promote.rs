@@ -1,0 +1,138 @@
+//! `yolofs tier promote`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use tiering::objects::Copied;
+
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, print};
+use crate::size::Size;
+use crate::store::StoreArgs;
+use crate::tiers::Tiers;
+use crate::tiers::mover::{Mover, PATIENCE};
+use crate::tiers::pace::Paced;
+use crate::tiers::whole::WholeFile;
+
+/// Files that one command takes: whole files are few and large.
+const FILES_MAX: usize = 10_000;
+
+/// Copy whole files to a tier, where mounts pass reads through to
+///
+/// For disk images: a mount of them in disk mode has the kernel read the copy, mapped pages too, as
+/// long as the file is the one that was copied. Each copy is written, synced, read again and
+/// compared before it counts. What is there and sound stays; heat decides later, as of all else.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: yolofs tier promote --tier nvm /srv/images/base.raw")]
+pub(super) struct PromoteArgs {
+    /// Files, or directories with all files in them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// To this tier, instead of the fastest
+    #[arg(long, value_name = "NAME")]
+    tier: Option<String>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// What became of a file.
+#[derive(Debug, Serialize)]
+struct Promoted {
+    file: PathBuf,
+    tier: String,
+    bytes: u64,
+    /// Bytes that were written; 0 if a sound copy was there.
+    written_bytes: u64,
+}
+
+pub(super) fn run(args: &PromoteArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install()?;
+    let tiers = store.tiers()?;
+    let place = match &args.tier {
+        Some(name) => tiers.place_of(name)?,
+        None => 0,
+    };
+    let mut files = Vec::new();
+    for path in &args.paths {
+        find(path, &mut files, &interrupt)?;
+    }
+    let promoted = promote(&tiers, place, &files, &interrupt)?;
+    print(args.format.format(), &promoted, |promoted| text(promoted))?;
+    Ok(Outcome::Done)
+}
+
+fn promote(
+    tiers: &Tiers,
+    place: usize,
+    files: &[WholeFile],
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Promoted>> {
+    let tier = &tiers.specs()[place].name;
+    let mut promoted = Vec::new();
+    for file in files {
+        interrupt.check()?;
+        let path = file.path().display();
+        // Read to know its name, and read to be copied.
+        let bar = byte_bar(&path.to_string(), file.bytes() * 2);
+        let pace = Paced::new(None, interrupt, bar.clone());
+        // For one at a time: others have their turn in between.
+        let copied = Mover::open(tiers, PATIENCE)
+            .and_then(|mover| mover.bring_file(file, place, &pace))
+            .with_context(|| format!("bringing {path} to tier {tier}"));
+        bar.finish_and_clear();
+        let written_bytes = match copied? {
+            Copied::Bytes(bytes) => bytes,
+            Copied::There => 0,
+        };
+        promoted.push(Promoted {
+            file: file.path().to_owned(),
+            tier: tier.clone(),
+            bytes: file.bytes(),
+            written_bytes,
+        });
+    }
+    Ok(promoted)
+}
+
+/// Finds the regular files at a path, in the order of their names; links are not followed.
+fn find(path: &Path, found: &mut Vec<WholeFile>, interrupt: &Interrupt) -> anyhow::Result<()> {
+    interrupt.check()?;
+    let listing = || format!("listing {}", path.display());
+    if !path.is_dir() {
+        ensure!(
+            found.len() < FILES_MAX,
+            "there are more than {FILES_MAX} files: copies are for few and large ones, boot images \
+             for what is read of many"
+        );
+        found.push(WholeFile::at(path)?);
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(path).with_context(listing)?;
+    let mut entries = entries
+        .collect::<Result<Vec<_>, _>>()
+        .with_context(listing)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let kind = entry.file_type().with_context(listing)?;
+        if kind.is_dir() || kind.is_file() {
+            find(&entry.path(), found, interrupt)?;
+        }
+    }
+    Ok(())
+}
+
+fn text(promoted: &[Promoted]) -> String {
+    if promoted.is_empty() {
+        return "there are no files".to_owned();
+    }
+    let line = |one: &Promoted| {
+        let (file, tier) = (one.file.display(), &one.tier);
+        match one.written_bytes {
+            0 => format!("{file}: on {tier} already, and sound\n"),
+            bytes => format!("{file}: {} on {tier}, verified\n", Size(bytes)),
+        }
+    };
+    promoted.iter().map(line).collect()
+}
