@@ -8,6 +8,7 @@ mod node_crowd;
 mod power;
 mod pressure;
 mod sources;
+mod tiers;
 
 use crate::Bench;
 pub use clock::jump_in_guest;
@@ -67,6 +68,18 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "files of the source are replaced and cut short: each read is of one version",
         asked: false,
         run: sources::changes,
+    },
+    Scenario {
+        name: "tier-fails",
+        what: "reads of the medium under a boot image's copy give EIO: the store is read, nothing fails",
+        asked: false,
+        run: tiers::fails,
+    },
+    Scenario {
+        name: "copy-fails",
+        what: "reads of the medium under a whole copy give EIO: so do reads of the file; it heals",
+        asked: false,
+        run: tiers::whole_fails,
     },
     Scenario {
         name: "store-full",

@@ -16,8 +16,16 @@ pub(super) const MODULES: [&str; 7] = [
     "fs/fuse/fuse",
 ];
 
-/// Where the stores are, on the NVDIMM and on virtio-pmem.
-pub(super) const STORES: [&str; 2] = ["/nvm/store", "/pmem/store"];
+/// Where boot images are kept: in stores on the NVDIMM and on virtio-pmem, and those of the second
+/// as copies on a tier of the first, too.
+pub(super) const PLACES: [&str; 3] = ["/nvm/store", "/pmem/store", "/nvm/tier"];
+
+/// The tiers file.
+pub(super) const TIERS: &str = "[[tier]]
+name = \"nvm\"
+dir = \"/nvm/tier\"
+size = \"64M\"
+";
 
 /// Bytes of the disk image, in pieces as the log of reads has them.
 pub(super) const DISK_PIECES: usize = 256;
@@ -29,7 +37,7 @@ pub(super) const INIT: &str = r#"#!/bin/busybox sh
 exec </dev/ttyS0 >/dev/ttyS0 2>/tmp/errors
 set -e
 /bin/busybox --install -s /bin
-export PATH=/bin:/usr/bin YOLOFS_RUN_DIR=/tmp/run
+export PATH=/bin:/usr/bin YOLOFS_RUN_DIR=/tmp/run YOLOFS_TIERS=/tiers.toml
 trap 'code=$?; tail -n 5 /tmp/errors; echo "POWER-FAILED $code"; poweroff -f' EXIT
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -47,21 +55,33 @@ for disk in pmem0 pmem1; do
 done
 echo POWER-PROBE $(yolofs tier probe --bytes 0 --json /nvm /pmem)
 
+# A copy that is there is read and verified; what the cut has kept from the tier comes there now.
+on_tier() {
+    bootimg prewarm --tier nvm --json $1 >/tmp/tiered
+    case $(tr -d ' \n' </tmp/tiered) in
+    *'"written_bytes":0}'*) echo POWER-HAS /nvm/tier $1 ;;
+    *) echo POWER-KEPT /nvm/tier $1 ;;
+    esac
+}
+
+mkdir -p /nvm/tier
 source_of() { case $1 in tree) echo /tree ;; *) echo /disk.raw ;; esac; }
 for store in /nvm/store /pmem/store; do
     export YOLOFS_STORE=$store
     for name in $(bootimg ls | awk 'NR > 1 { print $1 }'); do
         bootimg verify $name --against $(source_of $name) >/dev/null
         echo POWER-HAS $store $name
+        if [ $store = /pmem/store ]; then on_tier $name; fi
     done
 done
 
-export YOLOFS_STORE=/nvm/store
-if [ ! -e /nvm/recorded ]; then
+export YOLOFS_STORE=/pmem/store
+if [ ! -e /pmem/recorded ]; then
     bootimg record --no-chroot --name tree /tree -- \
         sh -c 'cat $YOLOFS_MNT/warm/*/* $YOLOFS_MNT/bin/* >/dev/null' >/dev/null
     echo POWER-KEPT $YOLOFS_STORE tree
-    touch /nvm/recorded
+    on_tier tree
+    touch /pmem/recorded
     sync
 fi
 yolofs mount --standalone --boot tree --wait-prewarm /tree /mnt
@@ -82,6 +102,7 @@ while :; do
         echo POWER-WRITES $store boot$POWER_BOOT-$number
         bootimg from-trace /disk.raw --qemu /tmp/log --name boot$POWER_BOOT-$number >/dev/null
         echo POWER-KEPT $store boot$POWER_BOOT-$number
+        if [ $store = /pmem/store ]; then on_tier boot$POWER_BOOT-$number; fi
     done
 done
 "#;
