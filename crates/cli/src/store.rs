@@ -72,6 +72,11 @@ impl StoreArgs {
         }
     }
 
+    /// Returns whether somebody named a tiers file.
+    pub(crate) const fn names_tiers(&self) -> bool {
+        self.tiers.is_some()
+    }
+
     /// Reads which tiers there are.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! its directory `tiers`. Whoever only reads ([`Tiers::open_copies`]) makes nothing and waits for
 //! nobody; whoever moves objects ([`mover::Mover`]) is alone, by a lock with a deadline.
 
+pub(crate) mod background;
 pub(crate) mod carry;
 mod copies;
 pub(crate) mod file;

@@ -10,8 +10,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use lab::service::Service;
 use lab::{Lab, busybox_root, fails, json, ok, until};
 
 /// A lab with a fast tier in memory, a slow one on the disk, and a boot image of a small root.
@@ -120,6 +122,13 @@ fn privileged_copy_serves_and_is_kept_while_it_is_open() {
     let objects = t.objects(0);
     assert_eq!((objects.len(), &objects[0]["name"]), (1, &"boot".into()));
     assert_eq!(objects[0]["open"], false);
+    let plot = t.lab.path("tiers.svg");
+    ok(t.tier(&["status"]).arg("--plot").arg(&plot));
+    let plot = fs::read_to_string(plot).unwrap();
+    assert!(
+        plot.starts_with("<svg") && plot.contains("<title>boot: "),
+        "{plot}"
+    );
 
     let mountpoint = t.mount("mnt");
     t.assert_same(&mountpoint);
@@ -241,7 +250,18 @@ fn privileged_full_tier_takes_nothing_and_harms_nothing() {
 fn privileged_apply_that_is_killed_leaves_what_was_there() {
     let t = Tiered::new(64, "50%");
     ok(&mut t.tier(&["pin", "boot"]));
-    let mut apply = t.tier(&["apply", "--rate", "1M"]);
+    let plan = json(&mut t.tier(&["plan", "--json"]));
+    let planned = &plan["moves"][0];
+    assert_eq!(planned["move"], "promote");
+    assert!(
+        planned["hot_files"].as_u64() > Some(9),
+        "ten parts were read: {plan}"
+    );
+    assert!(
+        planned["source_bytes"].as_u64() > planned["hot_files_bytes"].as_u64(),
+        "{plan}"
+    );
+    let mut apply = t.tier(&["apply", "--rate", "128K"]);
     let mut apply = apply.stdout(Stdio::null()).spawn().unwrap();
     until("a copy to be half written", || !t.files().is_empty());
     apply.kill().unwrap();
@@ -264,4 +284,39 @@ fn privileged_apply_that_is_killed_leaves_what_was_there() {
     let mountpoint = t.mount("again");
     assert_eq!(t.boot(&mountpoint)["tier"], "nvm");
     t.assert_same(&mountpoint);
+}
+
+#[test]
+fn privileged_node_moves_what_was_started_and_its_workers_serve_from_there() {
+    let t = Tiered::new(64, "50%");
+    let service = Service::start(&t.lab);
+    let first = t.lab.mount(&t.root, "first", &["--no-inject"]);
+    t.assert_same(&first);
+    until("the node to bring it to the fast tier", || {
+        service.node()["tiers"][0]["objects"] == 1
+    });
+    let tier = service.node()["tiers"][0].clone();
+    assert_eq!(
+        (&tier["name"], &tier["away"]),
+        (&"nvm".into(), &Value::Null)
+    );
+    until("the node to count it", || {
+        let tier = service.node()["tiers"][0].clone();
+        tier["used_bytes"].as_u64() > Some(0) && tier["moved_bytes"] == tier["used_bytes"]
+    });
+    t.lab.umount(&first);
+
+    // Its worker is nobody in particular, and may make no file.
+    let again = t.lab.mount(&t.root, "again", &["--no-inject"]);
+    until("its worker to tell", || t.boot(&again)["tier"] == "nvm");
+    t.assert_same(&again);
+    until("its worker to tell again", || {
+        t.boot(&again)["copy_failures"] == 0
+    });
+    fails_with_open(&t);
+    // So does its successor.
+    service.kill_worker(&again, Signal::SIGKILL);
+    until("its successor to tell", || t.boot(&again)["tier"] == "nvm");
+    t.assert_same(&again);
+    t.lab.umount(&again);
 }

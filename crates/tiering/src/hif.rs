@@ -1,18 +1,21 @@
-//! Hot image files (HIF): what of an image a start needs, told before the first start.
+//! Hot image files (HIF): what of an image a start needs: told before the first start, and after it.
 //!
 //! - [`classify`] says it by layers, as the paper does: from the commands that made them, as the
 //!   history in the image's configuration has them.
 //! - [`start_files`] says it by files, which is finer: it follows the command through scripts,
 //!   loaders and libraries, in the image's files ([`ImageFiles`], of which [`Layers`] is the real
 //!   one).
+//! - [`recorded_files`] says it after a start that was recorded, by files and by blocks.
 
 mod class;
 mod command;
 mod elf;
 mod engine;
 mod files;
+mod recorded;
 mod start;
 
 pub use class::{Class, MadeLayer, Step, classify};
 pub use files::{ImageFiles, Layers, Node};
+pub use recorded::{Recorded, RecordedFile, recorded_files};
 pub use start::{HotFile, Need, Start, start_files};

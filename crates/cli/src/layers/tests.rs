@@ -2,17 +2,21 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use blocks::{Access, BlockRange, Caller, Digest, Event, Observer as _, Tree, Warmth};
 use bootimg::{Image, Store, StoreConfig, layer_name};
 use tempfile::TempDir;
+use tiering::pace::Unhurried;
 use tracer::{Limits, MergeOptions, Merged, Recorder};
 
 use super::bind::bind;
 use super::keep::{About, Earlier, keep_layer};
 use crate::interrupt::Interrupt;
 use crate::source::{Source, trace_info};
+use crate::tiers::Tiers;
+use crate::tiers::mover::{Dropped, Mover, PATIENCE};
 
 const LAYER: Digest = Digest([7; 32]);
 
@@ -177,4 +181,53 @@ fn a_hint_that_cannot_be_used_costs_speed_only() {
     fs::write(other.join("file"), "x").unwrap();
     assert!(node.bound(&Source::open(&other).unwrap()).is_none());
     assert_eq!(layer_name(&LAYER), LAYER.to_string());
+}
+
+#[test]
+fn a_layer_is_served_from_its_copy_on_a_tier() {
+    let node = Node::new();
+    let source = node.copy("here");
+    node.keep(&source, "bin/a", Earlier::United);
+    let own = node.bound(&source).unwrap();
+    assert_eq!(own.tier(), None);
+
+    let file = node.dir.path().join("tiers.toml");
+    let dir = node.dir.path().join("nvm");
+    fs::create_dir(&dir).unwrap();
+    let text = format!("[[tier]]\nname = \"nvm\"\ndir = {dir:?}\nsize = \"1M\"\n");
+    fs::write(&file, text).unwrap();
+    let tiers = Tiers::read(Some(&file), node.store.dir()).unwrap();
+    let mover = Mover::open(&tiers, PATIENCE).unwrap();
+    let id = own.info().id;
+    mover.bring(&node.store, &id, 0, &Unhurried).unwrap();
+    let Node {
+        dir,
+        store,
+        interrupt,
+    } = node;
+    let store = store.with_faster(Arc::new(tiers));
+    let node = Node {
+        dir,
+        store,
+        interrupt,
+    };
+    let copy = node.bound(&source).unwrap();
+    assert_eq!(copy.tier(), Some("nvm"));
+    assert_eq!(served(&copy, &source.tree, "bin/a"), Some(content(b'a')));
+    // It stays as long as it is served.
+    let object = mover.places_of(object_of(&node, &id));
+    assert_eq!(object, [0]);
+    let dropped = mover.drop_from(object_of(&node, &id), 0).unwrap();
+    assert_eq!(dropped, Dropped::Open);
+    drop(copy);
+    let dropped = mover.drop_from(object_of(&node, &id), 0).unwrap();
+    assert_eq!(dropped, Dropped::Gone);
+    assert_eq!(node.bound(&source).unwrap().tier(), None);
+}
+
+/// The object that a boot image is.
+fn object_of(node: &Node, id: &bootimg::ImageId) -> blocks::ContentId {
+    let file = node.dir.path().join("tiers.toml");
+    let tiers = Tiers::read(Some(&file), node.store.dir()).unwrap();
+    tiers.known().get(id.0).unwrap().object.unwrap()
 }

@@ -59,6 +59,7 @@ pub(crate) fn busy_mount(mountpoint: &str) -> MountView {
         boot.stale_files = 4;
         boot.stale_blocks = 5;
         boot.damaged = 6;
+        boot.copy_failures = 8;
         boot.evicted_pages = 9;
     }
     if let Some(served) = &mut view.status.served {
@@ -180,6 +181,7 @@ impl NodeControl for MemoryNode {
             }],
             keeper: "systemd".to_owned(),
             damaged: Vec::new(),
+            tiers: Vec::new(),
         }
     }
 

@@ -25,6 +25,7 @@ use crate::control::PrewarmSummary;
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
+use crate::tiers::background::Watched;
 use crate::yolofs::BootChoice;
 
 /// How long workers have to tell of their mounts; who takes longer is shown as the node knows it.
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) damaged: Vec<PathBuf>,
     /// The store and the tiers that it was told of.
     pub(crate) store: StoreArgs,
+    /// The tiers that it moves boot images between, if it does.
+    pub(crate) tiers: Option<Watched>,
 }
 
 /// What a node works with.
@@ -230,6 +233,12 @@ impl NodeControl for Owner {
             workers: workers.iter().map(view).collect(),
             keeper: self.config.kept_by.clone(),
             damaged: self.config.damaged.clone(),
+            tiers: self
+                .config
+                .tiers
+                .as_ref()
+                .map(Watched::view)
+                .unwrap_or_default(),
         }
     }
 

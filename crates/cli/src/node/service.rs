@@ -25,6 +25,7 @@ use super::{guard, learn, probe, restore, watch};
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
+use crate::tiers::background::Background;
 
 /// The name of the API's socket among the descriptors: ours, and that of the socket unit.
 const API: &str = "api";
@@ -127,7 +128,12 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     let found = records.instances()?;
     let mut damaged = found.damaged;
     damaged.extend(records.wishes()?.damaged);
+    let background = match settings.store.names_tiers() {
+        true => Some(Background::start(&settings.store)?),
+        false => None,
+    };
     let config = Config {
+        tiers: background.as_ref().map(Background::watched),
         most_mounts: settings.most_mounts,
         kept_by: match keeper {
             Some(_) => "keeper",
@@ -173,6 +179,7 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     // Whoever asked for something has the answer first.
     drop(api);
     owner.leave();
+    drop(background);
     Ok(())
 }
 

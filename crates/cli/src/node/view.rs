@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::status::MountStatus;
+use crate::tiers::background::TierView;
 
 /// The node service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +30,9 @@ pub(crate) struct NodeView {
     /// Records that could not be read when it started, and were left out.
     #[serde(default)]
     pub(crate) damaged: Vec<PathBuf>,
+    /// The tiers that it moves boot images between, the fastest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tiers: Vec<TierView>,
 }
 
 /// One worker.

@@ -72,6 +72,11 @@ impl Knowledge {
         text.and_then(|text| heat_of(&text)).unwrap_or_default()
     }
 
+    /// Returns the directories whose time of change tells that something was noted.
+    pub(super) fn dirs(&self) -> [&Path; 2] {
+        [&self.known, &self.heat]
+    }
+
     /// Returns the boot images of which something is known, sorted.
     pub(crate) fn keys(&self) -> Vec<ContentId> {
         let names = [&self.known, &self.heat].into_iter().flat_map(|dir| {

@@ -50,6 +50,9 @@ impl Tiers {
         let look = |spec: &TierSpec| {
             let is = match marks.find(spec) {
                 Ok(found) => Ok(found.capability),
+                Err(_) if self.file().is_none() && !spec.dir.exists() => {
+                    Err("nothing was put there yet".to_owned())
+                }
                 Err(error) => Err(format!("{error:#}")),
             };
             let objects = match &is {

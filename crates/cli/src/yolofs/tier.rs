@@ -2,6 +2,7 @@
 
 mod apply;
 mod evict;
+mod picture;
 mod pin;
 mod plan;
 mod probe;

@@ -1,5 +1,6 @@
 //! A node service of its own for a test, and readers that notice every failed read.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,9 @@ impl<'a> Service<'a> {
             .append(true)
             .open(self.lab.path("node.log"))
             .unwrap();
+        // A lab that has a tiers file has a node that goes by it.
+        let tiers = Some(self.lab.path("tiers.toml")).filter(|file| file.exists());
+        let tiers = tiers.map(|file| [OsString::from("--tiers"), file.into()]);
         let child = Command::new(program)
             .env("YOLOFS_STORE", self.lab.store())
             .env("YOLOFS_LOG", "info")
@@ -61,6 +65,7 @@ impl<'a> Service<'a> {
             .arg("--state-dir")
             .arg(self.lab.path("state"))
             .args(["--worker-user", WORKER_USER])
+            .args(tiers.into_iter().flatten())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

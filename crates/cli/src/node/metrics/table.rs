@@ -3,6 +3,7 @@
 use super::super::view::MountView;
 use super::{Kind, Metric, Read, Sample, Seen};
 use crate::status::{BootStatus, ServedStatus};
+use crate::tiers::background::TierView;
 
 use Kind::{Counter, Gauge};
 
@@ -135,6 +136,60 @@ pub(super) static METRICS: &[Metric] = &[
                 .map(|(code, count)| sample(vec![code.to_string()], *count))
                 .collect()
         }),
+    },
+    Metric {
+        name: "yolofs_tier_room_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &["tier"],
+        help: "Bytes that copies of boot images may take on the tier; without --tiers there is none.",
+        question: "How large is the tier?",
+        read: Read::Node(|seen| tiers(seen, |tier| tier.room_bytes)),
+    },
+    Metric {
+        name: "yolofs_tier_used_bytes",
+        kind: Gauge,
+        unit: "bytes",
+        labels: &["tier"],
+        help: "Bytes that they take.",
+        question: "Is the tier full?",
+        read: Read::Node(|seen| tiers(seen, |tier| tier.used_bytes)),
+    },
+    Metric {
+        name: "yolofs_tier_objects",
+        kind: Gauge,
+        unit: "copies",
+        labels: &["tier"],
+        help: "Copies on the tier.",
+        question: "How many boots are fast?",
+        read: Read::Node(|seen| tiers(seen, |tier| tier.objects)),
+    },
+    Metric {
+        name: "yolofs_tier_away",
+        kind: Gauge,
+        unit: "1",
+        labels: &["tier"],
+        help: "1 if the tier cannot be used.",
+        question: "Is something not mounted?",
+        read: Read::Node(|seen| tiers(seen, |tier| u64::from(tier.away.is_some()))),
+    },
+    Metric {
+        name: "yolofs_tier_moved_bytes_total",
+        kind: Counter,
+        unit: "bytes",
+        labels: &["tier"],
+        help: "Bytes that the node has brought to the tier.",
+        question: "Do boot images change places all the time?",
+        read: Read::Node(|seen| tiers(seen, |tier| tier.moved_bytes)),
+    },
+    Metric {
+        name: "yolofs_tier_failed_moves_total",
+        kind: Counter,
+        unit: "moves",
+        labels: &["tier"],
+        help: "Moves to the tier or from it that failed, and are tried again.",
+        question: "Does the tier fail?",
+        read: Read::Node(|seen| tiers(seen, |tier| tier.failed_moves)),
     },
     Metric {
         name: "yolofs_mount_info",
@@ -321,6 +376,15 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Mount(|mount| boot(mount, |boot| boot.damaged)),
     },
     Metric {
+        name: "yolofs_mount_copy_failures_total",
+        kind: Counter,
+        unit: "reads",
+        labels: &["mountpoint"],
+        help: "Reads that a copy on a tier failed, and that were answered from the store instead.",
+        question: "Does a tier rot?",
+        read: Read::Mount(|mount| boot(mount, |boot| boot.copy_failures)),
+    },
+    Metric {
         name: "yolofs_mount_injected_pages_total",
         kind: Counter,
         unit: "pages",
@@ -401,6 +465,14 @@ fn sample(labels: Vec<String>, value: u64) -> Sample {
 
 fn one(value: u64) -> Vec<Sample> {
     vec![sample(Vec::new(), value)]
+}
+
+/// A count of each tier.
+fn tiers(seen: &Seen, read: fn(&TierView) -> u64) -> Vec<Sample> {
+    let tiers = seen.node.tiers.iter();
+    tiers
+        .map(|tier| sample(vec![tier.name.clone()], read(tier)))
+        .collect()
 }
 
 /// A count of a mount that is served; nothing is known of another.

@@ -9,6 +9,7 @@ use super::{Kind, MOUNTS_MAX, page};
 use crate::node::control::NodeControl as _;
 use crate::node::memory::{MemoryNode, busy_mount};
 use crate::node::view::MountView;
+use crate::tiers::background::TierView;
 
 /// A value as it was read: name, labels, value.
 type Read = (String, BTreeMap<String, String>, f64);
@@ -58,6 +59,15 @@ fn page_of(mounts: Vec<MountView>) -> String {
     node.draining = true;
     node.worker_restarts = 3;
     node.damaged = vec!["/var/lib/yolofs/node/mounts/x.json".into()];
+    node.tiers = vec![TierView {
+        name: "nvm".to_owned(),
+        away: Some("it is not there".to_owned()),
+        room_bytes: 21,
+        used_bytes: 22,
+        objects: 23,
+        moved_bytes: 24,
+        failed_moves: 25,
+    }];
     for worker in &mut node.workers {
         worker.pid = std::process::id();
         worker.current = false;
@@ -102,6 +112,7 @@ fn values_are_those_of_the_status() {
         found.unwrap_or_else(|| panic!("no {name} {label:?}")).2
     };
     let origin = |name| Some(("origin", name));
+    let nvm = Some(("tier", "nvm"));
     let cases = [
         ("yolofs_node_draining", None, 1.0),
         ("yolofs_node_damaged_records", None, 1.0),
@@ -112,6 +123,12 @@ fn values_are_those_of_the_status() {
         ("yolofs_mounts", Some(("state", "serving")), 1.0),
         ("yolofs_mounts", Some(("state", "failed")), 0.0),
         ("yolofs_mounts_unlisted", None, 0.0),
+        ("yolofs_tier_room_bytes", nvm, 21.0),
+        ("yolofs_tier_used_bytes", nvm, 22.0),
+        ("yolofs_tier_objects", nvm, 23.0),
+        ("yolofs_tier_away", nvm, 1.0),
+        ("yolofs_tier_moved_bytes_total", nvm, 24.0),
+        ("yolofs_tier_failed_moves_total", nvm, 25.0),
         ("yolofs_mount_info", Some(("image", "web")), 1.0),
         ("yolofs_mount_worker_restarts_total", None, 2.0),
         ("yolofs_mount_last_gap_seconds", None, 0.085),
@@ -132,6 +149,7 @@ fn values_are_those_of_the_status() {
         ("yolofs_mount_stale_bytes", None, 5.0 * 4096.0),
         ("yolofs_mount_stale_files", None, 4.0),
         ("yolofs_mount_damaged_reads_total", None, 6.0),
+        ("yolofs_mount_copy_failures_total", None, 8.0),
         ("yolofs_mount_injected_pages_total", None, 484.0),
         ("yolofs_mount_evicted_pages_total", None, 9.0),
         ("yolofs_mount_wasted_bytes", None, 495_616.0),

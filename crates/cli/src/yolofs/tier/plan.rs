@@ -1,6 +1,8 @@
 //! `yolofs tier plan`.
 
+use bootimg::Store;
 use serde::Serialize;
+use tiering::hif::recorded_files;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
@@ -40,6 +42,18 @@ pub(super) struct PlannedMove {
     /// About that, of what has never been moved.
     pub(super) bytes: u64,
     pub(super) heat: f64,
+    /// What it would be by files, of what is to be brought up.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    hot: Option<HotFiles>,
+}
+
+/// The files that recorded starts read, whole: what is moved is only the blocks that they read.
+#[derive(Clone, Debug, Serialize)]
+struct HotFiles {
+    hot_files: u64,
+    hot_files_bytes: u64,
+    /// Bytes of all files of the source.
+    source_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,7 +64,8 @@ struct TierThen {
 
 pub(super) fn run(args: &PlanArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
-    let planned = Planned::of(&Todo::now(&tiers, &store.open_present()?)?, &tiers);
+    let store = store.open_present()?;
+    let planned = Planned::of(&Todo::now(&tiers, &store)?, &tiers, &store);
     print(args.format.format(), &planned, Planned::text)?;
     Ok(Outcome::Done)
 }
@@ -67,11 +82,12 @@ pub(super) fn planned(step: &Step, todo: &Todo, tiers: &Tiers) -> PlannedMove {
         tier: tiers.specs()[step.place].name.clone(),
         bytes: step.bytes,
         heat: thing.map_or(0.0, |thing| thing.heat.at(now())),
+        hot: None,
     }
 }
 
 impl Planned {
-    fn of(todo: &Todo, tiers: &Tiers) -> Self {
+    fn of(todo: &Todo, tiers: &Tiers, store: &Store) -> Self {
         let unmet = |thing: &&crate::tiers::plan::Thing| todo.plan.unmet_pins.contains(&thing.key);
         let names = tiers.specs().iter().map(|spec| spec.name.clone());
         let then = names.zip(&todo.plan.bytes_then);
@@ -80,7 +96,10 @@ impl Planned {
                 .plan
                 .steps
                 .iter()
-                .map(|step| planned(step, todo, tiers))
+                .map(|step| PlannedMove {
+                    hot: HotFiles::of(step, todo, store),
+                    ..planned(step, todo, tiers)
+                })
                 .collect(),
             unmet_pins: todo
                 .things
@@ -101,7 +120,7 @@ impl Planned {
         let mut text = match self.moves.is_empty() {
             true => "nothing is to move\n".to_owned(),
             false => {
-                let head = ["MOVE", "IMAGE", "TIER", "SIZE", "HEAT"];
+                let head = ["MOVE", "IMAGE", "TIER", "SIZE", "AS FILES", "HEAT"];
                 let mut rows = vec![head.map(str::to_owned).to_vec()];
                 rows.extend(self.moves.iter().map(PlannedMove::row));
                 table(&rows)
@@ -114,6 +133,22 @@ impl Planned {
     }
 }
 
+impl HotFiles {
+    /// Says it of what is to be brought up; `None` of a boot image that cannot be read.
+    fn of(step: &Step, todo: &Todo, store: &Store) -> Option<Self> {
+        if step.change != Change::Promote {
+            return None;
+        }
+        let image = store.peek_image(&todo.thing(step)?.image?).ok()?;
+        let recorded = recorded_files(image.plan(), image.tree());
+        Some(Self {
+            hot_files: recorded.files.len() as u64,
+            hot_files_bytes: recorded.file_bytes,
+            source_bytes: recorded.source_bytes,
+        })
+    }
+}
+
 impl PlannedMove {
     fn row(&self) -> Vec<String> {
         vec![
@@ -121,6 +156,10 @@ impl PlannedMove {
             self.name.clone(),
             self.tier.clone(),
             Size(self.bytes).to_string(),
+            self.hot.as_ref().map_or_else(
+                || "-".to_owned(),
+                |hot| Size(hot.hot_files_bytes).to_string(),
+            ),
             format!("{:.1}", self.heat),
         ]
     }

@@ -1,9 +1,12 @@
 //! `yolofs tier status`.
 
+use std::fs;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use serde::Serialize;
 
+use super::picture;
 use super::probe::{kind_word, map_word, sync_word};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
@@ -21,46 +24,49 @@ use crate::tiers::{Tiers, now};
 #[command(after_help = "Example of a tiers file:\n  \
     [[tier]]\n  name = \"nvm\"\n  dir = \"/mnt/pmem0/yolofs\"\n  size = \"8G\"    # or \"50%\"")]
 pub(super) struct StatusArgs {
+    /// Draw what lies where to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArg,
 }
 
 /// All tiers, for programs.
 #[derive(Debug, Serialize)]
-struct Status {
+pub(super) struct Status {
     /// The tiers file; absent if the embedded default is used.
-    file: Option<PathBuf>,
-    tiers: Vec<TierStatus>,
+    pub(super) file: Option<PathBuf>,
+    pub(super) tiers: Vec<TierStatus>,
 }
 
 #[derive(Debug, Serialize)]
-struct TierStatus {
-    name: String,
-    dir: PathBuf,
+pub(super) struct TierStatus {
+    pub(super) name: String,
+    pub(super) dir: PathBuf,
     /// Why it cannot be used, if it cannot.
-    away: Option<String>,
-    kind: Option<&'static str>,
-    map: Option<&'static str>,
-    sync: Option<&'static str>,
+    pub(super) away: Option<String>,
+    pub(super) kind: Option<&'static str>,
+    pub(super) map: Option<&'static str>,
+    pub(super) sync: Option<&'static str>,
     /// Bytes that objects may take.
-    room_bytes: u64,
-    used_bytes: u64,
+    pub(super) room_bytes: u64,
+    pub(super) used_bytes: u64,
     /// Bytes of the file system that are free.
-    free_bytes: u64,
-    objects: Vec<ObjectStatus>,
+    pub(super) free_bytes: u64,
+    pub(super) objects: Vec<ObjectStatus>,
 }
 
 #[derive(Debug, Serialize)]
-struct ObjectStatus {
+pub(super) struct ObjectStatus {
     /// The boot image's name, or the object's id if nobody knows what it is.
-    name: String,
+    pub(super) name: String,
     /// The boot image's id.
-    boot_image: Option<String>,
-    object: String,
-    bytes: u64,
-    heat: f64,
-    pinned: bool,
-    open: bool,
+    pub(super) boot_image: Option<String>,
+    pub(super) object: String,
+    pub(super) bytes: u64,
+    pub(super) heat: f64,
+    pub(super) pinned: bool,
+    pub(super) open: bool,
 }
 
 pub(super) fn run(args: &StatusArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
@@ -71,6 +77,10 @@ pub(super) fn run(args: &StatusArgs, store: &StoreArgs) -> anyhow::Result<Outcom
         None => Vec::new(),
     };
     let status = Status::of(&tiers, &seen, &things);
+    if let Some(file) = &args.plot {
+        let drawing = fs::write(file, picture::svg(&status));
+        drawing.with_context(|| format!("drawing the tiers to {}", file.display()))?;
+    }
     print(args.format.format(), &status, Status::text)?;
     Ok(Outcome::Done)
 }

@@ -1,0 +1,114 @@
+//! The tier that there is without a tiers file, and what `yolofs tier` says of mistakes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod desk;
+mod lab;
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use desk::Desk;
+use lab::{fails, json, ok};
+
+/// `yolofs tier` on the desk's store, with no tiers file named.
+fn tier(desk: &Desk, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_yolofs"));
+    command
+        .arg("tier")
+        .args(args)
+        .env("YOLOFS_STORE", desk.path("store"))
+        .env_remove("YOLOFS_TIERS")
+        .env_remove("YOLOFS_LOG");
+    command
+}
+
+fn objects(desk: &Desk) -> Vec<Value> {
+    let status = json(&mut tier(desk, &["status", "--json"]));
+    assert_eq!(status["file"], Value::Null);
+    status["tiers"][0]["objects"].as_array().unwrap().clone()
+}
+
+#[test]
+fn all_verbs_work_on_the_embedded_default_and_say_that_it_is_that() {
+    let desk = Desk::with_images();
+    let said = ok(&mut tier(&desk, &["status"]));
+    assert!(said.contains("no tiers file"), "{said}");
+    assert!(said.contains("nothing was put there yet"), "{said}");
+
+    ok(&mut desk.bootimg(&["prewarm", "--tier", "disk", "one"]));
+    assert_eq!(objects(&desk)[0]["name"], "one");
+    // What nobody starts goes, what is pinned comes.
+    ok(&mut tier(&desk, &["pin", "two"]));
+    let plan = json(&mut tier(&desk, &["plan", "--json"]));
+    let moves: Vec<_> = plan["moves"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (moves[0]["move"].as_str(), &moves[0]["name"]),
+        (Some("demote"), &"one".into())
+    );
+    assert_eq!(
+        (moves[1]["move"].as_str(), &moves[1]["name"]),
+        (Some("promote"), &"two".into())
+    );
+    let applied = json(&mut tier(&desk, &["apply", "--json"]));
+    assert_eq!(
+        (&applied[0]["state"], &applied[1]["state"]),
+        (&"done".into(), &"done".into())
+    );
+    assert_eq!(objects(&desk)[0]["name"], "two");
+    assert!(ok(&mut tier(&desk, &["apply"])).contains("nothing is to move"));
+
+    let error = fails(1, &mut tier(&desk, &["evict", "two"]));
+    assert!(error.contains("unpin two first"), "{error}");
+    ok(&mut tier(&desk, &["unpin", "two"]));
+    ok(&mut tier(&desk, &["evict", "--all"]));
+    assert!(objects(&desk).is_empty());
+}
+
+#[test]
+fn what_is_known_of_a_boot_image_goes_with_it() {
+    let desk = Desk::with_images();
+    ok(&mut desk.bootimg(&["prewarm", "--tier", "disk", "one"]));
+    ok(&mut desk.bootimg(&["rm", "one"]));
+    assert_eq!(
+        objects(&desk)[0]["boot_image"],
+        Value::Null,
+        "nobody knows it"
+    );
+    let applied = json(&mut tier(&desk, &["apply", "--json"]));
+    assert_eq!(applied[0]["move"], "demote");
+    assert!(objects(&desk).is_empty());
+    let known = desk.path("store").join("tiers/known");
+    assert_eq!(fs::read_dir(known).unwrap().count(), 0);
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_try() {
+    let desk = Desk::with_images();
+    let error = fails(1, &mut desk.bootimg(&["prewarm", "--tier", "nvm", "one"]));
+    assert!(error.contains("there is only disk"), "{error}");
+    let error = fails(1, &mut tier(&desk, &["pin", "nope"]));
+    assert!(error.contains("nope"), "{error}");
+    let missing = ["status", "--tiers", "/nonexistent/tiers.toml"];
+    let error = fails(1, &mut tier(&desk, &missing));
+    assert!(
+        error.contains("no tiers file /nonexistent/tiers.toml"),
+        "{error}"
+    );
+    let file = desk.path("tiers.toml");
+    fs::write(
+        &file,
+        "[[tier]]\nname = \"a\"\ndir = \"/a\"\nsize = \"x\"\n",
+    )
+    .unwrap();
+    let error = fails(1, tier(&desk, &["plan"]).arg("--tiers").arg(&file));
+    assert!(error.contains("tier a") && error.contains("50%"), "{error}");
+    // Whoever only serves does without tiers: the store has everything.
+    let verified = desk
+        .bootimg(&["verify", "one", "--tiers"])
+        .arg(&file)
+        .output();
+    assert!(verified.unwrap().status.success());
+}
