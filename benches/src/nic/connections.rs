@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::http::Connection;
 use super::registry::Registry;
-use super::service::{BLOCKS, Nicfetch, Server};
+use super::service::{BLOCKS, Nicfetch, Server, admin_at};
 use crate::aims::Aim;
 use crate::interrupt;
 use crate::micro::Series;
@@ -101,7 +101,7 @@ fn of_mirror(nicfetch: &Nicfetch, home: &Path, noise: &Path) -> anyhow::Result<(
     let blob = registry.keep_blob(noise)?;
     let store = home.join("mirror");
     let config = serde_json::json!({
-        "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "store": store,
+        "listen": "127.0.0.1:0", "admin": admin_at(&store), "store": store,
         "connections": 2 * CONNECTIONS, "connections_of_one": 2 * CONNECTIONS,
         "upstreams": [{"name": "docker.io", "url": format!("http://{}", registry.address())}],
     });
@@ -123,7 +123,7 @@ fn of_blocks(nicfetch: &Nicfetch, home: &Path) -> anyhow::Result<(Vec<Series>, f
     let store = home.join("blocks");
     nicfetch.import(&store, "bench", &home.join("source"))?;
     let config = serde_json::json!({
-        "admin": "127.0.0.1:0", "store": store, "blocks": "127.0.0.1:0", "blocks_open": true,
+        "admin": admin_at(&store), "store": store, "blocks": "127.0.0.1:0", "blocks_open": true,
         "limits": {"blocks_connections_of_one": 2 * CONNECTIONS},
     });
     let server = configured(nicfetch, home, "blocks", &config, &[BLOCKS])?;

@@ -67,7 +67,8 @@ impl Nicfetch {
         flags: &[&str],
     ) -> anyhow::Result<Server> {
         let mut command = Command::new(&self.program);
-        command.args(["serve", "--blocks", address, "--admin", "127.0.0.1:0"]);
+        command.args(["serve", "--blocks", address]);
+        command.args(["--admin", &admin_at(store)]);
         command.arg("--store").arg(store).args(flags);
         Server::start(command, &[BLOCKS], store)
     }
@@ -121,6 +122,12 @@ impl Server {
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
+}
+
+/// Returns where the operator of the server with this store comes.
+#[must_use]
+pub fn admin_at(store: &Path) -> String {
+    format!("unix:{}", store.with_extension("admin").display())
 }
 
 /// Finds what follows each of `says` at the beginning of a whole line; `None` until all are there.

@@ -19,7 +19,7 @@ use nicfetch::testing::FaultProxy;
 
 use super::network::{End, Network, link};
 use super::registry::Registry;
-use super::service::{Nicfetch, Server};
+use super::service::{Nicfetch, Server, admin_at};
 use crate::containers::engine::Docker;
 use crate::process::run_ok;
 
@@ -166,6 +166,7 @@ impl Site {
         let mut command = self.nic.command(&program);
         command.args(["serve", "--upstream", &self.registry_url()]);
         command.args(["--listen", &format!("{NIC}:{MIRROR_PORT}")]);
+        command.args(["--admin", &admin_at(&store)]);
         command.arg("--store").arg(&store).args(flags);
         Server::start(command, &["clients", "admin"], &store)
     }

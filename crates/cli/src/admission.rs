@@ -26,6 +26,11 @@ impl Admission {
         Self { uids }
     }
 
+    /// Returns them.
+    pub(crate) fn users(self) -> Vec<u32> {
+        self.uids
+    }
+
     /// Admits a user, whom the kernel names, or says why not.
     pub(crate) fn check(&self, uid: Option<u32>) -> Result<(), String> {
         match uid {

@@ -8,6 +8,7 @@ mod image;
 mod import;
 mod limits;
 mod operate;
+mod operator;
 mod place;
 mod pulled;
 mod serve;

@@ -10,7 +10,11 @@ mod registries;
 #[path = "../../oci/tests/sample/mod.rs"]
 mod sample;
 
+use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -386,8 +390,8 @@ fn privileged_it_ends_when_it_has_answered() {
 fn privileged_an_operator_brings_and_removes() {
     let site = Site::new(Kind::Docker);
     let mirror = site.mirror("store", &[]);
-    let health = nic::request(mirror.admin, "GET", "/healthz", &[]);
-    let ready = nic::request(mirror.admin, "GET", "/readyz", &[]);
+    let health = nic::operate(&mirror.admin, "GET", "/healthz", &[]);
+    let ready = nic::operate(&mirror.admin, "GET", "/readyz", &[]);
     assert_eq!((health.status, ready.status), (200, 200));
     let done = json(&mut mirror.ask(&["prewarm", nic::IMAGE, "--json"]));
     assert_eq!(done["fetched_bytes"], site.bytes(), "{done}");
@@ -399,7 +403,7 @@ fn privileged_an_operator_brings_and_removes() {
     assert_eq!(removed["blobs"], 0, "images need all of it");
     let browser = ["Origin: https://example.org"];
     assert_eq!(
-        nic::request(mirror.admin, "POST", "/v1/gc", &browser).status,
+        nic::operate(&mirror.admin, "POST", "/v1/gc", &browser).status,
         400
     );
     let absent = fails(1, &mut mirror.ask(&["prewarm", "library/absent"]));
@@ -410,6 +414,65 @@ fn privileged_an_operator_brings_and_removes() {
     let second = output(second.arg(taken).args(["--listen", "127.0.0.1:0"]));
     let said = String::from_utf8(second.stderr).unwrap();
     assert!(said.contains("one process at a time"), "{said}");
+}
+
+/// Asks for the status at a socket, and prints what is answered.
+const ASK: &str = r#"
+    my $socket = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die "connecting: $!";
+    print $socket "GET /v1/status HTTP/1.1\r\nHost: me\r\nConnection: close\r\n\r\n";
+    print while <$socket>;
+"#;
+
+#[test]
+fn privileged_only_the_operator_operates() {
+    let site = Site::new(Kind::Docker);
+    let mirror = site.mirror("store", &[]);
+    let socket = Path::new(mirror.admin.strip_prefix("unix:").unwrap());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(socket), 0o600);
+    json(&mut mirror.ask(&["status", "--json"]));
+    // Others do not come in where somebody opened the door, either.
+    fs::set_permissions(site.path("."), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(socket, Permissions::from_mode(0o666)).unwrap();
+    let asked_by = |user: &str| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), "--clear-groups", "--"]);
+        command
+            .args(["perl", "-MIO::Socket::UNIX", "-e", ASK])
+            .arg(socket);
+        String::from_utf8(output(&mut command).stdout).unwrap()
+    };
+    assert!(asked_by("0").starts_with("HTTP/1.1 200"));
+    let refused = asked_by("4321");
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    assert!(refused.contains("user 4321 may not"), "{refused}");
+}
+
+#[test]
+fn privileged_over_a_port_the_operator_shows_a_token() {
+    let site = Site::new(Kind::Docker);
+    let token = site.path("token");
+    fs::write(&token, "0123456789abcdef0123456789abcdef\n").unwrap();
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    let upstream = format!("http://{}", site.proxy.address());
+    let mut unguarded = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+    unguarded.args(["serve", "--upstream", &upstream, "--admin", "127.0.0.1:0"]);
+    let why = fails(1, &mut unguarded);
+    assert!(why.contains("--token-file"), "{why}");
+    let file = token.to_str().unwrap();
+    let words = value!({"admin": "127.0.0.1:0", "token_file": token});
+    let mirror = site.with_words("store", &words);
+    let address = mirror.admin.parse().unwrap();
+    let get = |path: &str, headers: &[&str]| nic::request(address, "GET", path, headers);
+    assert_eq!(get("/readyz", &[]).status, 200);
+    let refused = get("/metrics", &["Authorization: Bearer guess"]);
+    assert_eq!(refused.status, 401);
+    assert!(refused.headers["www-authenticate"].starts_with("Bearer"));
+    let shown = ["Authorization: Bearer 0123456789abcdef0123456789abcdef"];
+    assert_eq!(get("/metrics", &shown).status, 200);
+    let why = fails(1, &mut mirror.ask(&["gc"]));
+    assert!(why.contains("--token-file"), "{why}");
+    json(&mut mirror.ask(&["gc", "--json", "--token-file", file]));
 }
 
 /// Three engines that were told of the mirror as their manuals say.

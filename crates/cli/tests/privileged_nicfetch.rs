@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
-use nic::{IMAGE, Mirror, Site, ended, request};
+use nic::{IMAGE, Mirror, Site, ended, operate};
 use registries::Kind;
 
 fn nicfetch(verb: &str) -> Command {
@@ -80,8 +80,9 @@ fn privileged_without_registries_there_are_only_blocks() {
     let lab = Lab::new();
     let config = lab.path("config.json");
     let socket = format!("unix:{}", lab.path("nic.sock").display());
+    let admin = format!("unix:{}", lab.path("admin/nic.sock").display());
     let words = serde_json::json!({
-        "admin": "127.0.0.1:0", "store": lab.path("store"), "size": "1G",
+        "admin": admin, "store": lab.path("store"), "size": "1G",
         "blocks": socket, "blocks_open": true,
     });
     fs::write(&config, words.to_string()).unwrap();
@@ -94,9 +95,9 @@ fn privileged_without_registries_there_are_only_blocks() {
         .unwrap();
     let lines = BufReader::new(serve.stdout.take().unwrap()).lines();
     let lines: Vec<_> = lines.take(2).map(Result::unwrap).collect();
-    let admin = lines[0].strip_prefix("admin ").unwrap().parse().unwrap();
+    assert_eq!(lines[0], format!("admin {admin}"));
     assert_eq!(lines[1], format!("blocks {socket}"));
-    assert_eq!(request(admin, "GET", "/readyz", &[]).status, 200);
+    assert_eq!(operate(&admin, "GET", "/readyz", &[]).status, 200);
     serve.kill().unwrap();
     serve.wait().unwrap();
     let why = fails(2, &mut nicfetch("serve"));

@@ -297,6 +297,6 @@ fn privileged_sources_are_taken_while_the_service_runs() {
     direct.args(["import", "--name", "root", path, "--store"]);
     let why = fails(1, direct.arg(lab.path("nic")));
     assert!(why.contains("opening the chunks"), "{why}");
-    let raw = nic::request(server.admin, "POST", "/v1/chunks?id=00", &[]);
+    let raw = nic::operate(&server.admin, "POST", "/v1/chunks?id=00", &[]);
     assert_eq!(raw.status, 400);
 }

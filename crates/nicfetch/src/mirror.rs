@@ -46,8 +46,9 @@ use tokio::sync::Semaphore;
 
 pub use access::{Access, ClientRule, Network, ParseNetworkError};
 pub use admin::{
-    AdminStatus, BlockSide, BlocksStatus, Collected, CollectedChunks, Fed, Feed, ListedBlob,
-    ListedSource, LoadStatus, Operated, Removed, TakenChunk, Verified, serve_admin,
+    AdminDoor, AdminStatus, AdminToken, BlockSide, BlocksStatus, Collected, CollectedChunks, Fed,
+    Feed, ListedBlob, ListedSource, LoadStatus, Operated, Removed, TakenChunk, Verified,
+    serve_admin,
 };
 #[cfg(feature = "testing")]
 pub(crate) use body::{Pipe, Piped};

@@ -212,7 +212,7 @@ impl Accepted {
 }
 
 /// Takes away a socket that a service left which was killed.
-async fn clear_dead(path: &Path) -> io::Result<()> {
+pub(crate) async fn clear_dead(path: &Path) -> io::Result<()> {
     let is_socket = path
         .symlink_metadata()
         .is_ok_and(|meta| meta.file_type().is_socket());

@@ -1,21 +1,23 @@
 //! Asking a nicfetch that runs, at the address for its operator.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::HOST;
+use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use nicfetch::transport::Stream;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
+
+use super::operator::{AdminAddress, AdminArgs};
 
 /// The longest answer: the index of a large source.
 const ANSWER_MAX: usize = 257 << 20;
@@ -24,7 +26,9 @@ const CONNECTING: Duration = Duration::from_secs(10);
 
 /// A nicfetch that listens for its operator.
 pub(super) struct Admin {
-    address: SocketAddr,
+    address: AdminAddress,
+    /// What it is shown.
+    token: Option<String>,
     runtime: Runtime,
     /// Taken while something is asked, and gone if that failed.
     connection: Mutex<Option<SendRequest<Full<Bytes>>>>,
@@ -41,8 +45,9 @@ impl Admin {
     ///
     /// # Errors
     /// If nobody listens there.
-    pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
-        Self::find(address)?.with_context(|| {
+    pub(super) fn connect(args: &AdminArgs) -> anyhow::Result<Self> {
+        Self::find(args)?.with_context(|| {
+            let address = args.address();
             format!("no nicfetch listens on {address} (start one with nicfetch serve, or say where with --admin)")
         })
     }
@@ -51,18 +56,20 @@ impl Admin {
     ///
     /// # Errors
     /// If connecting fails otherwise.
-    pub(super) fn find(address: SocketAddr) -> anyhow::Result<Option<Self>> {
+    pub(super) fn find(args: &AdminArgs) -> anyhow::Result<Option<Self>> {
+        let (address, token) = (args.address(), args.token()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("starting the runtime")?;
-        let connection = match runtime.block_on(open(address)) {
+        let connection = match runtime.block_on(open(&address)) {
             Ok(connection) => connection,
-            Err(error) if is_refused(&error) => return Ok(None),
+            Err(error) if is_nobody(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok(Some(Self {
             address,
+            token,
             runtime,
             connection: Mutex::new(Some(connection)),
         }))
@@ -79,14 +86,15 @@ impl Admin {
         body: Bytes,
         deadline: Duration,
     ) -> anyhow::Result<Answer> {
+        let request = self.request(method, path, body)?;
         let mut place = self.connection.lock();
         let kept = place.take();
         let asking = async {
             let mut connection = match kept.filter(|connection| !connection.is_closed()) {
                 Some(connection) => connection,
-                None => open(self.address).await?,
+                None => open(&self.address).await?,
             };
-            let answer = ask(&mut connection, self.address, method, path, body).await?;
+            let answer = ask(&mut connection, request).await?;
             anyhow::Ok((connection, answer))
         };
         let asked = self
@@ -101,6 +109,24 @@ impl Admin {
         })??;
         *place = Some(connection);
         Ok(answer)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
+        let host = match &self.address {
+            AdminAddress::Tcp(address) => address.to_string(),
+            AdminAddress::Unix(_) => "localhost".to_owned(),
+        };
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header(HOST, host);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        Ok(request.body(Full::new(body))?)
     }
 
     /// Asks for what is a document.
@@ -144,11 +170,17 @@ impl Answer {
     }
 }
 
-async fn open(address: SocketAddr) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+async fn open(address: &AdminAddress) -> anyhow::Result<SendRequest<Full<Bytes>>> {
     let connecting = async {
-        let stream = TcpStream::connect(address).await?;
-        // A chunk is a small request behind a large one.
-        stream.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = match address {
+            AdminAddress::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            AdminAddress::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                // A chunk is a small request behind a large one.
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+        };
         io::Result::Ok(stream)
     };
     let stream = timeout(CONNECTING, connecting).await;
@@ -159,23 +191,17 @@ async fn open(address: SocketAddr) -> anyhow::Result<SendRequest<Full<Bytes>>> {
     Ok(connection)
 }
 
-fn is_refused(error: &anyhow::Error) -> bool {
+/// Whether nobody listens there, or there is no such place.
+fn is_nobody(error: &anyhow::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
     let cause = error.downcast_ref::<io::Error>();
-    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionRefused)
+    cause.is_some_and(|cause| matches!(cause.kind(), ConnectionRefused | NotFound))
 }
 
 async fn ask(
     connection: &mut SendRequest<Full<Bytes>>,
-    address: SocketAddr,
-    method: Method,
-    path: &str,
-    body: Bytes,
+    request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Answer> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(HOST, address.to_string())
-        .body(Full::new(body))?;
     connection.ready().await.context("asking nicfetch")?;
     let answer = connection.send_request(request).await;
     let answer = answer.context("asking nicfetch")?;

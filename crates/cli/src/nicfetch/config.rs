@@ -19,6 +19,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::blocks::BlocksArgs;
 use super::limits::LimitWords;
+use super::operator::AdminAddress;
 use crate::size::Size;
 
 /// Bytes of a file with a configuration or credentials.
@@ -33,8 +34,11 @@ const HUB: &str = "docker.io";
 pub(super) struct Config {
     #[serde(default = "listen")]
     pub(super) listen: SocketAddr,
-    #[serde(default = "admin")]
-    pub(super) admin: SocketAddr,
+    #[serde(default)]
+    pub(super) admin: AdminAddress,
+    /// A file with what the operator shows.
+    #[serde(default)]
+    pub(super) token_file: Option<PathBuf>,
     #[serde(default = "store")]
     pub(super) store: PathBuf,
     #[serde(default = "size")]
@@ -162,10 +166,6 @@ const fn listen() -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5050)
 }
 
-const fn admin() -> SocketAddr {
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5051)
-}
-
 fn store() -> PathBuf {
     PathBuf::from("/var/lib/nicfetch")
 }
@@ -221,7 +221,8 @@ impl Config {
         };
         Self {
             listen: listen(),
-            admin: admin(),
+            admin: AdminAddress::default(),
+            token_file: None,
             store: store(),
             size: size(),
             hold_back: hold_back(),

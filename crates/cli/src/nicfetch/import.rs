@@ -1,7 +1,6 @@
 //! `nicfetch import`: makes sources of a directory, a disk image or a container image, for mounts
 //! that have them nowhere else.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -15,6 +14,7 @@ use serde::Serialize;
 
 use super::admin::Admin;
 use super::image::{TakenImage, take_image};
+use super::operator::AdminArgs;
 use super::place::PlaceArgs;
 use super::pulled::Pulled;
 use super::shelf::{Here, Shelf, There};
@@ -24,9 +24,6 @@ use crate::interrupt::Interrupt;
 use crate::output::{Format, FormatArg, byte_bar, print};
 use crate::size::Size;
 use crate::source::Source;
-
-/// Where nicfetch listens for its operator unless it was told otherwise.
-const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 5051);
 
 /// Take a directory, a disk image or a container image as a source of the block service
 ///
@@ -43,9 +40,8 @@ pub(super) struct ImportArgs {
     /// What it is called from now on [default: the name of the image]
     #[arg(long)]
     name: Option<String>,
-    /// Where the nicfetch that runs listens for its operator [default: 127.0.0.1:5051]
-    #[arg(long, value_name = "ADDR", env = "NICFETCH_ADMIN")]
-    admin: Option<SocketAddr>,
+    #[command(flatten)]
+    admin: AdminArgs,
     #[command(flatten)]
     place: PlaceArgs,
     /// Put layers that are pulled in this directory until they are taken [default: TMPDIR]
@@ -102,9 +98,9 @@ impl ImportArgs {
     /// Finds out who keeps what is imported.
     fn shelf(&self) -> anyhow::Result<Box<dyn Shelf>> {
         if self.place.store.is_none() {
-            let running = match self.admin {
-                Some(address) => Some(Admin::connect(address)?),
-                None => Admin::find(USUAL)?,
+            let running = match self.admin.admin {
+                Some(_) => Some(Admin::connect(&self.admin)?),
+                None => Admin::find(&self.admin)?,
             };
             if let Some(running) = running {
                 ensure!(

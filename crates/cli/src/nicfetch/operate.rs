@@ -1,6 +1,5 @@
 //! `nicfetch status`, `ls`, `prewarm` and `gc`: what a nicfetch that runs is asked.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::admin::Admin;
+use super::operator::AdminArgs;
 use crate::exit::Outcome;
 use crate::output::{count, waiting};
 use crate::size::Size;
@@ -27,14 +27,8 @@ const SLOW: Duration = Duration::from_secs(3600);
 /// Which nicfetch, and how it answers.
 #[derive(Debug, Args)]
 pub(super) struct AskArgs {
-    /// Where nicfetch listens for its operator
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "NICFETCH_ADMIN",
-        default_value = "127.0.0.1:5051"
-    )]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -134,7 +128,7 @@ struct Listed {
 }
 
 pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {
-    let admin = Admin::connect(args.ask.admin)?;
+    let admin = Admin::connect(&args.ask.admin)?;
     let get = |path| admin.ask(Method::GET, path, Bytes::new(), QUICK);
     let blobs = get("/v1/blobs")?.accepted()?;
     let sources = get("/v1/sources")?.found()?;
@@ -212,7 +206,7 @@ pub(super) struct VerifyArgs {
 }
 
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
-    let admin = Admin::connect(args.ask.admin)?;
+    let admin = Admin::connect(&args.ask.admin)?;
     let bar = waiting("verifying");
     let verified = admin.document(Method::POST, "/v1/verify", Bytes::new(), SLOW);
     bar.finish_and_clear();
@@ -272,7 +266,7 @@ impl AskArgs {
         deadline: Duration,
         print: impl FnOnce(&T),
     ) -> anyhow::Result<Outcome> {
-        let admin = Admin::connect(self.admin)?;
+        let admin = Admin::connect(&self.admin)?;
         let answer: T = admin.document(method, path, Bytes::new(), deadline)?;
         self.print(&answer, print)
     }

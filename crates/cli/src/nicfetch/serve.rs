@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use nicfetch::load::{Load, LoadWatch};
-use nicfetch::mirror::{BlockSide, Mirror, Operated, serve, serve_admin};
+use nicfetch::mirror::{AdminDoor, AdminToken, BlockSide, Mirror, Operated, serve, serve_admin};
 use nicfetch::service::Limits;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,8 +17,10 @@ use tokio::task::JoinHandle;
 use super::blocks::{Blocks, BlocksArgs};
 use super::config::Config;
 use super::feed::{Feeder, Taken};
+use super::operator::AdminAddress;
 use super::place;
 use super::shelf::Here;
+use crate::admission::Admission;
 use crate::exit::Outcome;
 use crate::size::Size;
 
@@ -35,7 +37,7 @@ Examples:
   nicfetch serve --blocks 10.0.0.1:5052 --blocks-access /etc/nicfetch/machines")]
 pub(super) struct ServeArgs {
     /// File that says everything, in place of flags
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "store", "size", "hold_back", "tag_ttl", "blocks"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "token_file", "store", "size", "hold_back", "tag_ttl", "blocks"])]
     config: Option<PathBuf>,
     /// Registry to mirror, and what clients call it if that is not docker.io; may be given again.
     /// The first is for clients that do not say which
@@ -44,9 +46,13 @@ pub(super) struct ServeArgs {
     /// Where clients come [default: 127.0.0.1:5050]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Where the operator and Prometheus come; an address of this machine [default: 127.0.0.1:5051]
+    /// Where the operator comes: unix:PATH, for root and the user that runs this, or an address on
+    /// loopback and a port, for whoever has the token [default: unix:/run/nicfetch/admin.sock]
     #[arg(long, value_name = "ADDR")]
-    admin: Option<SocketAddr>,
+    admin: Option<AdminAddress>,
+    /// File with the token that the operator and Prometheus show at ADDRESS:PORT
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Directory of the cache [default: /var/lib/nicfetch]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
@@ -71,7 +77,8 @@ impl ServeArgs {
         }
         let mut config = Config::of(&self.upstream, &self.blocks);
         config.listen = self.listen.unwrap_or(config.listen);
-        config.admin = self.admin.unwrap_or(config.admin);
+        config.admin = self.admin.clone().unwrap_or(config.admin);
+        config.token_file.clone_from(&self.token_file);
         if let Some(store) = &self.store {
             config.store.clone_from(store);
         }
@@ -91,17 +98,14 @@ impl ServeArgs {
 /// Serves until it is asked to end.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
     let config = args.config()?;
-    ensure!(
-        config.admin.ip().is_loopback(),
-        "the admin address {} is not on loopback: whoever reaches it may remove what is cached",
-        config.admin
-    );
+    // Before anything is opened.
+    let token = config.admin.guarded_by(config.token_file.as_deref())?;
     let parts = Parts::open(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("starting the threads of the server")?;
-    runtime.block_on(serve_until_told(&config, &parts))?;
+    runtime.block_on(serve_until_told(&config, token, &parts))?;
     // What is taken at the moment is taken up again with the next start.
     drop(parts);
     // Fills go on from where they are with the next start.
@@ -187,18 +191,22 @@ impl Parts {
     }
 }
 
-async fn serve_until_told(config: &Config, parts: &Parts) -> anyhow::Result<()> {
+async fn serve_until_told(
+    config: &Config,
+    token: Option<String>,
+    parts: &Parts,
+) -> anyhow::Result<()> {
     let clients = match config.mirrors() {
         true => Some(listen(config.listen, "--listen").await?),
         false => None,
     };
-    let operator = listen(config.admin, "--admin").await?;
+    let operator = admit_operator(&config.admin, token).await?;
     let blocks = parts.listen_for_blocks().await?;
     // Whoever asked for any port is told which; others learn when it is ready.
     if let Some(clients) = &clients {
         println!("clients {}", clients.local_addr()?);
     }
-    println!("admin {}", operator.local_addr()?);
+    println!("admin {}", operator.address()?);
     if let Some(blocks) = &blocks {
         println!("blocks {}", blocks.address()?);
     }
@@ -241,4 +249,22 @@ async fn serve_until_told(config: &Config, parts: &Parts) -> anyhow::Result<()> 
 async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).await;
     listener.with_context(|| format!("listening on {address} (choose another with {flag})"))
+}
+
+/// Listens for the operator: in the file system for the users who may ask any process of ours, and at
+/// a port for who has the token.
+async fn admit_operator(
+    address: &AdminAddress,
+    token: Option<String>,
+) -> anyhow::Result<AdminDoor> {
+    let door = match (address, token) {
+        (AdminAddress::Unix(path), _) => AdminDoor::unix(path, Admission::own().users()).await,
+        (AdminAddress::Tcp(address), Some(token)) => {
+            AdminDoor::tcp(*address, AdminToken::new(&token)).await
+        }
+        (AdminAddress::Tcp(_), None) => bail!("there is no token for the operator"),
+    };
+    door.with_context(|| {
+        format!("listening for the operator on {address} (choose another place with --admin)")
+    })
 }

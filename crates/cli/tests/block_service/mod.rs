@@ -31,8 +31,10 @@ impl Nic {
     }
 
     pub(crate) fn at(lab: &Lab, address: &str, flags: &[&str]) -> Self {
+        // More than one may serve a lab's store, one after the other.
+        let admin = format!("unix:{}", lab.path("nic.admin").display());
         let mut process = nicfetch(lab, "serve")
-            .args(["--admin", "127.0.0.1:0", "--blocks", address])
+            .args(["--admin", &admin, "--blocks", address])
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()

@@ -9,8 +9,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -41,7 +42,11 @@ pub(crate) struct Site {
 impl Site {
     /// Starts a registry, and pushes an image of a long layer, a short one and a configuration.
     pub(crate) fn new(kind: Kind) -> Self {
-        let registry = Registry::start(kind);
+        Self::of(Registry::start(kind), kind)
+    }
+
+    /// As [`new`](Self::new), with a registry that runs; `kind` says who may push to it.
+    pub(crate) fn of(registry: Registry, kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         let layout = LayoutDir(&image);
@@ -101,9 +106,10 @@ impl Site {
     /// Starts a mirror of this registry with a store of its own for each name.
     pub(crate) fn mirror(&self, store: &str, flags: &[&str]) -> Mirror {
         let upstream = format!("http://{}", self.proxy.address());
+        let admin = format!("unix:{}", self.path(&format!("{store}.admin")).display());
         let store = self.path(store);
         let mut args = vec!["--upstream", &upstream, "--store", store.to_str().unwrap()];
-        args.extend(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        args.extend(["--listen", "127.0.0.1:0", "--admin", &admin]);
         args.extend(flags);
         Mirror::start(&args)
     }
@@ -127,7 +133,8 @@ impl Site {
         upstream["name"] = "docker.io".into();
         upstream["url"] = format!("http://{}", self.proxy.address()).into();
         let mut config = json!({
-            "listen": "0.0.0.0:0", "admin": "127.0.0.1:0", "store": self.path(store),
+            "listen": "0.0.0.0:0", "store": self.path(store),
+            "admin": format!("unix:{}", self.path(&format!("{store}.admin")).display()),
             "tag_ttl_seconds": 600, "absent_ttl_seconds": 600, "upstreams": [upstream],
         });
         let words = more.as_object().unwrap().clone();
@@ -142,7 +149,8 @@ impl Site {
 pub(crate) struct Mirror {
     pub(crate) child: Child,
     pub(crate) clients: SocketAddr,
-    pub(crate) admin: SocketAddr,
+    /// Where it listens for its operator: `unix:PATH`.
+    pub(crate) admin: String,
     /// Where it serves blocks, if it was told to.
     pub(crate) blocks: Option<String>,
 }
@@ -163,14 +171,13 @@ impl Mirror {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut address = |what: &str| {
+        let mut said = |what: &str| {
             let line = lines.next().expect("nicfetch ended at once").unwrap();
-            let address = line.strip_prefix(what).unwrap().trim();
-            let mut address: SocketAddr = address.parse().unwrap();
-            address.set_ip([127, 0, 0, 1].into());
-            address
+            line.strip_prefix(what).unwrap().trim().to_owned()
         };
-        let (clients, admin) = (address("clients"), address("admin"));
+        let mut clients: SocketAddr = said("clients").parse().unwrap();
+        clients.set_ip([127, 0, 0, 1].into());
+        let admin = said("admin");
         let blocks = args.contains(&"--blocks").then(|| {
             let line = lines.next().expect("it serves no blocks").unwrap();
             line.strip_prefix("blocks ").unwrap().to_owned()
@@ -215,9 +222,7 @@ impl Mirror {
     /// Returns a verb of `nicfetch` that asks this mirror.
     pub(crate) fn ask(&self, verb: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
-        command
-            .args(verb)
-            .args(["--admin", &self.admin.to_string()]);
+        command.args(verb).args(["--admin", &self.admin]);
         command
     }
 
@@ -228,7 +233,7 @@ impl Mirror {
 
     /// Returns all metrics whose lines begin like this, with what is before the number.
     pub(crate) fn lines(&self, name: &str) -> Vec<(String, u64)> {
-        let page = request(self.admin, "GET", "/metrics", &[]).body;
+        let page = operate(&self.admin, "GET", "/metrics", &[]).body;
         let page = String::from_utf8(page).unwrap();
         let lines = page.lines().filter(|line| line.starts_with(name));
         lines
@@ -286,7 +291,18 @@ impl Reply {
 
 /// Makes one request on a connection of its own.
 pub(crate) fn request(to: SocketAddr, method: &str, path: &str, headers: &[&str]) -> Reply {
-    let mut stream = connect(to);
+    ask_over(connect(to), method, path, headers)
+}
+
+/// Asks as the operator does, at `unix:PATH`.
+pub(crate) fn operate(admin: &str, method: &str, path: &str, headers: &[&str]) -> Reply {
+    let socket = admin.strip_prefix("unix:").unwrap();
+    let stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(CLIENT_DEADLINE)).unwrap();
+    ask_over(stream, method, path, headers)
+}
+
+fn ask_over(mut stream: impl Read + Write, method: &str, path: &str, headers: &[&str]) -> Reply {
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: mirror\r\nConnection: close\r\n"
@@ -323,7 +339,7 @@ pub(crate) fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
 }
 
 /// Reads an answer to its end, which may be a cut.
-pub(crate) fn read_reply(mut stream: TcpStream) -> Reply {
+pub(crate) fn read_reply(mut stream: impl Read) -> Reply {
     let mut all = Vec::new();
     let mut chunk = vec![0; 64 << 10];
     while let Ok(count @ 1..) = stream.read(&mut chunk) {
@@ -358,7 +374,8 @@ pub(crate) fn ended(mirror: &mut Mirror) -> Option<i32> {
 /// is dropped.
 pub(crate) struct BlockServer {
     pub(crate) child: Child,
-    pub(crate) admin: SocketAddr,
+    /// Where it listens for its operator: `unix:PATH`.
+    pub(crate) admin: String,
     /// Where it serves blocks.
     pub(crate) address: String,
 }
@@ -366,8 +383,9 @@ pub(crate) struct BlockServer {
 impl BlockServer {
     pub(crate) fn start(store: &Path, socket: &Path) -> Self {
         let address = format!("unix:{}", socket.display());
+        let admin = format!("unix:{}", socket.with_extension("admin").display());
         let mut child = Command::new(env!("CARGO_BIN_EXE_nicfetch"))
-            .args(["serve", "--admin", "127.0.0.1:0", "--size", "4G", "--store"])
+            .args(["serve", "--admin", &admin, "--size", "4G", "--store"])
             .arg(store)
             .args(["--blocks", &address, "--blocks-open"])
             .env_remove("YOLOFS_LOG")
@@ -377,7 +395,7 @@ impl BlockServer {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let lines: Vec<_> = lines.take(2).map(Result::unwrap).collect();
-        let admin = lines[0].strip_prefix("admin ").unwrap().parse().unwrap();
+        assert_eq!(lines[0], format!("admin {admin}"));
         assert_eq!(lines[1], format!("blocks {address}"));
         Self {
             child,
@@ -389,7 +407,7 @@ impl BlockServer {
     /// Returns a verb of `nicfetch` that asks this one.
     pub(crate) fn ask(&self, verb: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
-        command.args([verb, "--admin", &self.admin.to_string()]);
+        command.args([verb, "--admin", &self.admin]);
         command
     }
 }

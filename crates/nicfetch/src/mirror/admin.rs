@@ -1,5 +1,6 @@
 //! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
 
+mod door;
 mod sources;
 mod upkeep;
 
@@ -13,9 +14,9 @@ use hyper::header::ORIGIN;
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+pub use door::{AdminDoor, AdminToken};
 pub use sources::{ListedSource, TakenChunk};
 pub use upkeep::{BlocksStatus, Collected, CollectedChunks, Verified};
 
@@ -204,17 +205,19 @@ pub struct Fed {
 }
 
 /// Serves the operator until `closed` becomes true.
-pub async fn serve_admin(operated: Operated, listener: TcpListener, closed: watch::Receiver<bool>) {
-    let answer = move |_peer, request: Request<Incoming>| {
-        let operated = operated.clone();
+pub async fn serve_admin(operated: Operated, door: AdminDoor, closed: watch::Receiver<bool>) {
+    let guard = door.guard();
+    let answer = move |caller, request: Request<Incoming>| {
+        let (operated, admitted) = (operated.clone(), guard.admit(caller, &request));
         async move {
-            operated
-                .operate(request)
-                .await
-                .unwrap_or_else(Refusal::into_reply)
+            let answer = match admitted {
+                Ok(()) => operated.operate(request).await,
+                Err(refusal) => Err(refusal),
+            };
+            answer.unwrap_or_else(Refusal::into_reply)
         }
     };
-    take_connections(listener, CONNECTIONS, closed, answer).await;
+    take_connections(door, CONNECTIONS, closed, answer).await;
 }
 
 impl Operated {

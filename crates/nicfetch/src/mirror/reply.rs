@@ -59,6 +59,8 @@ pub(super) struct Refusal {
     status: StatusCode,
     code: &'static str,
     message: String,
+    /// How the client can say who it is.
+    challenge: Option<&'static str>,
 }
 
 impl Refusal {
@@ -67,6 +69,7 @@ impl Refusal {
             status,
             code,
             message: message.into(),
+            challenge: None,
         }
     }
 
@@ -78,7 +81,24 @@ impl Refusal {
     /// The client must say who it is.
     pub(super) fn unauthorized() -> Self {
         let message = "the upstream does not give this to you: log in";
-        Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
+        Self {
+            challenge: Some("Basic realm=\"nicfetch\""),
+            ..Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
+        }
+    }
+
+    /// Who asks does not show the operator's token.
+    pub(super) fn no_operator() -> Self {
+        let message = "this needs the token of nicfetch's operator: say --token-file FILE";
+        Self {
+            challenge: Some("Bearer realm=\"nicfetch\""),
+            ..Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
+        }
+    }
+
+    /// Who asks is known, and may not.
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "DENIED", message)
     }
 
     /// The client may not have it. Told as "not found", so that nobody learns what there is.
@@ -108,9 +128,8 @@ impl Refusal {
     pub(super) fn into_reply(self) -> Reply {
         let body = json!({"errors": [{"code": self.code, "message": self.message}]});
         let mut reply = document(self.status, "application/json", body.to_string().into());
-        if self.status == StatusCode::UNAUTHORIZED {
-            let challenge = HeaderValue::from_static("Basic realm=\"nicfetch\"");
-            reply.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        if let Some(challenge) = self.challenge {
+            set(&mut reply, WWW_AUTHENTICATE, challenge);
         }
         reply
     }

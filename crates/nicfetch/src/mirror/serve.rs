@@ -1,8 +1,10 @@
 //! Connections: how many, from whom, and for how long.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -67,9 +69,9 @@ pub async fn serve(
     closed: watch::Receiver<bool>,
 ) {
     let paces = config.send_rate_of_one.map(Paces::new).map(Arc::new);
-    let answer = move |peer: SocketAddr, request: Request<Incoming>| {
+    let answer = move |peer: IpAddr, request: Request<Incoming>| {
         let mirror = Arc::clone(&mirror);
-        let pace = paces.as_ref().map(|paces| paces.of(peer.ip()));
+        let pace = paces.as_ref().map(|paces| paces.of(peer));
         async move { answer(&mirror, peer, &request, pace).await }
     };
     take_connections(listener, config, closed, answer).await;
@@ -78,17 +80,17 @@ pub async fn serve(
 /// Answers one request, and notes it.
 async fn answer(
     mirror: &Arc<Mirror>,
-    peer: SocketAddr,
+    peer: IpAddr,
     request: &Request<Incoming>,
     pace: Option<Arc<Pace>>,
 ) -> Reply {
     let began = Instant::now();
-    let (kind, source, reply) = mirror.answer(peer.ip(), request).await;
+    let (kind, source, reply) = mirror.answer(peer, request).await;
     mirror.counters.count(kind, source);
     mirror.counters.answering.fetch_add(1, Relaxed);
     let line = Line {
         counters: Arc::clone(&mirror.counters),
-        peer: peer.ip(),
+        peer,
         method: request.method().clone(),
         // Without the query, which may have what is not for logs.
         path: request.uri().path().to_owned(),
@@ -191,14 +193,38 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
     }
 }
 
+/// What connections come through.
+pub(super) trait Door: Send + 'static {
+    /// What goes to and fro.
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+    /// Who is at the other end, as far as it is known.
+    type Caller: Copy + Debug + Eq + Hash + Send + Sync + 'static;
+
+    /// Waits for the next connection.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Caller)>> + Send;
+}
+
+impl Door for TcpListener {
+    type Stream = TcpStream;
+    type Caller = IpAddr;
+
+    async fn next(&self) -> io::Result<(TcpStream, IpAddr)> {
+        let (stream, peer) = self.accept().await?;
+        // Small answers would wait for the client's acknowledgement of the one before.
+        let _quick = stream.set_nodelay(true);
+        Ok((stream, peer.ip()))
+    }
+}
+
 /// Takes connections and has their requests answered.
-pub(super) async fn take_connections<A, F>(
-    listener: TcpListener,
+pub(super) async fn take_connections<D, A, F>(
+    door: D,
     config: ServeConfig,
     mut closed: watch::Receiver<bool>,
     answer: A,
 ) where
-    A: Fn(SocketAddr, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    D: Door,
+    A: Fn(D::Caller, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(config.connections as usize));
@@ -206,7 +232,7 @@ pub(super) async fn take_connections<A, F>(
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
+            (place, door.next().await)
         };
         let (place, accepted) = tokio::select! {
             next = next => next,
@@ -221,8 +247,8 @@ pub(super) async fn take_connections<A, F>(
                 continue;
             }
         };
-        let Some(seat) = seats.take(peer.ip(), config.connections_of_one as usize) else {
-            log::debug!("{peer} has too many connections");
+        let Some(seat) = seats.take(peer, config.connections_of_one as usize) else {
+            log::debug!("{peer:?} has too many connections");
             continue;
         };
         let (answer, closed) = (answer.clone(), closed.clone());
@@ -231,24 +257,20 @@ pub(super) async fn take_connections<A, F>(
             drop((place, seat));
         });
     }
-    drop(listener);
+    drop(door);
     let all = places.acquire_many(config.connections);
     if timeout(DRAIN, all).await.is_err() {
         log::warn!("the end does not wait for requests that take so long");
     }
 }
 
-async fn converse<A, F>(
-    stream: TcpStream,
-    peer: SocketAddr,
-    mut closed: watch::Receiver<bool>,
-    answer: A,
-) where
-    A: Fn(SocketAddr, Request<Incoming>) -> F,
+async fn converse<S, C, A, F>(stream: S, peer: C, mut closed: watch::Receiver<bool>, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: Copy + Debug,
+    A: Fn(C, Request<Incoming>) -> F,
     F: Future<Output = Reply>,
 {
-    // Small answers would wait for the client's acknowledgement of the one before.
-    let _quick = stream.set_nodelay(true);
     let service = service_fn(|request| {
         let reply = answer(peer, request);
         async { Ok::<_, Infallible>(reply.await) }
@@ -273,19 +295,19 @@ async fn converse<A, F>(
         }
     };
     if let Err(error) = ended {
-        log::debug!("{peer}: {error}");
+        log::debug!("{peer:?}: {error}");
     }
 }
 
 /// A stream that fails when its peer takes nothing for too long: hyper has a deadline for what
 /// comes, and none for what goes.
-struct Impatient {
-    stream: TcpStream,
+struct Impatient<S> {
+    stream: S,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Impatient {
-    const fn new(stream: TcpStream) -> Self {
+impl<S> Impatient<S> {
+    const fn new(stream: S) -> Self {
         Self {
             stream,
             waiting: None,
@@ -311,7 +333,7 @@ impl Impatient {
     }
 }
 
-impl AsyncRead for Impatient {
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -321,7 +343,7 @@ impl AsyncRead for Impatient {
     }
 }
 
-impl AsyncWrite for Impatient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
