@@ -9,6 +9,7 @@ mod import;
 mod limits;
 mod operate;
 mod operator;
+mod pin;
 mod place;
 mod pulled;
 mod serve;
@@ -40,6 +41,8 @@ enum NicfetchCommand {
     Prewarm(operate::PrewarmArgs),
     Gc(operate::GcArgs),
     Verify(operate::VerifyArgs),
+    Pin(pin::PinArgs),
+    Unpin(pin::UnpinArgs),
     #[command(subcommand)]
     Chunks(store::ChunksCommand),
     Simulate(simulate::SimulateArgs),
@@ -63,6 +66,8 @@ fn run(args: &Nicfetch) -> anyhow::Result<Outcome> {
         NicfetchCommand::Prewarm(command) => operate::prewarm(command),
         NicfetchCommand::Gc(command) => operate::gc(command),
         NicfetchCommand::Verify(command) => operate::verify(command),
+        NicfetchCommand::Pin(command) => pin::pin(command),
+        NicfetchCommand::Unpin(command) => pin::unpin(command),
         NicfetchCommand::Chunks(command) => store::run(command),
         NicfetchCommand::Simulate(command) => simulate::run(command),
         NicfetchCommand::Import(command) => import::run(command),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
-use nic::{IMAGE, Mirror, Site, ended, operate};
+use nic::{BlockServer, IMAGE, Mirror, Site, ended, operate};
 use registries::Kind;
 
 fn nicfetch(verb: &str) -> Command {
@@ -154,6 +154,49 @@ fn privileged_what_clients_pull_becomes_a_source_if_that_is_wanted() {
     until("the image is a source", || is_source(&mirror, IMAGE));
     reads_as_pushed(&lab, &mirror, "mnt");
     assert_eq!(site.proxy.body_bytes("/blobs/"), site.bytes());
+}
+
+/// What `ls` shows of the only source.
+fn only_source(server: &BlockServer) -> serde_json::Value {
+    let listed = json(server.ask("ls").arg("--json"));
+    let sources = listed["sources"].as_array().expect("it is a list");
+    assert_eq!(sources.len(), 1, "{listed}");
+    sources[0].clone()
+}
+
+#[test]
+fn privileged_what_is_pinned_is_so_after_a_crash() {
+    let lab = Lab::new();
+    let root = root(&lab);
+    let (store, socket) = (lab.path("nic"), lab.path("nic.sock"));
+    let server = BlockServer::start(&store, &socket);
+    let import = |more: &[&str]| {
+        let mut import = server.ask("import");
+        import.args(["--json", "--name", "a root"]).args(more);
+        json(import.arg(&root))
+    };
+    assert_eq!(import(&[])["pinned"], false);
+    assert_eq!(import(&["--pin"])["pinned"], true);
+    assert_eq!(import(&[])["pinned"], true, "whoever replaces it");
+    let status = json(server.ask("status").arg("--json"));
+    assert_eq!(
+        status["blocks"]["pinned_chunks"],
+        status["blocks"]["chunks"]
+    );
+    drop(server);
+    let server = BlockServer::start(&store, &socket);
+    assert_eq!(only_source(&server)["pinned"], true);
+    let text = ok(&mut server.ask("ls"));
+    assert!(text.contains(", pinned"), "{text}");
+    let freed = json(server.ask("unpin").args(["a root", "--json"]));
+    assert_eq!(freed["pinned"], false);
+    drop(server);
+    let server = BlockServer::start(&store, &socket);
+    assert_eq!(only_source(&server)["pinned"], false);
+    json(server.ask("pin").args(["a root", "--json"]));
+    assert_eq!(only_source(&server)["pinned"], true);
+    let why = fails(1, server.ask("pin").arg("another"));
+    assert!(why.contains("there is no source \"another\""), "{why}");
 }
 
 #[test]

@@ -4,12 +4,15 @@
 //! DIR/names/<hash of the name>          the id of the index, and the name
 //! DIR/indexes/<id>                      an index
 //! DIR/boots/<id>/<number>-<boot id>     a boot image of that index; the highest number is newest
+//! DIR/pins/<hash of the name>           the name of a source that is to stay
 //! ```
 //!
 //! A file appears whole or not at all, and its name says what must be in it. Nothing else is kept
 //! in memory than names, and indexes for as long as somebody uses them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod pins;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -77,6 +80,7 @@ pub struct Catalog {
 struct State {
     names: BTreeMap<Vec<u8>, ContentId>,
     used: HashMap<ContentId, Weak<Index>>,
+    pins: BTreeSet<Vec<u8>>,
 }
 
 impl Catalog {
@@ -86,7 +90,7 @@ impl Catalog {
     /// If the directory cannot be made or read.
     pub fn open(dir: &Path) -> Result<Self, CatalogError> {
         let mut state = State::default();
-        for sub in ["names", "indexes", "boots"] {
+        for sub in ["names", "indexes", "boots", pins::DIR] {
             let path = dir.join(sub);
             fs::create_dir_all(&path).map_err(failed(&path))?;
         }
@@ -102,6 +106,7 @@ impl Catalog {
                 _ => log::warn!("{} is no name of a source: left alone", path.display()),
             }
         }
+        state.pins = pins::read(&dir.join(pins::DIR))?;
         Ok(Self {
             dir: dir.to_owned(),
             state: Mutex::new(state),
@@ -153,6 +158,12 @@ impl Catalog {
         state.used.retain(|_, used| used.strong_count() > 0);
         state.used.insert(id, Arc::downgrade(&index));
         Ok(Some(index))
+    }
+
+    /// Returns the id of the index that goes by `name`.
+    #[must_use]
+    pub fn id(&self, name: &[u8]) -> Option<ContentId> {
+        self.state.lock().names.get(name).copied()
     }
 
     /// Returns the names of all sources, each with the id of its index.

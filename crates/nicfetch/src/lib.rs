@@ -6,7 +6,7 @@
 //!   sent compressed ([`Stored`]).
 //! - A [`Policy`] chooses what goes when room is needed; [`simulate`] says what each would have saved.
 //! - [`index::Index`] is what a source consists of: its metadata and the chunks of its files; a
-//!   [`Catalog`] keeps indexes by name.
+//!   [`Catalog`] keeps indexes by name, and [`Sources`] knows which of them stay.
 //! - [`service::Service`] sends chunks to virtual machines, [`client::Client`] asks for them; both
 //!   speak [`wire`] frames over a [`transport`]. Who may have what is [`identity`].
 //! - [`load`] says how hard the machine is pressed, and what is left undone for that.
@@ -27,6 +27,7 @@ mod policy;
 mod seats;
 pub mod service;
 pub mod simulate;
+mod sources;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -36,6 +37,7 @@ pub mod wire;
 
 pub use catalog::{BOOT_MAX, BOOTS_KEPT, Catalog, CatalogError};
 pub use policy::{Fingerprint, Item, Limit, ParsePolicyError, Policy, PolicyKind, Residents, Slot};
+pub use sources::{OpenSourcesError, SourceError, Sources, Stay};
 pub use store::{
     CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, DiskStore, GcReport, OpenStoreError,
     PutError, PutOutcome, SegmentError, StoreConfig, StoreStats, Stored, VerifyReport,

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::{ContentId, Digest};
+use nicfetch::Stay;
 use nicfetch::load::{Level, Load};
 use nicfetch::mirror::{Fed, Feed, Mirror, WholeImage};
 use oci::{ImageConfig, LayerBlob, Manifest};
@@ -304,6 +305,7 @@ impl Shared {
             &image.name,
             &layers,
             &self.shelf,
+            Stay::WhileUsed,
             &mut |_| match self.stop.load(SeqCst) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use nicfetch::Stay;
 use nicfetch::index::{Index, Tally};
 use nicfetch::mirror::ListedSource;
 use oci::LayerBlob;
@@ -26,8 +27,8 @@ pub(super) struct TakenImage {
 }
 
 /// Makes sources of the layers of an image, the lowest first, and one of all that calls itself
-/// `name`. A layer that is there already is not read again. The watch is told how many bytes of the
-/// layers' blobs are done.
+/// `name`, which stays or not: the layers' chunks are its own. A layer that is there already is not
+/// read again. The watch is told how many bytes of the layers' blobs are done.
 ///
 /// # Errors
 /// If a layer is damaged, there is no room, or the watch stops it.
@@ -35,6 +36,7 @@ pub(super) fn take_image(
     name: &str,
     layers: &[LayerBlob],
     shelf: &dyn Shelf,
+    stay: Stay,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> anyhow::Result<TakenImage> {
     let mut tally = Tally::default();
@@ -44,14 +46,14 @@ pub(super) fn take_image(
         let mut watch = |bytes: u64| watch(done + bytes);
         let index = take_layer(layer, shelf, &mut tally, &mut watch)?;
         // Also one that was there: what it needs may just have gone.
-        listed.push(shelf.add(&layer.diff_id.to_string(), &index)?);
+        listed.push(shelf.add(&layer.diff_id.to_string(), &index, Stay::WhileUsed)?);
         indexes.push(index);
         done += layer.size();
     }
     let whole =
         stacked(name, &indexes).with_context(|| format!("stacking the layers of {name}"))?;
     Ok(TakenImage {
-        whole: shelf.add(name, &whole)?,
+        whole: shelf.add(name, &whole, stay)?,
         new_bytes: tally.new_bytes,
         layers: listed,
     })

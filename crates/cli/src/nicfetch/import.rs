@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail, ensure};
 use engine::ImageName;
 use indicatif::ProgressBar;
+use nicfetch::Stay;
 use nicfetch::index::build;
 use nicfetch::mirror::ListedSource;
 use oci::{LayerBlob, Platform};
@@ -44,6 +45,9 @@ pub(super) struct ImportArgs {
     admin: AdminArgs,
     #[command(flatten)]
     place: PlaceArgs,
+    /// Keep it when room is needed, until nicfetch unpin
+    #[arg(long)]
+    pin: bool,
     /// Put layers that are pulled in this directory until they are taken [default: TMPDIR]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
@@ -84,7 +88,13 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
                 "reading the layers",
                 layers.iter().map(LayerBlob::size).sum(),
             );
-            let taken = take_image(&name, &layers, &*shelf, &mut watch(&bar, &interrupt));
+            let taken = take_image(
+                &name,
+                &layers,
+                &*shelf,
+                args.stay(),
+                &mut watch(&bar, &interrupt),
+            );
             bar.finish_and_clear();
             interrupt.check()?;
             let taken = taken.with_context(|| format!("importing {}", args.source.display()))?;
@@ -95,6 +105,13 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
 }
 
 impl ImportArgs {
+    const fn stay(&self) -> Stay {
+        match self.pin {
+            true => Stay::Pinned,
+            false => Stay::WhileUsed,
+        }
+    }
+
     /// Finds out who keeps what is imported.
     fn shelf(&self) -> anyhow::Result<Box<dyn Shelf>> {
         if self.place.store.is_none() {
@@ -110,8 +127,7 @@ impl ImportArgs {
                 return Ok(Box::new(There(running)));
             }
         }
-        let (store, catalog) = self.place.open()?;
-        Ok(Box::new(Here { store, catalog }))
+        Ok(Box::new(Here(self.place.open()?)))
     }
 
     fn what(&self, interrupt: &Interrupt) -> anyhow::Result<What> {
@@ -182,7 +198,7 @@ fn take_tree(
     interrupt.check()?;
     let built = built.with_context(|| format!("importing {}", args.source.display()))?;
     let taken = TakenTree {
-        whole: shelf.add(name, &built.index)?,
+        whole: shelf.add(name, &built.index, args.stay())?,
         new_bytes: built.new_bytes,
     };
     print(format, &taken, |taken| text(&taken.whole, taken.new_bytes))

@@ -152,7 +152,8 @@ pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {
                 0 => "whole".to_owned(),
                 absent => format!("{} missing", count(absent, "chunk")),
             };
-            println!("{} {bytes:>10} {state:8} {boots}", source.name);
+            let pinned = if source.pinned { ", pinned" } else { "" };
+            println!("{} {bytes:>10} {state:8} {boots}{pinned}", source.name);
         }
     })
 }
@@ -239,8 +240,8 @@ fn blocks_status(blocks: &BlocksStatus) {
         Size(blocks.source_bytes)
     );
     println!(
-        "chunks     {} of {raw}, in {stored}; files of {disk} of {budget}",
-        blocks.chunks
+        "chunks     {} of {raw}, in {stored}; files of {disk} of {budget}; {} pinned",
+        blocks.chunks, blocks.pinned_chunks
     );
     println!(
         "sent       {} ({}) to {}; {} missing, {} refused",
@@ -259,7 +260,7 @@ fn blocks_status(blocks: &BlocksStatus) {
 
 impl AskArgs {
     /// Asks, and prints the answer.
-    fn show<T: Serialize + DeserializeOwned>(
+    pub(super) fn show<T: Serialize + DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

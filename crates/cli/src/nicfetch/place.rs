@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nicfetch::{Catalog, DiskStore, StoreConfig};
+use nicfetch::{Sources, StoreConfig};
 
 use crate::size::Size;
 
@@ -29,7 +29,7 @@ impl PlaceArgs {
     ///
     /// # Errors
     /// If they cannot be opened, or another nicfetch has them.
-    pub(super) fn open(&self) -> anyhow::Result<(Arc<DiskStore>, Arc<Catalog>)> {
+    pub(super) fn open(&self) -> anyhow::Result<Arc<Sources>> {
         let store = self.store.as_deref().unwrap_or(Path::new(USUAL));
         open(store, self.size.unwrap_or(USUAL_SIZE).0)
     }
@@ -39,16 +39,12 @@ impl PlaceArgs {
 ///
 /// # Errors
 /// If they cannot be opened, or another nicfetch has them.
-pub(super) fn open(
-    store: &Path,
-    budget_bytes: u64,
-) -> anyhow::Result<(Arc<DiskStore>, Arc<Catalog>)> {
-    let opening = || format!("opening the chunks in {}", store.display());
+pub(super) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Sources>> {
     let config = StoreConfig {
         budget_bytes,
         ..StoreConfig::default()
     };
-    let chunks = DiskStore::open(&store.join("chunks"), config).with_context(opening)?;
-    let catalog = Catalog::open(&store.join("sources")).with_context(opening)?;
-    Ok((Arc::new(chunks), Arc::new(catalog)))
+    let sources = Sources::open(store, config);
+    let sources = sources.with_context(|| format!("opening the chunks in {}", store.display()))?;
+    Ok(Arc::new(sources))
 }

@@ -137,8 +137,7 @@ impl Parts {
         let chunks = match &blocks.blocks {
             Some(_) => {
                 let budget = config.budgets()?.chunk_bytes;
-                let (store, catalog) = place::open(&config.store, budget)?;
-                let here = Here { store, catalog };
+                let here = Here(place::open(&config.store, budget)?);
                 let taken = match blocks.blocks_from_pulls {
                     true => Taken::WhenPulled,
                     false => Taken::WhenAsked,
@@ -166,10 +165,10 @@ impl Parts {
 
     /// Listens for those who want blocks, if there are any to be had.
     async fn listen_for_blocks(&self) -> anyhow::Result<Option<Blocks>> {
-        let (Some(address), Some((here, _))) = (&self.blocks.blocks, &self.chunks) else {
+        let (Some(address), Some((Here(sources), _))) = (&self.blocks.blocks, &self.chunks) else {
             return Ok(None);
         };
-        let Here { store, catalog } = here.clone();
+        let (store, catalog) = (Arc::clone(sources.store()), Arc::clone(sources.catalog()));
         let blocks = self
             .blocks
             .listen(address, store, catalog, self.limits.clone());
@@ -180,9 +179,8 @@ impl Parts {
     /// Returns what the operator looks after.
     fn operated(&self, blocks: Option<&Blocks>) -> Operated {
         let blocks = blocks.zip(self.chunks.as_ref());
-        let blocks = blocks.map(|(blocks, (here, feeder))| {
-            let Here { store, catalog } = here.clone();
-            BlockSide::new(store, catalog, blocks.service().clone(), feeder.feed())
+        let blocks = blocks.map(|(blocks, (Here(sources), feeder))| {
+            BlockSide::new(Arc::clone(sources), blocks.service().clone(), feeder.feed())
         });
         Operated {
             mirror: Arc::clone(&self.mirror),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use hyper::Method;
 use hyper::body::Bytes;
-use nicfetch::index::{Index, Keep, KeepError, ZEROS};
+use nicfetch::index::{Index, Keep, KeepError};
 use nicfetch::mirror::{ListedSource, TakenChunk};
-use nicfetch::{Catalog, ChunkId, ChunkStore as _, DiskStore, PutOutcome};
+use nicfetch::{ChunkId, PutOutcome, Sources, Stay};
 
 use super::admin::{Admin, escaped};
 
@@ -31,40 +31,28 @@ pub(super) trait Shelf {
     /// Takes a source whose chunks are there, and calls it `name` from now on.
     ///
     /// # Errors
-    /// If some are not there, or it cannot be kept.
-    fn add(&self, name: &str, index: &Index) -> anyhow::Result<ListedSource>;
+    /// If some are not there, it cannot be kept, or is to stay and may not.
+    fn add(&self, name: &str, index: &Index, stay: Stay) -> anyhow::Result<ListedSource>;
 }
 
 /// What lies in this process's directory.
 #[derive(Clone, Debug)]
-pub(super) struct Here {
-    pub(super) store: Arc<DiskStore>,
-    pub(super) catalog: Arc<Catalog>,
-}
+pub(super) struct Here(pub(super) Arc<Sources>);
 
 impl Shelf for Here {
     fn chunks(&self) -> &dyn Keep {
-        &*self.store
+        &**self.0.store()
     }
 
     fn whole(&self, name: &str) -> anyhow::Result<Option<Arc<Index>>> {
-        let index = self.catalog.source(name.as_bytes());
-        let index = index.with_context(|| format!("reading the index of {name}"))?;
-        let has = |id: &ChunkId| *id == ZEROS || self.store.contains(id);
-        Ok(index.filter(|index| index.chunks().iter().all(has)))
+        let index = self.0.whole(name.as_bytes());
+        index.with_context(|| format!("reading the index of {name}"))
     }
 
-    fn add(&self, name: &str, index: &Index) -> anyhow::Result<ListedSource> {
-        let listed = ListedSource::of(name.as_bytes(), index, &*self.store, &self.catalog);
-        ensure!(
-            listed.absent_chunks == 0,
-            "{} of the {} chunks of {name} had to go already: give the chunks more room with --size",
-            listed.absent_chunks,
-            listed.chunks
-        );
-        let added = self.catalog.add(name.as_bytes(), index);
-        added.with_context(|| format!("keeping the index of {name}"))?;
-        Ok(listed)
+    fn add(&self, name: &str, index: &Index, stay: Stay) -> anyhow::Result<ListedSource> {
+        let added = self.0.add(name.as_bytes(), index, stay);
+        added.with_context(|| format!("keeping {name}"))?;
+        Ok(ListedSource::of(name.as_bytes(), index, &self.0))
     }
 }
 
@@ -101,8 +89,12 @@ impl Shelf for There {
         Ok(Some(Arc::new(index)))
     }
 
-    fn add(&self, name: &str, index: &Index) -> anyhow::Result<ListedSource> {
-        let path = format!("/v1/sources?name={}", escaped(name));
+    fn add(&self, name: &str, index: &Index, stay: Stay) -> anyhow::Result<ListedSource> {
+        let pin = match stay {
+            Stay::Pinned => "&pin=1",
+            Stay::WhileUsed => "",
+        };
+        let path = format!("/v1/sources?name={}{pin}", escaped(name));
         let bytes = Bytes::copy_from_slice(index.bytes());
         let added = self.0.document(Method::POST, &path, bytes, INDEX);
         added.with_context(|| format!("giving nicfetch the index of {name}"))

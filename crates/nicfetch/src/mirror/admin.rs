@@ -28,7 +28,7 @@ use super::serve::{ServeConfig, take_connections};
 use crate::blobs::Evicted;
 use crate::load::LoadReport;
 use crate::service::Service;
-use crate::{Catalog, DiskStore};
+use crate::{Sources, Stay};
 use sources::on_disk;
 
 /// An operator, Prometheus and a prober or two.
@@ -149,8 +149,7 @@ pub struct Operated {
 /// What the block service serves.
 #[derive(Clone, Debug)]
 pub struct BlockSide {
-    store: Arc<DiskStore>,
-    catalog: Arc<Catalog>,
+    sources: Arc<Sources>,
     service: Service,
     feed: Arc<dyn Feed>,
     /// Bytes of the files of sources, by their indexes.
@@ -162,15 +161,9 @@ pub struct BlockSide {
 impl BlockSide {
     /// Returns the chunks and the sources of a block service, and what makes more of them.
     #[must_use]
-    pub fn new(
-        store: Arc<DiskStore>,
-        catalog: Arc<Catalog>,
-        service: Service,
-        feed: Arc<dyn Feed>,
-    ) -> Self {
+    pub fn new(sources: Arc<Sources>, service: Service, feed: Arc<dyn Feed>) -> Self {
         Self {
-            store,
-            catalog,
+            sources,
             service,
             feed,
             sizes: Arc::default(),
@@ -227,7 +220,7 @@ impl Operated {
             return Err(Refusal::invalid("not for browsers"));
         }
         match request.uri().path() {
-            "/v1/chunks" | "/v1/sources" | "/v1/index" => {
+            "/v1/chunks" | "/v1/sources" | "/v1/index" | "/v1/pins" => {
                 let blocks = self.blocks.ok_or_else(|| {
                     Refusal::absent("no blocks are served here: start it with --blocks")
                 })?;
@@ -296,6 +289,10 @@ impl BlockSide {
             (&Method::POST, "/v1/sources") => self.take_source(request).await,
             (&Method::GET, "/v1/sources") => self.sources().await,
             (&Method::GET, "/v1/index") => self.index(request.uri().query()).await,
+            (&Method::POST, "/v1/pins") => self.keep(request.uri().query(), Stay::Pinned).await,
+            (&Method::DELETE, "/v1/pins") => {
+                self.keep(request.uri().query(), Stay::WhileUsed).await
+            }
             _ => Err(Refusal::absent("there is nothing at this path")),
         }
     }

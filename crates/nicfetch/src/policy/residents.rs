@@ -110,6 +110,12 @@ impl<K: Clone + Eq + Hash + Fingerprint, V> Residents<K, V> {
         self.pinned
     }
 
+    /// Returns the bytes of those that are here and pinned, and how many are pinned, here or not.
+    #[must_use]
+    pub fn pinned_room(&self) -> (u64, usize) {
+        (self.pinned_bytes, self.pins.len())
+    }
+
     /// Returns whether this one is pinned, here or not.
     #[must_use]
     pub fn is_pinned(&self, key: &K) -> bool {

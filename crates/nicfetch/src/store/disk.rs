@@ -215,6 +215,15 @@ impl DiskStore {
         &self.dir
     }
 
+    /// Returns whether what is pinned leaves half of the room to what is not.
+    #[must_use]
+    pub fn leaves_half(&self) -> bool {
+        let limit = self.config.limit();
+        let state = self.state.lock();
+        let (bytes, entries) = state.residents.pinned_room();
+        bytes <= limit.bytes / 2 && entries <= limit.entries / 2
+    }
+
     /// Returns where a chunk is, and notes that it was asked for.
     fn find(&self, id: &ChunkId, class: Class) -> Option<(Place, Segment)> {
         let mut state = self.state.lock();

@@ -12,7 +12,7 @@ use super::super::reply::{Refusal, Reply, document};
 use super::super::route::parameter;
 use super::{BlockSide, json};
 use crate::index::{INDEX_MAX, Index, IndexError, ZEROS};
-use crate::{CHUNK_MAX, Catalog, ChunkId, ChunkStore, Class, PutOutcome};
+use crate::{CHUNK_MAX, ChunkId, ChunkStore as _, Class, PutOutcome, SourceError, Sources, Stay};
 
 /// How long the bytes of a request may take to come. They come from this machine.
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
@@ -34,22 +34,25 @@ pub struct ListedSource {
     pub absent_chunks: u64,
     /// Boot images of it.
     pub boots: u64,
+    /// Whether its chunks stay when room is needed.
+    pub pinned: bool,
 }
 
 impl ListedSource {
     /// Describes a source.
     #[must_use]
-    pub fn of(name: &[u8], index: &Index, store: &dyn ChunkStore, catalog: &Catalog) -> Self {
-        let wanted = || index.chunks().iter().filter(|id| **id != ZEROS);
+    pub fn of(name: &[u8], index: &Index, sources: &Sources) -> Self {
+        let catalog = sources.catalog();
         let boots = catalog.boots(&index.id()).unwrap_or_default();
         Self {
             name: String::from_utf8_lossy(name).into_owned(),
             index: index.id().to_string(),
             files: index.tree().len() as u64,
             bytes: bytes_of(index),
-            chunks: wanted().count() as u64,
-            absent_chunks: wanted().filter(|id| !store.contains(id)).count() as u64,
+            chunks: index.chunks().iter().filter(|id| **id != ZEROS).count() as u64,
+            absent_chunks: sources.absent(index) as u64,
             boots: boots.len() as u64,
+            pinned: catalog.is_pinned(name),
         }
     }
 }
@@ -80,10 +83,11 @@ impl BlockSide {
         let id = id.ok_or_else(|| Refusal::invalid("id= is no id of a chunk"))?;
         let raw = body(request, CHUNK_MAX).await?;
         let done = on_disk(move || {
-            if self.store.contains(&id) && ChunkId::of(&raw) == id {
+            let store = self.sources.store();
+            if store.contains(&id) && ChunkId::of(&raw) == id {
                 return Ok(PutOutcome::Present);
             }
-            self.store.put(&id, &raw, Class::Demand)
+            store.put(&id, &raw, Class::Demand)
         });
         let outcome = done.await?.map_err(failed)?;
         let new = outcome == PutOutcome::Stored;
@@ -96,7 +100,13 @@ impl BlockSide {
         B: hyper::body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let name = name_in(request.uri().query())?;
+        let query = request.uri().query();
+        let name = name_in(query)?;
+        let stay = match parameter(query, "pin").as_deref() {
+            Some("1") => Stay::Pinned,
+            None => Stay::WhileUsed,
+            Some(_) => return Err(Refusal::invalid("pin= is 1 or left out")),
+        };
         // One at a time: an index may be large.
         let _turn = self.turn.lock().await;
         let bytes = body(request, usize::try_from(INDEX_MAX).unwrap_or(usize::MAX)).await?;
@@ -104,15 +114,8 @@ impl BlockSide {
         let done = on_disk(move || {
             let index = Index::decode(&bytes);
             let index = index.map_err(|error: IndexError| Refusal::invalid(error.to_string()))?;
-            let listed = ListedSource::of(&name, &index, &*side.store, &side.catalog);
-            if listed.absent_chunks > 0 {
-                return Err(Refusal::invalid(format!(
-                    "{} of its {} chunks are not here: the store is too small for the source",
-                    listed.absent_chunks, listed.chunks
-                )));
-            }
-            side.catalog.add(&name, &index).map_err(failed)?;
-            Ok(listed)
+            side.sources.add(&name, &index, stay).map_err(refused)?;
+            Ok::<_, Refusal>(ListedSource::of(&name, &index, &side.sources))
         });
         json(&done.await??)
     }
@@ -120,14 +123,8 @@ impl BlockSide {
     /// Returns the bytes of the index of a source all of whose chunks are here.
     pub(super) async fn index(self, query: Option<&str>) -> Result<Reply, Refusal> {
         let name = name_in(query)?;
-        let found = on_disk(move || {
-            let index = self.catalog.source(&name)?;
-            let has = |id: &ChunkId| *id == ZEROS || self.store.contains(id);
-            Ok(index.filter(|index| index.chunks().iter().all(has)))
-        });
-        let index = found
-            .await?
-            .map_err(|error: crate::CatalogError| failed(error))?;
+        let found = on_disk(move || self.sources.whole(&name));
+        let index = found.await?.map_err(failed)?;
         let index = index.ok_or_else(|| Refusal::absent("there is no such source as a whole"))?;
         let bytes = Bytes::copy_from_slice(index.bytes());
         Ok(document(StatusCode::OK, "application/octet-stream", bytes))
@@ -138,13 +135,27 @@ impl BlockSide {
         json(&on_disk(move || self.listed()).await?)
     }
 
-    fn listed(&self) -> Vec<ListedSource> {
-        let names = self.catalog.names().into_iter();
-        let listed = names.filter_map(|(name, _)| match self.catalog.source(&name) {
-            Ok(Some(index)) => {
-                let store = &*self.store;
-                Some(ListedSource::of(&name, &index, store, &self.catalog))
+    /// Keeps the chunks of a source from going, or does not any more.
+    pub(super) async fn keep(self, query: Option<&str>, stay: Stay) -> Result<Reply, Refusal> {
+        let name = name_in(query)?;
+        let done = on_disk(move || {
+            match stay {
+                Stay::Pinned => self.sources.pin(&name),
+                Stay::WhileUsed => self.sources.unpin(&name),
             }
+            .map_err(refused)?;
+            let index = self.sources.catalog().source(&name).map_err(failed)?;
+            let index = index.ok_or_else(|| Refusal::absent("its source is not here any more"))?;
+            Ok::<_, Refusal>(ListedSource::of(&name, &index, &self.sources))
+        });
+        json(&done.await??)
+    }
+
+    fn listed(&self) -> Vec<ListedSource> {
+        let catalog = self.sources.catalog();
+        let names = catalog.names().into_iter();
+        let listed = names.filter_map(|(name, _)| match catalog.source(&name) {
+            Ok(Some(index)) => Some(ListedSource::of(&name, &index, &self.sources)),
             Ok(None) => None,
             Err(error) => {
                 log::warn!("{}: {error}", String::from_utf8_lossy(&name));
@@ -203,6 +214,15 @@ pub(super) async fn on_disk<T: Send + 'static>(
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(what).await;
     done.map_err(|error| Refusal::failed(error.to_string()))
+}
+
+/// Tells the operator why a source is not taken, or not pinned.
+fn refused(error: SourceError) -> Refusal {
+    match error {
+        SourceError::Unknown { .. } => Refusal::absent(error.to_string()),
+        SourceError::Absent { .. } | SourceError::TooMuch => Refusal::invalid(error.to_string()),
+        SourceError::Catalog(error) => failed(error),
+    }
 }
 
 /// Tells the operator all of why something failed.

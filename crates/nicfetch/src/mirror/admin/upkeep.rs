@@ -30,6 +30,8 @@ pub struct BlocksStatus {
     pub disk_bytes: u64,
     /// What these may take.
     pub budget_bytes: u64,
+    /// Chunks that are here, and stay when room is needed.
+    pub pinned_chunks: u64,
     /// Chunks that had to go since the start.
     pub evicted_chunks: u64,
     /// Damaged records that were found since the start.
@@ -105,8 +107,8 @@ impl Operated {
         let done = on_disk(move || {
             let blobs = Removed::from(self.mirror.blobs.collect(IDLE));
             let chunks = self.blocks.map(|blocks| {
-                let indexes = blocks.catalog.collect().map_err(failed)?;
-                let chunks = blocks.store.gc().map_err(failed)?;
+                let indexes = blocks.sources.catalog().collect().map_err(failed)?;
+                let chunks = blocks.sources.store().gc().map_err(failed)?;
                 Ok::<_, Refusal>(CollectedChunks {
                     indexes,
                     segments_repacked: chunks.compacted,
@@ -138,7 +140,7 @@ impl Operated {
                 ..Verified::default()
             };
             if let Some(blocks) = self.blocks {
-                let chunks = blocks.store.verify(&mut |_| go_on());
+                let chunks = blocks.sources.store().verify(&mut |_| go_on());
                 verified.chunks = chunks.chunks;
                 verified.chunk_bytes = chunks.raw_bytes;
                 verified.damaged += chunks.damaged;
@@ -163,7 +165,7 @@ impl BlockSide {
 
     /// Returns how the block service does.
     pub(super) fn status(&self) -> BlocksStatus {
-        let (chunks, service) = (self.store.stats(), self.service.stats());
+        let (chunks, service) = (self.sources.store().stats(), self.service.stats());
         BlocksStatus {
             sources: service.sources,
             source_bytes: self.source_bytes(),
@@ -172,6 +174,7 @@ impl BlockSide {
             stored_bytes: chunks.stored_bytes,
             disk_bytes: chunks.disk_bytes,
             budget_bytes: chunks.budget_bytes,
+            pinned_chunks: chunks.pinned,
             evicted_chunks: chunks.evicted,
             damaged: chunks.damaged,
             connections: service.connections,
@@ -186,12 +189,12 @@ impl BlockSide {
 
     /// Returns the bytes of all sources. Each index is read once.
     fn source_bytes(&self) -> u64 {
-        let names = self.catalog.names();
+        let names = self.sources.catalog().names();
         let mut known = self.sizes.lock();
         known.retain(|id, _| names.iter().any(|(_, named)| named == id));
         let bytes = names.iter().map(|(name, id)| {
             *known.entry(*id).or_insert_with(|| {
-                let index = self.catalog.source(name).ok().flatten();
+                let index = self.sources.catalog().source(name).ok().flatten();
                 index.map_or(0, |index| super::sources::bytes_of(&index))
             })
         });
@@ -275,6 +278,12 @@ impl BlockSide {
                 "gauge",
                 "Chunks that are here.",
                 status.chunks,
+            ),
+            (
+                "pinned_chunks",
+                "gauge",
+                "Chunks that stay when room is needed.",
+                status.pinned_chunks,
             ),
             (
                 "evicted_chunks_total",

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use super::write::{Active, Writer};
 use super::{
-    Class, Counts, DiskStore, Held, Place, Residents, SPARE_SEGMENTS, State, Steps, StoreConfig,
+    ChunkId, ChunkStore as _, Class, Counts, DiskStore, Held, Place, Residents, SPARE_SEGMENTS,
+    State, Steps, StoreConfig,
 };
 use crate::store::format::SegmentError;
 use crate::store::segment::{OpenSegmentError, Segment, number_of, path_of};
@@ -70,21 +71,44 @@ impl DiskStore {
     /// If another process has it open, a later version wrote it, or the disk fails. What is damaged is
     /// no error: it is counted, and gone.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, OpenStoreError> {
-        Self::open_with(dir, config, Steps::default())
+        Self::open_pinning(dir, config, &[])
     }
 
+    /// As [`open`](Self::open), with chunks that are pinned once, before anything is evicted.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_pinning(
+        dir: &Path,
+        config: StoreConfig,
+        pins: &[ChunkId],
+    ) -> Result<Self, OpenStoreError> {
+        let store = Self::empty(dir, config, Steps::default())?;
+        store.pin(pins);
+        store.read_segments()?;
+        Ok(store)
+    }
+
+    #[cfg(test)]
     pub(super) fn open_with(
         dir: &Path,
         config: StoreConfig,
         steps: Steps,
     ) -> Result<Self, OpenStoreError> {
+        let store = Self::empty(dir, config, steps)?;
+        store.read_segments()?;
+        Ok(store)
+    }
+
+    /// Returns a store that knows nothing yet of what it has.
+    fn empty(dir: &Path, config: StoreConfig, steps: Steps) -> Result<Self, OpenStoreError> {
         let least = (SPARE_SEGMENTS + 1) * u64::from(config.segment_bytes);
         if config.segment_bytes < SEGMENT_MIN || config.budget_bytes < least {
             return Err(OpenStoreError::Config);
         }
         let segments = dir.join("segments");
         fs::create_dir_all(&segments).map_err(OpenStoreError::io(&segments, "making"))?;
-        let store = Self {
+        Ok(Self {
             _lock: lock(dir)?,
             state: Mutex::new(State {
                 residents: Residents::new(config.policy, config.limit()),
@@ -101,9 +125,7 @@ impl DiskStore {
             dir: segments,
             config,
             steps,
-        };
-        store.read_segments()?;
-        Ok(store)
+        })
     }
 
     fn read_segments(&self) -> Result<(), OpenStoreError> {

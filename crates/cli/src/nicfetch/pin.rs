@@ -1,0 +1,50 @@
+//! `nicfetch pin` and `unpin`: which sources stay when room is needed.
+
+use std::time::Duration;
+
+use clap::Args;
+use hyper::Method;
+use nicfetch::mirror::ListedSource;
+
+use super::admin::escaped;
+use super::operate::AskArgs;
+use crate::exit::Outcome;
+
+/// How long it may take: all chunks of the source are looked for.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Keep the chunks of a source when room is needed, also after a restart
+///
+/// What replaces the source under its name is kept in its place. What is pinned may take half of the
+/// room for chunks.
+#[derive(Debug, Args)]
+pub(super) struct PinArgs {
+    /// Name of the source, as nicfetch ls shows it
+    source: String,
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// Let the chunks of a source go when room is needed
+#[derive(Debug, Args)]
+pub(super) struct UnpinArgs {
+    /// Name of the source, as nicfetch ls shows it
+    source: String,
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+pub(super) fn pin(args: &PinArgs) -> anyhow::Result<Outcome> {
+    ask(Method::POST, &args.source, &args.ask, "stays")
+}
+
+pub(super) fn unpin(args: &UnpinArgs) -> anyhow::Result<Outcome> {
+    ask(Method::DELETE, &args.source, &args.ask, "may go")
+}
+
+fn ask(method: Method, source: &str, ask: &AskArgs, does: &str) -> anyhow::Result<Outcome> {
+    let path = format!("/v1/pins?name={}", escaped(source));
+    ask.show(method, &path, DEADLINE, |source: &ListedSource| {
+        println!("{} {does}", source.name);
+    })
+}

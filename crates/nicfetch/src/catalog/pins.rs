@@ -1,0 +1,79 @@
+//! Which sources are to stay, as it is noted on the disk: a file for each name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use blocks::ContentId;
+
+use super::{Catalog, CatalogError, failed};
+
+/// Where the notes are.
+pub(super) const DIR: &str = "pins";
+
+impl Catalog {
+    /// Returns the names of what is to stay.
+    #[must_use]
+    pub fn pins(&self) -> Vec<Vec<u8>> {
+        self.state.lock().pins.iter().cloned().collect()
+    }
+
+    /// Returns whether what goes by `name` is to stay.
+    #[must_use]
+    pub fn is_pinned(&self, name: &[u8]) -> bool {
+        self.state.lock().pins.contains(name)
+    }
+
+    /// Notes that what goes by `name` is to stay, whatever index that is.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note_pin(&self, name: &[u8]) -> Result<(), CatalogError> {
+        let _turn = self.turn.lock();
+        if !self.is_pinned(name) {
+            self.write(&self.pin_path(name), name)?;
+            self.state.lock().pins.insert(name.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Forgets that it is.
+    ///
+    /// # Errors
+    /// If the note cannot be removed.
+    pub fn forget_pin(&self, name: &[u8]) -> Result<(), CatalogError> {
+        let _turn = self.turn.lock();
+        if self.is_pinned(name) {
+            let path = self.pin_path(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed(&path)(error));
+                }
+                _ => {}
+            }
+            self.state.lock().pins.remove(name);
+        }
+        Ok(())
+    }
+
+    fn pin_path(&self, name: &[u8]) -> PathBuf {
+        self.dir.join(DIR).join(ContentId::of(name).to_string())
+    }
+}
+
+/// Reads the notes.
+pub(super) fn read(dir: &Path) -> Result<BTreeSet<Vec<u8>>, CatalogError> {
+    let mut pins = BTreeSet::new();
+    for entry in fs::read_dir(dir).map_err(failed(dir))? {
+        let path = entry.map_err(failed(dir))?.path();
+        let name = fs::read(&path).map_err(failed(&path))?;
+        match path.ends_with(ContentId::of(&name).to_string()) {
+            true => {
+                pins.insert(name);
+            }
+            false => log::warn!("{} is no note of a pin: left alone", path.display()),
+        }
+    }
+    Ok(pins)
+}

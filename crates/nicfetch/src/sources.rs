@@ -1,0 +1,244 @@
+//! The sources of a block service, and the chunks that they are made of.
+//!
+//! Chunks go when there is no room and others are asked for more; a source that lost some is fetched
+//! again from where it came. One that came by hand comes from nowhere: it can be *pinned*. Its chunks
+//! stay then, whatever is asked for, and so do those of what replaces it under its name. A note on the
+//! disk says so after a restart.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::index::{Index, ZEROS};
+use crate::{
+    Catalog, CatalogError, ChunkId, ChunkStore as _, DiskStore, OpenStoreError, StoreConfig,
+};
+
+/// Whether a source stays when room is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// As long as it is used enough, or if its name was pinned before.
+    WhileUsed,
+    /// Until it is unpinned.
+    Pinned,
+}
+
+/// Why the sources could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenSourcesError {
+    /// The chunks cannot be opened.
+    #[error(transparent)]
+    Store(#[from] OpenStoreError),
+    /// The indexes cannot be opened.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+/// Why a source was not taken, or not pinned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// There is none of this name.
+    #[error("there is no source {name:?}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// Some of its chunks are not here.
+    #[error(
+        "{absent} of its {chunks} chunks are not here: import it again; the store is too small for it \
+         if that was just done"
+    )]
+    Absent {
+        /// How many.
+        absent: usize,
+        /// Of how many.
+        chunks: usize,
+    },
+    /// What is pinned would take more than half of the room.
+    #[error(
+        "with it, what is pinned would take more than half of the room for chunks: unpin something, \
+         or make the store larger"
+    )]
+    TooMuch,
+    /// The indexes cannot be used.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+/// The sources of a block service, and their chunks.
+#[derive(Debug)]
+pub struct Sources {
+    store: Arc<DiskStore>,
+    catalog: Arc<Catalog>,
+    /// What is held of the sources that are pinned, by their names.
+    held: Mutex<HashMap<Vec<u8>, Held>>,
+    /// Held while a source is added, pinned or unpinned.
+    turn: Mutex<()>,
+}
+
+/// Chunks that are kept from going until this is dropped.
+#[derive(Debug)]
+struct Held {
+    store: Arc<DiskStore>,
+    chunks: Vec<ChunkId>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.store.unpin(&self.chunks);
+    }
+}
+
+impl Sources {
+    /// Opens what lies in `dir`, the directory of a nicfetch: its chunks and its sources. What is
+    /// pinned is held before anything goes for want of room.
+    ///
+    /// # Errors
+    /// If either cannot be opened, or another process has them.
+    pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, OpenSourcesError> {
+        let catalog = Catalog::open(&dir.join("sources"))?;
+        let mut pinned = Vec::new();
+        for name in catalog.pins() {
+            match catalog.source(&name) {
+                Ok(Some(index)) => pinned.push((name, chunks_of(&index))),
+                Ok(None) => {} // its import did not come to its end
+                Err(error) => log::warn!("{} cannot be held: {error}", shown(&name)),
+            }
+        }
+        let chunks: Vec<_> = pinned
+            .iter()
+            .flat_map(|(_, chunks)| chunks.clone())
+            .collect();
+        let store = DiskStore::open_pinning(&dir.join("chunks"), config, &chunks)?;
+        let store = Arc::new(store);
+        let held = pinned.into_iter().map(|(name, chunks)| {
+            let store = Arc::clone(&store);
+            (name, Held { store, chunks })
+        });
+        Ok(Self {
+            held: Mutex::new(held.collect()),
+            catalog: Arc::new(catalog),
+            store,
+            turn: Mutex::new(()),
+        })
+    }
+
+    /// Returns the chunks.
+    #[must_use]
+    pub const fn store(&self) -> &Arc<DiskStore> {
+        &self.store
+    }
+
+    /// Returns the indexes.
+    #[must_use]
+    pub const fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Returns the index of a source all of whose chunks are here, if there is one of this name.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn whole(&self, name: &[u8]) -> Result<Option<Arc<Index>>, CatalogError> {
+        let index = self.catalog.source(name)?;
+        Ok(index.filter(|index| self.absent(index) == 0))
+    }
+
+    /// Takes a source whose chunks are here, and calls it `name` from now on.
+    ///
+    /// # Errors
+    /// If some are not here, it cannot be written, or is to stay and may not.
+    pub fn add(&self, name: &[u8], index: &Index, stay: Stay) -> Result<(), SourceError> {
+        let _turn = self.turn.lock();
+        if stay == Stay::WhileUsed && !self.catalog.is_pinned(name) {
+            self.must_be_whole(index)?;
+            return Ok(self.catalog.add(name, index)?);
+        }
+        let held = self.hold(index)?;
+        self.catalog.add(name, index)?;
+        self.catalog.note_pin(name)?;
+        // What was held of the one before goes with it, unless the new one has it, too.
+        let _before = self.held.lock().insert(name.to_vec(), held);
+        Ok(())
+    }
+
+    /// Keeps the chunks of a source from going, until it is unpinned.
+    ///
+    /// # Errors
+    /// If there is no such source, some of its chunks are not here, or too much is pinned.
+    pub fn pin(&self, name: &[u8]) -> Result<(), SourceError> {
+        let _turn = self.turn.lock();
+        let index = self.catalog.source(name)?.ok_or_else(|| unknown(name))?;
+        let held = self.hold(&index)?;
+        self.catalog.note_pin(name)?;
+        let _before = self.held.lock().insert(name.to_vec(), held);
+        Ok(())
+    }
+
+    /// Lets the chunks of a source go when room is needed. What is not pinned stays so.
+    ///
+    /// # Errors
+    /// If there is no such source, or the note cannot be removed.
+    pub fn unpin(&self, name: &[u8]) -> Result<(), SourceError> {
+        let _turn = self.turn.lock();
+        if !self.catalog.is_pinned(name) && self.catalog.id(name).is_none() {
+            return Err(unknown(name));
+        }
+        self.catalog.forget_pin(name)?;
+        let _before = self.held.lock().remove(name);
+        Ok(())
+    }
+
+    /// Pins the chunks of an index, all of which must be here.
+    fn hold(&self, index: &Index) -> Result<Held, SourceError> {
+        let held = Held {
+            store: Arc::clone(&self.store),
+            chunks: chunks_of(index),
+        };
+        // First, so that what is found to be here stays here.
+        self.store.pin(&held.chunks);
+        self.must_be_whole(index)?;
+        match self.store.leaves_half() {
+            true => Ok(held),
+            false => Err(SourceError::TooMuch),
+        }
+    }
+
+    fn must_be_whole(&self, index: &Index) -> Result<(), SourceError> {
+        match self.absent(index) {
+            0 => Ok(()),
+            absent => Err(SourceError::Absent {
+                absent,
+                chunks: chunks_of(index).len(),
+            }),
+        }
+    }
+
+    /// Returns how many chunks of an index are not here.
+    #[must_use]
+    pub fn absent(&self, index: &Index) -> usize {
+        let wanted = index.chunks().iter().filter(|id| **id != ZEROS);
+        wanted.filter(|id| !self.store.contains(id)).count()
+    }
+}
+
+/// Returns the chunks of an index that are kept: those of zeros are not.
+fn chunks_of(index: &Index) -> Vec<ChunkId> {
+    let chunks = index.chunks().iter().filter(|id| **id != ZEROS);
+    chunks.copied().collect()
+}
+
+fn unknown(name: &[u8]) -> SourceError {
+    SourceError::Unknown { name: shown(name) }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests;
