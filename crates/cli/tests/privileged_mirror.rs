@@ -9,6 +9,8 @@ mod nic;
 mod registries;
 #[path = "../../oci/tests/sample/mod.rs"]
 mod sample;
+#[path = "../../oci/tests/tokens/mod.rs"]
+mod tokens;
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -26,6 +28,7 @@ use nic::{Site, blob, connect, ended, read_reply};
 use nicfetch::testing::Fault;
 use registries::{Kind, USER};
 use serde_json::json as value;
+use tokens::TokenServer;
 
 /// More often than any test asks.
 const ALWAYS: u32 = 10_000;
@@ -301,6 +304,49 @@ fn privileged_clients_get_what_is_listed_for_them() {
         !matches!(std::io::Read::read(&mut more, &mut byte), Ok(1))
     });
     drop(idle);
+}
+
+/// Docker Hub and most others want tokens, and know nobody by name and password but who gives them
+/// out.
+#[test]
+fn privileged_a_registry_that_wants_tokens_gets_them() {
+    let tokens = TokenServer::start("library/deb");
+    let site = Site::of(tokens.registry(), Kind::DockerWithUsers);
+    let (name, password) = USER;
+    let with_password = |store: &str, password: &str| {
+        let login = site.path(&format!("{store}.login"));
+        let text = value!({"username": name, "password": password}).to_string();
+        fs::write(&login, text).unwrap();
+        fs::set_permissions(&login, Permissions::from_mode(0o600)).unwrap();
+        site.configured(store, &value!({"credentials": login, "access": "all"}))
+    };
+    let tag = "/v2/library/deb/manifests/v1";
+    let before = tokens.scopes().len();
+    let mirror = with_password("ours", password);
+    assert_eq!(mirror.get(tag, &[]).status, 200);
+    site.blobs
+        .iter()
+        .for_each(|(digest, _)| drop(mirror.blob(digest)));
+    // One token for all of it, and for no more than is needed.
+    assert_eq!(tokens.scopes()[before..], ["repository:library/deb:pull"]);
+    let elsewhere = mirror.get("/v2/library/other/manifests/v1", &[]);
+    assert_eq!(elsewhere.status, 404);
+    drop(mirror);
+    let mirror = with_password("guessed", "guess");
+    assert_eq!(mirror.get(tag, &[]).status, 404);
+    assert_eq!(mirror.get(&blob(site.long().0), &[]).status, 404);
+    drop(mirror);
+    // Clients that bring their own: the token is theirs, and no other client's.
+    let mirror = site.configured("theirs", &value!({"access": "upstream"}));
+    let login = |password: &str| format!("Authorization: {}", distribution::basic(name, password));
+    assert_eq!(mirror.get(tag, &[&login(password)]).status, 200);
+    let mine = mirror.get(&blob(site.long().0), &[&login(password)]);
+    assert_eq!((mine.status, mine.body.len() as u64), (200, site.long().1));
+    for headers in [vec![], vec![login("guess")]] {
+        let headers: Vec<_> = headers.iter().map(String::as_str).collect();
+        assert_eq!(mirror.get(tag, &headers).status, 401);
+        assert_eq!(mirror.get(&blob(site.long().0), &headers).status, 401);
+    }
 }
 
 #[test]
