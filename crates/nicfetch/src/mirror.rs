@@ -19,6 +19,8 @@ mod catalog;
 mod counters;
 mod document;
 mod fill;
+#[cfg(feature = "testing")]
+pub mod hostile;
 mod images;
 mod layers;
 mod listings;
