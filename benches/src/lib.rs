@@ -35,4 +35,5 @@ pub mod rounds;
 pub mod stage;
 pub mod suite;
 pub mod throttle;
+pub mod tier;
 pub mod vm;

@@ -6,6 +6,7 @@
 source "$(dirname "$0")/../need.sh"
 set_dir=$(cd "$(dirname "$0")/set" && pwd)
 all=(nginx redis python postgres node java)
+# More, which only scripts/images/tiers.sh asks for, are in directories beside these.
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=("${all[@]}")
 for name in "${names[@]}"; do

@@ -1,0 +1,235 @@
+//! The stage with the images, and how one start is taken.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::mount::MsFlags;
+use tempfile::TempDir;
+
+use super::hot;
+use super::image::{self, ImageFacts};
+use super::place::{Footprint, Place, Start};
+use crate::boots::milliseconds;
+use crate::caches::{self, HostFiles};
+use crate::container::Container;
+use crate::namespace::Mounted;
+use crate::process::run_ok;
+use crate::programs::{Programs, Serving, YoloMount, record};
+use crate::rounds::Shuffle;
+use crate::stage::{Access, Reads, Stage};
+use crate::throttle::Throttle;
+
+/// What "cold" means here, in words, for the report.
+pub const PROCEDURE: &str = "sync; echo 3 > /proc/sys/vm/drop_caches; read the files of the programs \
+(chroot, bootimg, yolofs and their libraries) and run an empty start from the host's own root, so that \
+only the image is cold; mount what is measured (a boot image is prewarmed); limit the disk; start";
+
+/// How often a sample is tried that somebody else spoils.
+const ATTEMPTS: u32 = 5;
+/// The slowest start reads some ten thousand blocks, at 150 a second.
+const DEADLINE: Duration = Duration::from_secs(300);
+/// What a start runs: the script that `scripts/images/tiers.sh` put there.
+const SCRIPT: &str = "/.start";
+
+/// A stage with images, and NVM beside it.
+#[derive(Debug)]
+pub struct TierLab {
+    // Dropped in this order.
+    throttle: Throttle,
+    stage: Stage,
+    nvm: Mounted,
+    programs: Programs,
+    host: HostFiles,
+    images: BTreeMap<String, ImageFacts>,
+    home: TempDir,
+}
+
+/// What starting and preparing took, and the reads of the disk.
+type Taken = (Duration, Duration, Reads);
+
+/// What an image has on NVM while it is measured.
+#[derive(Debug)]
+struct OnNvm {
+    all: PathBuf,
+    hot_files: PathBuf,
+}
+
+impl Drop for OnNvm {
+    fn drop(&mut self) {
+        for dir in [&self.all, &self.hot_files] {
+            match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    eprintln!("warning: cannot remove {}: {error}", dir.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl TierLab {
+    /// Mounts the stage `image`, which `scripts/images/tiers.sh` made, and a tmpfs for NVM.
+    ///
+    /// # Errors
+    /// If an image, a program or a right is missing.
+    pub fn open(image: &Path, bin: &Path, iops: u32) -> anyhow::Result<Self> {
+        let images = image.parent().and_then(Path::parent);
+        let beside = images.context("the directory of images has no parent")?;
+        let home = tempfile::Builder::new().prefix("rig.").tempdir_in(beside);
+        let home = home.with_context(|| format!("making a directory in {}", beside.display()))?;
+        for dir in ["stage", "nvm", "mount", "container"] {
+            fs::create_dir(home.path().join(dir)).context("making the rig's directories")?;
+        }
+        let stage = Stage::mount(image, &home.path().join("stage"), Access::ReadOnly)?;
+        let nvm = home.path().join("nvm");
+        let nvm = Mounted::new("tmpfs", &nvm, "tmpfs", MsFlags::empty(), "mode=0755")?;
+        let throttle = Throttle::new(&stage.device_number()?, iops)?;
+        // Boot images lie on NVM, in a store there.
+        let programs = Programs::new(bin, home.path())?.with_store(&nvm.path().join("store"));
+        let images = image::all(stage.path())?;
+        Ok(Self {
+            throttle,
+            stage,
+            nvm,
+            programs,
+            host: HostFiles::find(bin),
+            images,
+            home,
+        })
+    }
+
+    /// Returns the images, by their names.
+    #[must_use]
+    pub fn images(&self) -> &BTreeMap<String, ImageFacts> {
+        &self.images
+    }
+
+    /// Records an image's start, copies what goes to NVM there, and starts it from each place in
+    /// each round.
+    ///
+    /// # Errors
+    /// If anything on the way fails.
+    pub fn measure(
+        &self,
+        image: &str,
+        rounds: u32,
+        heard: &mut dyn FnMut(&Start),
+    ) -> anyhow::Result<(Footprint, Vec<Start>)> {
+        let facts = self.images.get(image).context("there is no such image")?;
+        let root = self.root(image);
+        record(
+            self.programs.bootimg(),
+            &["--name", image, "--runs", "2"],
+            &root,
+            &[SCRIPT],
+        )
+        .with_context(|| format!("recording the start of {image}"))?;
+        let recorded = hot::recorded(&self.programs, image)?;
+        let there = OnNvm {
+            all: self.nvm.path().join("all"),
+            hot_files: self.nvm.path().join("hot-files"),
+        };
+        let footprint = Footprint {
+            image: image.to_owned(),
+            category: facts.category,
+            all: hot::copy_all(&root, &there.all)?,
+            hot_files: hot::copy(&recorded, &root, &there.hot_files)?,
+            hot_blocks: recorded.file_bytes,
+        };
+        let mut starts = Vec::new();
+        let mut shuffle = Shuffle::from_clock();
+        for round in 1..=rounds {
+            for place in shuffle.order(&Place::ALL) {
+                let (took, prepared, reads) = self.sample(image, place, &there)?;
+                let start = Start {
+                    image: image.to_owned(),
+                    category: facts.category,
+                    place,
+                    round,
+                    ready_ms: milliseconds(took),
+                    prepare_ms: milliseconds(prepared),
+                    disk_reads: reads.requests,
+                    disk_bytes: reads.bytes,
+                };
+                heard(&start);
+                starts.push(start);
+            }
+        }
+        Ok((footprint, starts))
+    }
+
+    fn root(&self, image: &str) -> PathBuf {
+        self.stage.path().join("roots").join(image)
+    }
+
+    /// Starts an image once; again, if somebody else dropped caches meanwhile. Returns what starting
+    /// and what preparing took, and what was read of the disk.
+    fn sample(&self, image: &str, place: Place, there: &OnNvm) -> anyhow::Result<Taken> {
+        for _ in 0..ATTEMPTS {
+            caches::drop_all(&self.host)?;
+            run_ok(started("/", "true"), DEADLINE).context("starting nothing")?;
+            let drops = caches::drops()?;
+            let start = self.sample_once(image, place, there)?;
+            if caches::drops()? == drops {
+                return Ok(start);
+            }
+        }
+        bail!("somebody keeps dropping this machine's caches: measure when it is quiet")
+    }
+
+    fn sample_once(&self, image: &str, place: Place, there: &OnNvm) -> anyhow::Result<Taken> {
+        let began = Instant::now();
+        let root = self.root(image);
+        let mount = self.mount(image, &root, place)?;
+        let lower = match (&mount, place) {
+            (Some(mount), _) => mount.path().to_owned(),
+            (None, Place::Nvm) => there.all.clone(),
+            // Two layers: the overlay's separator is the colon.
+            (None, Place::HotFiles) => {
+                PathBuf::from(format!("{}:{}", there.hot_files.display(), root.display()))
+            }
+            (None, _) => root,
+        };
+        let container = Container::prepare(&lower, &self.home.path().join("container"))?;
+        let prepared = began.elapsed();
+        let _stay = self.throttle.stay()?;
+        if let Some(mount) = &mount {
+            self.throttle.admit(mount.status()?.pid)?;
+        }
+        let before = self.stage.reads()?;
+        let ran = run_ok(started(container.root(), SCRIPT), DEADLINE)
+            .with_context(|| format!("starting {image} from {place}"))?;
+        let reads = self.stage.reads()?.since(before);
+        Ok((ran.elapsed, prepared, reads))
+    }
+
+    fn mount(
+        &self,
+        image: &str,
+        root: &Path,
+        place: Place,
+    ) -> anyhow::Result<Option<YoloMount<'_>>> {
+        if place != Place::HotBlocks {
+            return Ok(None);
+        }
+        let at = self.home.path().join("mount");
+        let mounted = self.programs.mount(root, &at, image, Serving::Injected);
+        mounted.map(Some)
+    }
+}
+
+/// Returns what starts a program in a root: in a PID namespace of its own, so that all that it
+/// started ends with it.
+fn started(root: impl AsRef<Path>, program: &str) -> Command {
+    let root = root.as_ref();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]);
+    let mut proc = std::ffi::OsString::from("--mount-proc=");
+    proc.push(root.join("proc"));
+    command.arg(proc).arg("chroot").arg(root).arg(program);
+    command
+}

@@ -1,0 +1,120 @@
+//! Where an image lies when it is started, and what is said of starts.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::image::Category;
+use crate::report::count;
+use crate::rounds::median;
+
+/// Where an image lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// All of it on the disk.
+    Disk,
+    /// All of it on NVM.
+    Nvm,
+    /// Each file that a start reads on NVM, whole, in a layer above the disk's: the paper's HIF.
+    HotFiles,
+    /// The blocks that a start reads on NVM, as a boot image: ours.
+    HotBlocks,
+}
+
+impl Place {
+    /// All of them, in the order of a table.
+    pub const ALL: [Self; 4] = [Self::Disk, Self::Nvm, Self::HotFiles, Self::HotBlocks];
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Disk => "disk",
+            Self::Nvm => "all on NVM",
+            Self::HotFiles => "hot files",
+            Self::HotBlocks => "hot blocks",
+        })
+    }
+}
+
+/// One timed start.
+#[derive(Clone, Debug, Serialize)]
+pub struct Start {
+    /// Which image.
+    pub image: String,
+    /// What it is for.
+    pub category: Category,
+    /// Where it lay.
+    pub place: Place,
+    /// Which round it was part of, from 1.
+    pub round: u32,
+    /// Milliseconds until it was ready.
+    pub ready_ms: f64,
+    /// Milliseconds of mounting and prewarming before.
+    pub prepare_ms: f64,
+    /// Read requests that reached the disk during the start.
+    pub disk_reads: u64,
+    /// Bytes they asked for.
+    pub disk_bytes: u64,
+}
+
+/// What an image takes on NVM, by the ways to place it there.
+#[derive(Clone, Debug, Serialize)]
+pub struct Footprint {
+    /// Which image.
+    pub image: String,
+    /// What it is for.
+    pub category: Category,
+    /// Bytes of all its files.
+    pub all: u64,
+    /// Bytes of the files that a start reads.
+    pub hot_files: u64,
+    /// Bytes of the boot image, names and attributes of all files included.
+    pub hot_blocks: u64,
+}
+
+/// Returns the middle time to ready of an image at a place.
+pub(super) fn ready(starts: &[Start], image: &str, place: Place) -> Option<f64> {
+    let of = |start: &&Start| start.image == image && start.place == place;
+    let times: Vec<f64> = starts.iter().filter(of).map(|s| s.ready_ms).collect();
+    median(&times)
+}
+
+/// Returns one line for each image, and one for all.
+#[must_use]
+pub fn tables(starts: &[Start], footprints: &[Footprint]) -> String {
+    let mut text = format!(
+        "  {:14} {:12} {:>9} {:>11} {:>10} {:>10} {:>7} {:>9} {:>9} {:>9}\n",
+        "category",
+        "image",
+        "disk ms",
+        "all NVM ms",
+        "files ms",
+        "blocks ms",
+        "faster",
+        "all MB",
+        "files %",
+        "blocks %"
+    );
+    for footprint in footprints {
+        let image = &footprint.image;
+        let times = Place::ALL.map(|place| ready(starts, image, place));
+        let shown = times.map(|time| time.map_or("-".to_owned(), |time| format!("{time:.0}")));
+        let faster = times[0].zip(times[3]).map(|(disk, ours)| disk / ours);
+        let percent = |part: u64| 100.0 * count(part) / count(footprint.all);
+        text.push_str(&format!(
+            "  {:14} {image:12} {:>9} {:>11} {:>10} {:>10} {:>7} {:>9.0} {:>9.1} {:>9.1}\n",
+            format!("{:?}", footprint.category).to_lowercase(),
+            shown[0],
+            shown[1],
+            shown[2],
+            shown[3],
+            faster.map_or("-".to_owned(), |faster| format!("{faster:.1}x")),
+            count(footprint.all) / 1e6,
+            percent(footprint.hot_files),
+            percent(footprint.hot_blocks),
+        ));
+    }
+    text
+}
