@@ -5,7 +5,7 @@
 #
 #   roots/NAME          the image's layers, stacked
 #   roots/NAME/.start   runs what the image runs, until its health check succeeds or it ends
-#   images/NAME.json    {category, layers: [{digest, size}], ...}
+#   images/NAME.json    {category}
 source "$(dirname "$0")/../need.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 declare -A category=(
@@ -46,17 +46,7 @@ mkdir "$work/mnt"/{roots,images}
 
 # start CONFIG: prints the script that starts what an image's configuration says.
 start() {
-    cat <<'START'
-#!/bin/sh
-# The engine would bring these.
-mkdir -p /dev/shm /run
-for node in 'null 1 3' 'zero 1 5' 'random 1 8' 'urandom 1 9'; do
-    set -- $node
-    [ -e /dev/$1 ] || mknod -m 666 /dev/$1 c $2 $3
-done
-[ -e /dev/stdout ] || ln -s /proc/self/fd/1 /dev/stdout
-[ -e /dev/stderr ] || ln -s /proc/self/fd/2 /dev/stderr
-START
+    echo '#!/bin/sh'
     jq -r '.config | (.Env // [] | .[] | "export \(@sh)"), "cd \(.WorkingDir // "/" | @sh)"' "$1"
     jq -r '.config | ((.Entrypoint // []) + (.Cmd // [])) as $command
         | if .Healthcheck then
@@ -74,8 +64,7 @@ for name in "${names[@]}"; do
         die "cannot unpack $name: $(tail -n 3 "$work/log")"
     start "$IMAGES/oci/blobs/sha256/${config#sha256:}" >"$work/mnt/roots/$name/.start"
     chmod 755 "$work/mnt/roots/$name/.start"
-    jq --arg category "${category[$name]}" '{category: $category, layers: [.layers[] | {digest, size}]}' \
-        "$manifest" >"$work/mnt/images/$name.json"
+    jq -n --arg category "${category[$name]}" '$ARGS.named' >"$work/mnt/images/$name.json"
 done
 umount "$work/mnt"
 keep "$work/tiers.ext4" "$out" "${made_by[@]}"

@@ -1,4 +1,4 @@
-//! Times cold starts of images on tiers: disk, NVM, hot files and hot blocks.
+//! Times pulls and cold starts of images on tiers: disk, NVM, and what LASS and HIF put there.
 
 #![forbid(unsafe_code)]
 
@@ -7,15 +7,21 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use benches::ending::end;
-use benches::lab_args::LabArgs;
+use benches::interrupt;
+use benches::lab_args::{LabArgs, Places};
 use benches::machine::Machine;
 use benches::report::Report;
-use benches::tier::{Footprint, PROCEDURE, Start, TierLab, of_starts, tables};
-use clap::Parser;
+use benches::rounds::Shuffle;
+use benches::tier::deploy::{DeployLab, Pull, Rates, Strategy};
+use benches::tier::lab::TierLab;
+use benches::tier::{
+    Footprint, PROCEDURE, Start, WriteRate, of_pulls, of_starts, pulls_table, starts_table,
+};
+use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-/// Times cold starts of images that lie on a slow disk, on NVM, or of which only what a start
-/// needs lies on NVM, in turns, and compares times and bytes
+/// Times pulls and cold starts of images on a slow disk, on NVM, and with only what a pull or a
+/// start needs on NVM, in turns, and compares times and bytes
 #[derive(Debug, Parser)]
 #[command(
     name = "bench-tier",
@@ -34,22 +40,41 @@ struct Args {
     /// How often each way takes its turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Measure these only
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    only: Vec<Part>,
     /// Measure these images only
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     image: Vec<String>,
-    /// Read requests a second of the disk
+    /// Requests a second of the disk, in either direction
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     iops: u32,
+    /// Megabytes a second that the disk writes at most
+    #[arg(long, value_name = "N", default_value_t = 126, value_parser = clap::value_parser!(u64).range(1..))]
+    disk: u64,
+    /// Megabits a second from the registry
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    line: u64,
     /// Write every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
+/// What can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Cold starts
+    Starts,
+    /// Pulls
+    Pulls,
+}
+
 /// What was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Measured {
     starts: Vec<Start>,
     footprints: Vec<Footprint>,
+    pulls: Vec<Pull>,
 }
 
 fn main() -> ExitCode {
@@ -58,37 +83,82 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let places = args.lab.set_up()?;
-    let lab = TierLab::open(&places.images.join(&args.stage), &places.bin, args.iops)?;
     let machine = Machine::look();
-    for image in &args.image {
-        ensure!(
-            lab.images().contains_key(image),
-            "the stage has no {image}; it has {}",
-            lab.images().keys().cloned().collect::<Vec<_>>().join(", ")
-        );
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let mut measured = Measured::default();
+    let names = starts(args, &places, wanted(Part::Starts), &mut measured)?;
+    if wanted(Part::Pulls) {
+        measured.pulls = pulls(args, &places, &names)?;
     }
-    let (mut starts, mut footprints) = (Vec::new(), Vec::new());
-    for image in lab.images().keys() {
-        if !args.image.is_empty() && !args.image.contains(image) {
-            continue;
-        }
-        let (footprint, measured) = lab.measure(image, args.rounds, &mut heard)?;
-        footprints.push(footprint);
-        starts.extend(measured);
+    let mut aims = Vec::new();
+    if !measured.starts.is_empty() {
+        println!("{}", starts_table(&measured.starts, &measured.footprints));
+        aims.extend(of_starts(&measured.starts, &measured.footprints));
     }
-    footprints.sort_by_key(|footprint| (footprint.category, footprint.image.clone()));
-    let aims = of_starts(&starts, &footprints);
-    println!("{}", tables(&starts, &footprints));
+    if !measured.pulls.is_empty() {
+        println!("{}", pulls_table(&measured.pulls));
+        aims.extend(of_pulls(&measured.pulls));
+    }
     for aim in &aims {
         println!("{aim}");
     }
     args.json.as_ref().map_or(Ok(()), |path| {
-        let measured = Measured { starts, footprints };
         Report::new(machine, PROCEDURE, measured, aims).write(path)
     })
 }
 
-fn heard(start: &Start) {
+/// Times starts, if they are wanted, and returns the names of the images.
+fn starts(
+    args: &Args,
+    places: &Places,
+    wanted: bool,
+    measured: &mut Measured,
+) -> anyhow::Result<Vec<String>> {
+    let lab = TierLab::open(&places.images.join(&args.stage), &places.bin, args.iops)?;
+    let all: Vec<_> = lab.images().keys().cloned().collect();
+    for image in &args.image {
+        ensure!(
+            all.contains(image),
+            "the stage has no {image}; it has {}",
+            all.join(", ")
+        );
+    }
+    let chosen = |image: &String| args.image.is_empty() || args.image.contains(image);
+    let names: Vec<_> = all.into_iter().filter(chosen).collect();
+    for image in names.iter().filter(|_| wanted) {
+        let (footprint, starts) = lab.measure(image, args.rounds, &mut started)?;
+        measured.footprints.push(footprint);
+        measured.starts.extend(starts);
+    }
+    let footprints = &mut measured.footprints;
+    footprints.sort_by_key(|footprint| (footprint.category, footprint.image.clone()));
+    Ok(names)
+}
+
+fn pulls(args: &Args, places: &Places, names: &[String]) -> anyhow::Result<Vec<Pull>> {
+    let rates = Rates {
+        disk: WriteRate {
+            requests: args.iops,
+            bytes: args.disk * 1_000_000,
+        },
+        line: args.line * 125_000,
+    };
+    let lab = DeployLab::open(&places.images, names, &places.bin, rates)?;
+    let (mut pulls, mut shuffle) = (Vec::new(), Shuffle::from_clock());
+    for image in names {
+        for round in 1..=args.rounds {
+            for strategy in shuffle.order(&Strategy::ALL) {
+                interrupt::check()?;
+                let pull = lab.pull(image, strategy, round)?;
+                pulled(&pull);
+                pulls.push(pull);
+            }
+        }
+    }
+    Ok(pulls)
+}
+
+fn started(start: &Start) {
     let Start {
         image,
         place,
@@ -98,4 +168,18 @@ fn heard(start: &Start) {
         ..
     } = start;
     eprintln!("{image}, round {round}: {place} {ready_ms:.0} ms, {disk_reads} disk reads");
+}
+
+fn pulled(pull: &Pull) {
+    let Pull {
+        image,
+        strategy,
+        round,
+        total_ms,
+        storing_ms,
+        ..
+    } = pull;
+    eprintln!(
+        "{image}, round {round}: {strategy} {total_ms:.0} ms, {storing_ms:.0} ms of it storing after the download"
+    );
 }

@@ -20,6 +20,21 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 const STATE: &str = "state";
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
+/// What the two daemons are started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// Where containerd keeps its data.
+    pub data: &'a Path,
+    /// Where everything else goes.
+    pub home: &'a Path,
+    /// Where the snapshotter keeps its data.
+    pub root: &'a Path,
+    /// More flags of the snapshotter.
+    pub flags: &'a [&'a str],
+    /// Whether containerd answers kubelets, too.
+    pub pods: bool,
+}
+
 /// A running containerd, and a running `yolofs snapshotter`.
 #[derive(Debug)]
 pub struct Containerd {
@@ -31,29 +46,22 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Starts both, with their data in `data` and everything else in `home`; `upper` is what
-    /// `--upper` names.
+    /// Starts both.
     ///
     /// # Errors
-    /// If one is not installed, or does not listen; their logs are in `home`.
-    pub fn start(
-        programs: &Programs,
-        data: &Path,
-        home: &Path,
-        upper: Option<&str>,
-    ) -> anyhow::Result<Self> {
+    /// If one is not installed, or does not listen; their logs are in the setup's home.
+    pub fn start(programs: &Programs, setup: &Setup<'_>) -> anyhow::Result<Self> {
+        let Setup { data, home, .. } = *setup;
         for dir in [data, home] {
             fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         }
         let (address, ours) = (home.join("containerd.sock"), home.join("snapshotter.sock"));
         let config = home.join("config.toml");
-        fs::write(&config, configuration(data, home, &address, &ours))
+        fs::write(&config, configuration(setup, &address, &ours))
             .with_context(|| format!("writing {}", config.display()))?;
         let mut command = programs.yolofs();
         command.arg("snapshotter").arg("--address").arg(&ours);
-        let root = data.join("yolofs");
-        command.arg("--root").arg(&root);
-        command.args(upper.map(|upper| ["--upper", upper]).into_iter().flatten());
+        command.arg("--root").arg(setup.root).args(setup.flags);
         command.arg("--containerd").arg(&address);
         let mut snapshotter = spawn(command, &home.join("snapshotter.log"))?;
         listening(&mut snapshotter, &ours)?;
@@ -65,7 +73,7 @@ impl Containerd {
             containerd,
             snapshotter,
             address,
-            root,
+            root: setup.root.to_owned(),
             state: home.join(STATE),
         })
     }
@@ -97,14 +105,26 @@ impl Containerd {
     }
 }
 
-fn configuration(data: &Path, home: &Path, address: &Path, ours: &Path) -> String {
-    let (root, state) = (data.join("containerd"), home.join(STATE));
-    format!(
-        "version = 2\nroot = {root:?}\nstate = {state:?}\n\
-         disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
-         [grpc]\naddress = {address:?}\n\
+fn configuration(setup: &Setup<'_>, address: &Path, ours: &Path) -> String {
+    let (root, state) = (setup.data.join("containerd"), setup.home.join(STATE));
+    let mut text = format!("version = 2\nroot = {root:?}\nstate = {state:?}\n");
+    if !setup.pods {
+        text += "disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n";
+    }
+    text += &format!(
+        "[grpc]\naddress = {address:?}\n\
          [proxy_plugins.yolofs]\ntype = \"snapshot\"\naddress = {ours:?}\n"
-    )
+    );
+    if setup.pods {
+        // Who runs this may have no right to lower an OOM score, as containerd does otherwise.
+        let cni = setup.home.join("cni");
+        text += &format!(
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"yolofs\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = {cni:?}\nconf_dir = {cni:?}\n"
+        );
+    }
+    text
 }
 
 fn spawn(mut command: Command, log: &Path) -> anyhow::Result<Guard> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::containerd::Containerd;
+use super::containerd::{Containerd, Setup};
 use super::launch::{DEADLINE, is_runtime};
 use super::phases::{self, Meter, Parts};
 use super::probe;
@@ -138,7 +138,19 @@ impl Ctr {
 
     fn start_daemons(&self) -> anyhow::Result<CtrRunning<'_>> {
         let upper = self.keeper.upper();
-        let containerd = Containerd::start(&self.programs, &self.data, &self.home, upper)?;
+        let flags: Vec<_> = upper
+            .map(|upper| ["--upper", upper])
+            .into_iter()
+            .flatten()
+            .collect();
+        let setup = Setup {
+            data: &self.data,
+            home: &self.home,
+            root: &self.data.join("yolofs"),
+            flags: &flags,
+            pods: false,
+        };
+        let containerd = Containerd::start(&self.programs, &setup)?;
         let ctr = self;
         Ok(CtrRunning { ctr, containerd })
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
 use super::attached::{self, Attached, PARTS};
-use super::containerd::Containerd;
+use super::containerd::{Containerd, Setup};
 use super::ctr::{Ctr, Keeper};
 use super::engine::Docker;
 use super::hidden::hide_blkio;
@@ -185,7 +185,16 @@ impl ContainerLab {
             self.stage.path().join("snapshots"),
             self.home.path().join("containerd"),
         );
-        Containerd::start(&self.programs, &data, &home, None)
+        Containerd::start(
+            &self.programs,
+            &Setup {
+                data: &data,
+                home: &home,
+                root: &data.join("yolofs"),
+                flags: &[],
+                pods: false,
+            },
+        )
     }
 
     /// Makes a containerd that has an image of Docker's, with its data on the stage, too.

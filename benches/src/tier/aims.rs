@@ -1,5 +1,6 @@
-//! What issue 6 asks of cold starts, beside what was measured.
+//! What issue 6 asks of pulls and cold starts, beside what was measured.
 
+use super::deploy::{Pull, Strategy};
 use super::place::{Footprint, Place, Start, ready};
 use crate::aims::Aim;
 use crate::report::count;
@@ -45,6 +46,60 @@ pub fn of_starts(starts: &[Start], footprints: &[Footprint]) -> Vec<Aim> {
         ]);
     }
     aims
+}
+
+/// Returns the aims of pulls: of sums over all images.
+#[must_use]
+pub fn of_pulls(pulls: &[Pull]) -> Vec<Aim> {
+    let mut images: Vec<_> = pulls.iter().map(|pull| pull.image.as_str()).collect();
+    images.sort_unstable();
+    images.dedup();
+    let sum = |strategy, value: fn(&Pull) -> f64| -> Option<f64> {
+        let of = images
+            .iter()
+            .map(|image| middle(pulls, image, strategy, value));
+        of.sum()
+    };
+    let ratio = |value: fn(&Pull) -> f64, over, under| {
+        let (over, under) = (sum(over, value)?, sum(under, value)?);
+        (under > 0.0).then(|| over / under)
+    };
+    let total = |pull: &Pull| pull.total_ms;
+    let storing = ratio(|pull| pull.storing_ms, Strategy::Lass, Strategy::Disk);
+    let bytes = ratio(|pull| count(pull.nvm_bytes), Strategy::Lass, Strategy::Nvm);
+    vec![
+        Aim::at_least(
+            90.0,
+            "pull, LASS: % less time of storing after the download than on the disk",
+            storing.map(|share| 100.0 * (1.0 - share)),
+        ),
+        Aim::at_least(
+            1.21,
+            "pull: the disk's time to that of LASS",
+            ratio(total, Strategy::Disk, Strategy::Lass),
+        ),
+        Aim::at_most(
+            1.02,
+            "pull: the time of LASS to that of all on NVM",
+            ratio(total, Strategy::Lass, Strategy::Nvm),
+        ),
+        Aim::at_most(
+            71.0,
+            "pull, LASS: % of the bytes of all on NVM",
+            bytes.map(|share| 100.0 * share),
+        ),
+    ]
+}
+
+/// Returns the middle of what is said of the pulls of an image.
+pub(super) fn middle(
+    pulls: &[Pull],
+    image: &str,
+    strategy: Strategy,
+    value: fn(&Pull) -> f64,
+) -> Option<f64> {
+    let of = |pull: &&Pull| pull.image == image && pull.strategy == strategy;
+    median(&pulls.iter().filter(of).map(value).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -94,5 +149,27 @@ mod tests {
             (Some(7.0), Some(false)),
         ];
         assert_eq!(measured, expected);
+    }
+
+    #[test]
+    fn pulls_are_compared_by_their_sums() {
+        let pull = |image: &str, strategy, total_ms, storing_ms, nvm_bytes| Pull {
+            image: image.to_owned(),
+            strategy,
+            round: 1,
+            total_ms,
+            storing_ms,
+            nvm_bytes,
+        };
+        let pulls = [
+            pull("a", Strategy::Disk, 400.0, 100.0, 0),
+            pull("b", Strategy::Disk, 200.0, 100.0, 0),
+            pull("a", Strategy::Lass, 300.0, 10.0, 3),
+            pull("b", Strategy::Lass, 100.0, 6.0, 4),
+            pull("a", Strategy::Nvm, 300.0, 10.0, 6),
+            pull("b", Strategy::Nvm, 100.0, 6.0, 8),
+        ];
+        let measured: Vec<_> = of_pulls(&pulls).iter().map(|aim| aim.measured).collect();
+        assert_eq!(measured, [Some(92.0), Some(1.5), Some(1.0), Some(50.0)]);
     }
 }

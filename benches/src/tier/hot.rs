@@ -11,17 +11,29 @@ use serde::Deserialize;
 use crate::process::run_ok;
 use crate::programs::{DEADLINE, Programs, json};
 
+/// Bytes of a block.
+const BLOCK_BYTES: u64 = 4096;
+
 /// What of `bootimg inspect --json` counts here.
 #[derive(Debug, Deserialize)]
 pub(super) struct Recorded {
-    /// Bytes of the boot image's file.
-    pub(super) file_bytes: u64,
+    /// Bytes of the boot image's file, in which the store has no blocks.
+    file_bytes: u64,
+    data_blocks: u64,
     files: Vec<RecordedFile>,
 }
 
 #[derive(Debug, Deserialize)]
 struct RecordedFile {
     path: PathBuf,
+}
+
+impl Recorded {
+    /// Returns the bytes of a boot image with its blocks. Those that it shares with others count for
+    /// each of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.file_bytes + self.data_blocks * BLOCK_BYTES
+    }
 }
 
 /// Returns what a boot image says of itself.
@@ -78,7 +90,7 @@ pub(super) fn copy_all(root: &Path, to: &Path) -> anyhow::Result<u64> {
 }
 
 /// Returns the bytes of all regular files below a directory, each inode once.
-fn bytes_of(root: &Path) -> anyhow::Result<u64> {
+pub(super) fn bytes_of(root: &Path) -> anyhow::Result<u64> {
     let mut du = Command::new("du");
     du.args(["--bytes", "--summarize", "--one-file-system"])
         .arg(root);

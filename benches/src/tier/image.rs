@@ -1,6 +1,7 @@
 //! The images on the stage that `scripts/images/tiers.sh` makes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -8,9 +9,7 @@ use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
 /// What an image is for: the categories of the paper's evaluation.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Category {
     /// A distribution as it is.
@@ -27,22 +26,24 @@ pub enum Category {
     Application,
 }
 
+impl fmt::Display for Category {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Distribution => "distribution",
+            Self::Database => "database",
+            Self::Language => "language",
+            Self::WebServer => "web server",
+            Self::WebFramework => "web framework",
+            Self::Application => "application",
+        })
+    }
+}
+
 /// What the stage says of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ImageFacts {
     /// What it is for.
     pub category: Category,
-    /// Its layers, from the lowest.
-    pub layers: Vec<Layer>,
-}
-
-/// A layer as a registry has it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Layer {
-    /// Its blob.
-    pub digest: String,
-    /// Bytes of the blob.
-    pub size: u64,
 }
 
 /// Reads what the stage says of its images, by their names.

@@ -23,11 +23,6 @@ use crate::rounds::Shuffle;
 use crate::stage::{Access, Reads, Stage};
 use crate::throttle::Throttle;
 
-/// What "cold" means here, in words, for the report.
-pub const PROCEDURE: &str = "sync; echo 3 > /proc/sys/vm/drop_caches; read the files of the programs \
-(chroot, bootimg, yolofs and their libraries) and run an empty start from the host's own root, so that \
-only the image is cold; mount what is measured (a boot image is prewarmed); limit the disk; start";
-
 /// How often a sample is tried that somebody else spoils.
 const ATTEMPTS: u32 = 5;
 /// The slowest start reads some ten thousand blocks, at 150 a second.
@@ -138,7 +133,7 @@ impl TierLab {
             category: facts.category,
             all: hot::copy_all(&root, &there.all)?,
             hot_files: hot::copy(&recorded, &root, &there.hot_files)?,
-            hot_blocks: recorded.file_bytes,
+            hot_blocks: recorded.bytes(),
         };
         let mut starts = Vec::new();
         let mut shuffle = Shuffle::from_clock();
@@ -195,6 +190,12 @@ impl TierLab {
             (None, _) => root,
         };
         let container = Container::prepare(&lower, &self.home.path().join("container"))?;
+        // As an engine does, and a recorder: the image has no devices.
+        let (dev, flags) = (
+            container.root().join("dev"),
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+        );
+        let _dev = Mounted::new("/dev", &dev, "", flags, "")?;
         let prepared = began.elapsed();
         let _stay = self.throttle.stay()?;
         if let Some(mount) = &mount {

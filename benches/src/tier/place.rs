@@ -5,7 +5,6 @@ use std::fmt;
 use serde::Serialize;
 
 use super::image::Category;
-use crate::report::count;
 use crate::rounds::median;
 
 /// Where an image lies.
@@ -79,42 +78,4 @@ pub(super) fn ready(starts: &[Start], image: &str, place: Place) -> Option<f64> 
     let of = |start: &&Start| start.image == image && start.place == place;
     let times: Vec<f64> = starts.iter().filter(of).map(|s| s.ready_ms).collect();
     median(&times)
-}
-
-/// Returns one line for each image, and one for all.
-#[must_use]
-pub fn tables(starts: &[Start], footprints: &[Footprint]) -> String {
-    let mut text = format!(
-        "  {:14} {:12} {:>9} {:>11} {:>10} {:>10} {:>7} {:>9} {:>9} {:>9}\n",
-        "category",
-        "image",
-        "disk ms",
-        "all NVM ms",
-        "files ms",
-        "blocks ms",
-        "faster",
-        "all MB",
-        "files %",
-        "blocks %"
-    );
-    for footprint in footprints {
-        let image = &footprint.image;
-        let times = Place::ALL.map(|place| ready(starts, image, place));
-        let shown = times.map(|time| time.map_or("-".to_owned(), |time| format!("{time:.0}")));
-        let faster = times[0].zip(times[3]).map(|(disk, ours)| disk / ours);
-        let percent = |part: u64| 100.0 * count(part) / count(footprint.all);
-        text.push_str(&format!(
-            "  {:14} {image:12} {:>9} {:>11} {:>10} {:>10} {:>7} {:>9.0} {:>9.1} {:>9.1}\n",
-            format!("{:?}", footprint.category).to_lowercase(),
-            shown[0],
-            shown[1],
-            shown[2],
-            shown[3],
-            faster.map_or("-".to_owned(), |faster| format!("{faster:.1}x")),
-            count(footprint.all) / 1e6,
-            percent(footprint.hot_files),
-            percent(footprint.hot_blocks),
-        ));
-    }
-    text
 }

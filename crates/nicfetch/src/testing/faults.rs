@@ -80,6 +80,7 @@ struct State {
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
     line: Mutex<Line>,
+    last_sent: Mutex<Option<Instant>>,
 }
 
 /// The proxy; it ends when it is dropped.
@@ -112,6 +113,7 @@ impl FaultProxy {
             rules: Mutex::default(),
             seen: Mutex::default(),
             line: Mutex::default(),
+            last_sent: Mutex::default(),
         });
         let (stop, stopped) = oneshot::channel();
         let shared = Arc::clone(&state);
@@ -171,6 +173,12 @@ impl FaultProxy {
     /// Forgets what was seen.
     pub fn forget(&self) {
         self.state.seen.lock().clear();
+    }
+
+    /// Returns when the last byte of a body was sent.
+    #[must_use]
+    pub fn last_sent(&self) -> Option<Instant> {
+        *self.state.last_sent.lock()
     }
 
     /// Returns how many requests of a method were seen whose path has this in it.
@@ -312,6 +320,7 @@ impl State {
             }
             let is_cut = (piece.len() as u64) < length;
             self.hold_up(piece.len() as u64).await;
+            *self.last_sent.lock() = Some(Instant::now());
             sent += piece.len() as u64;
             if let Some(seen) = self.seen.lock().get_mut(index) {
                 seen.body_bytes += piece.len() as u64;
