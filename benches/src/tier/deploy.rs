@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::cri;
-use super::hot::bytes_of;
+use super::hot::taken_by;
 use super::slow_disk::{SlowDisk, WriteRate};
 use crate::boots::milliseconds;
 use crate::containers::containerd::{Containerd, Setup};
@@ -171,14 +171,13 @@ impl DeployLab {
     fn nvm_bytes(&self, containerd: &Containerd, strategy: Strategy) -> anyhow::Result<u64> {
         match strategy {
             Strategy::Disk => Ok(0),
-            Strategy::Nvm => bytes_of(&containerd.root().join("snapshots")),
+            Strategy::Nvm => taken_by(&containerd.root().join("snapshots")),
             Strategy::Lass => {
                 let mut status = self.programs.yolofs();
                 status.args(["snapshotter", "status"]);
-                status.arg("--root").arg(containerd.root());
+                // Nobody else has the rig's run directory.
                 let said: Value = json(status)?;
-                let used = said.pointer("/layers_fast/used_bytes");
-                let used = used.or_else(|| said.pointer("/0/layers_fast/used_bytes"));
+                let used = said.pointer("/0/layers_fast/used_bytes");
                 let used = used.and_then(Value::as_u64);
                 used.with_context(|| format!("yolofs snapshotter status said {said}"))
             }
@@ -191,6 +190,7 @@ struct Fresh {
     data: PathBuf,
     home: PathBuf,
     root: PathBuf,
+    fast: PathBuf,
 }
 
 impl Fresh {
@@ -201,8 +201,16 @@ impl Fresh {
             Strategy::Disk | Strategy::Lass => data.join("yolofs"),
         };
         let home = lab.home.path().join("containerd");
-        fs::create_dir_all(&data).context("making containerd's directory")?;
-        Ok(Self { data, home, root })
+        let fast = lab.nvm.path().join("layers");
+        for dir in [&data, &fast] {
+            fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        }
+        Ok(Self {
+            data,
+            home,
+            root,
+            fast,
+        })
     }
 
     fn start(&self, lab: &DeployLab, strategy: Strategy) -> anyhow::Result<Containerd> {
@@ -210,14 +218,10 @@ impl Fresh {
         let containerd_root = containerd_root
             .to_str()
             .context("the rig's home is not UTF-8")?;
+        let fast = format!("{},max=8G", self.fast.display());
         let flags = match strategy {
             Strategy::Disk | Strategy::Nvm => Vec::new(),
-            Strategy::Lass => vec![
-                "--layers-fast",
-                "tmpfs,max=8G",
-                "--containerd-root",
-                containerd_root,
-            ],
+            Strategy::Lass => vec!["--layers-fast", &fast, "--containerd-root", containerd_root],
         };
         Containerd::start(
             &lab.programs,
@@ -234,7 +238,7 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        for dir in [&self.data, &self.home, &self.root] {
+        for dir in [&self.data, &self.home, &self.root, &self.fast] {
             match fs::remove_dir_all(dir) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     eprintln!("warning: cannot remove {}: {error}", dir.display());

@@ -89,10 +89,20 @@ pub(super) fn copy_all(root: &Path, to: &Path) -> anyhow::Result<u64> {
     bytes_of(root)
 }
 
-/// Returns the bytes of all regular files below a directory, each inode once.
-pub(super) fn bytes_of(root: &Path) -> anyhow::Result<u64> {
+/// Returns the lengths of all files below a directory together, each inode once.
+fn bytes_of(root: &Path) -> anyhow::Result<u64> {
+    du(root, &["--bytes"])
+}
+
+/// Returns the bytes that all files below a directory take, as a file system counts them.
+pub(super) fn taken_by(root: &Path) -> anyhow::Result<u64> {
+    du(root, &["--block-size=1"])
+}
+
+fn du(root: &Path, how: &[&str]) -> anyhow::Result<u64> {
     let mut du = Command::new("du");
-    du.args(["--bytes", "--summarize", "--one-file-system"])
+    du.args(["--summarize", "--one-file-system"])
+        .args(how)
         .arg(root);
     let said = run_ok(du, DEADLINE)?.output;
     let bytes = said.split_whitespace().next();
