@@ -279,7 +279,7 @@ mod tests {
         for words in [
             "pid 42; 0 layers from boot images, 3 plain",
             "/upper: 1.0 MiB of 4.0 MiB",
-            "2 layers in /fast: 3.0 MiB of 4.0 MiB (75%); unpacked there since the start 5, on the disk 7,",
+            "2 layers in /fast: 3.0 MiB of 4.0 MiB (75.0 %); unpacked there since the start 5, on the disk 7,",
             "recorded: docker.io/library/nginx:1.25",
             "not recorded: no image has this chain",
         ] {
