@@ -24,6 +24,8 @@ pub struct Programs {
     bin: PathBuf,
     store: PathBuf,
     run_dir: PathBuf,
+    /// The tiers file; without, boot images are only in the store.
+    tiers: Option<PathBuf>,
 }
 
 /// How a mount serves its boot image.
@@ -91,6 +93,7 @@ impl Programs {
             bin: bin.to_owned(),
             store,
             run_dir,
+            tiers: None,
         })
     }
 
@@ -99,6 +102,15 @@ impl Programs {
     pub fn with_store(&self, store: &Path) -> Self {
         Self {
             store: store.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same programs with a tiers file.
+    #[must_use]
+    pub fn with_tiers(&self, file: &Path) -> Self {
+        Self {
+            tiers: Some(file.to_owned()),
             ..self.clone()
         }
     }
@@ -125,7 +137,8 @@ impl Programs {
         let mut command = Command::new(self.bin.join(program));
         command
             .env("YOLOFS_STORE", &self.store)
-            .env("YOLOFS_RUN_DIR", &self.run_dir);
+            .env("YOLOFS_RUN_DIR", &self.run_dir)
+            .envs(self.tiers.as_ref().map(|file| ("YOLOFS_TIERS", file)));
         command
     }
 

@@ -7,19 +7,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::process::run_ok;
 use crate::programs::{DEADLINE, Programs, json};
 
-/// Bytes of a block.
-const BLOCK_BYTES: u64 = 4096;
-
 /// What of `bootimg inspect --json` counts here.
 #[derive(Debug, Deserialize)]
 pub(super) struct Recorded {
-    /// Bytes of the boot image's file, in which the store has no blocks.
-    file_bytes: u64,
-    data_blocks: u64,
     files: Vec<RecordedFile>,
 }
 
@@ -28,19 +23,27 @@ struct RecordedFile {
     path: PathBuf,
 }
 
-impl Recorded {
-    /// Returns the bytes of a boot image with its blocks. Those that it shares with others count for
-    /// each of them.
-    pub(super) fn bytes(&self) -> u64 {
-        self.file_bytes + self.data_blocks * BLOCK_BYTES
-    }
-}
-
 /// Returns what a boot image says of itself.
 pub(super) fn recorded(programs: &Programs, image: &str) -> anyhow::Result<Recorded> {
     let mut inspect = programs.bootimg();
     inspect.args(["inspect", image]);
     json(inspect)
+}
+
+/// Puts a boot image on the tier `tier`, and returns its bytes there: its blocks, those that it
+/// shares with others too, and the names and attributes of all files.
+pub(super) fn prewarm(programs: &Programs, image: &str, tier: &str) -> anyhow::Result<u64> {
+    let mut prewarm = programs.bootimg();
+    prewarm.args(["prewarm", "--tier", tier, image]);
+    run_ok(prewarm, DEADLINE).with_context(|| format!("putting {image} on {tier}"))?;
+    let mut status = programs.yolofs();
+    status.args(["tier", "status"]);
+    let said: Value = json(status)?;
+    let objects = said.pointer("/tiers/0/objects").and_then(Value::as_array);
+    let mut objects = objects.into_iter().flatten();
+    let ours = objects.find(|object| object["name"] == image);
+    let bytes = ours.and_then(|object| object["bytes"].as_u64());
+    bytes.with_context(|| format!("yolofs tier status does not know {image}: {said}"))
 }
 
 /// Copies the files that a start reads from `root` to `hot`, whole, with the directories that lead

@@ -27,6 +27,8 @@ use crate::throttle::Throttle;
 const ATTEMPTS: u32 = 5;
 /// The slowest start reads some ten thousand blocks, at 150 a second.
 const DEADLINE: Duration = Duration::from_secs(300);
+/// The tier that is NVM.
+const TIER: &str = "nvm";
 /// What a start runs: the script that `scripts/images/tiers.sh` put there.
 const SCRIPT: &str = "/.start";
 
@@ -83,8 +85,12 @@ impl TierLab {
         let nvm = home.path().join("nvm");
         let nvm = Mounted::new("tmpfs", &nvm, "tmpfs", MsFlags::empty(), "mode=0755")?;
         let throttle = Throttle::new(&stage.device_number()?, iops)?;
-        // Boot images lie on NVM, in a store there.
-        let programs = Programs::new(bin, home.path())?.with_store(&nvm.path().join("store"));
+        let objects = nvm.path().join("objects");
+        let tiers = home.path().join("tiers.toml");
+        fs::create_dir(&objects).context("making the tier's directory")?;
+        let text = format!("[[tier]]\nname = {TIER:?}\ndir = {objects:?}\nsize = \"4G\"\n");
+        fs::write(&tiers, text).with_context(|| format!("writing {}", tiers.display()))?;
+        let programs = Programs::new(bin, home.path())?.with_tiers(&tiers);
         let images = image::all(stage.path())?;
         Ok(Self {
             throttle,
@@ -133,7 +139,7 @@ impl TierLab {
             category: facts.category,
             all: hot::copy_all(&root, &there.all)?,
             hot_files: hot::copy(&recorded, &root, &there.hot_files)?,
-            hot_blocks: recorded.bytes(),
+            hot_blocks: hot::prewarm(&self.programs, image, TIER)?,
         };
         let mut starts = Vec::new();
         let mut shuffle = Shuffle::from_clock();
