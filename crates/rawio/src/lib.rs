@@ -17,5 +17,6 @@ pub mod net;
 pub mod passing;
 pub mod pidfd;
 pub mod read;
+pub mod rename;
 pub mod stat;
 pub mod xattr;

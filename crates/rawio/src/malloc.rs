@@ -1,6 +1,9 @@
 //! How the C library's allocator deals with large blocks.
 
-#![expect(unsafe_code, reason = "mallopt(3) has no safe wrapper")]
+#![cfg_attr(
+    all(target_os = "linux", target_env = "gnu"),
+    expect(unsafe_code, reason = "mallopt(3) has no safe wrapper")
+)]
 
 /// Has every block of at least `bytes` mapped by itself from now on, so that it takes memory only
 /// where it is touched, and goes back to the system when it is freed.

@@ -26,7 +26,13 @@ pub fn raise_loopback() -> io::Result<()> {
     };
     // SAFETY: `request` is an `ifreq` with a name that ends with a NUL; the kernel writes its
     // flags and keeps no pointer. The descriptor is an open socket.
-    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) };
+    let asked = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCGIFFLAGS as libc::Ioctl,
+            &raw mut request,
+        )
+    };
     if asked != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -35,7 +41,13 @@ pub fn raise_loopback() -> io::Result<()> {
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     request.ifr_ifru.ifru_flags = flags | up;
     // SAFETY: as for the first call; this one only reads the request.
-    let told = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    let told = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as libc::Ioctl,
+            &raw const request,
+        )
+    };
     if told != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -78,11 +78,11 @@ pub fn send(
         // SAFETY: the control buffer is aligned, zeroed, and has room for MAX_DESCRIPTORS; the
         // header points to it, so that the first control header is inside it.
         unsafe {
-            header.msg_controllen = libc::CMSG_SPACE(payload) as usize;
+            header.msg_controllen = libc::CMSG_SPACE(payload) as _;
             let first = libc::CMSG_FIRSTHDR(&raw const header);
             (*first).cmsg_level = libc::SOL_SOCKET;
             (*first).cmsg_type = libc::SCM_RIGHTS;
-            (*first).cmsg_len = libc::CMSG_LEN(payload) as usize;
+            (*first).cmsg_len = libc::CMSG_LEN(payload) as _;
             let data = libc::CMSG_DATA(first).cast::<RawFd>();
             for (place, descriptor) in descriptors.iter().enumerate() {
                 data.add(place).write_unaligned(descriptor.as_raw_fd());
@@ -137,7 +137,9 @@ pub fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<
         // SAFETY: as above; its length covers its header, which CMSG_LEN(0) is the size of.
         let (data, payload) = unsafe {
             let data = libc::CMSG_DATA(next);
-            (data, message.cmsg_len - libc::CMSG_LEN(0) as usize)
+            // Its type is `size_t` of one C library and `socklen_t` of another.
+            let len: usize = message.cmsg_len as _;
+            (data, len - libc::CMSG_LEN(0) as usize)
         };
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
@@ -173,7 +175,7 @@ fn header(iov: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     header.msg_iov = iov;
     header.msg_iovlen = 1;
     header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = CONTROL_BYTES;
+    header.msg_controllen = CONTROL_BYTES as _;
     header
 }
 

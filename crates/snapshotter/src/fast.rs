@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blocks::Digest;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
@@ -211,8 +210,7 @@ pub(crate) fn link_of(dir: &Path) -> Option<Directories> {
 
 /// Exchanges what two names stand for.
 pub(crate) fn exchange(one: &Path, other: &Path) -> Result<()> {
-    let done = renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE);
-    done.map_err(|error| SnapshotError::io("exchange", other)(error.into()))
+    rawio::rename::exchange(one, other).map_err(SnapshotError::io("exchange", other))
 }
 
 /// Deletes a tree, or a link, if there is one.

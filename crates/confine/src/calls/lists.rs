@@ -42,6 +42,17 @@ pub(super) enum Is {
     ThisProcess,
 }
 
+/// Returns the number of an `ioctl`, whose type differs from one C library to another.
+const fn request(number: libc::Ioctl) -> u64 {
+    let number: u64 = number as _;
+    number
+}
+
+/// The number of `kexec_file_load(2)`, which libc lacks there, by libc's name for it.
+#[cfg(all(target_arch = "aarch64", target_env = "musl"))]
+#[expect(non_upper_case_globals, reason = "as libc has it elsewhere")]
+const SYS_kexec_file_load: i64 = 294;
+
 /// Makes a group: `why` and the calls by their names, some followed by `if` and arguments.
 macro_rules! group {
     ($why:literal: $($name:ident $(if $($index:literal $is:expr),+)?;)+) => {
@@ -93,8 +104,8 @@ const WAITING: Group = group! {
 
 const DEVICES: Group = group! {
     "whether a descriptor is a terminal, and that it shall not wait":
-    SYS_ioctl if 1 Is::Exactly(libc::TCGETS), 1 Is::Exactly(libc::FIONBIO),
-        1 Is::Exactly(libc::FIOCLEX), 1 Is::Exactly(FUSE_BACKING_OPEN),
+    SYS_ioctl if 1 Is::Exactly(request(libc::TCGETS)), 1 Is::Exactly(request(libc::FIONBIO)),
+        1 Is::Exactly(request(libc::FIOCLEX)), 1 Is::Exactly(FUSE_BACKING_OPEN),
         1 Is::Exactly(FUSE_BACKING_CLOSE);
 };
 
