@@ -42,6 +42,7 @@ fn record(lab: &Lab, disk: &Path, format: &str, name: &str) -> serde_json::Value
     json(
         lab.bootimg()
             .args(["record", "--json", "--name", name, "--timeout", "300"])
+            .args(["--runs", "2"])
             .args(["--until", &format!("line:{READY}")])
             .arg(disk)
             .args(["--", "sh", "-c", &qemu(format, "writeback")]),
@@ -73,6 +74,28 @@ fn boot(lab: &Lab, mountpoint: &Path, image: &str, format: &str, cache: &str) ->
     (reads(&after) - reads(&before), fell)
 }
 
+/// Boots the guest on fresh mounts of its disk, in these ways one after another, and returns how many
+/// reads the daemon answered in each. Nearly all that it reads has to come from the boot image. A
+/// guest that has to wait for a processor now and then does what it did not when it was recorded;
+/// not twice in a row.
+fn boot_from_memory(lab: &Lab, disk: &Path, format: &str, caches: &[&str], bytes: u64) -> Vec<u64> {
+    let name = disk.file_name().unwrap().to_str().unwrap();
+    let mut fell = Vec::new();
+    while fell.len() < 2 {
+        let mountpoint = lab.mount(disk, "mnt", &["--boot", "vm", "--wait-prewarm"]);
+        let boots = caches
+            .iter()
+            .map(|cache| boot(lab, &mountpoint, name, format, cache));
+        let (reads, bytes_fell): (Vec<_>, Vec<_>) = boots.unzip();
+        lab.umount(&mountpoint);
+        if bytes_fell.iter().all(|fell| fell * 50 < bytes) {
+            return reads;
+        }
+        fell.push(bytes_fell);
+    }
+    panic!("{fell:?} of {bytes} bytes came from the disk, twice in a row")
+}
+
 #[test]
 fn privileged_a_vm_boots_from_its_boot_image() {
     let lab = Lab::new();
@@ -83,22 +106,11 @@ fn privileged_a_vm_boots_from_its_boot_image() {
         (8 << 20..128 << 20).contains(&bytes),
         "a boot reads some 29 MB: {report}"
     );
-    let mountpoint = lab.mount(&disk, "mnt", &["--boot", "vm", "--wait-prewarm"]);
-    let (_, fell) = boot(&lab, &mountpoint, "vm.raw", "raw", "writeback");
+    let reads = boot_from_memory(&lab, &disk, "raw", &["writeback", "none"], bytes);
     assert!(
-        fell * 50 < bytes,
-        "{fell} of {bytes} bytes came from the disk"
-    );
-    let (reads, fell) = boot(&lab, &mountpoint, "vm.raw", "raw", "none");
-    assert!(
-        reads > 100,
+        reads[1] > 100,
         "O_DIRECT goes past injected pages, to the daemon"
     );
-    assert!(
-        fell * 50 < bytes,
-        "{fell} of {bytes} bytes came from the disk"
-    );
-    lab.umount(&mountpoint);
 }
 
 #[test]
@@ -108,12 +120,6 @@ fn privileged_a_vm_boots_from_a_qcow2_image() {
     let bytes = record(&lab, &disk, "qcow2", "vm")["bytes"]
         .as_u64()
         .unwrap();
-    let mountpoint = lab.mount(&disk, "mnt", &["--boot", "vm", "--wait-prewarm"]);
-    let (_, fell) = boot(&lab, &mountpoint, "vm.qcow2", "qcow2", "writeback");
-    assert!(
-        fell * 50 < bytes,
-        "{fell} of {bytes} bytes came from the disk"
-    );
+    boot_from_memory(&lab, &disk, "qcow2", &["writeback"], bytes);
     ok(lab.bootimg().args(["verify", "vm", "--against"]).arg(&disk));
-    lab.umount(&mountpoint);
 }
