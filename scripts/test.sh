@@ -10,6 +10,7 @@ step() { say "$*"; timeout --kill-after=10 "$STEP_LIMIT" "$@" || die "this faile
 need_root "The test suite"
 [ -e /dev/fuse ] || die "/dev/fuse is missing: load the kernel module with 'modprobe fuse'"
 need_cargo
+say "free on this disk (some 8 GB are needed): $(df -h --output=avail . | tail -1)"
 need fusermount3=fuse3 mmdebstrap=mmdebstrap setfattr=attr mkfs.ext4=e2fsprogs losetup=mount fio=fio \
     qemu-system-x86_64=qemu-system-x86 qemu-img=qemu-utils cpio=cpio busybox=busybox-static strip=binutils \
     dockerd=docker.io containerd=containerd runc=runc crun=crun skopeo=skopeo umoci=umoci docker-registry=docker-registry \
@@ -23,12 +24,11 @@ export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
 step cargo fmt --check
 step cargo xtask layers
 step cargo check --quiet -p yolofs # with nothing above it in the build
+step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for
 step cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
 step packaging/check.sh
 
-# The tests come last: whoever reads the output finds cargo's own summary lines at its end.
-step cargo test --no-fail-fast --workspace
-for crate in $(grep -l '^privileged = ' */Cargo.toml crates/*/Cargo.toml); do
-    step cargo test --no-fail-fast -p "$(basename "$(dirname "$crate")")" --features privileged
-done
+# The tests come last: whoever reads the output finds cargo's own summary lines at its end. All crates
+# at once, so that each is built once; unprivileged tests are those of `cargo test`, and among these.
+step cargo test --no-fail-fast --workspace --features privileged
