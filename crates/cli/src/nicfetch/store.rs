@@ -1,10 +1,11 @@
 //! `nicfetch chunks`: a chunk store that nobody serves from at the moment.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use nicfetch::{ChunkStore as _, DiskStore, StoreConfig};
+use nicfetch::{ChunkStore as _, DiskStore, Sources, StoreConfig};
 use serde::Serialize;
 
 use crate::exit::Outcome;
@@ -25,9 +26,16 @@ pub(super) struct ChunkStoreArg {
     dir: PathBuf,
 }
 
+/// A chunk store that is open, and the sources that pin what is in it.
+struct OpenStore {
+    store: Arc<DiskStore>,
+    _sources: Option<Sources>,
+}
+
 impl ChunkStoreArg {
-    /// Opens the store, which must be there, and keeps its files within `budget_bytes`.
-    fn open(&self, budget_bytes: u64) -> anyhow::Result<DiskStore> {
+    /// Opens the store, which must be there, and keeps its files within `budget_bytes`. What a
+    /// source that is pinned needs stays.
+    fn open(&self, budget_bytes: u64) -> anyhow::Result<OpenStore> {
         let dir = &self.dir;
         if !dir.join("segments").is_dir() {
             bail!("{} is no chunk store: it has no segments", dir.display());
@@ -36,12 +44,48 @@ impl ChunkStoreArg {
             budget_bytes,
             ..StoreConfig::default()
         };
-        DiskStore::open(dir, config).with_context(|| format!("opening {}", dir.display()))
+        let opening = || format!("opening {}", dir.display());
+        let Some(nicfetch) = self.nicfetch() else {
+            let store = DiskStore::open(dir, config).with_context(opening)?;
+            return Ok(OpenStore {
+                store: Arc::new(store),
+                _sources: None,
+            });
+        };
+        let sources = Sources::open(&nicfetch, config).with_context(opening)?;
+        Ok(OpenStore {
+            store: Arc::clone(sources.store()),
+            _sources: Some(sources),
+        })
+    }
+
+    /// Returns the directory of the nicfetch whose chunks these are, if it has sources: they say
+    /// what is pinned.
+    fn nicfetch(&self) -> Option<PathBuf> {
+        let dir = absolute(&self.dir).ok()?;
+        let above = dir.parent()?;
+        let is_its = dir.ends_with("chunks") && above.join("sources").is_dir();
+        is_its.then(|| above.to_owned())
     }
 
     /// Opens the store as it is: nothing goes.
-    fn open_whole(&self) -> anyhow::Result<DiskStore> {
+    fn open_whole(&self) -> anyhow::Result<OpenStore> {
         self.open(u64::MAX)
+    }
+
+    /// Opens the store, and lets go what is too much, unless what is pinned is.
+    fn open_within(&self, most: Size) -> anyhow::Result<OpenStore> {
+        let whole = self.open_whole()?;
+        if !whole.store.pins_fit(most.0) {
+            bail!(
+                "what is pinned does not fit {} with {most}: allow more with --max, or let a source \
+                 go with `nicfetch unpin` while nicfetch runs; nothing was removed",
+                self.dir.display()
+            );
+        }
+        // It is locked as long as it is open.
+        drop(whole);
+        self.open(most.0)
     }
 }
 
@@ -84,7 +128,7 @@ struct Status {
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
-    let stats = args.store.open_whole()?.stats();
+    let stats = args.store.open_whole()?.store.stats();
     let status = Status {
         chunks: stats.chunks,
         raw_bytes: stats.raw_bytes,
@@ -130,7 +174,8 @@ struct Verified {
 }
 
 fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
-    let store = args.store.open_whole()?;
+    let open = args.store.open_whole()?;
+    let store = &open.store;
     let opened = store.stats();
     let bar = byte_bar("verifying", opened.raw_bytes);
     let report = store.verify(&mut |bytes| {
@@ -167,7 +212,7 @@ fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
 /// Free what is dead in a chunk store, and make it smaller
 ///
 /// Copies what lives out of segments that are dead by half or more. With --max, the oldest chunks go
-/// until the files fit. The store must not be in use by a server.
+/// until the files fit, but none of a source that is pinned. The store must not be in use by a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct GcArgs {
     /// Most bytes that the files of the store may take afterwards, at least 256M
@@ -189,7 +234,11 @@ struct Collected {
 }
 
 fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
-    let store = args.store.open(args.max.map_or(u64::MAX, |max| max.0))?;
+    let open = match args.max {
+        Some(max) => args.store.open_within(max)?,
+        None => args.store.open_whole()?,
+    };
+    let store = &open.store;
     let report = store.gc().context("collecting garbage")?;
     let collected = Collected {
         segments_repacked: report.compacted,

@@ -224,6 +224,18 @@ impl DiskStore {
         bytes <= limit.bytes / 2 && entries <= limit.entries / 2
     }
 
+    /// Returns whether what is pinned would have room if the files might take `budget_bytes`.
+    #[must_use]
+    pub fn pins_fit(&self, budget_bytes: u64) -> bool {
+        let config = StoreConfig {
+            budget_bytes,
+            ..self.config
+        };
+        let limit = config.limit();
+        let (bytes, entries) = self.state.lock().residents.pinned_room();
+        bytes <= limit.bytes && entries <= limit.entries
+    }
+
     /// Returns where a chunk is, and notes that it was asked for.
     fn find(&self, id: &ChunkId, class: Class) -> Option<(Place, Segment)> {
         let mut state = self.state.lock();
