@@ -33,6 +33,9 @@ pub struct Programs {
 pub enum Serving {
     /// The boot image is pushed into the page cache before the boot: what yolofs does.
     Injected,
+    /// The kernel reads the whole copies of files that tiers have; only names and attributes are
+    /// the boot image's.
+    Passed,
     /// The daemon answers each read from the boot image, which is in memory: what YOLO did.
     Answered,
 }
@@ -161,6 +164,7 @@ impl Programs {
             .args([source, mountpoint]);
         match serving {
             Serving::Injected => command.arg("--wait-prewarm"),
+            Serving::Passed => command.args(["--mode", "disk", "--wait-prewarm"]),
             Serving::Answered => {
                 let mut prewarm = self.bootimg();
                 prewarm.args(["prewarm", image]);

@@ -134,6 +134,7 @@ mod tests {
             category: Category::Language,
             all: 1000,
             hot_files: 100,
+            hot_files_overlay: 90,
             hot_blocks: 70,
         };
         let measured: Vec<_> = of_starts(&starts, &[footprint])

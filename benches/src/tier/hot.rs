@@ -16,6 +16,9 @@ use crate::programs::{DEADLINE, Programs, json};
 #[derive(Debug, Deserialize)]
 pub(super) struct Recorded {
     files: Vec<RecordedFile>,
+    /// Bytes of the boot image without its blocks: names and attributes of all files.
+    #[serde(rename = "file_bytes")]
+    pub(super) name_bytes: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -44,6 +47,42 @@ pub(super) fn prewarm(programs: &Programs, image: &str, tier: &str) -> anyhow::R
     let ours = objects.find(|object| object["name"] == image);
     let bytes = ours.and_then(|object| object["bytes"].as_u64());
     bytes.with_context(|| format!("yolofs tier status does not know {image}: {said}"))
+}
+
+/// Has `yolofs` copy the files that a start reads from `root` to the tier `tier`, whole, and returns
+/// their bytes there. Files with the same content are there once.
+pub(super) fn promote(
+    programs: &Programs,
+    recorded: &Recorded,
+    root: &Path,
+    tier: &str,
+) -> anyhow::Result<u64> {
+    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let mut promote = programs.yolofs();
+    promote.args(["tier", "promote", "--tier", tier]);
+    promote.args(recorded.files.iter().map(|file| below(&file.path)));
+    let promoted: Vec<Promoted> = json(promote).context("promoting what a start reads")?;
+    ensure!(
+        promoted.len() == recorded.files.len(),
+        "{} of {} files were promoted",
+        promoted.len(),
+        recorded.files.len()
+    );
+    Ok(promoted.iter().map(|file| file.written_bytes).sum())
+}
+
+/// What of `yolofs tier promote --json` counts here.
+#[derive(Debug, Deserialize)]
+struct Promoted {
+    written_bytes: u64,
+}
+
+/// Takes all that `yolofs` put on tiers away.
+pub(super) fn evict_all(programs: &Programs) -> anyhow::Result<()> {
+    let mut evict = programs.yolofs();
+    evict.args(["tier", "evict", "--all"]);
+    run_ok(evict, DEADLINE).context("clearing the tiers")?;
+    Ok(())
 }
 
 /// Copies the files that a start reads from `root` to `hot`, whole, with the directories that lead

@@ -130,6 +130,8 @@ impl TierLab {
         )
         .with_context(|| format!("recording the start of {image}"))?;
         let recorded = hot::recorded(&self.programs, image)?;
+        // The image before this one has made room for it.
+        hot::evict_all(&self.programs)?;
         let there = OnNvm {
             all: self.nvm.path().join("all"),
             hot_files: self.nvm.path().join("hot-files"),
@@ -138,7 +140,8 @@ impl TierLab {
             image: image.to_owned(),
             category: facts.category,
             all: hot::copy_all(&root, &there.all)?,
-            hot_files: hot::copy(&recorded, &root, &there.hot_files)?,
+            hot_files: recorded.name_bytes + hot::promote(&self.programs, &recorded, &root, TIER)?,
+            hot_files_overlay: hot::copy(&recorded, &root, &there.hot_files)?,
             hot_blocks: hot::prewarm(&self.programs, image, TIER)?,
         };
         let mut starts = Vec::new();
@@ -190,7 +193,7 @@ impl TierLab {
             (Some(mount), _) => mount.path().to_owned(),
             (None, Place::Nvm) => there.all.clone(),
             // Two layers: the overlay's separator is the colon.
-            (None, Place::HotFiles) => {
+            (None, Place::HotFilesOverlay) => {
                 PathBuf::from(format!("{}:{}", there.hot_files.display(), root.display()))
             }
             (None, _) => root,
@@ -220,11 +223,13 @@ impl TierLab {
         root: &Path,
         place: Place,
     ) -> anyhow::Result<Option<YoloMount<'_>>> {
-        if place != Place::HotBlocks {
-            return Ok(None);
-        }
+        let serving = match place {
+            Place::Disk | Place::Nvm | Place::HotFilesOverlay => return Ok(None),
+            Place::HotFiles => Serving::Passed,
+            Place::HotBlocks => Serving::Injected,
+        };
         let at = self.home.path().join("mount");
-        let mounted = self.programs.mount(root, &at, image, Serving::Injected);
+        let mounted = self.programs.mount(root, &at, image, serving);
         mounted.map(Some)
     }
 }

@@ -15,15 +15,25 @@ pub enum Place {
     Disk,
     /// All of it on NVM.
     Nvm,
-    /// Each file that a start reads on NVM, whole, in a layer above the disk's: the paper's HIF.
+    /// Each file that a start reads on NVM, whole, as a mount of ours passes it through; names and
+    /// attributes come from a boot image.
     HotFiles,
+    /// The same files on NVM, in a layer above the disk's: the paper's HIF as a union mount has it,
+    /// which looks at both layers for each name.
+    HotFilesOverlay,
     /// The blocks that a start reads on NVM, as a boot image: ours.
     HotBlocks,
 }
 
 impl Place {
     /// All of them, in the order of a table.
-    pub const ALL: [Self; 4] = [Self::Disk, Self::Nvm, Self::HotFiles, Self::HotBlocks];
+    pub const ALL: [Self; 5] = [
+        Self::Disk,
+        Self::Nvm,
+        Self::HotFiles,
+        Self::HotFilesOverlay,
+        Self::HotBlocks,
+    ];
 }
 
 impl fmt::Display for Place {
@@ -32,6 +42,7 @@ impl fmt::Display for Place {
             Self::Disk => "disk",
             Self::Nvm => "all on NVM",
             Self::HotFiles => "hot files",
+            Self::HotFilesOverlay => "hot files, overlay",
             Self::HotBlocks => "hot blocks",
         })
     }
@@ -67,8 +78,10 @@ pub struct Footprint {
     pub category: Category,
     /// Bytes of all its files.
     pub all: u64,
-    /// Bytes of the files that a start reads.
+    /// Bytes of the files that a start reads, names and attributes of all files included.
     pub hot_files: u64,
+    /// Bytes of the files that a start reads, without.
+    pub hot_files_overlay: u64,
     /// Bytes of the boot image, names and attributes of all files included.
     pub hot_blocks: u64,
 }

@@ -11,13 +11,14 @@ use crate::report::count;
 #[must_use]
 pub fn starts_table(starts: &[Start], footprints: &[Footprint]) -> String {
     let mut text = format!(
-        "  {:13} {:12} {:>9} {:>11} {:>13} {:>14} {:>8} {:>8} {:>9} {:>10}\n",
+        "  {:13} {:12} {:>9} {:>8} {:>10} {:>8} {:>11} {:>8} {:>8} {:>9} {:>10}\n",
         "category",
         "image",
         "disk, ms",
         "NVM, ms",
-        "hot files, ms",
-        "hot blocks, ms",
+        "hot files",
+        "overlay",
+        "hot blocks",
         "faster",
         "all, MB",
         "files, %",
@@ -25,16 +26,18 @@ pub fn starts_table(starts: &[Start], footprints: &[Footprint]) -> String {
     );
     for footprint in footprints {
         let image = &footprint.image;
-        let [disk, nvm, files, blocks] = Place::ALL.map(|place| ready(starts, image, place));
+        let [disk, nvm, files, overlay, blocks] =
+            Place::ALL.map(|place| ready(starts, image, place));
         let faster = disk.zip(blocks).map(|(disk, ours)| disk / ours);
         let percent = |part: u64| 100.0 * count(part) / count(footprint.all);
         let _always_fits = writeln!(
             text,
-            "  {:13} {image:12} {:>9} {:>11} {:>13} {:>14} {:>8} {:>8.0} {:>9.1} {:>10.1}",
+            "  {:13} {image:12} {:>9} {:>8} {:>10} {:>8} {:>11} {:>8} {:>8.0} {:>9.1} {:>10.1}",
             footprint.category.to_string(),
             whole(disk),
             whole(nvm),
             whole(files),
+            whole(overlay),
             whole(blocks),
             faster.map_or("-".to_owned(), |faster| format!("{faster:.1}x")),
             count(footprint.all) / 1e6,

@@ -15,6 +15,7 @@ pub(crate) mod mover;
 pub(crate) mod pace;
 pub(crate) mod plan;
 pub(crate) mod seen;
+pub(crate) mod unpassed;
 pub(crate) mod whole;
 
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@
 mod lab;
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -211,6 +212,37 @@ fn privileged_a_file_with_boot_data_is_read_from_its_copy_and_from_them_without_
     let [opens, failed, reads] = whole.counts(&mountpoint);
     assert_eq!((opens, failed), (before + 1, 0));
     assert!(reads > 0, "it goes through the page cache now");
+    whole.lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_a_program_that_has_a_copy_runs_and_is_read_from_it() {
+    let whole = Whole::new();
+    let tree = whole.lab.make_dir("tree");
+    let (deed, script) = (tree.join("deed"), tree.join("script"));
+    fs::copy("/bin/true", &deed).unwrap();
+    fs::write(
+        &script,
+        "#!/bin/sh\nread -r line <\"$1\" && echo \"$line\"\n",
+    )
+    .unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(tree.join("text"), "of a file beside it\n").unwrap();
+    fs::write(tree.join("empty"), "").unwrap();
+    ok(whole.tier(&["promote"]).arg(&tree));
+    let flags = ["--mode", "disk", "--tiers", &whole.tiers];
+    let mountpoint = whole.lab.mount(&tree, "mnt", &flags);
+    // From now on only the copies have what was in them.
+    for name in ["deed", "script", "text", "empty"] {
+        fs::remove_file(tree.join(name)).unwrap();
+    }
+    assert!(fs::read(mountpoint.join("empty")).unwrap().is_empty());
+    ok(&mut Command::new(mountpoint.join("deed")));
+    let said = ok(Command::new(mountpoint.join("script")).arg(mountpoint.join("text")));
+    assert_eq!(said, "of a file beside it\n");
+    let [opens, failed, reads] = whole.counts(&mountpoint);
+    assert_eq!((opens, failed), (1, 0), "only the text was passed through");
+    assert!(reads > 0, "the programs went through the page cache");
     whole.lab.umount(&mountpoint);
 }
 

@@ -290,6 +290,35 @@ fn a_whole_copy_comes_before_boot_data_and_the_source() {
 }
 
 #[test]
+fn programs_and_empty_files_are_never_passed_through() {
+    let offered = |content: &[u8], perm| {
+        let mut file = Node::file(content.len() as u64);
+        file.attr.perm = perm;
+        let tree = Arc::new(tree(&[Node::dir(&[("file", 1)]), file]).unwrap());
+        let mut source = MemSource::default();
+        source.insert(tree.key(FILE).unwrap(), content.to_vec());
+        let config = Config {
+            mode: Mode::Disk,
+            ..Config::default()
+        };
+        let fs = FileSystem::new(tree, Arc::new(source), config)
+            .with_backing(Arc::new(Knowing))
+            .with_copies(Arc::new(Copies::Kept));
+        match fs.open(FILE).unwrap() {
+            OpenDecision::Cached => 0,
+            OpenDecision::Passthrough(offered) => offered.len(),
+        }
+    };
+    assert_eq!(offered(b"\x7fELF and more", 0o755), 0);
+    assert_eq!(offered(b"#!/bin/sh", 0o100), 0);
+    assert_eq!(offered(b"", 0o644), 0);
+    assert_eq!(offered(b"\x7fELF and more", 0o644), 2, "a library");
+    assert_eq!(offered(b"#!", 0o644), 2, "nobody may run it");
+    assert_eq!(offered(b"QFI and more", 0o777), 2, "a disk image");
+    assert_eq!(offered(b"x", 0o777), 2, "no magic at all");
+}
+
+#[test]
 fn a_source_that_does_not_tell_its_space_fails_only_that() {
     let tree = names();
     let source = Arc::new(source(&tree));

@@ -14,6 +14,7 @@ use super::mount::{BootChoice, ModeArg, MountArgs};
 use crate::nic::{Nic, NicName};
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
+use crate::tiers::unpassed::CopiedSource;
 use crate::tiers::whole::SourceCopies;
 
 /// The source of a mount with a boot image: what the image has not, the disk or the service has.
@@ -97,13 +98,20 @@ fn assemble_disk(
         Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&timed))),
         None => Arc::clone(&timed) as _,
     };
-    let boot = image.map(|image| attach(image, &tree, &below));
     let mode = mode(args.mode, root);
+    let copies = copies(args, store, root, &tree);
+    let below = match &copies {
+        Some(copies) if mode == Mode::Disk => {
+            Arc::new(CopiedSource::new(Arc::clone(copies), below)) as _
+        }
+        _ => below,
+    };
+    let boot = image.map(|image| attach(image, &tree, &below));
     let mut fs = file_system(names, below, mode, boot.as_ref())
         .with_sparse(Arc::clone(&timed) as _)
         .with_backing(Arc::clone(&timed) as _)
         .with_space(space_within(&timed, root));
-    if let Some(copies) = copies(args, store, root, &tree) {
+    if let Some(copies) = copies {
         fs = fs.with_copies(copies);
     }
     let recorder = args

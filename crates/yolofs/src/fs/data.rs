@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use blocks::{
-    Access, BlockRange, Caller, Event, FileId, FileKey, Seek, SourceError, SourceErrorKind, Warmth,
+    Access, Attr, BlockRange, Caller, Event, FileId, FileKey, Seek, SourceError, SourceErrorKind,
+    Warmth,
 };
 
 use super::{FileSystem, FsError, Mode, ReadOutcome, Request};
@@ -66,8 +67,10 @@ impl FileSystem {
     /// If the namespace cannot answer.
     pub fn open(&self, file: FileId) -> Result<OpenDecision, FsError> {
         self.serve(Request::Open, || {
-            let key = self.key(file)?;
-            if self.config.mode != Mode::Disk || self.is_recording() {
+            let attr = self.current_attr(file)?;
+            let version = attr.version();
+            let key = FileKey { file, version };
+            if self.config.mode != Mode::Disk || self.is_recording() || self.stays(&key, &attr) {
                 return Ok(OpenDecision::Cached);
             }
             let mut backings = Vec::from_iter(self.open_copy(&key));
@@ -83,8 +86,25 @@ impl FileSystem {
 
     /// Returns whether a file is passed through to a copy when it is opened next.
     pub(super) fn has_copy(&self, key: &FileKey) -> bool {
+        let Ok(attr) = self.current_attr(key.file) else {
+            return false;
+        };
         let copies = self.copies.as_ref();
-        copies.is_some_and(|copies| matches!(copies.open_copy(key), Ok(Some(_))))
+        !self.stays(key, &attr)
+            && copies.is_some_and(|copies| matches!(copies.open_copy(key), Ok(Some(_))))
+    }
+
+    /// Returns whether a file is never passed through: an empty one has nothing to be read, and
+    /// Linux runs no program that is passed through (`execve` fails with `EIO`, up to 6.18 at
+    /// least; mapping one as a library is no such thing).
+    fn stays(&self, key: &FileKey, attr: &Attr) -> bool {
+        let mut magic = [0; 4];
+        let mut is_program = || {
+            let read = self.source.read_at(key, 0, &mut magic);
+            let read = read.map_or(&[][..], |len| &magic[..len.min(magic.len())]);
+            read.starts_with(b"#!") || read == b"\x7fELF"
+        };
+        attr.size == 0 || (attr.perm & 0o111 != 0 && is_program())
     }
 
     fn open_copy(&self, key: &FileKey) -> Option<Backing> {

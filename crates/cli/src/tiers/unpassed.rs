@@ -1,0 +1,53 @@
+//! Reading whole copies of files that the kernel does not pass through to them: programs, and all
+//! files where it knows no passthrough.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use blocks::{BlockRange, BlockSource, FileKey, SourceError, WholeCopies};
+
+use super::whole::SourceCopies;
+
+/// A source whose files are read from their copies, as long as these can be read.
+pub(crate) struct CopiedSource {
+    copies: Arc<SourceCopies>,
+    source: Arc<dyn BlockSource>,
+}
+
+impl CopiedSource {
+    pub(crate) fn new(copies: Arc<SourceCopies>, source: Arc<dyn BlockSource>) -> Self {
+        Self { copies, source }
+    }
+
+    /// Reads from a copy, or returns `None` if there is none. It is opened for each read: so nobody
+    /// who wants to take it away waits for a mount that may never read again.
+    fn read_copy(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        let Some(copy) = self.copies.open_copy(file)? else {
+            return Ok(None);
+        };
+        let len = file.version.size.saturating_sub(offset);
+        let len = usize::try_from(len).map_or(buf.len(), |len| len.min(buf.len()));
+        File::from(copy).read_exact_at(&mut buf[..len], offset)?;
+        Ok(Some(len))
+    }
+}
+
+impl BlockSource for CopiedSource {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        match self.read_copy(file, offset, buf) {
+            Ok(Some(len)) => return Ok(len),
+            Ok(None) => {}
+            Err(error) => {
+                let number = file.file.0;
+                log::warn!("the copy of file {number} fails, its source is read: {error}");
+            }
+        }
+        self.source.read_at(file, offset, buf)
+    }
+
+    fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
+        self.source.advise(file, ranges);
+    }
+}
