@@ -28,7 +28,7 @@ const BLOB_BYTES: usize = 64 << 20;
 const QUIET: Duration = Duration::from_secs(2);
 /// Growing takes less.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// What a connection may cost: the mirror's documentation says 400 KiB, the protocol's that
+/// What a connection may cost: the mirror may take 400 KiB; the protocol's documentation says that
 /// 512 KiB wait to be written, and the chunk that was read last comes on top.
 const MIRROR_MIB: f64 = 400.0;
 const BLOCKS_MIB: f64 = 640.0;

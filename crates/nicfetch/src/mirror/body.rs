@@ -1,7 +1,7 @@
 //! Bodies that are read while they are sent.
 //!
-//! A task reads, a channel of one piece carries, the connection takes: so each client costs a few
-//! pieces of memory, and a slow one slows only its own task.
+//! A task reads, a channel of one piece carries, the connection takes: so each client costs two
+//! pieces of memory, one that is written and one that waits, and a slow one slows only its own task.
 
 use std::fs::File;
 use std::io;
@@ -83,10 +83,12 @@ pub(super) async fn send_file(
     pipe: &Pipe,
 ) -> Result<(), Gone> {
     while *at < end {
+        // Its place first: who reads and then waits for one holds a piece more.
+        let place = pipe.reserve().await.map_err(|_| Gone)?;
         let piece = read(file, *at, end).await;
         let length = piece.as_ref().map_or(0, |piece| piece.len() as u64);
         let failed = piece.is_err();
-        pipe.send(piece).await.map_err(|_| Gone)?;
+        place.send(piece);
         if failed {
             return Err(Gone);
         }
@@ -160,4 +162,36 @@ pub(super) async fn follow_look(
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_piece_is_read_when_there_is_a_place_for_it() {
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let length = usize::try_from(PIECE).unwrap();
+        file.write_all_at(&vec![b'a'; 2 * length], 0).unwrap();
+        let (mut body, pipe) = Piped::new(2 * PIECE);
+        let from = Arc::clone(&file);
+        let sending =
+            tokio::spawn(async move { send_file(&from, &mut 0, 2 * PIECE, &pipe).await.is_ok() });
+        // Until the first waits to be taken; then the task has every chance to read on.
+        while body.pieces.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..100 {
+            spawn_blocking(|| ()).await.unwrap();
+        }
+        file.write_all_at(&vec![b'b'; length], PIECE).unwrap();
+        let mut came = Vec::new();
+        while let Some(piece) = body.pieces.recv().await {
+            came.extend_from_slice(&piece.unwrap());
+        }
+        assert!(sending.await.unwrap());
+        let (first, second) = came.split_at(length);
+        assert!(first.iter().all(|byte| *byte == b'a'));
+        assert!(second.iter().all(|byte| *byte == b'b'), "it was read ahead");
+    }
 }
