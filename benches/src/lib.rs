@@ -31,6 +31,7 @@ pub mod nic;
 pub mod process;
 pub mod programs;
 pub mod report;
+pub mod results;
 pub mod rounds;
 pub mod stage;
 pub mod suite;

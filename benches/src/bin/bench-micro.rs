@@ -5,15 +5,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use benches::aims::Aim;
 use benches::boots::{Lab, Subject};
 use benches::caches;
 use benches::ending::end;
 use benches::lab_args::LabArgs;
 use benches::machine::Machine;
 use benches::micro::hot::HotTree;
-use benches::micro::{Series, hot, lookup, memory, prewarm, size};
-use benches::report::Report;
+use benches::micro::{hot, lookup, memory, prewarm, size};
+use benches::results::Results;
 use clap::{Parser, ValueEnum};
 
 /// Measures hot reads and names against native, prewarming, memory, size and look-ups
@@ -60,27 +59,6 @@ enum Part {
     Lookup,
 }
 
-/// What was measured so far.
-#[derive(Debug, Default)]
-struct Results {
-    series: Vec<Series>,
-    aims: Vec<Aim>,
-}
-
-impl Results {
-    fn add(
-        &mut self,
-        series: impl IntoIterator<Item = Series>,
-        aims: impl IntoIterator<Item = Aim>,
-    ) {
-        for one in series {
-            println!("{one}");
-            self.series.push(one);
-        }
-        self.aims.extend(aims);
-    }
-}
-
 fn main() -> ExitCode {
     end(&run(&Args::parse()))
 }
@@ -90,14 +68,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let machine = Machine::look();
     let mut results = Results::default();
     measure(args, &lab, &mut results)?;
-    println!();
-    for aim in &results.aims {
-        println!("{aim}");
-    }
-    let Results { series, aims } = results;
-    args.json.as_ref().map_or(Ok(()), |path| {
-        Report::new(machine, caches::PROCEDURE, series, aims).write(path)
-    })
+    results.conclude(machine, caches::PROCEDURE, args.json.as_deref())
 }
 
 fn measure(args: &Args, lab: &Lab, results: &mut Results) -> anyhow::Result<()> {

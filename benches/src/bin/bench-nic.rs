@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use benches::aims::Aim;
 use benches::ending::end;
 use benches::lab_args::{LabArgs, Places};
 use benches::machine::Machine;
-use benches::micro::Series;
 use benches::nic::service::Nicfetch;
 use benches::nic::site::Site;
 use benches::nic::{blocks, connections, crowd, lazy, pulls};
-use benches::report::Report;
+use benches::results::Results;
 use clap::{Parser, ValueEnum};
 
 /// What "cold" and "warm" mean here, in words, for the report.
@@ -60,23 +58,6 @@ enum Part {
     Connections,
 }
 
-/// What was measured so far.
-#[derive(Debug, Default)]
-struct Results {
-    series: Vec<Series>,
-    aims: Vec<Aim>,
-}
-
-impl Results {
-    fn add(&mut self, (series, aims): (Vec<Series>, Vec<Aim>)) {
-        for one in &series {
-            println!("{one}");
-        }
-        self.series.extend(series);
-        self.aims.extend(aims);
-    }
-}
-
 fn main() -> ExitCode {
     end(&run(&Args::parse()))
 }
@@ -86,14 +67,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let places = args.lab.set_up()?;
     let mut results = Results::default();
     measure(args, &places, &mut results)?;
-    println!();
-    for aim in &results.aims {
-        println!("{aim}");
-    }
-    let Results { series, aims } = results;
-    args.json.as_ref().map_or(Ok(()), |path| {
-        Report::new(machine, PROCEDURE, series, aims).write(path)
-    })
+    results.conclude(machine, PROCEDURE, args.json.as_deref())
 }
 
 fn measure(args: &Args, places: &Places, results: &mut Results) -> anyhow::Result<()> {
@@ -103,7 +77,8 @@ fn measure(args: &Args, places: &Places, results: &mut Results) -> anyhow::Resul
     if wanted(Part::Blocks) {
         let content = places.images.join("root.tar");
         let dir = home.path().join("blocks");
-        results.add(blocks::measure(&nicfetch, &content, &dir, args.samples)?);
+        let (series, aims) = blocks::measure(&nicfetch, &content, &dir, args.samples)?;
+        results.add(series, aims);
     }
     if [Part::Pulls, Part::Crowd, Part::Lazy]
         .into_iter()
@@ -112,25 +87,24 @@ fn measure(args: &Args, places: &Places, results: &mut Results) -> anyhow::Resul
         let layout = places.images.join("oci");
         let site = Site::build(&home.path().join("site"), &layout)?;
         if wanted(Part::Pulls) {
-            results.add(pulls::measure(&nicfetch, &site, args.samples)?);
+            let (series, aims) = pulls::measure(&nicfetch, &site, args.samples)?;
+            results.add(series, aims);
         }
         if wanted(Part::Crowd) {
-            results.add(crowd::measure(&nicfetch, &site, args.samples)?);
+            let (series, aims) = crowd::measure(&nicfetch, &site, args.samples)?;
+            results.add(series, aims);
         }
         if wanted(Part::Lazy) {
             let image = lazy::Image::unpack(&layout, site.home())?;
-            results.add(lazy::measure(
-                &nicfetch,
-                &site,
-                &places.bin,
-                &image,
-                args.samples,
-            )?);
+            let (bin, samples) = (&places.bin, args.samples);
+            let (series, aims) = lazy::measure(&nicfetch, &site, bin, &image, samples)?;
+            results.add(series, aims);
         }
     }
     if wanted(Part::Connections) {
         let dir = home.path().join("connections");
-        results.add(connections::measure(&nicfetch, &dir)?);
+        let (series, aims) = connections::measure(&nicfetch, &dir)?;
+        results.add(series, aims);
     }
     Ok(())
 }
