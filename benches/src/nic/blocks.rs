@@ -53,6 +53,8 @@ enum What {
     Answer,
     /// Microseconds of decompressing and comparing a chunk.
     Open(Content),
+    /// Microseconds of both, one after the other.
+    AnswerAndOpen(Content),
 }
 
 impl What {
@@ -61,6 +63,7 @@ impl What {
         let mut all = vec![Self::Single, Self::Batch, Self::Batches, Self::Range];
         all.push(Self::Answer);
         all.extend(contents.map(Self::Open));
+        all.extend(contents.map(Self::AnswerAndOpen));
         for transport in Transport::ALL {
             for content in contents {
                 all.push(Self::Read(transport, content));
@@ -80,13 +83,16 @@ impl What {
             Self::Range => "range of 128 KiB, docker-registry".to_owned(),
             Self::Answer => "floor: a bare answer of 128 KiB, TCP".to_owned(),
             Self::Open(content) => format!("floor: decompressing and comparing 128 KiB, {content}"),
+            Self::AnswerAndOpen(content) => {
+                format!("floor: a bare answer, then decompressing and comparing, {content}")
+            }
         }
     }
 
     const fn unit(self) -> &'static str {
         match self {
-            Self::Read(..) | Self::Range | Self::Answer | Self::Open(_) => "us",
-            _ => "MB/s",
+            Self::Single | Self::Batch | Self::Batches | Self::Pipelined(..) => "MB/s",
+            _ => "us",
         }
     }
 }
@@ -158,6 +164,7 @@ fn once(bed: &mut Bed, what: What, shuffle: &mut Shuffle) -> anyhow::Result<f64>
         }
         What::Answer => bed.floor.answer(),
         What::Open(content) => bed.floor.open(content),
+        What::AnswerAndOpen(content) => bed.floor.answer_and_open(content),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sixteen machines that pull an image at once, beside one that does so alone.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -57,46 +58,52 @@ pub fn measure(
     fs::create_dir_all(&dir).context("making the machines' directory")?;
     // What a machine writes is in memory: sixteen of them share a disk that is none of theirs.
     let memory = Mounted::new("tmpfs", &dir, "tmpfs", MsFlags::empty(), "mode=0755")?;
-    configure(site)?;
-    let _server = site.start_nicfetch(nicfetch, &[])?;
-    together(site, &machines[..1])?; // which warms the mirror
+    let ours = configure(site, "ours", &site.nicfetch_url())?;
+    let near = configure(site, "near", &site.near_url())?;
+    let _servers = (site.start_nicfetch(nicfetch, &[])?, site.start_near()?);
+    together(site, &machines[..1], &ours)?; // which warms the mirror
     let mut alone = Series::new("a machine's pull, alone", "ms");
     let mut slowest = Series::new("the slowest of 16 pulls at once", "ms");
+    let mut near_alone = Series::new("floor: alone, from a registry on the NIC", "ms");
+    let mut near_slowest = Series::new("floor: the slowest of 16 at once, from there", "ms");
     let mut shuffle = Shuffle::from_clock();
+    let (one, all) = (&machines[..1], &machines[..]);
     for _ in 0..rounds {
-        for many in shuffle.order(&[false, true]) {
+        for turn in shuffle.order(&[0, 1, 2, 3]) {
             interrupt::check()?;
-            let (those, series) = if many {
-                (&machines[..], &mut slowest)
-            } else {
-                (&machines[..1], &mut alone)
+            let (those, mirror, series) = match turn {
+                0 => (one, &ours, &mut alone),
+                1 => (all, &ours, &mut slowest),
+                2 => (one, &near, &mut near_alone),
+                _ => (all, &near, &mut near_slowest),
             };
-            series.values.push(together(site, those)?);
+            series.values.push(together(site, those, mirror)?);
         }
     }
     drop(memory);
     let what = "16 machines at once, warm: the slowest to one alone";
     let aim = Aim::at_most(1.5, what, ratio(&slowest, &alone));
-    Ok((vec![alone, slowest], vec![aim]))
+    Ok((vec![alone, slowest, near_alone, near_slowest], vec![aim]))
 }
 
-/// Tells skopeo of the mirror.
-fn configure(site: &Site) -> anyhow::Result<()> {
-    let url = site.nicfetch_url();
+/// Writes what tells skopeo of a mirror, and returns the file.
+fn configure(site: &Site, name: &str, url: &str) -> anyhow::Result<PathBuf> {
     let location = url.trim_start_matches("http://");
     let text = format!(
         "[[registry]]\nprefix = \"docker.io\"\nlocation = \"docker.io\"\n\
          [[registry.mirror]]\nlocation = \"{location}\"\ninsecure = true\n"
     );
-    fs::write(site.home().join("registries.conf"), text).context("telling skopeo of the mirror")
+    let file = site.home().join(format!("registries-{name}.conf"));
+    fs::write(&file, text).context("telling skopeo of a mirror")?;
+    Ok(file)
 }
 
 /// Has machines pull at once, and returns the milliseconds until the last was done.
-fn together(site: &Site, machines: &[Machine]) -> anyhow::Result<f64> {
+fn together(site: &Site, machines: &[Machine], mirror: &Path) -> anyhow::Result<f64> {
     let pulls = thread::scope(|scope| {
         let pulls: Vec<_> = machines
             .iter()
-            .map(|machine| scope.spawn(|| machine.pull(site)))
+            .map(|machine| scope.spawn(|| machine.pull(site, mirror)))
             .collect();
         let ended = pulls.into_iter().map(|pull| {
             let pull = pull.join();
@@ -111,11 +118,10 @@ fn together(site: &Site, machines: &[Machine]) -> anyhow::Result<f64> {
 }
 
 impl Machine {
-    fn pull(&self, site: &Site) -> anyhow::Result<f64> {
+    fn pull(&self, site: &Site, mirror: &Path) -> anyhow::Result<f64> {
         let to = site.home().join(format!("machines/{}", self.number));
         let mut skopeo: Command = self.network.command("skopeo");
-        let conf = site.home().join("registries.conf");
-        skopeo.arg("--registries-conf").arg(conf);
+        skopeo.arg("--registries-conf").arg(mirror);
         skopeo.args(["copy", "--insecure-policy"]);
         skopeo.arg(format!("docker://docker.io/library/{IMAGE}:latest"));
         skopeo.arg(format!("dir:{}", to.display()));

@@ -31,15 +31,17 @@ enum Turn {
     HoldEnd,
     HoldAll,
     Peer,
+    Near,
     Tarball,
 }
 
 impl Turn {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Direct,
         Self::HoldEnd,
         Self::HoldAll,
         Self::Peer,
+        Self::Near,
         Self::Tarball,
     ];
 }
@@ -53,6 +55,7 @@ struct Found {
     warm: Series,
     peer: Series,
     peer_warm: Series,
+    near: Series,
     save: Series,
     load: Series,
     direct_upstream: Series,
@@ -71,6 +74,7 @@ impl Found {
             warm: pull("nicfetch warm"),
             peer: pull("docker-registry cold"),
             peer_warm: pull("docker-registry warm"),
+            near: pull("floor: from a registry on the NIC"),
             save: Series::new("docker save", "ms"),
             load: Series::new("docker load", "ms"),
             direct_upstream: upstream("direct"),
@@ -101,6 +105,7 @@ impl Found {
             self.warm,
             self.peer,
             self.peer_warm,
+            self.near,
             self.save,
             self.load,
             self.direct_upstream,
@@ -116,6 +121,7 @@ struct Bench<'a> {
     direct: Docker,
     mirrored: Docker,
     by_peer: Docker,
+    near: Docker,
     found: Found,
 }
 
@@ -128,14 +134,15 @@ pub fn measure(
     site: &Site,
     rounds: u32,
 ) -> anyhow::Result<(Vec<Series>, Vec<Aim>)> {
-    let machines = [1, 2, 3].map(|number| site.machine(number));
-    let [one, two, three] = machines;
+    let machines = [1, 2, 3, 4].map(|number| site.machine(number));
+    let [one, two, three, four] = machines;
     let mut bench = Bench {
         nicfetch,
         site,
         direct: site.engine(&one?, "direct", &site.registry_url())?,
         mirrored: site.engine(&two?, "mirrored", &site.nicfetch_url())?,
         by_peer: site.engine(&three?, "by-peer", &site.peer_url())?,
+        near: site.engine(&four?, "near", &site.near_url())?,
         found: Found::new(),
     };
     bench.save()?;
@@ -167,6 +174,10 @@ impl Bench<'_> {
                 self.found.peer.values.push(pull(&self.by_peer)?);
                 self.found.peer_warm.values.push(pull(&self.by_peer)?);
                 self.found.peer_upstream.values.push(self.upstream());
+            }
+            Turn::Near => {
+                let _near = self.site.start_near()?;
+                self.found.near.values.push(pull(&self.near)?);
             }
             Turn::Tarball => {
                 let tarball = self.tarball();
