@@ -128,7 +128,7 @@ fn privileged_layers_go_where_the_last_download_says() {
     let lab = Lab::new();
     let images = Images::new(&lab, &archive(&lab, 1000));
     let network = Network::before(images.port());
-    let flags = ["--layers-fast", "tmpfs,max=64M"];
+    let flags = ["--layers-fast", "tmpfs,max=64M", "--layers-stay", "3600"];
     let node = Node::start_with(&lab, &flags, "root", &images.config(&lab));
     let cri = Cri::of(&node);
     let mut before = snapshots(&node);
@@ -193,7 +193,10 @@ fn privileged_layers_go_where_the_last_download_says() {
 fn privileged_what_has_no_room_goes_to_the_disk() {
     let lab = Lab::new();
     // The shell fits, and the noise does not.
-    let node = Node::start(&lab, &["--layers-fast", "tmpfs,max=4M"]);
+    let node = Node::start(
+        &lab,
+        &["--layers-fast", "tmpfs,max=4M", "--layers-stay", "3600"],
+    );
     let archive = archive(&lab, 8_000_000);
     node.ctr(&["images", "import", archive.to_str().unwrap()]);
     assert_eq!(count_fast(&node), 1);
@@ -210,7 +213,8 @@ fn privileged_what_has_no_room_goes_to_the_disk() {
 #[test]
 fn privileged_a_fast_place_that_is_lost_is_said_to_be_and_pulled_again() {
     let lab = Lab::new();
-    let mut node = Node::start(&lab, &["--layers-fast", "tmpfs,max=64M"]);
+    let flags = ["--layers-fast", "tmpfs,max=64M", "--layers-stay", "3600"];
+    let mut node = Node::start(&lab, &flags);
     let archive = archive(&lab, 100_000);
     let import = ["images", "import", archive.to_str().unwrap()];
     node.ctr(&import);
@@ -246,7 +250,8 @@ fn privileged_a_fast_place_that_is_lost_is_said_to_be_and_pulled_again() {
 #[test]
 fn privileged_sizes_alone_place_layers_where_nobody_may_wait() {
     let lab = Lab::new();
-    let flags = ["--layers-fast", "tmpfs,max=64M", "--layers-by", "foreseen"];
+    let mut flags = vec!["--layers-fast", "tmpfs,max=64M", "--layers-stay", "3600"];
+    flags.extend(["--layers-by", "foreseen"]);
     let node = Node::start(&lab, &flags);
     let archive = archive(&lab, 100_000);
     node.ctr(&["images", "import", archive.to_str().unwrap()]);
@@ -254,4 +259,89 @@ fn privileged_sizes_alone_place_layers_where_nobody_may_wait() {
     assert_eq!(count_fast(&node), 2);
     assert_eq!(fast(&node)["seen"], false);
     assert_eq!(node.run(&[], "lass-one", "cat /srv/greeting"), "hello");
+}
+
+#[test]
+fn privileged_layers_come_home_and_stay_whole() {
+    let lab = Lab::new();
+    let flags = ["--layers-fast", "tmpfs,max=64M", "--layers-stay", "3600"];
+    let mut node = Node::start(&lab, &flags);
+    let archive = archive(&lab, 3_000_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let wait = "while :; do sleep 1; done";
+    node.ctr(&["run", "-d", IMAGE, "lass-on", "/bin/sh", "-c", wait]);
+    assert_eq!(count_fast(&node), 2);
+    let used = number(&fast(&node), "used_bytes");
+    node.set_flags(&["--layers-fast", "tmpfs,max=64M", "--layers-stay", "0"]);
+    node.end_snapshotter();
+    node.start_snapshotter();
+    until("the layers to come home", || count_fast(&node) == 0);
+    // The container that was there before has them mounted where they were.
+    let sum = |id: &str, round: &str| {
+        let exec = [
+            "tasks",
+            "exec",
+            "--exec-id",
+            round,
+            id,
+            "/bin/md5sum",
+            "/srv/noise",
+        ];
+        node.ctr(&exec)
+    };
+    let expected = sum("lass-on", "one");
+    assert_eq!(number(&fast(&node), "used_bytes"), used);
+    let later = node.run(&[], "lass-later", "md5sum /srv/noise");
+    assert_eq!(later, expected);
+    node.ctr(&["tasks", "rm", "-f", "lass-on"]);
+    node.ctr(&["containers", "rm", "lass-on"]);
+    node.collect_garbage();
+    until("nobody to need them there", || {
+        number(&fast(&node), "used_bytes") == 0
+    });
+    let left = fs::read_dir(node.root().join("layers/snapshots")).unwrap();
+    assert_eq!(left.count(), 0);
+    // A restart of the machine loses nothing any more.
+    node.kill_snapshotter();
+    ok(Command::new("umount")
+        .arg("-l")
+        .arg(node.root().join("layers")));
+    node.start_snapshotter();
+    assert_eq!(node.run(&[], "lass-home", "md5sum /srv/noise"), expected);
+    node.forget_everything();
+}
+
+#[test]
+fn privileged_layers_that_are_served_come_home_too() {
+    let lab = Lab::new();
+    let record = ["--auto-record", "--until", "quiet:0.2"];
+    let with = |stay| {
+        [
+            &record[..],
+            &["--layers-fast", "tmpfs,max=64M", "--layers-stay", stay],
+        ]
+        .concat()
+    };
+    let mut node = Node::start(&lab, &with("3600"));
+    let archive = archive(&lab, 3_000_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let script = "cat /srv/greeting; md5sum /srv/noise";
+    let expected = node.run(&[], "lass-first", script);
+    // While the snapshotter answers: a container of which it does not hear that it is gone may have
+    // its layers mounted.
+    node.collect_garbage();
+    until("both layers to be served", || node.served() == 2);
+    assert_eq!(count_fast(&node), 2);
+    node.set_flags(&with("0"));
+    node.end_snapshotter();
+    node.start_snapshotter();
+    until("nobody to need them there", || {
+        number(&fast(&node), "used_bytes") == 0
+    });
+    assert_eq!(count_fast(&node), 0);
+    until("both layers to be served", || node.served() == 2);
+    // What boot image and page cache do not have comes from the copies.
+    assert_eq!(node.run(&[], "lass-second", script), expected);
+    node.forget_everything();
+    until("the layers to go", || node.served() == 0);
 }

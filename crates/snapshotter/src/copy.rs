@@ -15,11 +15,17 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek};
 
 use crate::error::{Result, SnapshotError};
+use crate::pace::{CHUNK, Pace, turn};
 
 /// Copies the directory `from` to `to`, which must not exist: contents with their holes, hard
 /// links, special files, owners, modes, times and extended attributes.
-pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    let mut copy = Copy::default();
+pub(crate) fn copy_tree(from: &Path, to: &Path, pace: &dyn Pace) -> Result<()> {
+    let mut copy = Copy {
+        pace,
+        dirs: Vec::new(),
+        made: Vec::new(),
+        names: HashMap::new(),
+    };
     copy.entry(from, to)?;
     while let Some((from, to)) = copy.dirs.pop() {
         for entry in fs::read_dir(&from).map_err(SnapshotError::io("list", &from))? {
@@ -34,8 +40,8 @@ pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-#[derive(Default)]
-struct Copy {
+struct Copy<'a> {
+    pace: &'a dyn Pace,
     /// Directories that are made and not yet filled.
     dirs: Vec<(PathBuf, PathBuf)>,
     made: Vec<(PathBuf, Metadata)>,
@@ -43,7 +49,7 @@ struct Copy {
     names: HashMap<(u64, u64), PathBuf>,
 }
 
-impl Copy {
+impl Copy<'_> {
     fn entry(&mut self, from: &Path, to: &Path) -> Result<()> {
         let of = fs::symlink_metadata(from).map_err(SnapshotError::io("look at", from))?;
         if !of.is_dir() && of.nlink() > 1 {
@@ -52,7 +58,11 @@ impl Copy {
             }
             self.names.insert((of.dev(), of.ino()), to.to_owned());
         }
-        make(from, to, &of).map_err(SnapshotError::io("copy", from))?;
+        if of.is_file() {
+            copy_contents(from, to, of.len(), self.pace)?;
+        } else {
+            make(from, to, &of).map_err(SnapshotError::io("copy", from))?;
+        }
         copy_attributes(from, to, &of)
             .map_err(SnapshotError::io("copy the attributes of", from))?;
         if of.is_dir() {
@@ -69,8 +79,6 @@ fn make(from: &Path, to: &Path, of: &Metadata) -> io::Result<()> {
     let kind = of.file_type();
     if kind.is_dir() {
         fs::create_dir(to)
-    } else if kind.is_file() {
-        copy_contents(from, to, of.len())
     } else if kind.is_symlink() {
         symlink(fs::read_link(from)?, to)
     } else {
@@ -88,23 +96,45 @@ fn make(from: &Path, to: &Path, of: &Metadata) -> io::Result<()> {
 }
 
 /// Copies what is between the holes.
-fn copy_contents(from: &Path, to: &Path, len: u64) -> io::Result<()> {
-    let mut from = File::open(from)?;
-    let mut to = File::create_new(to)?;
-    to.set_len(len)?;
+fn copy_contents(from: &Path, to: &Path, len: u64, pace: &dyn Pace) -> Result<()> {
+    let failed = |error| SnapshotError::io("copy", from)(error);
+    let source = File::open(from).map_err(failed)?;
+    let target = File::create_new(to).map_err(failed)?;
+    target.set_len(len).map_err(failed)?;
     let mut at = 0;
-    loop {
-        let start = match lseek(&from, at, Whence::SeekData) {
-            Ok(start) => start,
-            Err(Errno::ENXIO) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let end = lseek(&from, start, Whence::SeekHole)?;
-        let (seek, data) = (unsigned(start)?, unsigned(end - start)?);
-        from.seek(SeekFrom::Start(seek))?;
-        to.seek(SeekFrom::Start(seek))?;
-        io::copy(&mut (&from).take(data), &mut to)?;
-        at = end;
+    while let Some((start, end)) = data_from(&source, at).map_err(failed)? {
+        at = start;
+        while at < end {
+            let next = (end - at).min(CHUNK as u64);
+            turn(pace, next)?;
+            copy_piece(&source, &target, at, next).map_err(failed)?;
+            at += next;
+        }
+    }
+    Ok(())
+}
+
+/// Returns where the next data is, and the hole after it.
+fn data_from(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
+    let start = match lseek(
+        file,
+        i64::try_from(at).map_err(io::Error::other)?,
+        Whence::SeekData,
+    ) {
+        Ok(start) => start,
+        Err(Errno::ENXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let end = lseek(file, start, Whence::SeekHole)?;
+    Ok(Some((unsigned(start)?, unsigned(end)?)))
+}
+
+fn copy_piece(mut from: &File, mut to: &File, at: u64, len: u64) -> io::Result<()> {
+    from.seek(SeekFrom::Start(at))?;
+    to.seek(SeekFrom::Start(at))?;
+    match io::copy(&mut from.take(len), &mut to)? {
+        copied if copied == len => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -130,7 +160,7 @@ fn copy_attributes(from: &Path, to: &Path, of: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-fn open_parent(path: &Path) -> io::Result<(File, &[u8])> {
+pub(crate) fn open_parent(path: &Path) -> io::Result<(File, &[u8])> {
     let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
     let dir = path.parent().ok_or_else(no_name)?;
     let name = path.file_name().ok_or_else(no_name)?;

@@ -93,6 +93,15 @@ pub enum SnapshotError {
         /// Where it was.
         dir: PathBuf,
     },
+    /// Background work was asked to stop.
+    #[error("it was stopped")]
+    Stopped,
+    /// Somebody changed a layer while it was copied, or the copy is bad.
+    #[error("{path:?} is not what it was copied from")]
+    NotACopy {
+        /// The copy.
+        path: PathBuf,
+    },
     /// The fast tier has no room.
     #[error(
         "the fast tier {dir:?} is full: {used} of {max} bytes are used; remove containers, raise max=, or use --upper-full spill"

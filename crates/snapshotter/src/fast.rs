@@ -81,7 +81,6 @@ impl FastLayers {
         let dirs = config.place.open(root.base(), "layers", config.max_bytes)?;
         keeps_attributes(dirs.base())?;
         let turning = turning(root);
-        clear(&turning)?; // What a former process left there leads nowhere.
         fs::create_dir_all(&turning).map_err(SnapshotError::io("make", &turning))?;
         Ok(Self {
             root: root.clone(),

@@ -41,6 +41,13 @@ pub trait Lowers: Send + Sync + 'static {
     /// once.
     fn committed(&self, layer: &LayerDir);
 
+    /// Hears that the directory of a layer leads to a copy of it now, and returns whether what is
+    /// given out for the layer from now on has nothing to do with where it was: who has that open is
+    /// to open it anew. Is asked again until that is so. To return at once.
+    fn follow(&self, _layer: &LayerDir) -> bool {
+        true
+    }
+
     /// Hears of a snapshot of any kind that has no record any more, before its directory is
     /// deleted.
     fn removed(&self, id: SnapshotId);

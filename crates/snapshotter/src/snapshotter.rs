@@ -2,6 +2,7 @@
 //!
 //! It blocks, and knows nothing of gRPC; [`service`](crate::service) brings it to a socket.
 
+mod home;
 mod janitor;
 mod make;
 mod place;
@@ -17,10 +18,11 @@ use crate::catalog::{Catalog, LabelChange};
 use crate::directories::Directories;
 use crate::disk_usage::disk_usage;
 use crate::error::{Result, SnapshotError};
-use crate::fast::{FastConfig, FastLayers};
+use crate::fast::{FastConfig, FastLayers, clear, turning};
 use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
+use crate::pace::Pace;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
 use crate::tier::{Tier, UpperConfig, UpperUsage};
 use crate::unpacks::Unpack;
@@ -73,6 +75,9 @@ impl<L: Lowers> Snapshotter<L> {
         let root = Directories::open(&config.root)?;
         let catalog = Catalog::open(&config.root.join("metadata.redb"))?;
         let tier = config.upper.map(|upper| Tier::open(upper, &config.root));
+        // What a former process left there leads nowhere. Without the fast place, too: it may be copies
+        // that were not finished.
+        clear(&turning(&root))?;
         let fast = config.layers.map(|layers| FastLayers::open(layers, &root));
         let state = Arc::new(State {
             next_id: AtomicU64::new(1),
@@ -247,6 +252,15 @@ impl<L: Lowers> Snapshotter<L> {
         }
         self.janitor.wake();
         Ok(())
+    }
+
+    /// Brings layers from the fast place to the disk, one after another, and frees what nobody uses
+    /// there any more. Returns how many came home. Whenever it stops, each layer is whole in one place.
+    ///
+    /// # Errors
+    /// If `pace` stops it, a layer cannot be copied, or the metadata not be read.
+    pub fn bring_home(&self, pace: &dyn Pace) -> Result<usize> {
+        self.state.bring_home(pace)
     }
 
     /// Deletes the directories that no snapshot has, now.

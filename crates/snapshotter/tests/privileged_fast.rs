@@ -1,98 +1,16 @@
 //! Layers on the fast place: how they get there, and what becomes of them.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod fast_rig;
 
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use blocks::Digest;
-use snapshotter::{
-    Config, FastConfig, FastPlace, PlainLowers, SnapshotError, SnapshotId, Snapshotter, Taken,
-    Unpack, Unpacks,
-};
-use tempfile::TempDir;
-
-const LAYER: Digest = Digest([7; 32]);
-
-/// Leaves everything to the test.
-#[derive(Debug)]
-struct Nobody;
-
-impl Unpacks for Nobody {
-    fn begins(&self, _unpack: Unpack) {}
-
-    fn ended(&self, _id: SnapshotId) {}
-}
-
-struct Rig(TempDir);
-
-impl Rig {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn open_with(&self, layers: Option<FastConfig>) -> Snapshotter<PlainLowers> {
-        let config = Config {
-            root: self.path("root"),
-            upper: None,
-            layers,
-        };
-        Snapshotter::open(config, PlainLowers).unwrap()
-    }
-
-    fn open(&self) -> Snapshotter<PlainLowers> {
-        self.open_with(Some(FastConfig {
-            place: FastPlace::Directory(self.path("fast")),
-            max_bytes: 1 << 20,
-            unpacks: Arc::new(Nobody),
-        }))
-    }
-
-    fn fs(&self, id: u64) -> PathBuf {
-        self.path(&format!("root/snapshots/{id}/fs"))
-    }
-
-    /// The layers in both places.
-    fn numbers(&self) -> [Vec<String>; 2] {
-        ["root/snapshots", "fast/snapshots"].map(|dir| {
-            let entries = fs::read_dir(self.path(dir)).unwrap();
-            let mut names: Vec<_> = entries
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .collect();
-            names.sort();
-            names
-        })
-    }
-}
-
-fn prepare(snapshotter: &Snapshotter<PlainLowers>, key: &str, parent: Option<&str>) {
-    let labels = HashMap::from([(
-        "containerd.io/snapshot.ref".to_owned(),
-        Digest([9; 32]).to_string(),
-    )]);
-    snapshotter.prepare(key, parent, labels).unwrap();
-}
-
-fn take(snapshotter: &Snapshotter<PlainLowers>, id: u64, bytes: u64) -> Taken {
-    let fast = snapshotter.fast_layers().unwrap();
-    fast.take(SnapshotId(id), &LAYER, bytes).unwrap()
-}
-
-fn used(snapshotter: &Snapshotter<PlainLowers>) -> u64 {
-    snapshotter.fast_layers().unwrap().usage().used_bytes
-}
-
-fn is_on_fast(rig: &Rig, id: u64) -> bool {
-    rig.path(&format!("root/snapshots/{id}")).is_symlink()
-}
+use fast_rig::{Rig, is_on_fast, prepare, take, used};
+use snapshotter::{SnapshotError, Taken};
 
 #[test]
 fn privileged_a_layer_goes_there_before_it_is_begun_and_not_after() {

@@ -2,6 +2,7 @@
 
 mod chains;
 pub(super) mod first_boot;
+mod homeward;
 mod layers_fast;
 mod mounts;
 mod placing;
@@ -11,6 +12,7 @@ mod upper;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -27,6 +29,7 @@ use crate::run_dir::{RunDir, RunDirArg};
 use crate::store::StoreArgs;
 use crate::until::Until;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
+use homeward::Homeward;
 use layers_fast::{ByArg, LayersArg};
 use mounts::wait_for_the_last;
 use placing::Placing;
@@ -91,6 +94,14 @@ pub(super) struct SnapshotterArgs {
         requires = "layers_fast"
     )]
     layers_by: ByArg,
+    /// How long nothing was unpacked before layers go from there to the disk
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value_t = 60,
+        requires = "layers_fast"
+    )]
+    layers_stay: u64,
     /// Directory of the containerd that is served; in its store of blobs is seen what it has yet to
     /// download
     #[arg(long, value_name = "DIR", default_value = "/var/lib/containerd")]
@@ -206,9 +217,7 @@ pub(super) fn run(
     let present = snapshotter.walk(&[])?.into_iter();
     served.start(&present.map(|snapshot| snapshot.id).collect(), &interrupt)?;
     let snapshotter = Arc::new(snapshotter);
-    let layers = snapshotter.fast_layers();
-    let places = layers.map(|layers| placing.start(layers, &interrupt));
-    let places = places.transpose()?;
+    let threads = place_layers(args, &placing, &snapshotter, &interrupt)?;
     let socket = status::socket(&run_dir, &root);
     answer_status(&socket, args, &served, placing, &snapshotter)?;
     let answered = serve(args, Arc::clone(&snapshotter), &interrupt);
@@ -217,13 +226,36 @@ pub(super) fn run(
         log::debug!("{}: {error}", socket.display());
     }
     served.leave();
-    drop(snapshotter);
-    if places.is_some_and(|thread| thread.join().is_err()) {
-        log::warn!("the thread that places layers died");
+    // Should the socket have failed, nobody has asked the threads to end.
+    interrupt.ask();
+    for thread in threads {
+        if thread.join().is_err() {
+            log::warn!("a thread that places layers died");
+        }
     }
+    drop(snapshotter);
     answered?;
     wait_for_the_last(|| served.in_use())?;
     Ok(Outcome::Done)
+}
+
+/// Begins to have layers unpacked on the fast place, if there is one, and to bring them to the disk.
+fn place_layers(
+    args: &SnapshotterArgs,
+    placing: &Placing,
+    snapshotter: &Arc<Snapshotter<ServedLowers>>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let Some(layers) = snapshotter.fast_layers() else {
+        return Ok(Vec::new());
+    };
+    let homeward = Homeward {
+        snapshotter: Arc::downgrade(snapshotter),
+        placing: placing.clone(),
+        stay: Duration::from_secs(args.layers_stay),
+        interrupt: interrupt.clone(),
+    };
+    Ok(vec![placing.start(layers, interrupt)?, homeward.start()?])
 }
 
 /// Tells whoever asks how things are, until the snapshots are closed.

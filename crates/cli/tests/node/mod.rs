@@ -165,6 +165,11 @@ address = "{0}/yolofs.sock"
         });
     }
 
+    /// Has the next snapshotter started with other flags.
+    pub(crate) fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
     pub(crate) fn start_containerd(&mut self) {
         let (out, err) = self.log("containerd.log");
         let child = Command::new("containerd")
@@ -313,6 +318,13 @@ address = "{0}/yolofs.sock"
         fs::read_dir(self.root().join("snapshots")).unwrap().count()
     }
 
+    /// Has containerd bring away what it has removed from its own records: it tells the snapshotter of
+    /// that when it sees fit, later on a busy machine, and never again if nobody answers then.
+    pub(crate) fn collect_garbage(&self) {
+        let lease = self.ctr(&["leases", "create"]);
+        self.ctr(&["leases", "rm", "--sync", &lease]);
+    }
+
     /// Removes what keeps images and snapshots alive, and waits until the disk is empty.
     pub(crate) fn forget_everything(&self) {
         for lease in self.ctr(&["leases", "ls", "-q"]).split_whitespace() {
@@ -359,6 +371,12 @@ impl Drop for Node<'_> {
         }
         if std::thread::panicking() {
             eprintln!("the snapshotter said:\n{}", self.said("yolofs.log"));
+            let said = self.said("containerd.log");
+            let bad = ["level=warning", "level=error"];
+            let said = said
+                .lines()
+                .filter(|line| bad.iter().any(|word| line.contains(word)));
+            eprintln!("containerd said:\n{}", said.collect::<Vec<_>>().join("\n"));
         }
     }
 }

@@ -81,7 +81,10 @@ impl<L: Lowers> State<L> {
         self.next_id.store(next, Relaxed);
         self.sweep()?;
         for snapshot in self.walk(&Filter::default())? {
-            if let Some(fast) = self.fast.as_ref().filter(|_| self.is_fast(snapshot.id)) {
+            // What has gone home takes room as long as somebody may have it mounted.
+            if let Some(fast) = &self.fast
+                && fast.directories().of(snapshot.id).is_dir()
+            {
                 fast.hold(snapshot.id, snapshot.usage.unwrap_or_default().bytes);
             }
             match self.present(&snapshot) {

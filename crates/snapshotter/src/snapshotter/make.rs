@@ -11,6 +11,7 @@ use crate::error::{Result, SnapshotError};
 use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Layout, Mount};
+use crate::pace::Unhurried;
 use crate::snapshot::{Kind, Labels, Snapshot, Stack};
 use crate::unpacks::Unpack;
 
@@ -101,7 +102,11 @@ impl<L: Lowers> State<L> {
         self.root.delete(active.id)?;
         let to = self.root.of(active.id);
         std::fs::create_dir(&to).map_err(SnapshotError::io("make", &to))?;
-        copy_tree(&Directories::at(tier).fs(active.id), &to.join("fs"))?;
+        copy_tree(
+            &Directories::at(tier).fs(active.id),
+            &to.join("fs"),
+            &Unhurried,
+        )?;
         sync(&to)?;
         Ok(Some(reserved))
     }
@@ -135,7 +140,7 @@ fn lower(served: Option<PathBuf>, layer: LayerDir) -> Result<PathBuf> {
 
 /// Waits until all of the file system that holds `dir` is on the disk: what was on a tmpfs must
 /// not be lost after it was called committed.
-fn sync(dir: &Path) -> Result<()> {
+pub(super) fn sync(dir: &Path) -> Result<()> {
     let file = std::fs::File::open(dir).map_err(SnapshotError::io("open", dir))?;
     nix::unistd::syncfs(&file).map_err(|error| SnapshotError::io("flush", dir)(error.into()))
 }

@@ -9,11 +9,12 @@ mod content;
 mod foresight;
 mod gate;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use blocks::Digest;
@@ -30,6 +31,8 @@ use gate::Gate;
 
 /// Layers that are watched at once; more are not placed.
 const WAITING_MAX: usize = 1024;
+/// A pull of which nothing was heard for so long hangs, or died and left its snapshots.
+const HANGS: Duration = Duration::from_secs(600);
 
 /// Places layers. Clones are handles to the same.
 #[derive(Clone, Debug)]
@@ -52,6 +55,10 @@ struct Now {
     /// Which layer of a pull was foreseen to be downloaded last, and of which layers.
     foreseen: HashMap<PullId, Foreseen>,
     placed: Placed,
+    /// Layers that are to be unpacked, or are being.
+    unpacking: HashSet<SnapshotId>,
+    /// When something was last heard of any of them; or when we began.
+    heard: Option<Instant>,
 }
 
 /// A layer of a pull.
@@ -116,6 +123,7 @@ impl Placing {
         interrupt: &Interrupt,
     ) -> anyhow::Result<JoinHandle<()>> {
         let _first = self.0.layers.set(Arc::downgrade(layers));
+        self.0.now.lock().heard = Some(Instant::now());
         // While the gate is open: who waits there waits for the thread below.
         self.0.content.lock().look();
         let (shared, interrupt) = (Arc::clone(&self.0), interrupt.clone());
@@ -132,6 +140,13 @@ impl Placing {
     /// Returns what was placed so far.
     pub(super) fn placed(&self) -> Placed {
         self.0.now.lock().placed
+    }
+
+    /// Returns whether layers are pulled, or were less than this long ago.
+    pub(super) fn is_busy(&self, within: Duration) -> bool {
+        let now = self.0.now.lock();
+        let quiet = now.heard.map_or(Duration::ZERO, |at| at.elapsed());
+        is_busy(now.unpacking.len(), quiet, within)
     }
 
     /// Returns by what layers are placed.
@@ -151,6 +166,9 @@ impl Unpacks for Placing {
     fn ended(&self, id: SnapshotId) {
         let mut now = self.0.now.lock();
         now.waiting.remove(&id);
+        if now.unpacking.remove(&id) {
+            now.heard = Some(Instant::now());
+        }
         self.0.open_if_idle(&now);
     }
 }
@@ -159,6 +177,10 @@ impl Shared {
     fn begins(&self, unpack: Unpack) {
         let found = self.content.lock().find(&unpack.chain);
         let mut now = self.now.lock();
+        now.heard = Some(Instant::now());
+        if now.unpacking.len() < WAITING_MAX {
+            now.unpacking.insert(unpack.id);
+        }
         let Some((image, index)) = found.filter(|_| now.waiting.len() < WAITING_MAX) else {
             now.placed.unknown += 1;
             return;
@@ -193,6 +215,7 @@ impl Shared {
         let waiting = now.waiting.values().filter(|layer| is_of(layer)).cloned();
         for layer in waiting.collect::<Vec<_>>() {
             now.waiting.remove(&layer.unpack.id);
+            now.heard = Some(Instant::now());
             let part = self.part(&mut now, &layer);
             self.put(&mut now, &layer, part, foreseen(file));
         }
@@ -299,5 +322,31 @@ impl Shared {
                 }
             },
         }
+    }
+}
+
+/// Whether so many layers are being pulled, of which nothing was heard for a while, or were `within`
+/// a time.
+fn is_busy(unpacking: usize, quiet: Duration, within: Duration) -> bool {
+    match unpacking {
+        0 => quiet < within,
+        _ => quiet < within.max(HANGS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_that_hangs_holds_up_nobody_for_ever() {
+        let [second, minute] = [1, 60].map(Duration::from_secs);
+        assert!(is_busy(0, second, minute) && !is_busy(0, minute, minute));
+        assert!(!is_busy(0, second, Duration::ZERO));
+        assert!(is_busy(1, minute, second) && !is_busy(1, HANGS, second));
+        assert!(
+            is_busy(1, HANGS, HANGS * 2),
+            "who wants to wait longer does"
+        );
     }
 }

@@ -59,6 +59,8 @@ struct Now {
     layers: BTreeMap<SnapshotId, Known>,
     /// At most two for each layer.
     jobs: VecDeque<Job>,
+    /// Layers that a thread works on: a second one must not attach what the first detaches.
+    at_work: BTreeSet<SnapshotId>,
     ending: bool,
 }
 
@@ -66,6 +68,8 @@ struct Now {
 struct Known {
     layer: LayerDir,
     state: State,
+    /// Whether it was attached anew since its directory leads elsewhere.
+    follows: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +87,15 @@ enum State {
 enum Job {
     Attach(SnapshotId),
     Detach(SnapshotId),
+    /// Its directory leads elsewhere now.
+    Reattach(SnapshotId),
+}
+
+impl Job {
+    const fn layer(&self) -> SnapshotId {
+        let (Self::Attach(id) | Self::Detach(id) | Self::Reattach(id)) = self;
+        *id
+    }
 }
 
 impl ServedLowers {
@@ -197,11 +210,30 @@ impl Lowers for ServedLowers {
         let known = Known {
             layer: layer.clone(),
             state: State::Plain,
+            follows: false,
         };
         now.layers.insert(layer.id, known);
         now.want(layer.id);
         drop(now);
         self.0.changed.notify_all();
+    }
+
+    fn follow(&self, layer: &LayerDir) -> bool {
+        let mut now = self.0.now.lock();
+        if now.at_work.contains(&layer.id) || now.jobs.iter().any(|job| job.layer() == layer.id) {
+            return false;
+        }
+        let Some(known) = now.layers.get_mut(&layer.id) else {
+            return true;
+        };
+        if known.state == State::Plain || known.follows {
+            return true;
+        }
+        known.state = State::Renewing;
+        now.jobs.push_back(Job::Reattach(layer.id));
+        drop(now);
+        self.0.changed.notify_all();
+        false
     }
 
     fn removed(&self, id: SnapshotId) {
@@ -220,6 +252,14 @@ impl Lowers for ServedLowers {
 }
 
 impl Now {
+    /// Takes the first job of a layer that nobody works on.
+    fn next_job(&mut self) -> Option<Job> {
+        let is_free = |job: &Job| !self.at_work.contains(&job.layer());
+        let job = self.jobs.remove(self.jobs.iter().position(is_free)?)?;
+        self.at_work.insert(job.layer());
+        Some(job)
+    }
+
     /// Has a layer mounted that the store may have a boot image of.
     fn want(&mut self, id: SnapshotId) {
         let Some(known) = self.layers.get_mut(&id) else {

@@ -18,16 +18,24 @@ impl Shared {
             if now.ending {
                 return;
             }
-            let job = now.jobs.pop_front();
+            let job = now.next_job();
             if job.is_none() {
                 self.changed.wait_for(&mut now, LOOK_EVERY);
             }
             drop(now);
+            let Some(job) = job else {
+                self.refresh();
+                continue;
+            };
             match job {
-                Some(Job::Attach(id)) => self.attach(id),
-                Some(Job::Detach(id)) => self.detach(id),
-                None => self.refresh(),
+                Job::Attach(id) => self.attach(id),
+                Job::Detach(id) => {
+                    self.detach(id);
+                }
+                Job::Reattach(id) => self.reattach(id),
             }
+            self.now.lock().at_work.remove(&job.layer());
+            self.changed.notify_all();
         }
     }
 
@@ -73,12 +81,31 @@ impl Shared {
         self.server.attach(place)
     }
 
-    fn detach(&self, id: SnapshotId) {
+    /// Has a layer served from where its directory leads now. What is served stays as it is if it
+    /// cannot be detached, and is tried again.
+    fn reattach(&self, id: SnapshotId) {
+        let detached = self.detach(id);
+        if detached {
+            self.attach(id);
+        }
+        if let Some(known) = self.now.lock().layers.get_mut(&id) {
+            known.follows = detached;
+            if !detached {
+                known.state = State::Served;
+            }
+        }
+    }
+
+    /// Returns whether nothing is served at the layer's place any more.
+    fn detach(&self, id: SnapshotId) -> bool {
         let place = self.place(id);
         if let Err(error) = self.server.detach(&place) {
             log::warn!("{error:#}");
-        } else if let Err(error) = std::fs::remove_dir(&place) {
+            return false;
+        }
+        if let Err(error) = std::fs::remove_dir(&place) {
             log::debug!("{}: {error}", place.display());
         }
+        true
     }
 }
