@@ -32,8 +32,8 @@ use api::{
     StartContainer, StopPodSandbox,
 };
 
-/// Long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for several pulls at once on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A registry with an image, and with the one whose container holds a pod's namespaces.
 pub(crate) struct Images {

@@ -39,6 +39,8 @@ pub(crate) struct Network {
 
 /// Says whether the last piece of the last layer, which it is told, may come.
 type Release = Box<dyn Fn(usize) -> bool + Send + Sync>;
+/// Says whether the last piece of a blob may come.
+type Held = Arc<dyn Fn() -> bool + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
@@ -55,6 +57,7 @@ struct Now {
     clock: u64,
     arrived: Vec<usize>,
     release: Option<Arc<Release>>,
+    held: BTreeMap<String, Held>,
 }
 
 impl Network {
@@ -86,6 +89,11 @@ impl Network {
         };
     }
 
+    /// Has all of a blob come at once but for its last piece, which comes when `release` says so.
+    pub(crate) fn hold(&self, hex: String, release: impl Fn() -> bool + Send + Sync + 'static) {
+        self.shared.now.lock().held.insert(hex, Arc::new(release));
+    }
+
     /// Returns the layers in the order in which they arrived.
     pub(crate) fn arrived(&self) -> Vec<usize> {
         self.shared.now.lock().arrived.clone()
@@ -112,12 +120,28 @@ impl Shared {
             client.write_all(
                 format!("{}\r\n", kept.trim_end_matches("\r\n").to_owned() + "\r\n").as_bytes(),
             )?;
+            if let Some(release) = self.held(&request) {
+                let (most, last) = body.split_at(body.len().saturating_sub(PIECE));
+                client.write_all(most)?;
+                while !release() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                client.write_all(last)?;
+                continue;
+            }
             match self.expected(&request) {
                 Some(blob) => self.share(&blob, &body, client)?,
                 None => client.write_all(&body)?,
             }
         }
         Ok(())
+    }
+
+    fn held(&self, request: &str) -> Option<Held> {
+        let now = self.now.lock();
+        let asked = |hex: &&String| request.starts_with("GET") && request.contains(hex.as_str());
+        let hex = now.held.keys().find(asked)?;
+        now.held.get(hex).cloned()
     }
 
     fn expected(&self, request: &str) -> Option<Blob> {
