@@ -5,6 +5,7 @@ pub(super) mod first_boot;
 mod homeward;
 mod layers_fast;
 mod mounts;
+mod place_arg;
 mod placing;
 mod served;
 mod status;
@@ -30,13 +31,14 @@ use crate::store::StoreArgs;
 use crate::until::Until;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
 use homeward::Homeward;
-use layers_fast::{ByArg, LayersArg};
+use layers_fast::ByArg;
 use mounts::wait_for_the_last;
+use place_arg::PlaceArg;
 use placing::Placing;
 use served::ServedLowers;
 pub(crate) use status::all as all_snapshotters;
 use status::{Ask, LayersFastStatus, SnapshotterStatus, Told, UpperStatus};
-use upper::{FullArg, UpperArg};
+use upper::FullArg;
 
 /// Threads for requests: containerd sends few at once, and each waits for a disk.
 const REQUEST_THREADS: usize = 64;
@@ -69,9 +71,10 @@ pub(super) struct SnapshotterArgs {
         default_value = "/run/yolofs/snapshotter.sock"
     )]
     address: PathBuf,
-    /// Fast place for what containers write, and its bound: `tmpfs,max=2G` or `/nvme/upper,max=9G`
+    /// Fast place for what containers write, and its bound: `tmpfs,max=2G`, `/nvme/upper,max=9G` or
+    /// `/nvme/upper,max=20%` (of its file system)
     #[arg(long, value_name = "DIR")]
-    upper: Option<UpperArg>,
+    upper: Option<PlaceArg>,
     /// What to do when that place is full: refuse new containers, or put them on the disk
     #[arg(
         long,
@@ -84,7 +87,7 @@ pub(super) struct SnapshotterArgs {
     /// Fast place for layers that a pull waits for, and its bound: `tmpfs,max=4G`,
     /// `/nvme/layers,max=9G` or `/nvme/layers,max=20%` (of its file system)
     #[arg(long, value_name = "DIR")]
-    layers_fast: Option<LayersArg>,
+    layers_fast: Option<PlaceArg>,
     /// How it is told which layers these are
     #[arg(
         long,
@@ -149,7 +152,7 @@ impl SnapshotterArgs {
         let Some(layers) = &self.layers_fast else {
             return Ok(None);
         };
-        let (place, max_bytes) = layers.place()?;
+        let (place, max_bytes) = layers.open("--layers-fast", layers_fast::DEFAULT_MAX)?;
         Ok(Some(FastConfig {
             place,
             max_bytes,
@@ -159,9 +162,10 @@ impl SnapshotterArgs {
 
     fn config(&self, placing: &Placing) -> anyhow::Result<Config> {
         let upper = self.upper.as_ref().map(|upper| {
+            let (place, max_bytes) = upper.open("--upper", upper::DEFAULT_MAX)?;
             Ok::<_, anyhow::Error>(UpperConfig {
-                place: upper.place()?,
-                max_bytes: upper.max_bytes(),
+                place,
+                max_bytes,
                 when_full: match self.upper_full {
                     FullArg::Refuse => WhenFull::Refuse,
                     FullArg::Spill => WhenFull::Spill,
