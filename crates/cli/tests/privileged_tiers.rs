@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use lab::service::Service;
+use lab::service::{Service, signal_to};
 use lab::{Lab, busybox_root, fails, json, ok, until};
 
 /// A lab with a fast tier in memory, a slow one on the disk, and a boot image of a small root.
@@ -284,6 +284,41 @@ fn privileged_apply_that_is_killed_leaves_what_was_there() {
     let mountpoint = t.mount("again");
     assert_eq!(t.boot(&mountpoint)["tier"], "nvm");
     t.assert_same(&mountpoint);
+}
+
+#[test]
+fn privileged_apply_that_is_interrupted_leaves_nothing_and_is_done_again() {
+    let t = Tiered::new(64, "50%");
+    ok(&mut t.tier(&["pin", "boot"]));
+    // Ten seconds for the copy, and none of the signals ignored that a shell ignored before us.
+    let slow = t.tier(&["apply", "--rate", "64K"]);
+    let mut apply = Command::new("env");
+    apply
+        .arg("--default-signal=INT")
+        .arg(slow.get_program())
+        .args(slow.get_args())
+        .envs(
+            slow.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+    let mut apply = apply.stdout(Stdio::null()).spawn().unwrap();
+    until("a copy to be half written", || !t.files().is_empty());
+    signal_to(apply.id(), Signal::SIGINT);
+    assert_eq!(apply.wait().unwrap().code(), Some(130));
+    assert_eq!(t.files(), [""; 0].map(PathBuf::from), "nothing is left");
+    assert!(t.objects(0).is_empty(), "nothing counts");
+    let left = fs::read_dir(t.lab.store()).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let left: Vec<_> = left.filter(|name| name.ends_with(".tier")).collect();
+    assert_eq!(left, [""; 0], "neither in the store");
+
+    let applied = json(&mut t.tier(&["apply", "--json"]));
+    assert_eq!(applied[0]["state"], "done", "{applied}");
+    assert_eq!((t.files().len(), t.objects(0).len()), (1, 1));
+    let mountpoint = t.mount("mnt");
+    assert_eq!(t.boot(&mountpoint)["tier"], "nvm");
+    t.assert_same(&mountpoint);
+    t.lab.umount(&mountpoint);
 }
 
 #[test]
