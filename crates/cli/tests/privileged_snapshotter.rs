@@ -74,14 +74,14 @@ fn privileged_a_layer_changed_by_hand_is_served_as_it_is() {
     let node = Node::start(&lab, &["--auto-record", "--until", "quiet:0.2"]);
     let archive = archive(&lab, 100_000);
     node.ctr(&["images", "import", archive.to_str().unwrap()]);
-    node.run(&[], "first", "cat /srv/greeting /srv/noise");
+    node.run(&[], "hand-first", "cat /srv/greeting /srv/noise");
     until("both layers to be served", || node.served() == 2);
     let mut node = node;
     node.stop_snapshotter();
     fs::write(node.root().join("snapshots/2/fs/srv/greeting"), "changed\n").unwrap();
     node.start_snapshotter();
     until("both layers to be served", || node.served() == 2);
-    assert_eq!(node.run(&[], "second", "cat /srv/greeting"), "changed");
+    assert_eq!(node.run(&[], "hand-second", "cat /srv/greeting"), "changed");
 }
 
 #[test]
@@ -135,9 +135,9 @@ fn privileged_a_first_boot_outlives_a_killed_snapshotter() {
     let archive = archive(&lab, 3_000_000);
     node.ctr(&["images", "import", archive.to_str().unwrap()]);
     let script = "cat /srv/greeting; while :; do sleep 1; done";
-    node.ctr(&["run", "-d", IMAGE, "first", "/bin/sh", "-c", script]);
+    node.ctr(&["run", "-d", IMAGE, "outlives", "/bin/sh", "-c", script]);
     until("it to be recorded", || {
-        node.first_boot("first").0 == "recording"
+        node.first_boot("outlives").0 == "recording"
     });
     let recorder = node.recorders();
     let expected = lab.path("noise");
@@ -145,7 +145,14 @@ fn privileged_a_first_boot_outlives_a_killed_snapshotter() {
     let sum = ok(std::process::Command::new("md5sum").arg(&expected));
     let sum = sum.split(' ').next().unwrap();
     let read = |node: &Node<'_>, round: &str| {
-        let exec = ["tasks", "exec", "--exec-id", round, "first", "/bin/md5sum"];
+        let exec = [
+            "tasks",
+            "exec",
+            "--exec-id",
+            round,
+            "outlives",
+            "/bin/md5sum",
+        ];
         let said = node.ctr(&[&exec[..], &["/srv/noise"]].concat());
         assert!(said.starts_with(sum), "{round}: {said}");
     };
@@ -154,28 +161,28 @@ fn privileged_a_first_boot_outlives_a_killed_snapshotter() {
     read(&node, "alone");
     node.start_snapshotter();
     read(&node, "followed");
-    assert_eq!(node.first_boot("first").0, "recording", "it goes on");
+    assert_eq!(node.first_boot("outlives").0, "recording", "it goes on");
     // Another waits whether it is needed, for a while.
     assert!(recorder.iter().all(|pid| node.recorders().contains(pid)));
     node.kill_snapshotter();
     // It is over while there is no snapshotter, and kept all the same.
-    node.ctr(&["tasks", "kill", "--signal", "9", "first"]);
+    node.ctr(&["tasks", "kill", "--signal", "9", "outlives"]);
     node.start_snapshotter();
     until("the boot to be kept", || {
-        node.first_boot("first").0 == "recorded"
+        node.first_boot("outlives").0 == "recorded"
     });
     until("both layers to be served", || node.served() == 2);
     let script = "cat /srv/greeting; md5sum /srv/noise";
-    let said = node.run(&[], "second", script);
+    let said = node.run(&[], "outlives-second", script);
     assert!(said.starts_with("hello") && said.contains(sum), "{said}");
     let recorded = |node: &Node<'_>| node.mounts().iter().any(|m| m.contains("/recorded/"));
     assert!(recorded(&node));
     until("its process to be collected", || {
-        node.try_ctr(&["tasks", "rm", "-f", "first"])
+        node.try_ctr(&["tasks", "rm", "-f", "outlives"])
             .status
             .success()
     });
-    node.ctr(&["containers", "rm", "first"]);
+    node.ctr(&["containers", "rm", "outlives"]);
     until("the recorders to go", || !recorded(&node));
     // Who records goes with the last snapshotter.
     node.end_snapshotter();
@@ -237,7 +244,7 @@ fn privileged_what_is_recorded_again_is_served_without_a_restart() {
     let node = Node::start(&lab, &["--auto-record", "--until", "quiet:0.2"]);
     let archive = archive(&lab, 100_000);
     node.ctr(&["images", "import", archive.to_str().unwrap()]);
-    node.run(&[], "first", "cat /srv/greeting");
+    node.run(&[], "again-first", "cat /srv/greeting");
     until("both layers to be served", || node.served() == 2);
     let wait = "while :; do sleep 1; done";
     node.ctr(&["run", "-d", IMAGE, "on", "/bin/sh", "-c", wait]);
@@ -263,7 +270,7 @@ fn privileged_what_is_recorded_again_is_served_without_a_restart() {
     });
     assert!(blocks("leaving") < Some(25), "one container has the old");
     assert_eq!(node.served(), 2);
-    let lowers = node.run(&[], "new", LOWERS);
+    let lowers = node.run(&[], "again-new", LOWERS);
     assert!(lowers.contains("/root/served/"), "{lowers}");
     let sum = node.run(&[], "newer", "md5sum /srv/noise");
     let exec = [
