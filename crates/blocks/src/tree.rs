@@ -79,6 +79,13 @@ impl Attr {
             inode: self.source_inode,
         }
     }
+
+    /// Returns whether the file takes less space than it is long. One that takes more may have holes,
+    /// too, if space was set aside for it; whoever reads them as data reads the same zeros.
+    #[must_use]
+    pub const fn may_have_holes(&self) -> bool {
+        self.blocks.saturating_mul(512) < self.size
+    }
 }
 
 /// A run of elements of one of the tables.

@@ -154,14 +154,27 @@ impl BackingFile for Knowing {
 
 #[test]
 fn holes_are_those_that_the_source_knows() {
-    let tree = names();
-    let source = Arc::new(source(&tree));
+    let mut file = Node::file(10_000);
+    file.attr.blocks = 12;
+    let tree = Arc::new(tree(&[Node::dir(&[("file", 1)]), file]).unwrap());
+    let source = Arc::new(MemSource::default());
     let fs = FileSystem::new(tree, source, Config::default()).with_sparse(Arc::new(Knowing));
     assert_eq!(fs.lseek(FILE, 5, Seek::Data).unwrap(), 4096);
     assert!(matches!(
         fs.lseek(FILE, 4096, Seek::Data),
         Err(FsError::BeyondEnd)
     ));
+}
+
+#[test]
+fn a_file_as_large_as_the_space_it_takes_has_no_holes_to_ask_for() {
+    let tree = names();
+    let source = Arc::new(source(&tree));
+    let fs = FileSystem::new(tree, source, Config::default()).with_sparse(Arc::new(Knowing));
+    assert_eq!(fs.lseek(FILE, 5, Seek::Data).unwrap(), 5);
+    assert_eq!(fs.lseek(FILE, 5, Seek::Hole).unwrap(), 10_000);
+    let beyond = fs.lseek(FILE, 10_000, Seek::Data);
+    assert!(matches!(beyond, Err(FsError::BeyondEnd)));
 }
 
 #[test]

@@ -178,13 +178,17 @@ impl FileSystem {
         result.map(|(read, _)| read)
     }
 
-    /// Returns the first offset from `offset` on that is data, or a hole.
+    /// Returns the first offset from `offset` on that is data, or a hole. The source is asked only where
+    /// a file takes less space than it is long: where holes begin is on its disk, and an overlay asks
+    /// of each file that it copies up.
     ///
     /// # Errors
     /// If there is none before the end of the file, or the source cannot answer.
     pub fn lseek(&self, file: FileId, offset: u64, what: Seek) -> Result<u64, FsError> {
         self.serve(Request::Lseek, || {
-            let (found, _) = self.follow(file, |key| match &self.sparse {
+            let may_have_holes = self.current_attr(file)?.may_have_holes();
+            let sparse = self.sparse.as_ref().filter(|_| may_have_holes);
+            let (found, _) = self.follow(file, |key| match sparse {
                 Some(sparse) => sparse.seek(key, offset, what),
                 None => Ok(seek_in_data(key.version.size, offset, what)),
             })?;

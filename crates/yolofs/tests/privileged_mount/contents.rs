@@ -276,7 +276,9 @@ impl Sparse for Huge {
 #[test]
 fn files_beyond_4_gib_are_read_and_their_holes_found() {
     for mode in MODES {
-        let tree = blocks::testing::tree(&[Node::dir(&[("huge", 1)]), Node::file(Huge::SIZE)]);
+        let mut huge = Node::file(Huge::SIZE);
+        huge.attr.blocks = (Huge::DATA.end - Huge::DATA.start) / 512;
+        let tree = blocks::testing::tree(&[Node::dir(&[("huge", 1)]), huge]);
         let config = Config {
             mode,
             ..Config::default()
