@@ -9,12 +9,14 @@ pub mod deploy;
 mod hot;
 mod image;
 pub mod lab;
+mod migration;
 mod place;
 mod slow_disk;
 mod tables;
 
 pub use aims::{of_pulls, of_starts};
 pub use image::{Category, ImageFacts};
+pub use migration::{Foreground, of_migration};
 pub use place::{Footprint, Place, Start};
 pub use slow_disk::WriteRate;
 pub use tables::{pulls_table, starts_table};

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use benches::ending::end;
 use benches::interrupt;
 use benches::lab_args::{LabArgs, Places};
@@ -15,7 +15,8 @@ use benches::rounds::Shuffle;
 use benches::tier::deploy::{DeployLab, Pull, Rates, Strategy};
 use benches::tier::lab::TierLab;
 use benches::tier::{
-    Footprint, PROCEDURE, Start, WriteRate, of_pulls, of_starts, pulls_table, starts_table,
+    Footprint, Foreground, PROCEDURE, Start, WriteRate, of_migration, of_pulls, of_starts,
+    pulls_table, starts_table,
 };
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
@@ -67,6 +68,8 @@ enum Part {
     Starts,
     /// Pulls
     Pulls,
+    /// Reads of the disk while something is moved
+    Migration,
 }
 
 /// What was measured.
@@ -75,6 +78,7 @@ struct Measured {
     starts: Vec<Start>,
     footprints: Vec<Footprint>,
     pulls: Vec<Pull>,
+    migration: Vec<Foreground>,
 }
 
 fn main() -> ExitCode {
@@ -86,7 +90,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let machine = Machine::look();
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let mut measured = Measured::default();
-    let names = starts(args, &places, wanted(Part::Starts), &mut measured)?;
+    let lab = TierLab::open(&places.images.join(&args.stage), &places.bin, args.iops)?;
+    let names = starts(args, &lab, wanted(Part::Starts), &mut measured)?;
+    if wanted(Part::Migration) {
+        let first = names.first().context("the stage has no images")?;
+        measured.migration = lab.migration(first, &names, args.rounds, &mut read)?;
+    }
+    drop(lab);
     if wanted(Part::Pulls) {
         measured.pulls = pulls(args, &places, &names)?;
     }
@@ -99,6 +109,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         println!("{}", pulls_table(&measured.pulls));
         aims.extend(of_pulls(&measured.pulls));
     }
+    if !measured.migration.is_empty() {
+        aims.extend(of_migration(&measured.migration));
+    }
     for aim in &aims {
         println!("{aim}");
     }
@@ -110,11 +123,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
 /// Times starts, if they are wanted, and returns the names of the images.
 fn starts(
     args: &Args,
-    places: &Places,
+    lab: &TierLab,
     wanted: bool,
     measured: &mut Measured,
 ) -> anyhow::Result<Vec<String>> {
-    let lab = TierLab::open(&places.images.join(&args.stage), &places.bin, args.iops)?;
     let all: Vec<_> = lab.images().keys().cloned().collect();
     for image in &args.image {
         ensure!(
@@ -168,6 +180,18 @@ fn started(start: &Start) {
         ..
     } = start;
     eprintln!("{image}, round {round}: {place} {ready_ms:.0} ms, {disk_reads} disk reads");
+}
+
+fn read(sample: &Foreground) {
+    let Foreground {
+        round,
+        reads,
+        p50_ms,
+        moved_bytes,
+        ..
+    } = sample;
+    let moved = moved_bytes / 1_000_000;
+    eprintln!("round {round}: {reads} reads, {p50_ms:.1} ms the middle one, {moved} MB moved");
 }
 
 fn pulled(pull: &Pull) {

@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use nix::mount::MsFlags;
 use tempfile::TempDir;
 
 use super::hot;
 use super::image::{self, ImageFacts};
+use super::migration::{self, Foreground};
 use super::place::{Footprint, Place, Start};
 use crate::boots::milliseconds;
 use crate::caches::{self, HostFiles};
 use crate::container::Container;
 use crate::namespace::Mounted;
-use crate::process::run_ok;
+use crate::process::{Guard, disk_bytes_read, run_ok};
 use crate::programs::{Programs, Serving, YoloMount, record};
 use crate::rounds::Shuffle;
 use crate::stage::{Access, Reads, Stage};
@@ -164,6 +165,83 @@ impl TierLab {
             }
         }
         Ok((footprint, starts))
+    }
+
+    /// Reads the largest file of an image through a mount, with and without a migration of the
+    /// other large files of `moved` to NVM, in turns.
+    ///
+    /// # Errors
+    /// If anything on the way fails, or the migration ends too early.
+    pub fn migration(
+        &self,
+        image: &str,
+        moved: &[String],
+        rounds: u32,
+        heard: &mut dyn FnMut(&Foreground),
+    ) -> anyhow::Result<Vec<Foreground>> {
+        let root = self.root(image);
+        let flags = ["--name", image];
+        record(self.programs.bootimg(), &flags, &root, &["/bin/true"])
+            .with_context(|| format!("recording {image}"))?;
+        let read = migration::largest(&root, 1)?.pop();
+        let read = read.with_context(|| format!("{image} has no files"))?;
+        let mut files = Vec::new();
+        for image in moved {
+            files.extend(migration::largest(&self.root(image), migration::MOVED)?);
+        }
+        files.retain(|file| *file != read);
+        let mut samples = Vec::new();
+        let mut shuffle = Shuffle::from_clock();
+        for round in 1..=rounds {
+            for migrating in shuffle.order(&[false, true]) {
+                hot::evict_all(&self.programs)?;
+                caches::drop_all(&self.host)?;
+                let files: &[PathBuf] = if migrating { &files } else { &[] };
+                let sample = self.foreground(image, &read, files, round)?;
+                heard(&sample);
+                samples.push(sample);
+            }
+        }
+        Ok(samples)
+    }
+
+    /// Reads `file` of an image through a mount, while `moved` are moved, if there are any.
+    fn foreground(
+        &self,
+        image: &str,
+        file: &Path,
+        moved: &[PathBuf],
+        round: u32,
+    ) -> anyhow::Result<Foreground> {
+        let (root, at) = (self.root(image), self.home.path().join("mount"));
+        let mount = self.programs.mount(&root, &at, image, Serving::Injected)?;
+        let read = at.join(file.strip_prefix(&root).context("a file of another root")?);
+        // Finding the files is not what is timed.
+        for file in moved {
+            fs::metadata(file).with_context(|| format!("looking at {}", file.display()))?;
+        }
+        let _stay = self.throttle.stay()?;
+        self.throttle.admit(mount.status()?.pid)?;
+        if moved.is_empty() {
+            return migration::read_at_random(&read, round, false);
+        }
+        let mut promote = self.programs.yolofs();
+        promote
+            .args(["tier", "promote", "--tier", TIER])
+            .args(moved);
+        let promote = promote.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut mover = Guard::spawn(promote)?;
+        let sample = migration::read_at_random(&read, round, true)?;
+        ensure!(
+            mover.ended()?.is_none(),
+            "the migration ended before its window"
+        );
+        let moved_bytes = disk_bytes_read(mover.pid())?;
+        ensure!(moved_bytes > 0, "nothing was moved");
+        Ok(Foreground {
+            moved_bytes,
+            ..sample
+        })
     }
 
     fn root(&self, image: &str) -> PathBuf {

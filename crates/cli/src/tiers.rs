@@ -5,6 +5,7 @@
 //! nobody; whoever moves objects ([`mover::Mover`]) is alone, by a lock with a deadline.
 
 pub(crate) mod background;
+mod behind;
 pub(crate) mod carry;
 mod copies;
 pub(crate) mod file;

@@ -195,6 +195,7 @@ impl Worker {
             let Some(thing) = todo.thing(step) else {
                 continue;
             };
+            pace.read_from(thing.file.as_ref().map_or(store.dir(), |file| file.path()));
             match carry_out(step, thing, tiers, &store, &pace, PATIENCE) {
                 Ok(Carried::Done(bytes)) => {
                     let (name, change) = (&thing.label, step.change);

@@ -1,23 +1,28 @@
 //! The pace of moves: a rate, a bar, and an end when the user says so.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
+use parking_lot::Mutex;
 use tiering::Rate;
 use tiering::pace::{Cancelled, Demand, Pace, Throttle};
 
+use super::behind::{Behind, Disk};
 use crate::interrupt::Interrupt;
 
 /// How often an interrupt is looked for, at least, in parts of a second.
 const LOOKS: u64 = 10;
 
-/// Goes at a rate, if there is one, shows how far it is, and stops when it is asked to.
+/// Goes at a rate, if there is one, after those who read the same disk, shows how far it is, and
+/// stops when it is asked to.
 #[derive(Debug)]
 pub(crate) struct Paced {
     throttle: Throttle,
     /// Bytes that take a part of a second.
     slice: u64,
+    behind: Arc<Mutex<Behind>>,
     interrupt: Interrupt,
     bar: ProgressBar,
 }
@@ -28,14 +33,35 @@ impl Paced {
         Self {
             throttle: Throttle::new(rate, Arc::<Demand>::default()),
             slice: (per_second / LOOKS).max(1),
+            behind: Arc::new(Mutex::new(Behind::new())),
             interrupt: interrupt.clone(),
             bar,
         }
+    }
+
+    /// Returns the pace of what comes after this, as a bar of its own shows it, without a rate.
+    pub(crate) fn next(&self, bar: ProgressBar) -> Self {
+        Self {
+            behind: Arc::clone(&self.behind),
+            ..Self::new(None, &self.interrupt, bar)
+        }
+    }
+
+    /// Says that what is moved from now on is read from the disk that `path` lies on.
+    pub(crate) fn read_from(&self, path: &Path) {
+        self.behind.lock().watch(Disk::below(path));
+    }
+
+    /// Returns how many pieces have waited for others who read that disk.
+    pub(crate) fn gave_way(&self) -> u64 {
+        self.behind.lock().gave_way()
     }
 }
 
 impl Pace for Paced {
     fn turn(&self, bytes: u64) -> Result<(), Cancelled> {
+        let go_on = || !self.interrupt.asked();
+        self.behind.lock().turn(bytes, &go_on);
         let mut left = bytes;
         loop {
             if self.interrupt.asked() {

@@ -36,6 +36,8 @@ struct Applied {
     state: &'static str,
     /// Bytes that were written.
     written_bytes: u64,
+    /// Pieces that waited for others who read the disk.
+    gave_way: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -58,6 +60,8 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome
         let Some(thing) = todo.thing(step) else {
             continue;
         };
+        pace.read_from(thing.file.as_ref().map_or(store.dir(), |file| file.path()));
+        let before = pace.gave_way();
         let carried = carry_out(step, thing, &tiers, &store, &pace, PATIENCE);
         if let Err(error) = &carried
             && matches!(error.downcast_ref(), Some(Failure::Interrupted))
@@ -65,7 +69,10 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome
             bar.finish_and_clear();
             return Err(Failure::Interrupted.into());
         }
-        applied.push(Applied::of(planned(step, &todo, &tiers), &carried));
+        applied.push(Applied {
+            gave_way: pace.gave_way() - before,
+            ..Applied::of(planned(step, &todo, &tiers), &carried)
+        });
     }
     bar.finish_and_clear();
     forget_lost(&tiers, &store)?;
@@ -90,6 +97,7 @@ impl Applied {
             planned,
             state,
             written_bytes,
+            gave_way: 0,
             why,
         }
     }

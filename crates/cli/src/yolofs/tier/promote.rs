@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use tiering::objects::Copied;
 
@@ -45,6 +46,8 @@ struct Promoted {
     bytes: u64,
     /// Bytes that were written; 0 if a sound copy was there.
     written_bytes: u64,
+    /// Pieces that waited for others who read the disk.
+    gave_way: u64,
 }
 
 pub(super) fn run(args: &PromoteArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
@@ -70,13 +73,16 @@ fn promote(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<Promoted>> {
     let tier = &tiers.specs()[place].name;
+    let first = Paced::new(None, interrupt, ProgressBar::hidden());
     let mut promoted = Vec::new();
     for file in files {
         interrupt.check()?;
         let path = file.path().display();
         // Read to know its name, and read to be copied.
         let bar = byte_bar(&path.to_string(), file.bytes() * 2);
-        let pace = Paced::new(None, interrupt, bar.clone());
+        let pace = first.next(bar.clone());
+        pace.read_from(file.path());
+        let before = pace.gave_way();
         // For one at a time: others have their turn in between.
         let copied = Mover::open(tiers, PATIENCE)
             .and_then(|mover| mover.bring_file(file, place, &pace))
@@ -91,6 +97,7 @@ fn promote(
             tier: tier.clone(),
             bytes: file.bytes(),
             written_bytes,
+            gave_way: pace.gave_way() - before,
         });
     }
     Ok(promoted)
