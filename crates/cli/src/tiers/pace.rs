@@ -52,7 +52,7 @@ impl Paced {
         self.behind.lock().watch(Disk::below(path));
     }
 
-    /// Returns how many pieces have waited for others who read that disk.
+    /// Returns how often was waited for others who read that disk.
     pub(crate) fn gave_way(&self) -> u64 {
         self.behind.lock().gave_way()
     }
@@ -61,7 +61,7 @@ impl Paced {
 impl Pace for Paced {
     fn turn(&self, bytes: u64) -> Result<(), Cancelled> {
         let go_on = || !self.interrupt.asked();
-        self.behind.lock().turn(bytes, &go_on);
+        self.behind.lock().turn(&go_on);
         let mut left = bytes;
         loop {
             if self.interrupt.asked() {

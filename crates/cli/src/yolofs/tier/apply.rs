@@ -36,7 +36,7 @@ struct Applied {
     state: &'static str,
     /// Bytes that were written.
     written_bytes: u64,
-    /// Pieces that waited for others who read the disk.
+    /// How often it waited for others who read the disk.
     gave_way: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,

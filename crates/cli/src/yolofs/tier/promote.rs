@@ -46,7 +46,7 @@ struct Promoted {
     bytes: u64,
     /// Bytes that were written; 0 if a sound copy was there.
     written_bytes: u64,
-    /// Pieces that waited for others who read the disk.
+    /// How often it waited for others who read the disk.
     gave_way: u64,
 }
 
