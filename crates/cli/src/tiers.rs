@@ -15,6 +15,7 @@ mod marks;
 pub(crate) mod mover;
 pub(crate) mod pace;
 pub(crate) mod plan;
+mod remembered;
 pub(crate) mod seen;
 pub(crate) mod unpassed;
 pub(crate) mod whole;

@@ -181,6 +181,11 @@ impl Filesystem for Adapter {
             return reply.error(errno(&FsError::ReadOnly));
         }
         let opened = file(ino).and_then(|file| {
+            // Most opens are of what is open: libraries that every program maps.
+            if let Some(opened) = self.backings.open_again(file) {
+                self.fs.count(Request::Open);
+                return Ok(opened);
+            }
             let decision = self.fs.open(file)?;
             Ok(self.backings.open(file, decision, |backing| {
                 let registered = reply.open_backing(&backing.fd);
@@ -252,12 +257,10 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _: &fuser::Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        // The kernel never asks again, and keeps what it has cached. Linux does so whether or not it
+        // was told at the beginning; other modes do not tell it, as servers before this one did not.
         self.fs.count(Request::OpenDir);
-        if self.fs.mode() == Mode::Lower {
-            return reply.error(Errno::ENOSYS);
-        }
-        let keep = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
-        reply.opened(CACHED, keep);
+        reply.error(Errno::ENOSYS);
     }
 
     fn readdir(

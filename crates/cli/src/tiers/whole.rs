@@ -20,6 +20,7 @@ use tiering::pace::Pace;
 use super::Tiers;
 use super::known::Known;
 use super::mover::Mover;
+use super::remembered::Remembered;
 use crate::exit::Failure;
 
 /// A regular file of this machine, in the version it had when it was looked at.
@@ -161,22 +162,31 @@ pub(crate) struct SourceCopies {
     /// Where the tree's root is.
     root: PathBuf,
     tree: Arc<Tree>,
+    remembered: Remembered,
 }
 
 impl SourceCopies {
-    pub(crate) const fn new(tiers: Tiers, root: PathBuf, tree: Arc<Tree>) -> Self {
-        Self { tiers, root, tree }
+    pub(crate) fn new(tiers: Tiers, root: PathBuf, tree: Arc<Tree>) -> Self {
+        Self {
+            remembered: Remembered::new(tiers.files()),
+            tiers,
+            root,
+            tree,
+        }
+    }
+
+    /// Returns what a file is known by; `None` if the tree does not have it.
+    fn key_of(&self, file: &FileKey) -> Option<ContentId> {
+        let path = self.tree.path(file.file)?;
+        let path = self.root.join(OsStr::from_bytes(&path));
+        Some(key_of(&path, &file.version))
     }
 }
 
 impl WholeCopies for SourceCopies {
     fn open_copy(&self, file: &FileKey) -> io::Result<Option<OwnedFd>> {
-        let Some(path) = self.tree.path(file.file) else {
-            return Ok(None);
-        };
-        let path = self.root.join(OsStr::from_bytes(&path));
-        let known = self.tiers.files().get(key_of(&path, &file.version));
-        let Some(object) = known.and_then(|known| known.object) else {
+        let object = self.remembered.object_of(file, || self.key_of(file));
+        let Some(object) = object else {
             return Ok(None);
         };
         // The lock that keeps the copy goes with the kernel's own reference to it.

@@ -70,14 +70,15 @@ impl FileSystem {
             let attr = self.current_attr(file)?;
             let version = attr.version();
             let key = FileKey { file, version };
-            if self.config.mode != Mode::Disk || self.is_recording() || self.stays(&key, &attr) {
+            if self.config.mode != Mode::Disk || self.is_recording() || attr.size == 0 {
                 return Ok(OpenDecision::Cached);
             }
             let mut backings = Vec::from_iter(self.open_copy(&key));
             if !self.config.boot_files.contains(&file) {
                 backings.extend(self.open_backing(&key));
             }
-            Ok(match backings.is_empty() {
+            // Asked last: it reads the file.
+            Ok(match backings.is_empty() || self.stays(&key, &attr) {
                 true => OpenDecision::Cached,
                 false => OpenDecision::Passthrough(backings),
             })
@@ -90,8 +91,8 @@ impl FileSystem {
             return false;
         };
         let copies = self.copies.as_ref();
-        !self.stays(key, &attr)
-            && copies.is_some_and(|copies| matches!(copies.open_copy(key), Ok(Some(_))))
+        copies.is_some_and(|copies| matches!(copies.open_copy(key), Ok(Some(_))))
+            && !self.stays(key, &attr)
     }
 
     /// Returns whether a file is never passed through: an empty one has nothing to be read, and

@@ -42,6 +42,13 @@ pub(super) struct Backings {
 }
 
 impl Backings {
+    /// Opens a file the way it is open already; `None` if it is not, and nothing is decided for it
+    /// yet.
+    pub(super) fn open_again(&self, file: FileId) -> Option<Opened> {
+        let mut ways = self.ways.lock();
+        ways.get_mut(&file).map(Way::open)
+    }
+
     /// Opens a file the way it is open already, or else as decided; `register` makes a file known
     /// to the kernel.
     pub(super) fn open(
@@ -55,11 +62,7 @@ impl Backings {
             Entry::Occupied(way) => way.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Way::decide(decision, register)),
         };
-        way.opens += 1;
-        match &way.passed {
-            Some((id, to)) => Opened::Passed(Arc::clone(id), *to),
-            None => Opened::Cached,
-        }
+        way.open()
     }
 
     /// Closes a file; with the last close of one that was passed through the kernel forgets its id.
@@ -76,6 +79,14 @@ impl Backings {
 }
 
 impl Way {
+    fn open(&mut self) -> Opened {
+        self.opens += 1;
+        match &self.passed {
+            Some((id, to)) => Opened::Passed(Arc::clone(id), *to),
+            None => Opened::Cached,
+        }
+    }
+
     /// Takes the first file that the kernel does, and the page cache if it takes none.
     fn decide(
         decision: OpenDecision,

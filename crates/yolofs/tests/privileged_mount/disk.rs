@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use blocks::testing::{MemObserver, Node};
 use blocks::{BackingFile, FileId, FileKey, WholeCopies};
@@ -102,10 +103,15 @@ fn a_file_that_the_kernel_will_not_pass_through_is_served() {
 
 /// Copies on faster memory, by the numbers of their files. What they have in them is other than
 /// what the source has, so that it can be told which was read.
-struct Copies(TempDir);
+struct Copies {
+    dir: TempDir,
+    /// How often somebody looked for one.
+    asked: AtomicU64,
+}
 
 impl WholeCopies for Copies {
     fn open_copy(&self, file: &FileKey) -> io::Result<Option<OwnedFd>> {
+        self.asked.fetch_add(1, Relaxed);
         match File::open(self.path(file.file.0)) {
             Ok(file) => Ok(Some(file.into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -116,11 +122,17 @@ impl WholeCopies for Copies {
 
 impl Copies {
     fn new() -> Arc<Self> {
-        Arc::new(Self(TempDir::new().unwrap()))
+        let dir = TempDir::new().unwrap();
+        let asked = AtomicU64::new(0);
+        Arc::new(Self { dir, asked })
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
     }
 
     fn path(&self, file: u32) -> PathBuf {
-        self.0.path().join(file.to_string())
+        self.dir.path().join(file.to_string())
     }
 
     fn add(&self, file: u32) {
@@ -211,6 +223,38 @@ fn a_file_stays_what_it_was_opened_as_until_nobody_has_it_open() {
     drop(first);
     all_closed(opens());
     assert_eq!(read(), pattern(1, 500_000));
+}
+
+#[test]
+fn what_is_open_already_is_opened_without_looking_for_its_copy() {
+    let dir = TempDir::new().unwrap();
+    let (_, fs) = disks(&dir);
+    let copies = Copies::new();
+    copies.add(1);
+    let mounted = Mounted::new(fs.with_copies(copies.clone()));
+    let first = File::open(mounted.path("boot")).unwrap();
+    let asked = copies.asked();
+    for _ in 0..10 {
+        assert_eq!(fs::read(mounted.path("boot")).unwrap(), copied(1));
+    }
+    assert_eq!(copies.asked(), asked);
+    let counters = mounted.mount().counters();
+    assert_eq!(counters.requests(Request::Open), 11);
+    assert_eq!(counters.copy_opens, 11);
+    drop(first);
+}
+
+#[test]
+fn directories_are_opened_unasked() {
+    let dir = TempDir::new().unwrap();
+    let (_, fs) = disks(&dir);
+    let mounted = Mounted::new(fs);
+    for _ in 0..5 {
+        assert_eq!(fs::read_dir(mounted.path("")).unwrap().count(), 2);
+    }
+    let counters = mounted.mount().counters();
+    assert!(counters.requests(Request::OpenDir) <= 1, "{counters:?}");
+    assert_eq!(counters.requests(Request::ReleaseDir), 0);
 }
 
 #[test]
