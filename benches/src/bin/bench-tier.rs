@@ -177,9 +177,13 @@ fn started(start: &Start) {
         round,
         ready_ms,
         disk_reads,
+        requests,
         ..
     } = start;
-    eprintln!("{image}, round {round}: {place} {ready_ms:.0} ms, {disk_reads} disk reads");
+    let asked: u64 = requests.values().sum();
+    eprintln!(
+        "{image}, round {round}: {place} {ready_ms:.0} ms, {disk_reads} disk reads, {asked} requests"
+    );
 }
 
 fn read(sample: &Foreground) {

@@ -104,6 +104,8 @@ pub(super) fn middle(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::image::Category;
     use super::*;
 
@@ -117,6 +119,7 @@ mod tests {
             prepare_ms: 0.0,
             disk_reads: 0,
             disk_bytes: 0,
+            requests: BTreeMap::new(),
         }
     }
 

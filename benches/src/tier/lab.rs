@@ -46,8 +46,13 @@ pub struct TierLab {
     home: TempDir,
 }
 
-/// What starting and preparing took, and the reads of the disk.
-type Taken = (Duration, Duration, Reads);
+/// What a start took, and what it asked for.
+struct Taken {
+    ready: Duration,
+    prepared: Duration,
+    reads: Reads,
+    requests: BTreeMap<String, u64>,
+}
 
 /// What an image has on NVM while it is measured.
 #[derive(Debug)]
@@ -149,16 +154,17 @@ impl TierLab {
         let mut shuffle = Shuffle::from_clock();
         for round in 1..=rounds {
             for place in shuffle.order(&Place::ALL) {
-                let (took, prepared, reads) = self.sample(image, place, &there)?;
+                let took = self.sample(image, place, &there)?;
                 let start = Start {
                     image: image.to_owned(),
                     category: facts.category,
                     place,
                     round,
-                    ready_ms: milliseconds(took),
-                    prepare_ms: milliseconds(prepared),
-                    disk_reads: reads.requests,
-                    disk_bytes: reads.bytes,
+                    ready_ms: milliseconds(took.ready),
+                    prepare_ms: milliseconds(took.prepared),
+                    disk_reads: took.reads.requests,
+                    disk_bytes: took.reads.bytes,
+                    requests: took.requests,
                 };
                 heard(&start);
                 starts.push(start);
@@ -248,8 +254,7 @@ impl TierLab {
         self.stage.path().join("roots").join(image)
     }
 
-    /// Starts an image once; again, if somebody else dropped caches meanwhile. Returns what starting
-    /// and what preparing took, and what was read of the disk.
+    /// Starts an image once; again, if somebody else dropped caches meanwhile.
     fn sample(&self, image: &str, place: Place, there: &OnNvm) -> anyhow::Result<Taken> {
         for _ in 0..ATTEMPTS {
             caches::drop_all(&self.host)?;
@@ -288,11 +293,19 @@ impl TierLab {
         if let Some(mount) = &mount {
             self.throttle.admit(mount.status()?.pid)?;
         }
-        let before = self.stage.reads()?;
+        let served = || mount.as_ref().map(YoloMount::served).transpose();
+        let (asked, before) = (served()?, self.stage.reads()?);
         let ran = run_ok(started(container.root(), SCRIPT), DEADLINE)
             .with_context(|| format!("starting {image} from {place}"))?;
         let reads = self.stage.reads()?.since(before);
-        Ok((ran.elapsed, prepared, reads))
+        let requests = served()?.zip(asked);
+        let requests = requests.map(|(after, before)| after.requests_since(&before));
+        Ok(Taken {
+            ready: ran.elapsed,
+            prepared,
+            reads,
+            requests: requests.unwrap_or_default(),
+        })
     }
 
     fn mount(

@@ -1,5 +1,6 @@
 //! Where an image lies when it is started, and what is said of starts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -67,6 +68,8 @@ pub struct Start {
     pub disk_reads: u64,
     /// Bytes they asked for.
     pub disk_bytes: u64,
+    /// What a mount of ours was asked by the kernel during the start, by kind.
+    pub requests: BTreeMap<String, u64>,
 }
 
 /// What an image takes on NVM, by the ways to place it there.
