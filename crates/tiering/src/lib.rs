@@ -16,6 +16,7 @@ pub mod lass;
 pub mod medium;
 pub mod objects;
 pub mod pace;
+pub mod parts;
 pub mod policy;
 mod rate;
 #[cfg(feature = "testing")]

@@ -29,6 +29,13 @@ pub trait Medium: fmt::Debug + Send + Sync {
     /// If there is no such file, or it cannot be read.
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
+    /// Gives back the room that a part of a file takes, as far as the medium can: it reads as zeros
+    /// then. The file keeps its length.
+    ///
+    /// # Errors
+    /// If it cannot; if the medium never can, that is `Unsupported`.
+    fn give_back(&self, name: &str, offset: u64, len: u64) -> io::Result<()>;
+
     /// Makes the content of a file durable.
     ///
     /// # Errors

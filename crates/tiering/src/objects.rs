@@ -128,7 +128,38 @@ impl Entry {
     }
 }
 
+/// A change of what lies on a tier beside objects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aside {
+    /// So many bytes were found.
+    Found(u64),
+    /// So many are given back.
+    Given(u64),
+}
+
 impl Table {
+    /// Takes room on a tier.
+    fn take_room(
+        &mut self,
+        tier: &Tier,
+        id: ContentId,
+        to: TierIndex,
+        need: u64,
+    ) -> Result<(), ObjectError> {
+        let used = &mut self.used[usize::from(tier.slot)];
+        let room = tier.capacity_bytes.saturating_sub(*used);
+        if need > room {
+            return Err(ObjectError::Full {
+                id,
+                tier: to,
+                need,
+                room,
+            });
+        }
+        *used += need;
+        Ok(())
+    }
+
     /// Returns what the journal is to say.
     fn known(&self) -> HashMap<ContentId, Known> {
         let held = self.entries.iter().filter(|(_, entry)| entry.held != 0);
@@ -171,12 +202,40 @@ impl Objects {
         self.tiers.len()
     }
 
-    /// Returns the bytes that objects take on a tier, with what is being copied to it; 0 of one
-    /// that does not exist.
+    /// Returns the bytes that objects take on a tier, with their parts and what is being copied to
+    /// it; 0 of one that does not exist.
     #[must_use]
     pub fn used_bytes(&self, tier: TierIndex) -> u64 {
         let slot = self.tiers.get(tier.0).map(|tier| usize::from(tier.slot));
         slot.map_or(0, |slot| self.table.lock().used[slot])
+    }
+
+    /// Takes room on a tier for `bytes` that belong to an object and lie elsewhere than in it.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn set_aside(
+        &self,
+        id: ContentId,
+        to: TierIndex,
+        bytes: u64,
+    ) -> Result<(), ObjectError> {
+        let tier = self.tier(to)?;
+        let mut table = self.table.lock();
+        table.take_room(tier, id, to, bytes)
+    }
+
+    /// Counts what [`set_aside`](Self::set_aside) took no more; `bytes` that were found on a tier
+    /// are counted with `Found`.
+    pub(crate) fn count_aside(&self, tier: TierIndex, aside: Aside) {
+        let Ok(tier) = self.tier(tier) else {
+            return;
+        };
+        let used = &mut self.table.lock().used[usize::from(tier.slot)];
+        *used = match aside {
+            Aside::Found(bytes) => used.saturating_add(bytes),
+            Aside::Given(bytes) => used.saturating_sub(bytes),
+        };
     }
 
     fn object(&self, id: ContentId, entry: Entry) -> Object {

@@ -160,6 +160,15 @@ impl Medium for MemMedium {
         Ok(read)
     }
 
+    fn give_back(&self, name: &str, offset: u64, len: u64) -> io::Result<()> {
+        let disk = &mut *self.0.lock();
+        let now = &mut disk.file(name)?.now;
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(now.len());
+        let part = place(offset)..place(offset.saturating_add(len));
+        now[part].fill(0);
+        Ok(())
+    }
+
     fn sync(&self, name: &str) -> io::Result<()> {
         let disk = &mut *self.0.lock();
         let content = disk.file(name)?;

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{FallocateFlags, fallocate};
+
 use super::Medium;
 
 /// A directory of a file system, whatever lies under it.
@@ -61,6 +63,13 @@ impl Medium for DirMedium {
 
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         read_full(&File::open(self.at(name))?, offset, buf)
+    }
+
+    fn give_back(&self, name: &str, offset: u64, len: u64) -> io::Result<()> {
+        let file = File::options().write(true).open(self.at(name))?;
+        let number = |number| i64::try_from(number).map_err(io::Error::other);
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        Ok(fallocate(&file, hole, number(offset)?, number(len)?)?)
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {

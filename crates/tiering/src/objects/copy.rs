@@ -138,18 +138,7 @@ impl Objects {
         if len.is_some_and(|len| len != entry.len) {
             return Err(ObjectError::Damaged { id });
         }
-        let used = &mut table.used[usize::from(tier.slot)];
-        let room = tier.capacity_bytes.saturating_sub(*used);
-        if entry.len > room {
-            let need = entry.len;
-            return Err(ObjectError::Full {
-                id,
-                tier: to,
-                need,
-                room,
-            });
-        }
-        *used += entry.len;
+        table.take_room(tier, id, to, entry.len)?;
         table.entries.insert(
             id,
             Entry {

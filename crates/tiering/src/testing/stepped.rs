@@ -98,6 +98,11 @@ impl Medium for Stepped {
         self.inner.read_at(name, offset, buf)
     }
 
+    fn give_back(&self, name: &str, offset: u64, len: u64) -> io::Result<()> {
+        self.steps.take()?;
+        self.inner.give_back(name, offset, len)
+    }
+
     fn sync(&self, name: &str) -> io::Result<()> {
         self.steps.take()?;
         self.inner.sync(name)
