@@ -19,6 +19,7 @@ pub(crate) mod faster;
 mod gc;
 mod lock;
 mod names;
+mod parts;
 mod places;
 mod repack;
 mod segment;
@@ -28,9 +29,10 @@ mod tests;
 mod transfer;
 
 use catalog::Catalog;
-pub use faster::{FasterCopies, FasterCopy};
+pub use faster::{CopyParts, FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
 use lock::Lock;
+pub use parts::{StoredPart, StoredParts};
 use places::Places;
 pub use transfer::{StoreVerifyReport, StoredVerifyReport};
 

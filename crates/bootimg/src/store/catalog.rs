@@ -14,6 +14,7 @@ use crate::data::Run;
 use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
 use crate::reader::{ReadError, Sealed};
+use crate::store::faster::CopyParts;
 use crate::store::places::Places;
 use crate::store::reading;
 use crate::store::segment::Segment;
@@ -233,27 +234,51 @@ fn try_open(places: &Places, id: &ImageId) -> Result<Image, OpenError> {
     let path = places.image(id);
     let sealed = read_sealed(&path, id)?;
     let mut segments = Vec::new();
-    let mut lengths = Vec::new();
     for id in sealed.segments().map_err(|error| located(&path, error))? {
         let path = places.segment(&id);
         let segment = Segment::open(&path).map_err(|error| located(&path, error))?;
-        lengths.push(segment.blocks());
-        segments.push(segment.into_backing());
+        let blocks = segment.blocks();
+        segments.push((segment.into_backing(), blocks));
     }
-    for run in sealed.runs().map_err(|error| located(&path, error))? {
-        if lengths
-            .get(run.segment)
-            .is_none_or(|len| run.at + run.blocks > *len)
-        {
+    assemble(sealed, segments, &path)
+}
+
+/// Opens a copy in parts of an image; `path` is for messages.
+pub(super) fn open_copy(copy: CopyParts, path: &Path, id: &ImageId) -> Result<Image, OpenError> {
+    let in_file = |error| located(path, error);
+    let sealed = seal(copy.image, path, id)?;
+    let files = copy.segments.into_iter();
+    let files: BTreeMap<ContentId, Backing> = files
+        .map(|(name, file)| (name, Backing::File(Arc::new(file))))
+        .collect();
+    let mut segments = Vec::new();
+    for id in sealed.segments().map_err(in_file)? {
+        // One of which it has no block is not there.
+        let file = files.get(&id).cloned();
+        let file = file.unwrap_or_else(|| Backing::Memory(Arc::default()));
+        let len = file.len().map_err(|error| in_file(error.into()))?;
+        segments.push((file, (len / PAGE_BYTES).saturating_sub(1)));
+    }
+    assemble(sealed, segments, path)
+}
+
+/// Puts an image together with its segments, each with the number of its blocks.
+fn assemble(
+    sealed: Sealed,
+    segments: Vec<(Backing, u64)>,
+    path: &Path,
+) -> Result<Image, OpenError> {
+    let in_file = |error| located(path, error);
+    for run in sealed.runs().map_err(in_file)? {
+        let segment = segments.get(run.segment);
+        if segment.is_none_or(|(_, blocks)| run.at + run.blocks > *blocks) {
             let rule = "a run lies outside of its segment";
-            let source = FormatError::Rule {
-                what: "table of runs",
-                rule,
-            };
-            return Err(OpenError::Format { path, source });
+            let what = "table of runs";
+            return Err(in_file(FormatError::Rule { what, rule }.into()));
         }
     }
-    Image::decode(sealed, segments).map_err(|error| located(&path, error))
+    let segments = segments.into_iter().map(|(file, _)| file).collect();
+    Image::decode(sealed, segments).map_err(in_file)
 }
 
 /// Returns the newest image of a source. Images that cannot be read are passed over, and logged.
@@ -296,6 +321,10 @@ fn hints(places: &Places) -> Result<BTreeSet<ImageId>, StoreError> {
 
 fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     let file = File::open(path).map_err(|error| located(path, error.into()))?;
+    seal(file, path, id)
+}
+
+fn seal(file: File, path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     let file = Backing::File(Arc::new(file));
     let sealed = Sealed::read(file).map_err(|error| located(path, error))?;
     if sealed.header.variant != Variant::Thin || sealed.id() != *id {
@@ -311,7 +340,7 @@ fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
     Ok(sealed)
 }
 
-fn located(path: &Path, error: ReadError) -> OpenError {
+pub(super) fn located(path: &Path, error: ReadError) -> OpenError {
     let path = path.to_owned();
     match error {
         ReadError::Io(source) => OpenError::Io { path, source },

@@ -5,14 +5,16 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use blocks::ContentId;
+
 use crate::store::catalog;
 use crate::store::places::Places;
 use crate::{Image, ImageId, StoreError};
 
 /// Who knows where copies of images lie that are read faster than the store.
 ///
-/// Copies are images in one file each, mapped or packed. Who has one open has it as long as he
-/// wants, whatever becomes of its name.
+/// Copies are images in one file each, mapped or packed; or in parts, thin, with the segments that
+/// they share. Who has one open has it as long as he wants, whatever becomes of its name.
 pub trait FasterCopies: fmt::Debug + Send + Sync {
     /// Opens the copies of an image, the fastest first. What cannot be opened is left out.
     fn open(&self, id: &ImageId) -> Vec<FasterCopy>;
@@ -24,12 +26,23 @@ pub trait FasterCopies: fmt::Debug + Send + Sync {
 /// An open copy of an image.
 #[derive(Debug)]
 pub struct FasterCopy {
-    /// The copy.
+    /// The copy; or what keeps it there, if it is in parts. It stays open as long as it is used.
     pub file: File,
+    /// What it is made of, if it is in parts.
+    pub parts: Option<CopyParts>,
     /// Where it is.
     pub path: PathBuf,
     /// What the memory is called.
     pub tier: String,
+}
+
+/// A thin image, and its segments: sparse ones, with all of its blocks where they belong.
+#[derive(Debug)]
+pub struct CopyParts {
+    /// The image.
+    pub image: File,
+    /// The segments, by their ids.
+    pub segments: Vec<(ContentId, File)>,
 }
 
 /// Where the data of an image comes from that is read from a copy.
@@ -40,6 +53,7 @@ pub(crate) struct CopyOf {
     places: Places,
     id: ImageId,
     own: OnceLock<Option<Box<Image>>>,
+    _kept: Option<File>,
 }
 
 impl CopyOf {
@@ -68,14 +82,24 @@ pub(super) fn open_fastest(
     // Of what the store no longer has, no copy is an image of the store.
     places.must_have(id)?;
     for copy in faster.open(id) {
-        let FasterCopy { file, path, tier } = copy;
-        let why = match Image::of_file(file, &path) {
+        let FasterCopy {
+            file,
+            parts,
+            path,
+            tier,
+        } = copy;
+        let (opened, kept) = match parts {
+            None => (Image::of_file(file, &path), None),
+            Some(parts) => (catalog::open_copy(parts, &path, id), Some(file)),
+        };
+        let why = match opened {
             Ok(image) if image.info().id == *id => {
                 return Ok(Some(image.with_store_behind(CopyOf {
                     tier,
                     places: places.clone(),
                     id: *id,
                     own: OnceLock::new(),
+                    _kept: kept,
                 })));
             }
             Ok(_) => "it is another image".to_owned(),
