@@ -5,12 +5,15 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use blocks::ContentId;
-use bootimg::{FasterCopies, FasterCopy, ImageId};
+use bootimg::{CopyParts, FasterCopies, FasterCopy, ImageId};
+use tiering::parts::{Index, pool_name};
 
 use super::Tiers;
+use super::seen::index_in;
 
 /// An open copy of an object. As long as it is open, it stays.
 #[derive(Debug)]
@@ -39,15 +42,56 @@ impl Tiers {
     }
 }
 
+impl OpenCopy {
+    /// Opens what the copy of a boot image is made of, if it is in parts.
+    fn with_parts(self, object: ContentId) -> anyhow::Result<FasterCopy> {
+        let Self { file, path, tier } = self;
+        let reading = || format!("reading {}", path.display());
+        let index = index_in(&file, object).with_context(reading)?;
+        let parts = match index {
+            Some(index) => Some(open_parts(&index, &path)?),
+            None => None,
+        };
+        Ok(FasterCopy {
+            file,
+            parts,
+            path,
+            tier,
+        })
+    }
+}
+
+/// Opens the pools of an index that lies at `path`: the first is the image, the others its segments.
+fn open_parts(index: &Index, path: &Path) -> anyhow::Result<CopyParts> {
+    let mut files = Vec::new();
+    for pool in index.pools() {
+        let path = path.with_file_name(pool_name(*pool));
+        let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        files.push((*pool, file));
+    }
+    anyhow::ensure!(!files.is_empty(), "it has no parts");
+    let (_, image) = files.remove(0);
+    let segments = files;
+    Ok(CopyParts { image, segments })
+}
+
 impl FasterCopies for Tiers {
     fn open(&self, id: &ImageId) -> Vec<FasterCopy> {
         let Some(object) = self.known().get(id.0).and_then(|known| known.object) else {
             return Vec::new();
         };
         let copies = self.open_copies(object);
-        copies
-            .map(|OpenCopy { file, path, tier }| FasterCopy { file, path, tier })
-            .collect()
+        let copies = copies.filter_map(|copy| {
+            let tier = copy.tier.clone();
+            let opened = copy.with_parts(object);
+            opened
+                .inspect_err(|error| {
+                    let id = id.short();
+                    log::warn!("boot image {id}: the copy on {tier} cannot be used: {error:#}");
+                })
+                .ok()
+        });
+        copies.collect()
     }
 
     fn note_use(&self, id: &ImageId) {

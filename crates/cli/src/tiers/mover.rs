@@ -2,16 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use blocks::ContentId;
-use bootimg::{ImageId, Store, StoreError, Variant, WriteError};
+use bootimg::{ImageId, Store, StoreError, StoredParts, WriteError};
 use nix::fcntl::Flock;
 use tiering::medium::DirMedium;
 use tiering::objects::{Copied, ObjectError, Objects, TierConfig, TierIndex, name_of};
 use tiering::pace::Pace;
+use tiering::parts::{Index, Part, PartedObjects};
 
 use super::Tiers;
 use super::lock::{self, Hold, hold_alone};
@@ -19,7 +19,6 @@ use super::marks::Marks;
 use super::pace::watch;
 use crate::exit::Failure;
 use crate::size::Size;
-use crate::store::scratch_file;
 
 /// How long a command waits for another one that moves objects.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +27,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Mover {
     tiers: Tiers,
-    objects: Objects,
+    objects: PartedObjects,
     /// For each tier of `objects`, its place among the tiers that the file names.
     places: Vec<usize>,
     /// Why the others cannot be used.
@@ -80,7 +79,7 @@ impl Mover {
             bail!("no tier can be used; {}: {why}", tiers.specs()[*place].name);
         }
         let journal = DirMedium::open(state).context("opening the journal of objects")?;
-        let opened = Objects::open(std::sync::Arc::new(journal), configs);
+        let opened = PartedObjects::open(std::sync::Arc::new(journal), configs);
         let (objects, report) = opened.context("opening the objects on the tiers")?;
         if report.lost + report.swept + report.adopted > 0 {
             log::info!("the objects on the tiers were not as the journal has them: {report:?}");
@@ -122,7 +121,7 @@ impl Mover {
         pace: &dyn Pace,
     ) -> anyhow::Result<Option<Copied>> {
         let to = self.index_of(place)?;
-        match known.and_then(|object| self.objects.get(object)) {
+        match known.and_then(|object| self.objects().get(object)) {
             Some(object) if object.tiers.contains(&to) => {
                 if self.is_sound(object.id, place, pace)? {
                     return Ok(Some(Copied::There));
@@ -155,8 +154,12 @@ impl Mover {
         pace: &dyn Pace,
     ) -> anyhow::Result<Copied> {
         let to = self.index_of(place)?;
-        let added = self.objects.add(object, bytes, to, content, pace);
+        let added = self.objects().add(object, bytes, to, content, pace);
         added.map_err(|error| self.explain(error, place))
+    }
+
+    const fn objects(&self) -> &Objects {
+        self.objects.objects()
     }
 
     pub(super) const fn tiers(&self) -> &Tiers {
@@ -169,7 +172,7 @@ impl Mover {
     /// If the journal cannot be written.
     pub(crate) fn drop_from(&self, object: ContentId, place: usize) -> anyhow::Result<Dropped> {
         let from = self.index_of(place)?;
-        let Some(held) = self.objects.get(object) else {
+        let Some(held) = self.objects().get(object) else {
             return Ok(Dropped::None);
         };
         if !held.tiers.contains(&from) {
@@ -190,7 +193,7 @@ impl Mover {
 
     /// Returns the places of the tiers that have an object.
     pub(crate) fn places_of(&self, object: ContentId) -> Vec<usize> {
-        let object = self.objects.get(object);
+        let object = self.objects().get(object);
         let tiers = object.map(|object| object.tiers).unwrap_or_default();
         tiers
             .into_iter()
@@ -198,7 +201,8 @@ impl Mover {
             .collect()
     }
 
-    /// Makes the object that a boot image is, and puts it on a tier.
+    /// Makes the object that a boot image is, and puts it on a tier: in parts, so that what it has in
+    /// common with others is there once.
     fn make(
         &self,
         store: &Store,
@@ -206,47 +210,37 @@ impl Mover {
         place: usize,
         pace: &dyn Pace,
     ) -> anyhow::Result<Copied> {
-        let path = scratch_file(store, "tier");
-        let made = self.make_at(&path, store, id, place, pace);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                log::warn!("cannot remove {}: {error}", path.display());
-            }
-            _ => {}
-        }
-        made
-    }
-
-    fn make_at(
-        &self,
-        path: &Path,
-        store: &Store,
-        id: &ImageId,
-        place: usize,
-        pace: &dyn Pace,
-    ) -> anyhow::Result<Copied> {
-        match store.export(id, path, Variant::Mapped, &mut watch(pace)) {
+        let to = self.index_of(place)?;
+        let made = match store.parts(id, &mut watch(pace)) {
             Err(StoreError::Write(WriteError::Cancelled)) => {
                 return Err(Failure::Interrupted.into());
             }
-            exported => exported.context("writing the boot image as one file")?,
-        }
-        let reading = || format!("reading {}", path.display());
-        let mut file = File::open(path).with_context(reading)?;
-        let (object, bytes) = name_of(&mut file).with_context(reading)?;
+            made => made.context("reading the boot image")?,
+        };
+        let index = index_of(&made).context("writing down what it is made of")?;
+        let object = index.id();
         // First what it is, then that it is there: a copy that nobody knows would be garbage.
         self.tiers.known().change(id.0, |known| {
             known.object = Some(object);
-            known.bytes = bytes;
+            known.bytes = index.encode().len() as u64 + index.part_bytes();
         })?;
-        let mut file = File::open(path).with_context(reading)?;
-        self.add(object, bytes, place, &mut file, pace)
+        let mut bring = |_: usize, part: &Part, buf: &mut [u8]| {
+            let read = made.read(part.pool, part.blocks, buf);
+            read.map_err(|source| ObjectError::Input { id: object, source })
+        };
+        let added = self.objects.add(&index, to, &mut bring, pace);
+        added.map_err(|error| self.explain(error, place))
     }
 
     fn is_sound(&self, object: ContentId, place: usize, pace: &dyn Pace) -> anyhow::Result<bool> {
-        let bytes = self.objects.get(object).map_or(0, |object| object.len);
+        let bytes = self.objects().get(object).map_or(0, |object| object.len);
         if pace.turn(bytes).is_err() {
             return Err(Failure::Interrupted.into());
+        }
+        if self.objects.index(object).is_some() {
+            let to = self.index_of(place)?;
+            let sound = self.objects.has_all_parts(object, to, pace);
+            return sound.map_err(|_| Failure::Interrupted.into());
         }
         // What cannot be read is not sound either.
         let found = File::open(self.path_of(object, place)).and_then(|mut file| name_of(&mut file));
@@ -286,4 +280,14 @@ impl Mover {
             error => anyhow::Error::from(error).context(format!("on tier {tier}")),
         }
     }
+}
+
+/// Returns the index of a boot image, whose parts are those of its files in the store.
+fn index_of(made: &StoredParts) -> Result<Index, tiering::parts::IndexError> {
+    let parts = made.parts().iter().map(|part| Part {
+        pool: part.file,
+        blocks: part.blocks,
+        hash: part.hash,
+    });
+    Index::new(made.files().collect(), parts.collect())
 }

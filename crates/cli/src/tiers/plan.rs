@@ -97,8 +97,8 @@ pub(crate) fn gather(
     let known: HashSet<ContentId> = things.iter().filter_map(|thing| thing.object).collect();
     let mut unknown = BTreeMap::new();
     for tier in seen {
-        let strange = tier.objects.iter().filter(|(id, _)| !known.contains(id));
-        unknown.extend(strange.map(|(id, bytes)| (*id, *bytes)));
+        let strange = tier.objects.keys().filter(|id| !known.contains(id));
+        unknown.extend(strange.filter_map(|id| Some((*id, tier.bytes_of(*id)?))));
     }
     things.extend(unknown.into_iter().map(|(object, bytes)| Thing {
         key: object,

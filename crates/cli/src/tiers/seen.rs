@@ -1,9 +1,12 @@
 //! What lies on the tiers now, as whoever only looks sees it: no lock, no change.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 
 use blocks::ContentId;
+use tiering::parts::{Index, Users, begins_an_index};
 use tiering::tier::Capability;
 
 use super::Tiers;
@@ -18,8 +21,10 @@ pub(crate) struct SeenTier {
     pub(crate) spec: TierSpec,
     /// What it can do; or why it cannot be used.
     pub(crate) is: Result<Capability, String>,
-    /// Whole copies, with their lengths.
+    /// Whole copies, with the lengths of their files.
     pub(crate) objects: BTreeMap<ContentId, u64>,
+    /// Those of them that are in parts.
+    pub(crate) indexes: Users,
 }
 
 impl SeenTier {
@@ -31,9 +36,20 @@ impl SeenTier {
             .map_or(0, |is| room.bytes(is.capacity_bytes))
     }
 
-    /// Returns the bytes that objects take.
+    /// Returns the bytes that objects take, what several have in common once.
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.objects.values().sum()
+        self.objects.values().sum::<u64>() + self.indexes.part_bytes()
+    }
+
+    /// Returns the bytes of an object, with all of its parts, if it is there.
+    pub(crate) fn bytes_of(&self, object: ContentId) -> Option<u64> {
+        let parts = self.indexes.get(object).map_or(0, Index::part_bytes);
+        Some(self.objects.get(&object)? + parts)
+    }
+
+    /// Returns how many bytes of an object others here have, too.
+    pub(crate) fn shared_bytes(&self, object: ContentId) -> u64 {
+        self.indexes.shared_bytes(object)
     }
 
     /// Returns whether somebody has a copy open.
@@ -60,7 +76,13 @@ impl Tiers {
                 Err(_) => BTreeMap::new(),
             };
             let spec = spec.clone();
-            SeenTier { spec, is, objects }
+            let indexes = indexes_of(&spec, &objects);
+            SeenTier {
+                spec,
+                is,
+                objects,
+                indexes,
+            }
         };
         self.specs().iter().map(look).collect()
     }
@@ -75,4 +97,35 @@ fn objects_in(spec: &TierSpec) -> BTreeMap<ContentId, u64> {
         Some((id, entry.metadata().ok()?.len()))
     };
     entries.filter_map(object).collect()
+}
+
+/// Returns the indexes among objects. One that is damaged, or goes meanwhile, is none.
+fn indexes_of(spec: &TierSpec, objects: &BTreeMap<ContentId, u64>) -> Users {
+    let mut users = Users::default();
+    for object in objects.keys() {
+        let file = File::open(spec.dir.join(object.to_string()));
+        if let Ok(Some(index)) = file.and_then(|file| index_in(&file, *object)) {
+            users.insert(*object, index);
+        }
+    }
+    users
+}
+
+/// Returns the index that an object is, if it is one.
+///
+/// # Errors
+/// If it cannot be read, or it is damaged.
+pub(super) fn index_in(file: &File, object: ContentId) -> io::Result<Option<Index>> {
+    let len = file.metadata()?.len();
+    let mut head = [0; 8];
+    let read = file.read_at(&mut head, 0)?;
+    if !begins_an_index(&head[..read], len) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+    file.read_exact_at(&mut bytes, 0)?;
+    if ContentId::of(&bytes) != object {
+        return Err(io::Error::other("it is damaged"));
+    }
+    Index::decode(&bytes).map(Some).map_err(io::Error::other)
 }

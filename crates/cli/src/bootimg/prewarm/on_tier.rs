@@ -38,7 +38,7 @@ pub(super) fn place(
         interrupt.check()?;
         let image = store.peek_image(&id);
         let image = image.with_context(|| format!("opening {name}"))?;
-        // Written as one file, then copied.
+        // Read to be verified, then written, but for what is there.
         let bytes = image.info().data_blocks * 4096 * 2;
         drop(image);
         let bar = byte_bar(&name, bytes);

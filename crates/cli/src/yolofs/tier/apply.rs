@@ -52,7 +52,7 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome
     let todo = Todo::now(&tiers, &store)?;
     let bytes: u64 = todo.plan.steps.iter().map(|step| step.bytes).sum();
     let rate = args.rate.and_then(|rate| Rate::per_second(rate.0));
-    // What is made of a boot image is written once for the store's disk, and once for the tier.
+    // A boot image is read to be verified, and then written.
     let bar = byte_bar("moving", bytes.saturating_mul(2));
     let pace = Paced::new(rate, &interrupt, bar.clone());
     let mut applied = Vec::new();

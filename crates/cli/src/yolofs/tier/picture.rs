@@ -54,10 +54,23 @@ fn draw_tier(out: &mut String, tier: &TierStatus, top: u64) {
     let mut before = 0;
     for (object, colour) in tier.objects.iter().zip(COLOURS.iter().cycle()) {
         let from = scale(before, tier.room_bytes);
-        before += object.bytes;
+        before += object.own_bytes;
         // A pixel at least, so that whatever is there is seen.
         let width = (scale(before, tier.room_bytes) - from).max(1);
         draw_object(out, object, colour, (LEFT + from, top + 22, width));
+    }
+    // What several have is there once, behind what each has alone.
+    let shared = tier.used_bytes.saturating_sub(before);
+    if shared > 0 {
+        let from = scale(before, tier.room_bytes);
+        let width = (scale(before + shared, tier.room_bytes) - from).max(1);
+        out.push_str(&format!(
+            "<rect x=\"{}\" y=\"{}\" width=\"{width}\" height=\"{BAR_HEIGHT}\" fill=\"#777\">\
+             <title>shared: {}</title></rect>\n",
+            LEFT + from,
+            top + 22,
+            Size(shared),
+        ));
     }
 }
 
@@ -113,7 +126,9 @@ mod tests {
             name: "<a&b>".repeat(20),
             boot_image: None,
             object: String::new(),
-            bytes: *bytes,
+            bytes: bytes + 5,
+            own_bytes: *bytes,
+            shared_bytes: 5,
             heat: 1.0,
             pinned: false,
             open: false,

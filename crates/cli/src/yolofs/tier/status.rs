@@ -63,7 +63,12 @@ pub(super) struct ObjectStatus {
     /// The boot image's id.
     pub(super) boot_image: Option<String>,
     pub(super) object: String,
+    /// Bytes of it, with all that it shares.
     pub(super) bytes: u64,
+    /// Bytes that only it has: they are there no more when it is evicted.
+    pub(super) own_bytes: u64,
+    /// Bytes that other boot images on the tier have, too: they are there once.
+    pub(super) shared_bytes: u64,
     pub(super) heat: f64,
     pub(super) pinned: bool,
     pub(super) open: bool,
@@ -176,6 +181,8 @@ impl TierStatus {
         let mut rows = vec![row(&self.name, self.used_bytes, String::new())];
         rows.extend(self.objects.iter().map(|object| {
             let mut words = vec![format!("heat {:.1}", object.heat)];
+            let shared = Size(object.shared_bytes);
+            words.extend((shared.0 > 0).then(|| format!("{shared} shared")));
             words.extend(object.pinned.then(|| "pinned".to_owned()));
             words.extend(object.open.then(|| "open".to_owned()));
             row(
@@ -191,11 +198,15 @@ impl TierStatus {
 impl ObjectStatus {
     fn of(thing: &Thing, on: Presence, tier: &SeenTier) -> Option<Self> {
         let object = thing.object?;
+        let bytes = tier.bytes_of(object)?;
+        let shared_bytes = tier.shared_bytes(object);
         Some(Self {
             name: thing.label.clone(),
             boot_image: thing.image.map(|id| id.to_string()),
             object: object.to_string(),
-            bytes: tier.objects.get(&object).copied()?,
+            bytes,
+            own_bytes: bytes.saturating_sub(shared_bytes),
+            shared_bytes,
             heat: thing.heat.at(now()),
             pinned: thing.pinned,
             open: on == Presence::Open,
