@@ -20,6 +20,7 @@ mod nic;
 pub mod nicfetch;
 mod node;
 mod output;
+mod prewarming;
 mod read_around;
 mod recorded;
 mod run_dir;

@@ -3,20 +3,20 @@
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::{CachedSource, Digest};
 use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, TimedSource};
-use parking_lot::Mutex;
 use yolofs::{
-    Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, Privileges,
+    Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, PrewarmReport,
+    Privileges,
 };
 
 use super::LayerPlace;
 use crate::mount_table::needs_root;
+use crate::prewarming::Prewarming;
 use crate::source::{Source, space_within};
 use crate::yolofs::files_for_each_of;
 
@@ -39,8 +39,7 @@ pub(super) struct Served {
     pub(super) image: Arc<Attached>,
     pub(super) source: Arc<Cached>,
     pub(super) mount: Mount,
-    cancel: AtomicBool,
-    prewarm: Mutex<&'static str>,
+    prewarming: Prewarming,
 }
 
 impl Served {
@@ -82,8 +81,7 @@ impl Served {
             image,
             source: cached,
             mount,
-            cancel: AtomicBool::new(false),
-            prewarm: Mutex::new("waiting"),
+            prewarming: Prewarming::new("waiting"),
         })
     }
 
@@ -94,36 +92,39 @@ impl Served {
 
     /// Says where the prewarm stands: `waiting`, `running`, `done`, `cancelled` or `failed`.
     pub(super) fn prewarm_state(&self) -> &'static str {
-        *self.prewarm.lock()
+        self.prewarming.state()
     }
 
     /// Brings the boot image into the page cache. A failure costs speed only: it is logged.
     pub(super) fn prewarm(&self) {
-        *self.prewarm.lock() = "running";
-        let options = PrewarmOptions {
-            cancel: Some(&self.cancel),
-            max_pins: Some(files_for_each_of(PINS_SHARED_BY).min(PINS_MAX)),
-            ..PrewarmOptions::default()
-        };
-        let result = self
-            .mount
-            .prewarm(self.image.plan(), &*self.image, &options);
-        *self.prewarm.lock() = match result {
-            Ok(report) if report.cancelled => "cancelled",
-            Ok(_) => "done",
-            // Unmounted by whoever removes the layer: nothing is wrong.
-            Err(_) if !self.mount.visible() => "cancelled",
-            Err(error) => {
-                let layer = self.layer().short();
-                log::warn!("layer {layer}: {error}; reads are answered one by one instead");
-                "failed"
+        let max_pins = Some(files_for_each_of(PINS_SHARED_BY).min(PINS_MAX));
+        let prewarmed = self.prewarming.run(|cancel| {
+            let options = PrewarmOptions {
+                cancel: Some(cancel),
+                max_pins,
+                ..PrewarmOptions::default()
+            };
+            let result = self
+                .mount
+                .prewarm(self.image.plan(), &*self.image, &options);
+            match result {
+                // Unmounted by whoever removes the layer: nothing is wrong.
+                Err(_) if !self.mount.visible() => Ok(PrewarmReport {
+                    cancelled: true,
+                    ..PrewarmReport::default()
+                }),
+                result => result,
             }
-        };
+        });
+        if let Err(error) = prewarmed {
+            let layer = self.layer().short();
+            log::warn!("layer {layer}: {error}; reads are answered one by one instead");
+        }
     }
 
     /// Makes a prewarm end soon, whether it has begun or not.
     pub(super) fn cancel_prewarm(&self) {
-        self.cancel.store(true, SeqCst);
+        self.prewarming.close();
     }
 
     /// Takes the mount away; users that remain are served until the last of them lets go.

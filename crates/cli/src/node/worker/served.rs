@@ -12,11 +12,11 @@ use yolofs::{
 };
 
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
-use super::prewarm::Prewarm;
 use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;
+use crate::prewarming::Prewarming;
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::yolofs::BootChoice;
 use crate::yolofs::assemble::mode_name;
@@ -36,7 +36,7 @@ pub(super) struct Served {
     spec: MountSpec,
     prepared: Prepared,
     serving: Serving,
-    prewarm: Prewarm,
+    prewarming: Prewarming,
     /// For a node that has lost its own.
     device: OwnedFd,
     source: Option<OwnedFd>,
@@ -85,7 +85,7 @@ impl Served {
             spec,
             prepared,
             serving,
-            prewarm: Prewarm::new(),
+            prewarming: Prewarming::new("off"),
             device: connection.into_parts().0,
             source,
             names,
@@ -164,14 +164,19 @@ impl Served {
     fn run_prewarm(&self, boot: &Boot, budget: Option<u64>) -> anyhow::Result<PrewarmSummary> {
         let lock = if self.spec.lock { Lock::Yes } else { Lock::No };
         let hold_back = self.spec.auto.then_some(SAMPLE);
-        let options = PrewarmOptions {
-            lock,
-            budget_bytes: budget,
-            hold_back,
-            max_pins: Some(files_for_each_of(SHARED_BY as u64)),
-            ..PrewarmOptions::default()
-        };
-        self.prewarm.run(&self.serving, boot, options)
+        let max_pins = Some(files_for_each_of(SHARED_BY as u64));
+        let prewarmed = self.prewarming.run(|cancel| {
+            let options = PrewarmOptions {
+                lock,
+                cancel: Some(cancel),
+                budget_bytes: budget,
+                hold_back,
+                max_pins,
+                ..PrewarmOptions::default()
+            };
+            self.serving.prewarm(boot.image.plan(), boot, &options)
+        });
+        prewarmed.context("bringing the boot image into the page cache")
     }
 
     /// Serves from another boot image, or from none, from now on. All of it is read and verified
@@ -194,7 +199,7 @@ impl Served {
                 return Err(Refusal::new(Fault::Invalid, none));
             }
         }
-        self.prewarm.cancel();
+        self.prewarming.cancel();
         let _before = self.prepared.boot.exchange(boot.map(Arc::new));
         Ok(())
     }
@@ -219,7 +224,7 @@ impl Served {
 
     /// Lets go of the private mount, and of all that is held in it.
     pub(super) fn let_go(&self) {
-        self.prewarm.cancel();
+        self.prewarming.cancel();
         self.serving.let_go();
     }
 
@@ -266,7 +271,7 @@ impl Served {
             .to_owned(),
             pid: std::process::id(),
             boot: boot.as_ref().map(|boot| {
-                BootStatus::of(&boot.name, &boot.image, &counters, self.prewarm.state())
+                BootStatus::of(&boot.name, &boot.image, &counters, self.prewarming.state())
             }),
             nic: self.prepared.nic.as_ref().map(|nic| nic.status()),
             served: Some(ServedStatus::of(

@@ -1,0 +1,121 @@
+//! Where the prewarms of a mount stand, whoever serves it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use yolofs::PrewarmReport;
+
+use crate::control::PrewarmSummary;
+
+/// The prewarms of one mount; at most one runs at a time.
+#[derive(Debug)]
+pub(crate) struct Prewarming {
+    running: Mutex<()>,
+    /// Ends the one that runs or comes next.
+    cancel: Mutex<Arc<AtomicBool>>,
+    state: Mutex<&'static str>,
+}
+
+impl Prewarming {
+    /// Begins with a state of its own, such as `off` or `waiting`.
+    pub(crate) fn new(state: &'static str) -> Self {
+        Self {
+            running: Mutex::new(()),
+            cancel: Mutex::default(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Says where the prewarm stands: as it began, or `running`, `done`, `cancelled`, `failed`.
+    pub(crate) fn state(&self) -> &'static str {
+        *self.state.lock()
+    }
+
+    /// Makes the prewarms that were begun so far end soon.
+    pub(crate) fn cancel(&self) {
+        let begun = std::mem::take(&mut *self.cancel.lock());
+        begun.store(true, SeqCst);
+    }
+
+    /// Makes a running prewarm end soon, and further ones at once.
+    pub(crate) fn close(&self) {
+        self.cancel.lock().store(true, SeqCst);
+    }
+
+    /// Prewarms on this thread, when no other prewarm of this mount runs. `prewarm` is to end soon when what
+    /// it is given is set.
+    ///
+    /// # Errors
+    /// What `prewarm` says.
+    pub(crate) fn run<E>(
+        &self,
+        prewarm: impl FnOnce(&AtomicBool) -> Result<PrewarmReport, E>,
+    ) -> Result<PrewarmSummary, E> {
+        let cancel = Arc::clone(&self.cancel.lock());
+        let _one_at_a_time = self.running.lock();
+        *self.state.lock() = "running";
+        let started = Instant::now();
+        let result = prewarm(&cancel);
+        *self.state.lock() = match &result {
+            Ok(report) if report.cancelled => "cancelled",
+            Ok(_) => "done",
+            Err(_) => "failed",
+        };
+        let report = result?;
+        Ok(PrewarmSummary {
+            touches: report.touches,
+            injected_bytes: report.injected_bytes,
+            skipped_bytes: report.skipped_bytes,
+            took_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prewarms nothing, and ends as it is told.
+    fn told(cancel: &AtomicBool) -> Result<PrewarmReport, ()> {
+        Ok(PrewarmReport {
+            touches: 7,
+            cancelled: cancel.load(SeqCst),
+            ..PrewarmReport::default()
+        })
+    }
+
+    #[test]
+    fn the_state_follows_the_prewarm() {
+        let prewarming = Prewarming::new("waiting");
+        assert_eq!(prewarming.state(), "waiting");
+        let summary = prewarming.run(|cancel| {
+            assert_eq!(prewarming.state(), "running");
+            told(cancel)
+        });
+        assert_eq!(summary.unwrap().touches, 7);
+        assert_eq!(prewarming.state(), "done");
+        assert_eq!(prewarming.run(|_| Err("full")), Err("full"));
+        assert_eq!(prewarming.state(), "failed");
+    }
+
+    #[test]
+    fn cancelling_ends_what_was_begun_and_closing_what_comes_too() {
+        let prewarming = Prewarming::new("off");
+        prewarming
+            .run(|cancel| {
+                prewarming.cancel();
+                told(cancel)
+            })
+            .unwrap();
+        assert_eq!(prewarming.state(), "cancelled");
+        prewarming.run(told).unwrap();
+        assert_eq!(prewarming.state(), "done");
+        prewarming.close();
+        for _ in 0..2 {
+            prewarming.run(told).unwrap();
+            assert_eq!(prewarming.state(), "cancelled");
+        }
+    }
+}
