@@ -15,6 +15,7 @@ mod layers;
 mod line_watch;
 mod logging;
 mod mount_table;
+mod mountpoint;
 mod net_probe;
 mod nic;
 pub mod nicfetch;

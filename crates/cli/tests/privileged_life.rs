@@ -6,6 +6,7 @@
 mod lab;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -89,6 +90,28 @@ fn privileged_a_crash_leaves_a_mount_that_clears() {
         .arg("mount")
         .args([&lab.path("root"), &mountpoint]));
     assert!(mountpoint.join("etc/config").exists());
+}
+
+#[test]
+fn privileged_a_mount_is_found_by_symbolic_links_alive_and_dead() {
+    let lab = Lab::new();
+    let mountpoint = mounted(&lab);
+    let links = ["end", "way"].map(|name| lab.path(name));
+    symlink(&mountpoint, &links[0]).unwrap();
+    symlink(mountpoint.parent().unwrap(), &links[1]).unwrap();
+    let by_way = links[1].join(mountpoint.file_name().unwrap());
+    let pid = daemon_of(&lab, &mountpoint);
+    for state in ["serving", "dead"] {
+        for named in [&links[0], &by_way] {
+            assert_eq!(lab.status(named)["state"], state, "{}", named.display());
+        }
+        if state == "serving" {
+            ok(Command::new("kill").args(["-9", &pid]));
+            until("the daemon's death", || !is_running(&pid));
+        }
+    }
+    lab.umount(&links[0]);
+    assert!(!is_mounted(&mountpoint));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use confine::Identity;
 use nix::unistd::{Gid, Uid, geteuid};
 
 use crate::exit::Outcome;
+use crate::mountpoint;
 use crate::node::client::NodeClient;
 use crate::node::service::{self, Settings};
 use crate::node::view::NodeView;
@@ -124,7 +125,9 @@ pub(super) fn run(
             text(&shown)
         })?,
         NodeVerb::Swap { mountpoint, image } => {
-            let id = RunDir::id_of(&std::path::absolute(mountpoint)?);
+            let place = mountpoint::resolve(mountpoint)
+                .with_context(|| format!("finding {}", mountpoint.display()))?;
+            let id = RunDir::id_of(&place);
             node.swap(&id, image.clone())?;
         }
         NodeVerb::Drain => {

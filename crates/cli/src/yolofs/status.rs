@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::by_node;
 use crate::exit::Outcome;
+use crate::mountpoint;
 use crate::output::{FormatArg, print};
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::status::{MountStatus, text};
@@ -25,10 +26,13 @@ pub(super) struct StatusArgs {
 
 pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let find = |named: &PathBuf| {
+        mountpoint::resolve(named).with_context(|| format!("finding {}", named.display()))
+    };
     let wanted: Vec<PathBuf> = args
         .mountpoints
         .iter()
-        .map(std::path::absolute)
+        .map(find)
         .collect::<Result<_, _>>()?;
     let records = run_dir.list()?;
     let of_node = by_node::mounts(&run_dir)?;

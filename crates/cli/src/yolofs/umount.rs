@@ -9,6 +9,7 @@ use super::by_node;
 use crate::control::{Answer, Request, call};
 use crate::exit::Outcome;
 use crate::mount_table::{clear_by_force, kind_at};
+use crate::mountpoint;
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, RunDirArg};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
@@ -41,8 +42,7 @@ pub(super) fn run(args: &UmountArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
 }
 
 fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
-    // A dead mount answers nothing, not even to canonicalize(3): its parent does.
-    let mountpoint = resolve_parent(mountpoint)?;
+    let mountpoint = mountpoint::resolve(mountpoint).context("finding it")?;
     if by_node::unmount(run_dir, &mountpoint, lazy)? {
         return Ok(());
     }
@@ -94,15 +94,4 @@ fn dies(record: &MountRecord) -> bool {
         std::thread::sleep(LOOK_EVERY);
     }
     true
-}
-
-fn resolve_parent(mountpoint: &Path) -> anyhow::Result<PathBuf> {
-    let absolute = std::path::absolute(mountpoint).context("making the path absolute")?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        bail!("the root cannot be unmounted");
-    };
-    let parent = parent
-        .canonicalize()
-        .with_context(|| format!("opening {}", parent.display()))?;
-    Ok(parent.join(name))
 }
