@@ -116,9 +116,27 @@ impl Knowledge {
     /// # Errors
     /// If it cannot be written, or others write all the time.
     pub(crate) fn add_heat(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
+        self.heat_up(key, now, |_| 1.0)
+    }
+
+    /// Notes that somebody expects a start, and brought what it needs: it is as hot as if it had been
+    /// started now, or hotter.
+    ///
+    /// # Errors
+    /// As [`add_heat`](Self::add_heat).
+    pub(crate) fn expect_start(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
+        self.heat_up(key, now, |is| (1.0 - is).max(0.0))
+    }
+
+    fn heat_up(
+        &self,
+        key: ContentId,
+        now: Duration,
+        by: impl Fn(f64) -> f64,
+    ) -> anyhow::Result<()> {
         let _turn = self.turn(HEAT_PATIENCE)?;
         let mut heat = self.heat(key);
-        heat.add(now, 1.0);
+        heat.add(now, by(heat.at(now)));
         let path = self.room(&self.heat, key)?;
         let text = format!("{:.6} {}\n", heat.at(now), now.as_secs());
         replace(&path, text.as_bytes(), Durable::No)
@@ -246,6 +264,21 @@ mod tests {
         knowledge.forget(key).unwrap();
         knowledge.forget(key).unwrap();
         assert_eq!(knowledge.keys(), []);
+    }
+
+    #[test]
+    fn who_expects_a_start_makes_it_as_hot_as_one() {
+        let (_dir, knowledge) = fresh();
+        let key = ContentId([7; 32]);
+        for _ in 0..3 {
+            knowledge.expect_start(key, HOUR).unwrap();
+            assert!((knowledge.heat(key).at(HOUR) - 1.0).abs() < 1e-3);
+        }
+        for _ in 0..3 {
+            knowledge.add_heat(key, HOUR).unwrap();
+        }
+        knowledge.expect_start(key, HOUR).unwrap();
+        assert!((knowledge.heat(key).at(HOUR) - 4.0).abs() < 1e-3);
     }
 
     #[test]

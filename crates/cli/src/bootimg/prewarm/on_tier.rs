@@ -8,9 +8,9 @@ use tiering::objects::Copied;
 use crate::interrupt::Interrupt;
 use crate::output::byte_bar;
 use crate::size::Size;
-use crate::tiers::Tiers;
 use crate::tiers::mover::{Mover, PATIENCE};
 use crate::tiers::pace::Paced;
+use crate::tiers::{Tiers, now};
 
 /// What happened to one boot image.
 #[derive(Debug, Serialize)]
@@ -43,6 +43,8 @@ pub(super) fn place(
         drop(image);
         let bar = byte_bar(&name, bytes);
         let pace = Paced::new(None, interrupt, bar.clone());
+        // First: or a node would take away what is cold.
+        tiers.known().expect_start(id.0, now())?;
         // For one at a time: others have their turn in between.
         let copied = Mover::open(tiers, PATIENCE)
             .and_then(|mover| mover.bring(store, &id, place, &pace))

@@ -12,10 +12,10 @@ use crate::interrupt::Interrupt;
 use crate::output::{FormatArg, byte_bar, print};
 use crate::size::Size;
 use crate::store::StoreArgs;
-use crate::tiers::Tiers;
 use crate::tiers::mover::{Mover, PATIENCE};
 use crate::tiers::pace::Paced;
 use crate::tiers::whole::WholeFile;
+use crate::tiers::{Tiers, now};
 
 /// Files that one command takes: whole files are few and large.
 const FILES_MAX: usize = 10_000;
@@ -83,6 +83,8 @@ fn promote(
         let pace = first.next(bar.clone());
         pace.read_from(file.path());
         let before = pace.gave_way();
+        // First: or a node would take away what is cold.
+        tiers.files().expect_start(file.key(), now())?;
         // For one at a time: others have their turn in between.
         let copied = Mover::open(tiers, PATIENCE)
             .and_then(|mover| mover.bring_file(file, place, &pace))
