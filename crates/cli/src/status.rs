@@ -277,103 +277,153 @@ fn one(mount: &MountStatus) -> String {
         mount.state,
         mount.pid
     );
-    let mut rows = Vec::new();
-    let mut row = |name: &str, value: String| rows.push(vec![format!("  {name}"), value]);
-    if let Some(boot) = &mount.boot {
-        let id: String = boot.content.chars().take(12).collect();
-        row(
-            "boot image",
-            format!("{} ({id}), {}", boot.image, Size(boot.blocks * 4096)),
-        );
-        if boot.stale_files > 0 {
-            let stale = Size(boot.stale_blocks * 4096);
-            row(
-                "stale",
-                format!("{} files, {stale}: record again", boot.stale_files),
-            );
-        }
-        if boot.damaged > 0 {
-            row(
-                "damaged",
-                format!("{} reads: see bootimg verify", boot.damaged),
-            );
-        }
-        if let Some(tier) = &boot.tier {
-            let failures = boot.copy_failures;
-            row(
-                "tier",
-                match failures {
-                    0 => tier.clone(),
-                    _ => format!(
-                        "{tier}, {failures} reads failed and went to the store: prewarm it again"
-                    ),
-                },
-            );
-        }
-        let pages = format!(
-            "{} pages, {} evicted",
-            boot.injected_pages, boot.evicted_pages
-        );
-        row("injected", format!("{pages} (prewarm {})", boot.prewarm));
-        if let Some(wasted) = boot.wasted_bytes {
-            let asked = format!("{} of {}", boot.sampled_asked, boot.sampled_blocks);
-            row(
-                "not needed",
-                format!("about {} ({asked} held-back blocks were)", Size(wasted)),
-            );
-        }
-    } else {
-        row("boot image", "none".to_owned());
+    let mut rows = Rows::default();
+    match &mount.boot {
+        Some(boot) => rows.boot(boot),
+        None => rows.add("boot image", "none"),
     }
     if let Some(nic) = &mount.nic {
-        row("from service", nic.text());
+        rows.add("from service", nic.text());
     }
     if let Some(served) = &mount.served {
-        let all = served.hit_bytes + served.fallthrough_bytes;
-        row(
-            "from boot image",
-            format!("{} in {} hits", Size(served.hit_bytes), served.hits),
+        match &mount.boot {
+            Some(_) => rows.compared(served),
+            None => rows.add("from source", Size(served.fallthrough_bytes).to_string()),
+        }
+        rows.served(served);
+    }
+    head + &table(&rows.0)
+}
+
+/// What is told of a mount, line by line.
+#[derive(Default)]
+struct Rows(Vec<Vec<String>>);
+
+impl Rows {
+    fn add(&mut self, name: &str, value: impl Into<String>) {
+        self.0.push(vec![format!("  {name}"), value.into()]);
+    }
+
+    fn boot(&mut self, boot: &BootStatus) {
+        let id: String = boot.content.chars().take(12).collect();
+        let bytes = Size(boot.blocks * 4096);
+        self.add("boot image", format!("{} ({id}), {bytes}", boot.image));
+        if boot.stale_files > 0 {
+            let stale = Size(boot.stale_blocks * 4096);
+            let files = boot.stale_files;
+            self.add("stale", format!("{files} files, {stale}: record again"));
+        }
+        if boot.damaged > 0 {
+            let reads = boot.damaged;
+            self.add("damaged", format!("{reads} reads: see bootimg verify"));
+        }
+        match (&boot.tier, boot.copy_failures) {
+            (None, _) => {}
+            (Some(tier), 0) => self.add("tier", tier),
+            (Some(tier), failures) => self.add(
+                "tier",
+                format!("{tier}, {failures} reads failed and went to the store: prewarm it again"),
+            ),
+        }
+        let (injected, evicted) = (boot.injected_pages, boot.evicted_pages);
+        self.add(
+            "injected",
+            format!(
+                "{injected} pages, {evicted} evicted (prewarm {})",
+                boot.prewarm
+            ),
         );
-        let fell = Size(served.fallthrough_bytes);
+        if let Some(wasted) = boot.wasted_bytes {
+            let asked = format!("{} of {}", boot.sampled_asked, boot.sampled_blocks);
+            let wasted = Size(wasted);
+            self.add(
+                "not needed",
+                format!("about {wasted} ({asked} held-back blocks were)"),
+            );
+        }
+    }
+
+    /// What came from the boot image, and what did not.
+    fn compared(&mut self, served: &ServedStatus) {
+        let all = served.hit_bytes + served.fallthrough_bytes;
+        let (hit, fell) = (Size(served.hit_bytes), Size(served.fallthrough_bytes));
+        self.add("from boot image", format!("{hit} in {} hits", served.hits));
         let share = percent(served.fallthrough_bytes, all);
-        row(
+        self.add(
             "from source",
             format!("{fell} in {} misses ({share})", served.misses),
         );
-        let permille = served.divergence_permille;
-        let first = served.first_miss.as_ref();
-        let first = first.map(|miss| format!(", first in {} at {}", miss.path, miss.offset));
-        row(
-            "divergence",
-            format!(
-                "{}.{} %{}",
-                permille / 10,
-                permille % 10,
-                first.unwrap_or_default()
-            ),
+        let (whole, tenth) = (
+            served.divergence_permille / 10,
+            served.divergence_permille % 10,
         );
+        let first = match &served.first_miss {
+            Some(miss) => format!(", first in {} at {}", miss.path, miss.offset),
+            None => String::new(),
+        };
+        self.add("divergence", format!("{whole}.{tenth} %{first}"));
+    }
+
+    fn served(&mut self, served: &ServedStatus) {
         if served.diverted_files > 0 {
-            row(
+            self.add(
                 "changed files",
                 format!("{} while mounted", served.diverted_files),
             );
         }
-        if served.copy_opens + served.copies_failed > 0 {
-            let (opens, failed) = (served.copy_opens, served.copies_failed);
-            row("whole copies", format!("{opens} opens, {failed} failed"));
+        let (opens, failed) = (served.copy_opens, served.copies_failed);
+        if opens + failed > 0 {
+            self.add("whole copies", format!("{opens} opens, {failed} failed"));
         }
-        if served.late_answers > 0 {
-            let hung = served.hung_threads;
-            row(
+        let (late, hung) = (served.late_answers, served.hung_threads);
+        if late > 0 {
+            self.add(
                 "late answers",
-                format!("{} of the source, {hung} threads wait", served.late_answers),
+                format!("{late} of the source, {hung} threads wait"),
             );
         }
         let counts = served.requests.iter().filter(|(_, count)| **count > 0);
         let counts: Vec<_> = counts
             .map(|(kind, count)| format!("{kind} {count}"))
             .collect();
-        row("requests", counts.join(", "));
+        self.add("requests", counts.join(", "));
     }
-    head + &table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(boot: Option<BootStatus>) -> MountStatus {
+        MountStatus {
+            id: "1ab2".to_owned(),
+            mountpoint: "/mnt".into(),
+            source: "/srv".into(),
+            mode: "lower".to_owned(),
+            state: "serving".to_owned(),
+            pid: 7,
+            boot,
+            served: Some(ServedStatus {
+                fallthrough_bytes: 8192,
+                misses: 2,
+                divergence_permille: 205,
+                ..ServedStatus::default()
+            }),
+            nic: None,
+        }
+    }
+
+    #[test]
+    fn people_read_of_hits_and_misses_where_there_is_a_boot_image() {
+        let told = text(&[mount(Some(BootStatus::default()))]);
+        assert!(told.starts_with("/srv on /mnt (lower, serving, pid 7)\n"));
+        for expected in ["0 B in 0 hits", "8.0 KiB in 2 misses (100.0 %)", "20.5 %"] {
+            assert!(told.contains(expected), "{expected}: {told}");
+        }
+        let told = text(&[mount(None)]);
+        assert!(told.contains("8.0 KiB\n"), "{told}");
+        for other in ["hits", "misses", "divergence"] {
+            assert!(!told.contains(other), "{other}: {told}");
+        }
+    }
 }
