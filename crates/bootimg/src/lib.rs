@@ -65,7 +65,7 @@ pub use progress::{Progress, Watch, unwatched};
 pub use reader::Image;
 pub use stack::{Stack, StackError, layer_name, place_name};
 pub use store::{
-    AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, Store, StoreConfig,
-    StoreVerifyReport, StoredImage, StoredPart, StoredParts, StoredVerifyReport,
+    AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, SharedGroup, Store,
+    StoreConfig, StoreVerifyReport, StoredImage, StoredPart, StoredParts, StoredVerifyReport,
 };
 pub use writer::{DropReason, DroppedFile, WriteReport, WriteRequest, write_image};

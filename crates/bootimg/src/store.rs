@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use blocks::SourceId;
+use blocks::{ContentId, SourceId};
 
 use crate::durable::Steps;
 use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
@@ -17,6 +17,7 @@ mod add;
 mod catalog;
 pub(crate) mod faster;
 mod gc;
+mod groups;
 mod lock;
 mod names;
 mod parts;
@@ -76,11 +77,24 @@ pub struct StoredImage {
     pub own_bytes: u64,
     /// Bytes that it shares with other images.
     pub shared_bytes: u64,
+    /// Those bytes, by who else has them.
+    pub groups: Vec<SharedGroup>,
     /// When it was added or opened last.
     pub last_used: SystemTime,
     /// What it is worth: the bytes it is expected to save at the next boot, in thousandths of
     /// the bytes it takes, halved for every week it was not used.
     pub value: u64,
+}
+
+/// Blocks of a segment that the same images of a store have, two of them at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedGroup {
+    /// Of which segment.
+    pub segment: ContentId,
+    /// Which: all images that have it say the same, at one moment.
+    pub number: u64,
+    /// How many bytes.
+    pub bytes: u64,
 }
 
 /// What adding an image did.

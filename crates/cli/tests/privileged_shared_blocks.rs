@@ -206,8 +206,25 @@ fn privileged_common_blocks_are_there_once_and_stay_for_who_stays() {
         .args([&t.root("one"), &without]));
     t.lab.umount(&without);
 
-    // It comes back, and brings only what left with it.
-    assert_eq!(t.prewarm("one"), one[1]);
+    // It comes back, and brings only what left with it: so there is room where there is none for
+    // all of it.
+    let room = format!("size = \"{}\"", one[1] + two[0]);
+    let tight = fs::read_to_string(&t.tiers).unwrap();
+    fs::write(&t.tiers, tight.replace("size = \"50%\"", &room)).unwrap();
+    ok(&mut t.tier(&["pin", "one"]));
+    let plan = json(&mut t.tier(&["plan", "--json"]));
+    let planned = &plan["moves"][0];
+    assert_eq!(
+        (&planned["move"], &planned["name"], &planned["shared_bytes"]),
+        (&"promote".into(), &"one".into(), &one[2].into()),
+        "{plan}"
+    );
+    assert_eq!(plan["moves"].as_array().unwrap().len(), 1, "{plan}");
+    assert_eq!(plan["tiers"][0]["bytes"], one[1] + two[0], "{plan}");
+    let applied = json(&mut t.tier(&["apply", "--json"]));
+    assert_eq!(applied[0]["state"], "done", "{applied}");
+    assert_eq!(applied[0]["written_bytes"], one[1], "{applied}");
+    assert_eq!(t.used(), one[1] + two[0]);
     let back = t.mount("one", "back");
     t.assert_served("one", &back);
     t.assert_served("two", &again);

@@ -1,7 +1,7 @@
 //! What should lie on fast memory: a pure function from facts and a budget to moves.
 //!
 //! Each object is one fact, whoever needs it: what several images share is kept, and counted,
-//! once. Moves only name what changes; who does them is [`Objects`](crate::objects::Objects).
+//! once; and so are the bytes that objects have in [`Common`]. Moves only name what changes; who does them is [`Objects`](crate::objects::Objects).
 //!
 //! - What is pinned comes first, then what is hottest for its size.
 //! - What is open is never moved away: it takes its room whatever else would like it.
@@ -9,6 +9,7 @@
 //!   out leaves nothing to do, and two objects of the same heat do not change places for ever.
 
 use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use blocks::ContentId;
@@ -74,6 +75,50 @@ pub struct Budget {
     pub least_heat: f64,
 }
 
+/// Bytes that objects have in common, which take room once: each group of bytes is in all objects
+/// that name it.
+#[derive(Clone, Debug, Default)]
+pub struct Common(HashMap<ContentId, Vec<Group>>);
+
+/// A group of bytes that several objects have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Which.
+    pub number: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl Common {
+    /// Says which groups are among the bytes of an object.
+    pub fn insert(&mut self, object: ContentId, groups: Vec<Group>) {
+        self.0.insert(object, groups);
+    }
+
+    fn of(&self, object: ContentId) -> &[Group] {
+        self.0.get(&object).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What lies on fast memory, as far as objects have it in common.
+#[derive(Debug, Default)]
+pub struct Taken(HashSet<u64>);
+
+impl Taken {
+    /// Adds an object, and returns how many of its bytes were there already.
+    pub fn add(&mut self, object: ContentId, common: &Common) -> u64 {
+        let groups = common.of(object).iter();
+        let there = groups.filter(|group| !self.0.insert(group.number));
+        there.map(|group| group.bytes).sum()
+    }
+
+    fn has_of(&self, object: ContentId, common: &Common) -> u64 {
+        let groups = common.of(object).iter();
+        let there = groups.filter(|group| self.0.contains(&group.number));
+        there.map(|group| group.bytes).sum()
+    }
+}
+
 /// A change of where an object lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
@@ -99,7 +144,13 @@ pub struct Plan {
 /// holds.
 #[must_use]
 pub fn plan(facts: &[Fact], budget: &Budget, now: Duration) -> Plan {
-    let mut seen = std::collections::HashSet::new();
+    plan_in_common(facts, &Common::default(), budget, now)
+}
+
+/// Decides what moves, of objects that have bytes in common. The length of a fact has all of them.
+#[must_use]
+pub fn plan_in_common(facts: &[Fact], common: &Common, budget: &Budget, now: Duration) -> Plan {
+    let mut seen = HashSet::new();
     let mut ranked: Vec<Ranked> = facts
         .iter()
         .filter(|fact| seen.insert(fact.object))
@@ -107,16 +158,20 @@ pub fn plan(facts: &[Fact], budget: &Budget, now: Duration) -> Plan {
         .collect();
     ranked.sort_by(Ranked::order);
     let mut plan = Plan::default();
+    let mut taken = Taken::default();
     let (mut demoted, mut promoted) = (Vec::new(), Vec::new());
     for Ranked { fact, rank, .. } in &ranked {
-        let fits = fact.bytes <= budget.bytes.saturating_sub(plan.fast_bytes);
+        let there = taken.has_of(fact.object, common);
+        let bytes = fact.bytes.saturating_sub(there);
+        let fits = bytes <= budget.bytes.saturating_sub(plan.fast_bytes);
         let stays = match rank {
             Rank::Held => true,
             Rank::Pinned | Rank::Wanted => fits,
             Rank::Unwanted => false,
         };
         if stays {
-            plan.fast_bytes = plan.fast_bytes.saturating_add(fact.bytes);
+            plan.fast_bytes = plan.fast_bytes.saturating_add(bytes);
+            taken.add(fact.object, common);
         }
         match (fact.place, stays) {
             (Lies::Fast, false) => demoted.push(Move::Demote(fact.object)),

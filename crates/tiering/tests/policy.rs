@@ -6,7 +6,9 @@ use std::time::Duration;
 use blocks::ContentId;
 use proptest::prelude::*;
 use tiering::heat::{HALF_LIFE, Heat};
-use tiering::policy::{Budget, Fact, Hold, Lies, Move, Plan, Wish, plan};
+use tiering::policy::{
+    Budget, Common, Fact, Group, Hold, Lies, Move, Plan, Taken, Wish, plan, plan_in_common,
+};
 
 const NOW: Duration = HALF_LIFE;
 
@@ -44,6 +46,31 @@ fn carry_out(facts: &[Fact], plan: &Plan) -> Vec<Fact> {
 fn fast_bytes(facts: &[Fact]) -> u64 {
     let fast = facts.iter().filter(|fact| fact.place == Lies::Fast);
     fast.map(|fact| fact.bytes).sum()
+}
+
+/// What fast memory holds, with what objects have in common once.
+fn fast_bytes_in_common(facts: &[Fact], common: &Common) -> u64 {
+    let mut taken = Taken::default();
+    let fast = facts.iter().filter(|fact| fact.place == Lies::Fast);
+    fast.map(|fact| fact.bytes - taken.add(fact.object, common))
+        .sum()
+}
+
+/// Has facts share some of ten groups, which are added to their bytes.
+fn share(facts: &[Fact], names: &[u16]) -> (Vec<Fact>, Common) {
+    let mut facts = facts.to_vec();
+    let mut common = Common::default();
+    for (fact, names) in facts.iter_mut().zip(names) {
+        let groups = (0..10).filter(|number| names >> number & 1 == 1);
+        let group = |number| Group {
+            number,
+            bytes: (number + 1) * 37,
+        };
+        let groups: Vec<Group> = groups.map(group).collect();
+        fact.bytes += groups.iter().map(|group| group.bytes).sum::<u64>();
+        common.insert(fact.object, groups);
+    }
+    (facts, common)
 }
 
 prop_compose! {
@@ -107,6 +134,25 @@ proptest! {
         let second = plan(&carry_out(&facts, &first), &budget, NOW);
         prop_assert_eq!(second.moves, []);
         prop_assert_eq!(second.fast_bytes, first.fast_bytes);
+    }
+
+    #[test]
+    fn what_is_in_common_is_counted_once_and_no_step_exceeds_the_budget(
+        facts in any_facts(),
+        names in prop::collection::vec(any::<u16>(), 40),
+        budget in any_budget(),
+    ) {
+        let (facts, common) = share(&facts, &names);
+        let plan = plan_in_common(&facts, &common, &budget, NOW);
+        let before = fast_bytes_in_common(&facts, &common);
+        for done in 0..=plan.moves.len() {
+            let moves = plan.moves[..done].to_vec();
+            let after = carry_out(&facts, &Plan { moves, ..Plan::default() });
+            prop_assert!(fast_bytes_in_common(&after, &common) <= before.max(budget.bytes));
+        }
+        let after = carry_out(&facts, &plan);
+        prop_assert_eq!(fast_bytes_in_common(&after, &common), plan.fast_bytes);
+        prop_assert_eq!(plan_in_common(&after, &common, &budget, NOW).moves, []);
     }
 
     #[test]
@@ -204,4 +250,23 @@ fn one_object_of_two_images_is_counted_once() {
     let plan = plan(&[shared, shared], &budget, NOW);
     assert_eq!(plan.moves, [Move::Promote(id(1))]);
     assert_eq!(plan.fast_bytes, 100);
+}
+
+#[test]
+fn two_that_have_most_in_common_find_room_where_one_does() {
+    let budget = Budget {
+        bytes: 120,
+        least_heat: 1.0,
+    };
+    let facts = [fact(1, 100, Lies::Slow, 2.0), fact(2, 100, Lies::Slow, 2.0)];
+    let group = Group {
+        number: 0,
+        bytes: 80,
+    };
+    let mut common = Common::default();
+    common.insert(id(1), vec![group]);
+    common.insert(id(2), vec![group]);
+    let plan = plan_in_common(&facts, &common, &budget, NOW);
+    assert_eq!(plan.moves, [Move::Promote(id(1)), Move::Promote(id(2))]);
+    assert_eq!(plan.fast_bytes, 120);
 }

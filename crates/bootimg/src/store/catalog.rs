@@ -15,6 +15,7 @@ use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
 use crate::reader::{ReadError, Sealed};
 use crate::store::faster::CopyParts;
+use crate::store::groups::groups;
 use crate::store::places::Places;
 use crate::store::reading;
 use crate::store::segment::Segment;
@@ -83,10 +84,15 @@ impl Catalog {
     pub(super) fn list(self) -> Vec<StoredImage> {
         let users = self.users(|_| true);
         let now = SystemTime::now();
+        let groups = groups(&self.images, &self.segments);
         let mut list: Vec<_> = self
             .images
             .iter()
-            .map(|held| self.stored(held, &users, now))
+            .zip(groups)
+            .map(|(held, groups)| StoredImage {
+                groups,
+                ..self.stored(held, &users, now)
+            })
             .collect();
         list.sort_by_key(|image| (std::cmp::Reverse(image.value), image.info.id));
         list
@@ -104,6 +110,7 @@ impl Catalog {
             pinned: self.pins.contains(&held.info.id),
             own_bytes,
             shared_bytes: shared * PAGE_BYTES,
+            groups: Vec::new(),
             last_used: held.last_used,
             value: held.value(own_bytes, now),
             info: held.info.clone(),
@@ -209,7 +216,7 @@ impl Users {
     }
 }
 
-fn span(run: &Run) -> std::ops::Range<usize> {
+pub(super) fn span(run: &Run) -> std::ops::Range<usize> {
     let len = crate::layout::len_usize;
     len(run.at)..len(run.at + run.blocks)
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::ContentId;
-use bootimg::{ImageId, Store, StoredImage};
+use bootimg::{ImageId, SharedGroup, Store, StoredImage};
 use tiering::heat::Heat;
-use tiering::policy::{self, Budget, Fact, Hold, Lies, Move, Wish};
+use tiering::parts::Index;
+use tiering::policy::{self, Budget, Common, Fact, Group, Hold, Lies, Move, Taken, Wish};
 
 use super::Tiers;
 use super::seen::SeenTier;
@@ -29,6 +30,8 @@ pub(crate) struct Thing {
     pub(crate) label: String,
     /// Length of its object; about that, if it has never been one.
     pub(crate) bytes: u64,
+    /// What of them others have, too.
+    pub(crate) common: Vec<SharedGroup>,
     pub(crate) heat: Heat,
     pub(crate) pinned: bool,
     /// The boot image that it is made of, if it is made of one.
@@ -59,6 +62,8 @@ pub(crate) struct Step {
     /// The tier's place.
     pub(crate) place: usize,
     pub(crate) bytes: u64,
+    /// Of a copy that is made, how many of the bytes others have there already.
+    pub(crate) shared_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +109,7 @@ pub(crate) fn gather(
         key: object,
         label: object.short(),
         bytes,
+        common: Vec::new(),
         heat: Heat::default(),
         pinned: false,
         image: None,
@@ -123,6 +129,7 @@ fn of_files(tiers: &Tiers, seen: &[SeenTier]) -> Vec<Thing> {
         Some(Thing {
             key,
             bytes: known.bytes,
+            common: Vec::new(),
             heat: files.heat(key),
             pinned: known.pinned,
             image: None,
@@ -148,6 +155,7 @@ fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
         key,
         label: name_of(image),
         bytes: known.object.map_or(about, |_| known.bytes),
+        common: groups_of(seen, image, known.object),
         heat: tiers.known().heat(key),
         pinned: known.pinned,
         image: Some(image.info.id),
@@ -155,6 +163,26 @@ fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
         object: known.object,
         on: presence(seen, known.object),
     }
+}
+
+/// Returns what a boot image has in common with others. A copy that was made before the store moved
+/// blocks to another segment shares no more of them, and one of an earlier release none.
+fn groups_of(
+    seen: &[SeenTier],
+    image: &StoredImage,
+    object: Option<ContentId>,
+) -> Vec<SharedGroup> {
+    let object = object.unwrap_or_default();
+    let with = seen
+        .iter()
+        .filter(|tier| tier.objects.contains_key(&object));
+    let copies: Vec<_> = with.map(|tier| tier.indexes.get(object)).collect();
+    let names = |segment: &ContentId| {
+        let names = |index: &Index| index.pools().contains(segment);
+        copies.iter().all(|copy| copy.is_some_and(names))
+    };
+    let groups = image.groups.iter().copied();
+    groups.filter(|group| names(&group.segment)).collect()
 }
 
 fn presence(seen: &[SeenTier], object: Option<ContentId>) -> Vec<Presence> {
@@ -175,6 +203,7 @@ pub(crate) fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> 
     let mut placed: BTreeSet<ContentId> = BTreeSet::new();
     let mut by_tier: Vec<Vec<Step>> = Vec::new();
     let mut bytes_then = Vec::new();
+    let common = common(things);
     for (place, room) in rooms.iter().enumerate() {
         let Some(room) = room else {
             by_tier.push(Vec::new());
@@ -189,14 +218,14 @@ pub(crate) fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> 
             bytes: *room,
             least_heat: LEAST_HEAT,
         };
-        let plan = policy::plan(&facts, &budget, now);
+        let plan = policy::plan_in_common(&facts, &common, &budget, now);
         let goes: BTreeSet<_> = plan.moves.iter().filter_map(demoted).collect();
         let comes: BTreeSet<_> = plan.moves.iter().filter_map(promoted).collect();
         placed.extend(facts.iter().filter_map(|fact| {
             let stays = fact.place == Lies::Fast && !goes.contains(&fact.object);
             (stays || comes.contains(&fact.object)).then_some(fact.object)
         }));
-        by_tier.push(plan.moves.iter().map(|m| step(m, place, &facts)).collect());
+        by_tier.push(steps(&plan.moves, place, &facts, &common));
         bytes_then.push(plan.fast_bytes);
     }
     let pinned = things.iter().filter(|thing| thing.pinned);
@@ -237,18 +266,45 @@ fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     }
 }
 
-fn step(moved: &Move, place: usize, facts: &[Fact]) -> Step {
-    let (change, key) = match moved {
-        Move::Demote(key) => (Change::Demote, *key),
-        Move::Promote(key) => (Change::Promote, *key),
+fn common(things: &[Thing]) -> Common {
+    let group = |group: &SharedGroup| Group {
+        number: group.number,
+        bytes: group.bytes,
     };
-    let fact = facts.iter().find(|fact| fact.object == key);
-    Step {
-        change,
-        key,
-        place,
-        bytes: fact.map_or(0, |fact| fact.bytes),
+    let mut common = Common::default();
+    for thing in things {
+        common.insert(thing.key, thing.common.iter().map(group).collect());
     }
+    common
+}
+
+/// Returns what is to be done on a tier, in this order.
+fn steps(moves: &[Move], place: usize, facts: &[Fact], common: &Common) -> Vec<Step> {
+    let goes: BTreeSet<_> = moves.iter().filter_map(demoted).collect();
+    let mut taken = Taken::default();
+    for fact in facts {
+        if fact.place == Lies::Fast && !goes.contains(&fact.object) {
+            taken.add(fact.object, common);
+        }
+    }
+    let step = |moved: &Move| {
+        let (change, key) = match moved {
+            Move::Demote(key) => (Change::Demote, *key),
+            Move::Promote(key) => (Change::Promote, *key),
+        };
+        let fact = facts.iter().find(|fact| fact.object == key);
+        Step {
+            change,
+            key,
+            place,
+            bytes: fact.map_or(0, |fact| fact.bytes),
+            shared_bytes: match change {
+                Change::Promote => taken.add(key, common),
+                Change::Demote => 0,
+            },
+        }
+    };
+    moves.iter().map(step).collect()
 }
 
 fn demoted(moved: &Move) -> Option<ContentId> {
@@ -278,6 +334,7 @@ mod tests {
             key,
             label: name.to_owned(),
             bytes,
+            common: Vec::new(),
             heat: Heat::of(starts, NOW),
             pinned: false,
             image: Some(ImageId(key)),
@@ -348,5 +405,30 @@ mod tests {
         let steps = decide(&[large, small], &[Some(10), Some(100)], NOW);
         assert_eq!(steps.unmet_pins, [key]);
         assert_eq!(steps.bytes_then, [0, 20]);
+    }
+
+    #[test]
+    fn two_that_share_find_room_where_one_does_and_the_second_adds_only_what_is_new() {
+        let shared = vec![SharedGroup {
+            segment: ContentId::default(),
+            number: 1,
+            bytes: 80,
+        }];
+        let mut things = [
+            thing("one", 100, 9.0, [There, Absent]),
+            thing("two", 100, 9.0, [Absent, Absent]),
+        ];
+        things
+            .iter_mut()
+            .for_each(|thing| thing.common.clone_from(&shared));
+        let plan = decide(&things, &[Some(120)], NOW);
+        assert_eq!(plan.bytes_then, [120]);
+        let sizes = plan
+            .steps
+            .iter()
+            .map(|step| (step.bytes, step.shared_bytes));
+        assert_eq!(sizes.collect::<Vec<_>>(), [(100, 80)]);
+        things[0].common.clear();
+        assert_eq!(said(&things, &[Some(120)]), [""; 0]);
     }
 }

@@ -45,6 +45,21 @@ impl Model {
     }
 }
 
+/// What is shared is in groups, and two images at least have each of them, all of it.
+fn assert_groups(list: &[StoredImage]) {
+    let mut groups: BTreeMap<u64, Vec<SharedGroup>> = BTreeMap::new();
+    for image in list {
+        let bytes: u64 = image.groups.iter().map(|group| group.bytes).sum();
+        assert_eq!(bytes, image.shared_bytes);
+        for group in &image.groups {
+            groups.entry(group.number).or_default().push(*group);
+        }
+    }
+    for same in groups.values() {
+        assert!(same.len() > 1 && same.iter().all(|group| *group == same[0]));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -81,9 +96,9 @@ proptest! {
                     model.gc();
                 }
             }
-            let listed: BTreeMap<_, _> = store
-                .list()
-                .unwrap()
+            let list = store.list().unwrap();
+            assert_groups(&list);
+            let listed: BTreeMap<_, _> = list
                 .into_iter()
                 .map(|image| (number(image.info.id).unwrap(), (image.names, image.pinned)))
                 .collect();

@@ -41,6 +41,8 @@ pub(super) struct PlannedMove {
     pub(super) tier: String,
     /// About that, of what has never been moved.
     pub(super) bytes: u64,
+    /// Bytes of it that other boot images have on the tier then: they are not written again.
+    shared_bytes: u64,
     pub(super) heat: f64,
     /// What it would be by files, of what is to be brought up.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -81,6 +83,7 @@ pub(super) fn planned(step: &Step, todo: &Todo, tiers: &Tiers) -> PlannedMove {
         name: thing.map_or_else(|| step.key.short(), |thing| thing.label.clone()),
         tier: tiers.specs()[step.place].name.clone(),
         bytes: step.bytes,
+        shared_bytes: step.shared_bytes,
         heat: thing.map_or(0.0, |thing| thing.heat.at(now())),
         hot: None,
     }
@@ -120,7 +123,9 @@ impl Planned {
         let mut text = match self.moves.is_empty() {
             true => "nothing is to move\n".to_owned(),
             false => {
-                let head = ["MOVE", "IMAGE", "TIER", "SIZE", "AS FILES", "HEAT"];
+                let head = [
+                    "MOVE", "IMAGE", "TIER", "SIZE", "SHARED", "AS FILES", "HEAT",
+                ];
                 let mut rows = vec![head.map(str::to_owned).to_vec()];
                 rows.extend(self.moves.iter().map(PlannedMove::row));
                 table(&rows)
@@ -156,6 +161,10 @@ impl PlannedMove {
             self.name.clone(),
             self.tier.clone(),
             Size(self.bytes).to_string(),
+            match self.shared_bytes {
+                0 => "-".to_owned(),
+                bytes => Size(bytes).to_string(),
+            },
             self.hot.as_ref().map_or_else(
                 || "-".to_owned(),
                 |hot| Size(hot.hot_files_bytes).to_string(),
