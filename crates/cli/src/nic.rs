@@ -1,5 +1,6 @@
 //! Mounts and the block service of nicfetch: what the command line says, and what comes of it.
 
+mod boot;
 mod fill;
 mod origin;
 mod share;
@@ -22,6 +23,7 @@ use nicfetch::{Catalog, ChunkStore, DiskStore, StoreConfig};
 use fill::Filler;
 use origin::OriginDir;
 
+pub(crate) use boot::{BootBlocks, NicBoot};
 pub(crate) use spec::{NicArgs, NicName, NicSpec};
 pub(crate) use status::NicStatus;
 

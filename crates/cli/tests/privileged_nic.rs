@@ -265,8 +265,15 @@ fn privileged_the_second_machine_starts_from_what_the_first_one_recorded() {
     lab.umount(&second);
     forge(&lab);
     let third = mounted(&lab, &nic.address, "third", &["--wait-prewarm"]);
-    assert!(lab.status(&third)["boot"].is_null(), "it is not the source");
+    let status = lab.status(&third);
+    let pushed = status["boot"]["injected_pages"].as_u64();
+    assert!(pushed >= Some(16), "what boots read is believed: {status}");
     same(&root, &third);
+    lab.umount(&third);
+    let fourth = mounted(&lab, &nic.address, "fourth", &["--no-inject"]);
+    same(&root, &fourth);
+    let status = lab.status(&fourth);
+    assert!(!status["boot"].is_null(), "no byte of it is: {status}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod driver;
 mod fill;
 mod flights;
 mod lane;
+mod planned;
 mod remote;
 mod source;
 
@@ -42,6 +43,7 @@ use lane::Lane;
 
 pub use beside::NicCache;
 pub use fill::Filled;
+pub use planned::{InOrder, Planned};
 pub use remote::{Remote, RemoteCounts};
 pub use source::{NicSource, Origin, SourceCounts};
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use blocks::testing::MemSource;
 use blocks::{
-    BlockCache as _, BlockRange, BlockSource as _, CachedSource, ContentId, FileId, Lookup,
+    BlockCache as _, BlockIndex, BlockRange, BlockSource as _, CachedSource, ContentId, Extent,
+    FileId, Lookup, ReplayPlan,
 };
-use nicfetch::client::{ClientError, NicCache, NicSource, Origin};
+use nicfetch::client::{ClientError, NicCache, NicSource, Origin, Planned};
 use nicfetch::identity::{Access, Key};
 use nicfetch::index::CHUNK_BYTES;
 use nicfetch::service::Limits;
@@ -117,6 +118,49 @@ fn a_source_that_is_nowhere_else_is_read_whole() {
         stats.chunks >= counts.chunks && counts.chunks >= 15,
         "{counts:?} {stats:?}"
     );
+}
+
+#[test]
+fn what_a_plan_names_is_fetched_ahead_once_and_is_the_sources() {
+    let (rig, _sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let remote = client.open(b"one", None, |_| None).unwrap();
+    let source = Arc::new(NicSource::new(remote, None, None, LONG));
+    // Half of each chunk, and then a quarter more of each: the rest is in no plan.
+    let extent = |start, blocks| Extent {
+        file: FileId(5),
+        range: BlockRange::with_len(BlockIndex(start), blocks),
+        bin: 0,
+        seen: 1,
+    };
+    let halves = (0..9).rev().map(|chunk| extent(chunk * 32, 16));
+    let quarters = (0..9).map(|chunk| extent(chunk * 32 + 20, 8));
+    let plan = ReplayPlan {
+        runs: 1,
+        extents: halves.chain(quarters).collect(),
+        ..ReplayPlan::default()
+    };
+    let key = source.remote().index().tree().key(FileId(5)).unwrap();
+    let expected = content(1 + 5, SIZES[4]);
+    let planned = Planned::new(Arc::clone(&source), &plan);
+    let in_order = planned.in_order();
+    for Extent { range, .. } in &plan.extents {
+        let bytes = range.bytes();
+        let place = usize::try_from(bytes.start).unwrap()..usize::try_from(bytes.end).unwrap();
+        let mut out = vec![0; place.len()];
+        let blocks = range.len();
+        assert_eq!(in_order.get(&key, *range, &mut out), Lookup::Hit { blocks });
+        assert!(out == expected[place.clone()], "{range:?} differs");
+        out.fill(0);
+        assert_eq!(planned.get(&key, *range, &mut out), Lookup::Hit { blocks });
+        assert!(out == expected[place], "{range:?} differs");
+    }
+    assert_eq!(source.remote().counts().chunks, 9, "each came once");
+    let mut out = vec![0; 4096 * 16];
+    let beside = BlockRange::with_len(BlockIndex(16), 16);
+    let miss = Lookup::Miss { blocks: 4 };
+    assert_eq!(planned.get(&key, beside, &mut out), miss);
 }
 
 #[test]

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
-use blocks::{BlockSource, CachedSource, ReplayPlan, Tree};
+use blocks::Tree;
 use bootimg::{Image, Progress, SourceInfo, Variant, WriteRequest, unite, write_image};
+use nicfetch::client::Planned;
 use tracer::{MergeOptions, Trace};
 
 use super::Nic;
+use super::boot::{BootBlocks, NicBoot};
 use crate::source::timestamp;
 use crate::yolofs::BootChoice;
 
-/// How long a mount waits for a boot image to be compared with the source.
-const COMPARING: Duration = Duration::from_secs(30);
 /// How long a daemon whose mount is over makes a boot image.
 const MAKING: Duration = Duration::from_secs(60);
 
@@ -31,20 +31,38 @@ fn within(time: Duration) -> impl FnMut(Progress) -> ControlFlow<()> {
 }
 
 impl Nic {
-    /// Returns the boot image that is chosen for the source, with what to call it.
+    /// Returns the boot image that is chosen for the source.
     ///
     /// # Errors
     /// If one that was asked for cannot be used.
-    pub(crate) fn choose_boot(
-        &self,
-        choice: &BootChoice,
-    ) -> anyhow::Result<Option<(String, Arc<Image>)>> {
+    pub(crate) fn choose_boot(&self, choice: &BootChoice) -> anyhow::Result<Option<NicBoot>> {
+        let tree = self.index().tree();
         match choice {
             BootChoice::None => Ok(None),
-            BootChoice::Auto => Ok(self.newest_boot()),
+            BootChoice::Auto => {
+                let Some((name, image)) = self.newest_boot() else {
+                    return Ok(None);
+                };
+                let source = self.source().context("only a source of the service")?;
+                let image = Arc::new(image.attach(tree));
+                let planned = Planned::new(Arc::clone(source), image.plan());
+                let blocks = BootBlocks::OfSource(planned);
+                Ok(Some(NicBoot {
+                    name,
+                    image,
+                    blocks,
+                }))
+            }
             BootChoice::File(path) => {
                 let image = Image::open(path).context("opening the boot image")?;
-                Ok(Some((path.display().to_string(), Arc::new(image))))
+                let image = Arc::new(Arc::new(image).attach(tree));
+                let blocks = BootBlocks::Own(Arc::clone(&image));
+                let name = path.display().to_string();
+                Ok(Some(NicBoot {
+                    name,
+                    image,
+                    blocks,
+                }))
             }
             BootChoice::Image(image) => bail!(
                 "the store knows no sources of a service: give boot image {image} as a file, or \
@@ -54,6 +72,8 @@ impl Nic {
     }
 
     /// Returns the newest boot image that the service has of the source, with what to call it.
+    /// Another machine made it, and its id says only that it came whole: what boots read is taken
+    /// from it, and no byte of that.
     /// One that cannot be had costs speed only: it is logged.
     fn newest_boot(&self) -> Option<(String, Arc<Image>)> {
         match self.try_newest_boot() {
@@ -75,28 +95,8 @@ impl Nic {
         };
         let bytes = self.client.boot(name, &newest)?;
         let image = Arc::new(Image::from_bytes(bytes).context("opening it")?);
-        self.compare(&image)?;
         let called = format!("{}:{}", self.name.label(), newest.id.short());
         Ok(Some((called, image)))
-    }
-
-    /// Compares a boot image with the source, every chunk of which is verified. Another machine
-    /// made the image, and its id says only that it came whole.
-    fn compare(&self, image: &Arc<Image>) -> anyhow::Result<()> {
-        let source = self.source().context("only a source of the service")?;
-        let tree = self.index().tree();
-        let compared = image.verify_against(tree, &**source, &mut within(COMPARING));
-        let compared = compared.map_err(|_| anyhow!("comparing it took longer than {COMPARING:?}"));
-        let Some(wrong) = compared?.differences.into_iter().next() else {
-            return Ok(());
-        };
-        let path = String::from_utf8_lossy(&wrong.path).into_owned();
-        match wrong.failed {
-            Some(reason) => bail!("{path} could not be compared with the source: {reason}"),
-            None => {
-                bail!("it has another {path} than the source: who made it is not to be trusted")
-            }
-        }
     }
 
     /// Makes a boot image of what was recorded, and of what the newest one at the service has, and
@@ -115,18 +115,15 @@ impl Nic {
             .source()
             .context("only a source of the service is shared")?;
         let united;
-        let cached;
-        let (plan, blocks): (&ReplayPlan, &dyn BlockSource) = match self.newest_boot() {
-            None => (&recorded, &**source),
+        let plan = match self.newest_boot() {
+            None => &recorded,
             Some((_, image)) => {
                 let attached = Arc::new(image.attach(tree));
                 united = unite([&recorded, attached.plan()]);
                 if united.block_count() == attached.plan().block_count() {
                     return Ok(());
                 }
-                // What it has need not come from the service once more.
-                cached = CachedSource::new(attached, Arc::clone(source));
-                (&united, &cached)
+                &united
             }
         };
         let info = SourceInfo {
@@ -143,7 +140,8 @@ impl Nic {
             tree,
             info: &info,
             plan,
-            blocks,
+            // What others made is believed in what boots read, and not in what that is.
+            blocks: &**source,
             variant: Variant::Packed,
         };
         let written = write_image(aside, &request, &mut within(MAKING));

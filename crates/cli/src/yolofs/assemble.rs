@@ -11,14 +11,14 @@ use yolofs::{Config, FileSystem, Mode, Readahead};
 
 use super::from::From;
 use super::mount::{BootChoice, ModeArg, MountArgs};
-use crate::nic::{Nic, NicName};
+use crate::nic::{BootBlocks, Nic, NicBoot, NicName};
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
 use crate::tiers::unpassed::CopiedSource;
 use crate::tiers::whole::SourceCopies;
 
 /// The source of a mount with a boot image: what the image has not, the disk or the service has.
-pub(super) type Cached = CachedSource<Arc<Attached>, Arc<dyn BlockSource>>;
+pub(super) type Cached = CachedSource<Arc<BootBlocks>, Arc<dyn BlockSource>>;
 /// The files of a source, within a deadline.
 pub(crate) type Timed = TimedSource<DirSource>;
 
@@ -106,7 +106,18 @@ fn assemble_disk(
         }
         _ => below,
     };
-    let boot = image.map(|image| attach(image, &tree, &below));
+    let boot = image.map(|(name, image)| {
+        let image = Arc::new(image.attach(&tree));
+        let blocks = BootBlocks::Own(Arc::clone(&image));
+        attach(
+            NicBoot {
+                name,
+                image,
+                blocks,
+            },
+            &below,
+        )
+    });
     let mut fs = file_system(names, below, mode, boot.as_ref())
         .with_sparse(Arc::clone(&timed) as _)
         .with_backing(Arc::clone(&timed) as _)
@@ -164,8 +175,8 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
     let source = nic.source().context("the service has no source")?;
     let below = Arc::clone(source) as Arc<dyn BlockSource>;
     let tree = Arc::clone(nic.index().tree());
-    let image = nic.choose_boot(&args.boot)?;
-    let boot = image.map(|image| attach(image, &tree, &below));
+    let boot = nic.choose_boot(&args.boot)?;
+    let boot = boot.map(|boot| attach(boot, &below));
     let mode = match args.mode {
         Some(ModeArg::Disk) => Mode::Disk,
         Some(ModeArg::Lower) | None => Mode::Lower,
@@ -192,14 +203,14 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
 /// A boot image in use: what it is called, what it has, and the source with it.
 type Boot = (String, Arc<Attached>, Arc<Cached>);
 
-fn attach(
-    (name, image): (String, Arc<Image>),
-    tree: &Arc<Tree>,
-    below: &Arc<dyn BlockSource>,
-) -> Boot {
-    let image = Arc::new(image.attach(tree));
+fn attach(boot: NicBoot, below: &Arc<dyn BlockSource>) -> Boot {
+    let NicBoot {
+        name,
+        image,
+        blocks,
+    } = boot;
     warn_stale(&name, &image);
-    let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(below)));
+    let cached = Arc::new(CachedSource::new(Arc::new(blocks), Arc::clone(below)));
     (name, image, cached)
 }
 

@@ -138,7 +138,8 @@ pub(super) fn serve(
     drop(turn);
     let boot = assembly.boot.map(|(name, image, source)| {
         let lock = if args.lock { Lock::Yes } else { Lock::No };
-        let prewarmer = Prewarmer::new(Arc::clone(&mount), Arc::clone(&image), lock);
+        let (blocks, on) = (Arc::clone(source.cache()), Arc::clone(&mount));
+        let prewarmer = Prewarmer::new(on, Arc::clone(&image), blocks, lock);
         Boot {
             name,
             image,

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
+use blocks::BlockCache;
 use bootimg::Attached;
 use yolofs::{Lock, Mount, PrewarmOptions};
 
 use crate::control::PrewarmSummary;
+use crate::nic::BootBlocks;
 use crate::prewarming::Prewarming;
 
 /// Prewarms one mount; at most one prewarm runs at a time.
@@ -14,15 +16,22 @@ use crate::prewarming::Prewarming;
 pub(super) struct Prewarmer {
     mount: Arc<Mount>,
     image: Arc<Attached>,
+    blocks: Arc<BootBlocks>,
     lock: Lock,
     prewarming: Prewarming,
 }
 
 impl Prewarmer {
-    pub(super) fn new(mount: Arc<Mount>, image: Arc<Attached>, lock: Lock) -> Arc<Self> {
+    pub(super) fn new(
+        mount: Arc<Mount>,
+        image: Arc<Attached>,
+        blocks: Arc<BootBlocks>,
+        lock: Lock,
+    ) -> Arc<Self> {
         Arc::new(Self {
             mount,
             image,
+            blocks,
             lock,
             prewarming: Prewarming::new("off"),
         })
@@ -47,8 +56,9 @@ impl Prewarmer {
                 budget_bytes,
                 ..PrewarmOptions::default()
             };
-            self.mount
-                .prewarm(self.image.plan(), &*self.image, &options)
+            let plan = self.image.plan();
+            let prewarm = |blocks: &dyn BlockCache| self.mount.prewarm(plan, blocks, &options);
+            self.blocks.in_order(prewarm)
         });
         prewarmed.context("bringing the boot image into the page cache")
     }

@@ -30,8 +30,8 @@ struct Item {
     is_settled: bool,
 }
 
-/// What was fetched, by number.
-type Found = Vec<(u32, Chunk)>;
+/// What was fetched, by place in the batch.
+type Found = Vec<(usize, Chunk)>;
 
 impl<'a> Batch<'a> {
     pub(super) const fn new(of: &'a Inner, priority: Priority) -> Self {
@@ -204,7 +204,7 @@ impl<'a> Batch<'a> {
             if self.priority != Priority::Prefetch {
                 of.remember(number, chunk);
             }
-            found.push((number, Arc::clone(chunk)));
+            found.push((place, Arc::clone(chunk)));
         }
         of.flights.land(&number, &chunk);
     }

@@ -8,6 +8,7 @@ use blocks::{
 };
 
 use super::Remote;
+use super::remote::Chunk;
 use crate::index::CHUNK_BYTES;
 use crate::wire::Priority;
 
@@ -75,29 +76,36 @@ impl BlockCache for NicCache {
         let chunks = index.covering(*there, start, bytes);
         let patience = self.remote.patience().give_up;
         let found = self.remote.fetch(chunks, Priority::Demand, patience);
-        // Chunks begin and end with blocks, but for the end of the file.
-        let within = start % CHUNK_BYTES;
-        let lead = usize::try_from(within).unwrap_or(0);
-        if found.first().is_none_or(Option::is_none) {
-            let to_next = (CHUNK_BYTES - within) >> blocks::BLOCK_SHIFT;
-            return Lookup::Miss {
-                blocks: to_next.min(range.len()),
-            };
-        }
-        let mut done = 0;
-        let mut skip = lead;
-        for chunk in found.iter().map_while(Option::as_ref) {
-            let len = (chunk.len() - skip.min(chunk.len())).min(out.len() - done);
-            out[done..done + len].copy_from_slice(&chunk[skip..skip + len]);
-            done += len;
-            skip = 0;
-        }
-        let whole = done.div_ceil(BLOCK_SIZE);
-        out[done..(whole * BLOCK_SIZE).min(bytes_of(range))].fill(0);
-        match whole as u64 {
-            0 => miss,
-            blocks => Lookup::Hit { blocks },
-        }
+        blocks_of(&found, range, out)
+    }
+}
+
+/// Copies the blocks of `range` out of the chunks that it lies in, up to the first that is not
+/// there, and fills the last one up with zeros.
+pub(super) fn blocks_of(found: &[Option<Chunk>], range: BlockRange, out: &mut [u8]) -> Lookup {
+    // Chunks begin and end with blocks, but for the end of the file.
+    let within = range.bytes().start % CHUNK_BYTES;
+    if found.first().is_none_or(Option::is_none) {
+        let to_next = (CHUNK_BYTES - within) >> blocks::BLOCK_SHIFT;
+        return Lookup::Miss {
+            blocks: to_next.min(range.len()),
+        };
+    }
+    let mut done = 0;
+    let mut skip = usize::try_from(within).unwrap_or(0);
+    for chunk in found.iter().map_while(Option::as_ref) {
+        let len = (chunk.len() - skip.min(chunk.len())).min(out.len() - done);
+        out[done..done + len].copy_from_slice(&chunk[skip..skip + len]);
+        done += len;
+        skip = 0;
+    }
+    let whole = done.div_ceil(BLOCK_SIZE);
+    out[done..(whole * BLOCK_SIZE).min(bytes_of(range))].fill(0);
+    match whole as u64 {
+        0 => Lookup::Miss {
+            blocks: range.len(),
+        },
+        blocks => Lookup::Hit { blocks },
     }
 }
 

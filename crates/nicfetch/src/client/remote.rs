@@ -123,8 +123,7 @@ impl Remote {
         self.0.shared.window.load(Relaxed)
     }
 
-    /// Fetches chunks by their numbers, all at a time, and returns the bytes of each, verified, or
-    /// `None` where the service had it not within `patience`.
+    /// Fetches chunks that follow each other, as [`fetch_these`](Self::fetch_these) does.
     #[must_use]
     pub fn fetch(
         &self,
@@ -132,32 +131,47 @@ impl Remote {
         priority: Priority,
         patience: Duration,
     ) -> Vec<Option<Arc<Vec<u8>>>> {
+        let chunks: Vec<_> = chunks.collect();
+        self.fetch_these(&chunks, priority, patience)
+    }
+
+    /// Fetches chunks by their numbers, all at a time, and returns the bytes of each, verified, or
+    /// `None` where the service had it not within `patience`.
+    #[must_use]
+    pub fn fetch_these(
+        &self,
+        chunks: &[u32],
+        priority: Priority,
+        patience: Duration,
+    ) -> Vec<Option<Arc<Vec<u8>>>> {
         let deadline = Instant::now() + patience;
         let mut found: Vec<Option<Chunk>> = vec![None; chunks.len()];
         let mut ours = Batch::new(&self.0, priority);
+        let mut asked = Vec::new();
         let mut theirs = Vec::new();
-        for (number, found) in chunks.clone().zip(&mut found) {
-            match self.0.begin(number) {
-                Begin::Have(chunk) => *found = chunk,
-                Begin::Lead(id) => ours.add(number, id),
-                Begin::Join(flight) => theirs.push((found, flight)),
+        for (at, number) in chunks.iter().enumerate() {
+            match self.0.begin(*number) {
+                Begin::Have(chunk) => found[at] = chunk,
+                Begin::Lead(id) => {
+                    ours.add(*number, id);
+                    asked.push(at);
+                }
+                Begin::Join(flight) => theirs.push((at, flight)),
             }
         }
-        let fetched = ours.fetch(deadline);
+        for (place, chunk) in ours.fetch(deadline) {
+            found[asked[place]] = Some(chunk);
+        }
         if !theirs.is_empty() {
             // A little longer than whoever fetches it takes to give up: it lands with nothing then.
             let end = deadline + Duration::from_secs(1);
             let landed = async {
-                for (found, flight) in theirs {
+                for (at, flight) in theirs {
                     let landed = timeout_at(end.into(), flight).await;
-                    *found = landed.ok().and_then(Result::ok).flatten();
+                    found[at] = landed.ok().and_then(Result::ok).flatten();
                 }
             };
             let _or_gone = self.0.driver.block_on(landed);
-        }
-        for (number, chunk) in fetched {
-            let place = usize::try_from(number - chunks.start).unwrap_or(usize::MAX);
-            found[place] = Some(chunk);
         }
         found
     }

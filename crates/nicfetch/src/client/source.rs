@@ -169,6 +169,33 @@ impl NicSource {
         }
     }
 
+    /// Returns chunks out of memory, of the local store or of the service, if it has them now:
+    /// nothing is tried again, and nobody else is asked.
+    pub(super) fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
+        let id = |number: u32| self.remote.index().chunk(number);
+        let near = |number: &u32| self.near(*number, &id(*number)?);
+        let mut found: Vec<_> = numbers.iter().map(near).collect();
+        let lacking = || {
+            found
+                .iter()
+                .zip(numbers)
+                .filter(|(found, _)| found.is_none())
+        };
+        let numbers: Vec<_> = lacking().map(|(_, number)| *number).collect();
+        let patience = self.remote.patience().give_up;
+        let fetched = self.remote.fetch_these(&numbers, priority, patience);
+        let places = found.iter_mut().filter(|found| found.is_none());
+        for ((place, number), chunk) in places.zip(numbers).zip(fetched) {
+            let (Some(chunk), Some(id)) = (&chunk, id(number)) else {
+                continue;
+            };
+            self.counters.service.fetch_add(1, Relaxed);
+            self.keep(number, &id, chunk);
+            *place = Some(Arc::clone(chunk));
+        }
+        found
+    }
+
     /// Returns the chunks, from wherever they can be had.
     fn chunks(&self, numbers: std::ops::Range<u32>) -> Option<Vec<Chunk>> {
         let end = Instant::now() + self.deadline;

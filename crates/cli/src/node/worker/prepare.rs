@@ -12,7 +12,7 @@ use yolofs::{Config, FileSystem, Mode};
 
 use super::ears::Ears;
 use super::names;
-use crate::nic::{Nic, NicName, NicSpec};
+use crate::nic::{BootBlocks, Nic, NicBoot, NicName, NicSpec};
 use crate::node::spec::{MountSpec, Place};
 use crate::node::wire::{Fault, Handed};
 use crate::source::{Source, space_within};
@@ -44,20 +44,39 @@ impl From<anyhow::Error> for Refusal {
 #[derive(Debug)]
 pub(super) struct Boot {
     pub(super) name: String,
-    pub(super) image: Attached,
+    pub(super) image: Arc<Attached>,
+    pub(super) blocks: BootBlocks,
 }
 
 impl Boot {
     fn attach(name: String, image: Arc<Image>, tree: &Tree) -> Self {
-        let image = image.attach(tree);
+        let image = Arc::new(image.attach(tree));
+        let blocks = BootBlocks::Own(Arc::clone(&image));
+        Self::of(NicBoot {
+            name,
+            image,
+            blocks,
+        })
+    }
+
+    fn of(boot: NicBoot) -> Self {
+        let NicBoot {
+            name,
+            image,
+            blocks,
+        } = boot;
         warn_stale(&name, &image);
-        Self { name, image }
+        Self {
+            name,
+            image,
+            blocks,
+        }
     }
 }
 
 impl BlockCache for Boot {
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
-        self.image.get(file, range, out)
+        self.blocks.get(file, range, out)
     }
 }
 
@@ -124,7 +143,7 @@ fn prepare_nic(
     // Who waits for the next worker waits for no boot image: that one is fetched later.
     let boot = match (is_first, &spec.boot) {
         (false, BootChoice::Auto) => None,
-        _ => nic_boot(&nic, &spec.boot, &tree).or_else(|refusal| left_out(spec, refusal, told))?,
+        _ => nic_boot(&nic, &spec.boot).or_else(|refusal| left_out(spec, refusal, told))?,
     };
     let boot = Arc::new(SwapCache::new(boot.map(Arc::new)));
     let source = nic.source().context("the service has no source")?;
@@ -155,14 +174,10 @@ fn prepare_nic(
 ///
 /// # Errors
 /// If it was asked for and cannot be used.
-pub(super) fn nic_boot(
-    nic: &Nic,
-    choice: &BootChoice,
-    tree: &Tree,
-) -> Result<Option<Boot>, Refusal> {
-    let image = nic.choose_boot(choice);
-    let image = image.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-    Ok(image.map(|(name, image)| Boot::attach(name, image, tree)))
+pub(super) fn nic_boot(nic: &Nic, choice: &BootChoice) -> Result<Option<Boot>, Refusal> {
+    let boot = nic.choose_boot(choice);
+    let boot = boot.map_err(|error| Refusal::new(Fault::Invalid, error))?;
+    Ok(boot.map(Boot::of))
 }
 
 /// Does without a boot image, if the kernel goes by what an earlier worker said already.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, anyhow, bail};
+use blocks::BlockCache;
 use yolofs::{
     Connection, End, Ended, Hello, Lock, PrewarmOptions, Readahead, ServeOptions, Serving,
 };
@@ -134,13 +135,11 @@ impl Served {
 
     /// Serves from the boot image that the service has of the source, if it was not waited for.
     fn fetch_boot(&self) {
-        let Prepared {
-            nic, tree, boot, ..
-        } = &self.prepared;
+        let Prepared { nic, boot, .. } = &self.prepared;
         let Some(nic) = nic.as_ref().filter(|_| self.misses_boot()) else {
             return;
         };
-        match nic_boot(nic, &BootChoice::Auto, tree) {
+        match nic_boot(nic, &BootChoice::Auto) {
             // Another may have been put in its place meanwhile.
             Ok(Some(found)) if self.misses_boot() => {
                 drop(boot.exchange(Some(Arc::new(found))));
@@ -174,7 +173,9 @@ impl Served {
                 max_pins,
                 ..PrewarmOptions::default()
             };
-            self.serving.prewarm(boot.image.plan(), boot, &options)
+            let plan = boot.image.plan();
+            let prewarm = |blocks: &dyn BlockCache| self.serving.prewarm(plan, blocks, &options);
+            boot.blocks.in_order(prewarm)
         });
         prewarmed.context("bringing the boot image into the page cache")
     }
@@ -188,7 +189,7 @@ impl Served {
         let Prepared { tree, .. } = &self.prepared;
         let boot = match (&self.prepared.disk, &self.prepared.nic) {
             (Some(disk), _) => open_boot(&self.spec, choice, &disk.root, tree)?,
-            (None, Some(nic)) => nic_boot(nic, choice, tree)?,
+            (None, Some(nic)) => nic_boot(nic, choice)?,
             (None, None) => None,
         };
         match &boot {

@@ -1,0 +1,43 @@
+//! Where the blocks of a mount's boot image come from.
+
+use std::sync::Arc;
+
+use blocks::{BlockCache, BlockRange, FileKey, Lookup};
+use bootimg::Attached;
+use nicfetch::client::Planned;
+
+/// The boot image of a source of the service.
+pub(crate) struct NicBoot {
+    /// What it is called.
+    pub(crate) name: String,
+    pub(crate) image: Arc<Attached>,
+    pub(crate) blocks: BootBlocks,
+}
+
+/// The blocks of a boot image.
+#[derive(Debug)]
+pub(crate) enum BootBlocks {
+    /// Those in it.
+    Own(Arc<Attached>),
+    /// Those of the source itself: another machine made the image.
+    OfSource(Planned),
+}
+
+impl BootBlocks {
+    /// Has something done that goes through all of them in the order of the plan.
+    pub(crate) fn in_order<T>(&self, work: impl FnOnce(&dyn BlockCache) -> T) -> T {
+        match self {
+            Self::Own(image) => work(image),
+            Self::OfSource(planned) => work(&planned.in_order()),
+        }
+    }
+}
+
+impl BlockCache for BootBlocks {
+    fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        match self {
+            Self::Own(image) => image.get(file, range, out),
+            Self::OfSource(planned) => planned.get(file, range, out),
+        }
+    }
+}
