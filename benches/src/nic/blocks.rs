@@ -39,6 +39,8 @@ const BATCHES: usize = 8;
 enum What {
     /// Microseconds of a read of 128 KiB, one after the other.
     Read(Transport, Content),
+    /// The same by TCP, from a service that keeps nothing in memory.
+    Cold(Content),
     /// Bytes a second with several READs in flight.
     Pipelined(Transport, Content),
     /// Bytes a second of reads of 4 KiB, one after the other.
@@ -64,6 +66,7 @@ impl What {
         all.push(Self::Answer);
         all.extend(contents.map(Self::Open));
         all.extend(contents.map(Self::AnswerAndOpen));
+        all.extend(contents.map(Self::Cold));
         for transport in Transport::ALL {
             for content in contents {
                 all.push(Self::Read(transport, content));
@@ -76,6 +79,7 @@ impl What {
     fn name(self) -> String {
         match self {
             Self::Read(transport, content) => format!("read of 128 KiB, {transport}, {content}"),
+            Self::Cold(content) => format!("read of 128 KiB, TCP, {content}, not out of memory"),
             Self::Pipelined(transport, content) => format!("pipelined, {transport}, {content}"),
             Self::Single => "4 KiB, one by one, TCP".to_owned(),
             Self::Batch => "8 x 4 KiB in a READ, one by one, TCP".to_owned(),
@@ -135,6 +139,10 @@ fn once(bed: &mut Bed, what: What, shuffle: &mut Shuffle) -> anyhow::Result<f64>
         What::Read(transport, content) => {
             let chunks = shuffle.order(bed.chunks(content));
             one_by_one(bed.remote(transport), &chunks)
+        }
+        What::Cold(content) => {
+            let chunks = shuffle.order(bed.chunks(content));
+            one_by_one(bed.cold(), &chunks)
         }
         What::Pipelined(transport, content) => {
             let runs = runs(bed.chunks(content), PIPELINE);
@@ -243,6 +251,9 @@ fn aims(all: &[What], series: &[Series]) -> Vec<Aim> {
         let read = of(What::Read(Transport::Tcp, content));
         let name = format!("us of a read of 128 KiB, TCP, {content}, p50");
         aims.push(Aim::at_most(150.0, name, read.median()));
+        let cold = of(What::Cold(content)).median();
+        let name = format!("us of the same if the service has to read it, {content}, p50");
+        aims.push(Aim::at_most(150.0, name, cold));
         let pipelined = of(What::Pipelined(Transport::Tcp, content)).median();
         let name = format!("GB/s pipelined, TCP, {content}");
         aims.push(Aim::at_least(1.0, name, pipelined.map(|rate| rate / 1e3)));

@@ -11,6 +11,7 @@
 
 mod connection;
 mod handshake;
+mod hot;
 mod memory;
 mod outgoing;
 mod readers;
@@ -49,6 +50,8 @@ pub struct Limits {
     /// Raw bytes that all VMs together may have asked for and not been sent, and bytes of boot
     /// images that are on their way from them.
     pub memory_bytes: u64,
+    /// Bytes of chunks that are kept in memory because they are asked for again and again.
+    pub hot_bytes: u64,
     /// Connections, of all VMs together.
     pub connections: usize,
     /// Connections of one VM, and of one address.
@@ -72,6 +75,7 @@ impl Default for Limits {
         Self {
             window_bytes: 16 << 20,
             memory_bytes: 2 << 30, // of a BlueField's sixteen; the longest boot image twice
+            hot_bytes: 256 << 20,  // what some hosts' boots read
             connections: 4096,     // two for each of some thousand VMs
             connections_of_one: 64, // thirty mounts
             send_rate_of_one: None,
@@ -198,7 +202,7 @@ impl Service {
         limits: Limits,
     ) -> std::io::Result<Self> {
         let counts = Arc::new(Counts::default());
-        let readers = Readers::start(store, &counts, limits.readers)?;
+        let readers = Readers::start(store, &counts, &limits)?;
         let shared = Shared {
             memory: Arc::new(Memory::new(limits.memory_bytes)),
             paces: limits.send_rate_of_one.map(Paces::new),
@@ -225,7 +229,7 @@ impl Service {
     /// Returns the page for Prometheus about chunks that were asked for.
     #[must_use]
     pub fn page(&self) -> String {
-        self.shared.counts.tally.page()
+        self.shared.counts.tally.page() + &self.shared.readers.page()
     }
 
     /// Serves who connects until `stop` says true or is gone; then tells those who are connected,

@@ -105,6 +105,12 @@ pub trait ChunkStore: Send + Sync {
         None
     }
 
+    /// Notes that a chunk was used whose bytes came from elsewhere, as a get does: it is worth as
+    /// much.
+    fn note_use(&self, id: &ChunkId, class: Class) {
+        let _ = (id, class);
+    }
+
     /// Returns whether a get would most likely find the chunk; notes no use of it.
     fn contains(&self, id: &ChunkId) -> bool;
 
@@ -132,6 +138,10 @@ impl<S: ChunkStore + ?Sized> ChunkStore for std::sync::Arc<S> {
 
     fn get_now(&self, id: &ChunkId, class: Class) -> Option<Stored> {
         (**self).get_now(id, class)
+    }
+
+    fn note_use(&self, id: &ChunkId, class: Class) {
+        (**self).note_use(id, class);
     }
 
     fn contains(&self, id: &ChunkId) -> bool {

@@ -121,6 +121,28 @@ fn a_source_that_is_nowhere_else_is_read_whole() {
 }
 
 #[test]
+fn what_machines_read_again_comes_out_of_memory_and_is_the_same() {
+    let (rig, sample) = Rig::serving(Access::open());
+    // Each is another machine, which keeps nothing of what the one before read.
+    let read = || {
+        let client = rig.client("vm", None);
+        connected(&client);
+        let remote = client.open(b"one", None, |_| None).unwrap();
+        let source = NicSource::new(remote, None, None, LONG);
+        read_all(&sample, &source, 1);
+        assert_eq!(source.remote().counts().lies, 0);
+    };
+    until("all of it is in memory", || {
+        read();
+        rig.hot_bytes() == SIZES.iter().sum::<u64>()
+    });
+    // They are not asked of the store any more.
+    let ids = sample.index.chunks();
+    ids.iter().for_each(|id| rig.store.lose(id));
+    read();
+}
+
+#[test]
 fn what_a_plan_names_is_fetched_ahead_once_and_is_the_sources() {
     let (rig, _sample) = Rig::serving(Access::open());
     let client = rig.client("vm", None);

@@ -90,6 +90,8 @@ struct Side {
 /// Everything that is read from.
 pub(super) struct Bed {
     sides: Vec<Side>,
+    /// By TCP, from a service that keeps nothing in memory.
+    cold: Side,
     files: Vec<u32>,
     noise: Vec<u32>,
     small: Vec<u32>,
@@ -117,9 +119,19 @@ impl Bed {
                 copy(&first, &store)?;
             }
         }
+        let store = home.join("store-cold");
+        copy(&first, &store)?;
         for transport in Transport::ALL {
-            sides.push(side(nicfetch, home, transport)?);
+            let store = home.join(format!("store-{transport}"));
+            sides.push(side(nicfetch, home, &store, transport, &[])?);
         }
+        let cold = side(
+            nicfetch,
+            home,
+            &store,
+            Transport::Tcp,
+            &["--blocks-hot", "0"],
+        )?;
         let index = sides[0].remote.index();
         Ok(Self {
             files: chunks_of(index, b"files", CHUNK)?,
@@ -133,7 +145,13 @@ impl Bed {
             _registry: registry,
             floor: Floor::lay(&fs::read(content).context("reading the files")?)?,
             sides,
+            cold,
         })
+    }
+
+    /// Returns a client of the service that keeps nothing in memory.
+    pub(super) const fn cold(&self) -> &Remote {
+        &self.cold.remote
     }
 
     pub(super) fn remote(&self, transport: Transport) -> &Remote {
@@ -192,8 +210,13 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
         .context("copying a store")
 }
 
-fn side(nicfetch: &Nicfetch, home: &Path, transport: Transport) -> anyhow::Result<Side> {
-    let store = home.join(format!("store-{transport}"));
+fn side(
+    nicfetch: &Nicfetch,
+    home: &Path,
+    store: &Path,
+    transport: Transport,
+    more: &[&str],
+) -> anyhow::Result<Side> {
     let socket: PathBuf = home.join("blocks.sock");
     let certified = home.join("certificates");
     let (at, files) = match transport {
@@ -206,10 +229,11 @@ fn side(nicfetch: &Nicfetch, home: &Path, transport: Transport) -> anyhow::Resul
     };
     let dir = certified.display().to_string();
     let mut flags = vec!["--blocks-open"];
+    flags.extend(more);
     if files.is_some() {
         flags.extend(["--blocks-tls", &dir]);
     }
-    let server = nicfetch.serve_blocks(&store, &at, &flags)?;
+    let server = nicfetch.serve_blocks(store, &at, &flags)?;
     let address: Address = server
         .address(BLOCKS)?
         .parse()

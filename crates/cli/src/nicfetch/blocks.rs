@@ -38,6 +38,9 @@ pub(super) struct BlocksArgs {
     /// What chunks may take of --size [default: half of it, all of it without --upstream]
     #[arg(long, value_name = "SIZE", requires = "blocks")]
     pub(super) blocks_size: Option<Size>,
+    /// Keep chunks that are read again and again in memory, as much as this [default: 256M]
+    #[arg(long, value_name = "SIZE", requires = "blocks")]
+    pub(super) blocks_hot: Option<Size>,
     /// Make chunks of every image that clients pull from registries that are open to all, and not
     /// only of those that prewarm brings
     #[arg(long, requires = "blocks")]
@@ -70,6 +73,10 @@ impl BlocksArgs {
             "--blocks-tls is for HOST:PORT"
         );
         let access = self.access()?;
+        let limits = Limits {
+            hot_bytes: self.blocks_hot.map_or(limits.hot_bytes, |most| most.0),
+            ..limits
+        };
         let service =
             Service::new(store, catalog, access, limits).context("starting the block service")?;
         let listener = Listener::bind(address, tls).await;

@@ -70,6 +70,8 @@ pub(super) struct Config {
     #[serde(default)]
     blocks_size: Option<FileSize>,
     #[serde(default)]
+    blocks_hot: Option<FileSize>,
+    #[serde(default)]
     blocks_from_pulls: bool,
 }
 
@@ -238,6 +240,7 @@ impl Config {
             blocks_open: blocks.blocks_open,
             blocks_tls: blocks.blocks_tls.clone(),
             blocks_size: blocks.blocks_size.map(|size| FileSize(size.0)),
+            blocks_hot: blocks.blocks_hot.map(|size| FileSize(size.0)),
             blocks_from_pulls: blocks.blocks_from_pulls,
         }
     }
@@ -250,6 +253,7 @@ impl Config {
             blocks_open: self.blocks_open,
             blocks_tls: self.blocks_tls.clone(),
             blocks_size: self.blocks_size.map(|size| Size(size.0)),
+            blocks_hot: self.blocks_hot.map(|size| Size(size.0)),
             blocks_from_pulls: self.blocks_from_pulls,
         };
         // The command line has seen to this; a file has not.
@@ -259,6 +263,7 @@ impl Config {
                     && blocks.blocks_access.is_none()
                     && blocks.blocks_tls.is_none()
                     && blocks.blocks_size.is_none()
+                    && blocks.blocks_hot.is_none()
                     && !blocks.blocks_from_pulls),
             "what is said of blocks is of no use without \"blocks\": say where they are served"
         );

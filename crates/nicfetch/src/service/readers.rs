@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::hot::Hot;
 use super::outgoing::Outgoing;
 use super::schedule::Schedule;
 use super::tally::Machine;
-use super::{Counts, Credit, Vm};
+use super::{Counts, Credit, Limits, Vm};
 use crate::index::{Index, ZEROS};
 use crate::wire::{Frame, Message, Priority, Status};
 use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
@@ -41,9 +42,15 @@ pub(crate) struct Job {
 /// The jobs that wait, and the threads that do them.
 pub(crate) struct Readers {
     queue: Arc<Queue>,
-    store: Arc<dyn ChunkStore>,
-    counts: Arc<Counts>,
+    shelf: Arc<Shelf>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// Where chunks are taken from.
+struct Shelf {
+    store: Arc<dyn ChunkStore>,
+    hot: Hot,
+    counts: Arc<Counts>,
 }
 
 pub(crate) struct Queue {
@@ -57,10 +64,11 @@ struct State {
 }
 
 impl Readers {
+    /// Starts as many threads as `limits` says.
     pub(crate) fn start(
         store: Arc<dyn ChunkStore>,
         counts: &Arc<Counts>,
-        threads: usize,
+        limits: &Limits,
     ) -> io::Result<Self> {
         let queue = Arc::new(Queue {
             state: Mutex::new(State {
@@ -69,24 +77,38 @@ impl Readers {
             }),
             more: Condvar::new(),
         });
+        // What is sent as it is takes more of a rate than what is compressed.
+        let hot_bytes = match limits.send_rate_of_one {
+            None => limits.hot_bytes,
+            Some(_) => 0,
+        };
+        let shelf = Arc::new(Shelf {
+            store,
+            hot: Hot::start(hot_bytes, &limits.load)?,
+            counts: Arc::clone(counts),
+        });
         let start = |n| {
-            let (queue, store) = (Arc::clone(&queue), Arc::clone(&store));
-            let counts = Arc::clone(counts);
+            let (queue, shelf) = (Arc::clone(&queue), Arc::clone(&shelf));
             let name = format!("nicfetch-read-{n}");
             let run = move || {
                 while let Some(job) = queue.next() {
-                    answer(&*store, &counts, job);
+                    shelf.answer(job);
                 }
             };
             std::thread::Builder::new().name(name).spawn(run)
         };
-        let threads = (0..threads.max(1)).map(start).collect::<io::Result<_>>()?;
+        let threads = (0..limits.readers.max(1)).map(start);
+        let threads = threads.collect::<io::Result<_>>()?;
         Ok(Self {
             queue,
-            store,
-            counts: Arc::clone(counts),
+            shelf,
             threads,
         })
+    }
+
+    /// Returns the page for Prometheus about what is kept in memory.
+    pub(crate) fn page(&self) -> String {
+        self.shelf.hot.page()
     }
 
     /// Returns how many of these chunks are there, and how many are not.
@@ -97,7 +119,7 @@ impl Readers {
             .min(index.chunks().len());
         let (mut present, mut absent) = (0, 0);
         for id in &index.chunks()[from..to] {
-            if *id == ZEROS || self.store.contains(id) {
+            if *id == ZEROS || self.shelf.store.contains(id) {
                 present += 1;
             } else {
                 absent += 1;
@@ -118,7 +140,7 @@ impl Readers {
     pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut jobs: Vec<(u64, Job)>) {
         let few = jobs.iter().map(|(cost, _)| cost).sum::<u64>() <= AT_ONCE;
         if priority == Priority::Demand && few && self.nobody_waits(priority) {
-            jobs.retain_mut(|(_, job)| !answer_now(&*self.store, &self.counts, job));
+            jobs.retain_mut(|(_, job)| !self.shelf.answer_now(job));
             if jobs.is_empty() {
                 return;
             }
@@ -179,39 +201,62 @@ impl Queue {
     }
 }
 
-/// Answers with what is in memory, and returns whether it was there.
-fn answer_now(store: &dyn ChunkStore, counts: &Counts, job: &mut Job) -> bool {
-    if job.id == ZEROS || !job.to.has_room() {
-        return false;
+impl Shelf {
+    /// Answers with what is in memory, and returns whether it was there.
+    fn answer_now(&self, job: &mut Job) -> bool {
+        if job.id == ZEROS || !job.to.has_room() {
+            return false;
+        }
+        let Some(stored) = self.take(job, |store, id, class| store.get_now(id, class)) else {
+            return false;
+        };
+        let counts = &self.counts;
+        counts.tally.waited(job.priority, job.asked.elapsed());
+        send(counts, job, stored);
+        true
     }
-    let Some(stored) = store.get_now(&job.id, class_of(job.priority)) else {
-        return false;
-    };
-    counts.tally.waited(job.priority, job.asked.elapsed());
-    send(counts, job, stored);
-    true
-}
 
-fn answer(store: &dyn ChunkStore, counts: &Counts, mut job: Job) {
-    if job.cancelled.load(Relaxed) || job.to.is_over() {
-        return;
+    fn answer(&self, mut job: Job) {
+        if job.cancelled.load(Relaxed) || job.to.is_over() {
+            return;
+        }
+        let (counts, now) = (&self.counts, Instant::now());
+        let waited = now.saturating_duration_since(job.asked);
+        counts.tally.waited(job.priority, waited);
+        if job.deadline.is_some_and(|deadline| deadline < now) {
+            return refuse(counts, &mut job, Status::Late);
+        }
+        // Nobody who has the index asks for zeros.
+        let stored = if job.id == ZEROS {
+            None
+        } else {
+            self.take(&job, |store, id, class| store.get(id, class))
+        };
+        let Some(stored) = stored else {
+            return refuse(counts, &mut job, Status::Absent);
+        };
+        send(counts, &mut job, stored);
     }
-    let now = Instant::now();
-    let waited = now.saturating_duration_since(job.asked);
-    counts.tally.waited(job.priority, waited);
-    if job.deadline.is_some_and(|deadline| deadline < now) {
-        return refuse(counts, &mut job, Status::Late);
+
+    /// Takes a chunk out of memory, or as `read` does. What nobody waits for is sent as stored: it
+    /// is read once, and its reader may keep it like that.
+    fn take(
+        &self,
+        job: &Job,
+        read: impl Fn(&dyn ChunkStore, &ChunkId, Class) -> Option<Stored>,
+    ) -> Option<Stored> {
+        let class = class_of(job.priority);
+        if class == Class::Prefetch {
+            return read(&*self.store, &job.id, class);
+        }
+        if let Some(hot) = self.hot.get(&job.id) {
+            self.store.note_use(&job.id, class);
+            return Some(hot);
+        }
+        let stored = read(&*self.store, &job.id, class)?;
+        self.hot.note(&job.id, &stored);
+        Some(stored)
     }
-    // Nobody who has the index asks for zeros.
-    let stored = if job.id == ZEROS {
-        None
-    } else {
-        store.get(&job.id, class_of(job.priority))
-    };
-    let Some(stored) = stored else {
-        return refuse(counts, &mut job, Status::Absent);
-    };
-    send(counts, &mut job, stored);
 }
 
 /// Answers without a chunk.

@@ -283,6 +283,11 @@ impl ChunkStore for DiskStore {
         Some(stored)
     }
 
+    fn note_use(&self, id: &ChunkId, class: Class) {
+        self.state.lock().residents.hit(id, class);
+        self.counts.hits.fetch_add(1, Relaxed);
+    }
+
     fn contains(&self, id: &ChunkId) -> bool {
         self.state.lock().residents.get(id).is_some()
     }

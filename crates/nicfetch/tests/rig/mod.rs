@@ -150,6 +150,14 @@ impl Rig {
         self.running.as_ref().unwrap().service.stats()
     }
 
+    /// Returns how many bytes of chunks the service keeps in memory.
+    pub(crate) fn hot_bytes(&self) -> u64 {
+        let page = self.running.as_ref().unwrap().service.page();
+        let mut lines = page.lines();
+        let bytes = lines.find_map(|line| line.strip_prefix("nicfetch_blocks_hot_bytes "));
+        bytes.unwrap().parse().unwrap()
+    }
+
     /// Returns a client that is not connected yet; on a busy machine half a second is nothing.
     pub(crate) fn client(&self, name: &str, key: Option<Key>) -> Client {
         self.client_with(name, key, |patience| {
