@@ -35,6 +35,15 @@ pub enum OpenSourcesError {
     /// The indexes cannot be opened.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// What is pinned would have to go.
+    #[error(
+        "what is pinned does not fit with {budget_bytes} bytes for chunks: allow more, or let a \
+         source go with `nicfetch unpin` while it runs with more; nothing was removed"
+    )]
+    Pinned {
+        /// What all chunks may take.
+        budget_bytes: u64,
+    },
 }
 
 /// Why a source was not taken, or not pinned.
@@ -98,7 +107,8 @@ impl Sources {
     /// pinned is held before anything goes for want of room.
     ///
     /// # Errors
-    /// If either cannot be opened, or another process has them.
+    /// If either cannot be opened, another process has them, or what is pinned has no room: nothing
+    /// goes then.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, OpenSourcesError> {
         let catalog = Catalog::open(&dir.join("sources"))?;
         let mut pinned = Vec::new();
@@ -113,8 +123,20 @@ impl Sources {
             .iter()
             .flat_map(|(_, chunks)| chunks.clone())
             .collect();
-        let store = DiskStore::open_pinning(&dir.join("chunks"), config, &chunks)?;
-        let store = Arc::new(store);
+        let dir = dir.join("chunks");
+        if !chunks.is_empty() {
+            // Opened as it is: nothing has gone if it is too much.
+            let whole = StoreConfig {
+                budget_bytes: u64::MAX,
+                ..config
+            };
+            let whole = DiskStore::open_pinning(&dir, whole, &chunks)?;
+            let budget_bytes = config.budget_bytes;
+            if !whole.pins_fit(budget_bytes) {
+                return Err(OpenSourcesError::Pinned { budget_bytes });
+            }
+        }
+        let store = Arc::new(DiskStore::open_pinning(&dir, config, &chunks)?);
         let held = pinned.into_iter().map(|(name, chunks)| {
             let store = Arc::clone(&store);
             (name, Held { store, chunks })

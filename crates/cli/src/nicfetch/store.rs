@@ -34,7 +34,7 @@ struct OpenStore {
 
 impl ChunkStoreArg {
     /// Opens the store, which must be there, and keeps its files within `budget_bytes`. What a
-    /// source that is pinned needs stays.
+    /// source that is pinned needs stays; if that is too much, nothing goes and this fails.
     fn open(&self, budget_bytes: u64) -> anyhow::Result<OpenStore> {
         let dir = &self.dir;
         if !dir.join("segments").is_dir() {
@@ -71,21 +71,6 @@ impl ChunkStoreArg {
     /// Opens the store as it is: nothing goes.
     fn open_whole(&self) -> anyhow::Result<OpenStore> {
         self.open(u64::MAX)
-    }
-
-    /// Opens the store, and lets go what is too much, unless what is pinned is.
-    fn open_within(&self, most: Size) -> anyhow::Result<OpenStore> {
-        let whole = self.open_whole()?;
-        if !whole.store.pins_fit(most.0) {
-            bail!(
-                "what is pinned does not fit {} with {most}: allow more with --max, or let a source \
-                 go with `nicfetch unpin` while nicfetch runs; nothing was removed",
-                self.dir.display()
-            );
-        }
-        // It is locked as long as it is open.
-        drop(whole);
-        self.open(most.0)
     }
 }
 
@@ -235,7 +220,7 @@ struct Collected {
 
 fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
     let open = match args.max {
-        Some(max) => args.store.open_within(max)?,
+        Some(max) => args.store.open(max.0)?,
         None => args.store.open_whole()?,
     };
     let store = &open.store;

@@ -98,6 +98,29 @@ fn pins_are_known_after_a_restart_before_anything_goes() {
 }
 
 #[test]
+fn what_is_pinned_does_not_go_for_a_smaller_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = Sources::open(dir.path(), CONFIG).unwrap();
+    let index = put(&sources, 1, 40);
+    sources.add(b"mine", &index, Stay::Pinned).unwrap();
+    flood(&sources, 10);
+    drop(sources);
+    let tight = StoreConfig {
+        budget_bytes: 5 << 18,
+        ..CONFIG
+    };
+    let refused = Sources::open(dir.path(), tight);
+    let refused = refused.err();
+    assert!(
+        matches!(refused, Some(OpenSourcesError::Pinned { .. })),
+        "{refused:?}"
+    );
+    let sources = Sources::open(dir.path(), CONFIG).unwrap();
+    assert_eq!(sources.absent(&index), 0);
+    assert_eq!(sources.store().stats().pinned, 40);
+}
+
+#[test]
 fn what_cannot_stay_is_not_pinned() {
     let dir = tempfile::tempdir().unwrap();
     let sources = Sources::open(dir.path(), CONFIG).unwrap();
