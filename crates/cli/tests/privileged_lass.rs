@@ -323,7 +323,7 @@ fn privileged_what_has_no_room_goes_to_the_disk() {
     assert_eq!((number(&state, "fast"), number(&state, "full")), (1, 1));
     let used = number(&state, "used_bytes");
     assert!((500_000..4 << 20).contains(&used), "{state}");
-    let sum = node.hear("lass-both", "md5sum </srv/noise; cat /srv/greeting");
+    let sum = node.run(&[], "lass-both", "md5sum </srv/noise; cat /srv/greeting");
     assert!(sum.ends_with("hello"), "{sum}");
     node.forget_everything();
     assert_eq!(number(&fast(&node), "used_bytes"), 0);
@@ -342,7 +342,10 @@ fn privileged_a_fast_place_that_is_lost_is_said_to_be_and_pulled_again() {
     node.kill_snapshotter();
     node.start_snapshotter();
     assert_eq!(number(&fast(&node), "layers"), 2);
-    assert_eq!(node.hear("lass-restarted", "cat /srv/greeting"), "hello");
+    assert_eq!(
+        node.run(&[], "lass-restarted", "cat /srv/greeting"),
+        "hello"
+    );
     // A restart of the machine does.
     node.kill_snapshotter();
     ok(Command::new("umount")
@@ -358,7 +361,7 @@ fn privileged_a_fast_place_that_is_lost_is_said_to_be_and_pulled_again() {
     );
     node.forget_everything();
     node.ctr(&import);
-    assert_eq!(node.hear("lass-again", "cat /srv/greeting"), "hello");
+    assert_eq!(node.run(&[], "lass-again", "cat /srv/greeting"), "hello");
     // Without the option what is there stays in use, and goes with its image.
     node.forget_everything();
 }
@@ -374,7 +377,7 @@ fn privileged_sizes_alone_place_layers_where_nobody_may_wait() {
     // All of an archive is there, so everything is waited for.
     assert_eq!(count_fast(&node), 2);
     assert_eq!(fast(&node)["seen"], false);
-    assert_eq!(node.hear("lass-one", "cat /srv/greeting"), "hello");
+    assert_eq!(node.run(&[], "lass-one", "cat /srv/greeting"), "hello");
 }
 
 #[test]
@@ -403,7 +406,7 @@ fn privileged_layers_come_home_and_stay_whole() {
         }
     }
     assert_eq!(number(&fast(&node), "used_bytes"), used);
-    let later = node.hear("lass-later", "md5sum /srv/noise");
+    let later = node.run(&[], "lass-later", "md5sum /srv/noise");
     assert_eq!(later, expected);
     node.ctr(&["tasks", "rm", "-f", "lass-on"]);
     node.ctr(&["containers", "rm", "lass-on"]);
@@ -419,7 +422,7 @@ fn privileged_layers_come_home_and_stay_whole() {
         .arg("-l")
         .arg(node.root().join("layers")));
     node.start_snapshotter();
-    assert_eq!(node.hear("lass-home", "md5sum /srv/noise"), expected);
+    assert_eq!(node.run(&[], "lass-home", "md5sum /srv/noise"), expected);
     node.forget_everything();
 }
 
@@ -438,7 +441,7 @@ fn privileged_layers_that_are_served_come_home_too() {
     let archive = archive(&lab, 3_000_000);
     node.ctr(&["images", "import", archive.to_str().unwrap()]);
     let script = "cat /srv/greeting; md5sum /srv/noise";
-    let expected = node.hear("lass-first", script);
+    let expected = node.run(&[], "lass-first", script);
     // While the snapshotter answers: a container of which it does not hear that it is gone may have
     // its layers mounted.
     node.collect_garbage();
@@ -453,7 +456,7 @@ fn privileged_layers_that_are_served_come_home_too() {
     assert_eq!(count_fast(&node), 0);
     until("both layers to be served", || node.served() == 2);
     // What boot image and page cache do not have comes from the copies.
-    assert_eq!(node.hear("lass-second", script), expected);
+    assert_eq!(node.run(&[], "lass-second", script), expected);
     node.forget_everything();
     until("the layers to go", || node.served() == 0);
 }
