@@ -22,9 +22,14 @@ pub fn of_starts(starts: &[Start], footprints: &[Footprint]) -> Vec<Aim> {
         (all > 0).then(|| 100.0 * count(part) / count(all))
     };
     let mut aims = Vec::new();
-    for (place, most) in [(Place::HotFiles, 11.8), (Place::HotBlocks, 6.0)] {
+    for (place, most) in [
+        (Place::HotFiles, 11.8),
+        (Place::Mixed, 11.8),
+        (Place::HotBlocks, 6.0),
+    ] {
         let bytes = match place {
             Place::HotFiles => percent(|footprint| footprint.hot_files),
+            Place::Mixed => percent(|footprint| footprint.mixed),
             _ => percent(|footprint| footprint.hot_blocks),
         };
         aims.extend([
@@ -131,6 +136,7 @@ mod tests {
             start(Place::Disk, 310.0),
             start(Place::Nvm, 100.0),
             start(Place::HotBlocks, 101.0),
+            start(Place::Mixed, 155.0),
         ];
         let footprint = Footprint {
             image: "one".to_owned(),
@@ -138,6 +144,8 @@ mod tests {
             all: 1000,
             hot_files: 100,
             hot_files_overlay: 90,
+            mixed: 80,
+            mixed_whole_files: 1,
             hot_blocks: 70,
         };
         let measured: Vec<_> = of_starts(&starts, &[footprint])
@@ -148,6 +156,9 @@ mod tests {
             (None, None),
             (None, None),
             (Some(10.0), Some(true)),
+            (Some(2.0), Some(false)),
+            (Some(1.55), Some(false)),
+            (Some(8.0), Some(true)),
             (Some(310.0 / 101.0), Some(true)),
             (Some(1.01), Some(true)),
             (Some(7.0), Some(false)),

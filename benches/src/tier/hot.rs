@@ -10,7 +10,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::process::run_ok;
-use crate::programs::{DEADLINE, Programs, json};
+use crate::programs::{DEADLINE, Programs, Serving, json};
+
+/// The tier that is NVM.
+pub(super) const TIER: &str = "nvm";
 
 /// What of `bootimg inspect --json` counts here.
 #[derive(Debug, Deserialize)]
@@ -69,6 +72,72 @@ pub(super) fn promote(
         recorded.files.len()
     );
     Ok(promoted.iter().map(|file| file.written_bytes).sum())
+}
+
+/// Programs with a store and a tier of their own, and what `yolofs tier apply` has put there.
+#[derive(Debug)]
+pub(super) struct Mixed {
+    pub(super) programs: Programs,
+    /// Bytes on the tier.
+    pub(super) bytes: u64,
+    /// Files that are there whole.
+    pub(super) whole_files: u64,
+}
+
+impl Mixed {
+    /// Has `yolofs` place what starts of `root` read, as the boot image `image` of `programs` says, for
+    /// a mount that passes files through. The store will be in `home`, which is not there yet, and
+    /// the tier in `dir`; `at` is where something can be mounted.
+    pub(super) fn place(
+        programs: &Programs,
+        image: &str,
+        root: &Path,
+        (home, dir, at): (&Path, &Path, &Path),
+    ) -> anyhow::Result<Self> {
+        for dir in [home, dir] {
+            fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
+        }
+        let tiers = home.join("tiers.toml");
+        fs::write(&tiers, tiers_file(dir))
+            .with_context(|| format!("writing {}", tiers.display()))?;
+        let file = home.join("boot");
+        let mut export = programs.bootimg();
+        export.args(["export", image]).arg(&file);
+        run_ok(export, DEADLINE)?;
+        let programs = programs.with_store(&home.join("store")).with_tiers(&tiers);
+        let mut import = programs.bootimg();
+        import.args(["import", "--name", image]).arg(&file);
+        run_ok(import, DEADLINE)?;
+        // So it is known that files are passed through, and that they are used.
+        drop(programs.mount(root, at, image, Serving::Passed)?);
+        let mut apply = programs.yolofs();
+        apply.args(["tier", "apply"]);
+        let applied: Vec<Applied> = json(apply).context("placing what a start reads")?;
+        let done = applied.iter().all(|one| one.state == "done");
+        ensure!(done, "not all was placed: {applied:?}");
+        let whole = applied.iter().filter(|one| one.way == "whole");
+        let mut status = programs.yolofs();
+        status.args(["tier", "status"]);
+        let said: Value = json(status)?;
+        let bytes = said.pointer("/tiers/0/used_bytes").and_then(Value::as_u64);
+        Ok(Self {
+            bytes: bytes.with_context(|| format!("yolofs tier status said {said}"))?,
+            whole_files: whole.count() as u64,
+            programs,
+        })
+    }
+}
+
+/// Returns the text of a tiers file with one tier.
+pub(super) fn tiers_file(dir: &Path) -> String {
+    format!("[[tier]]\nname = {TIER:?}\ndir = {dir:?}\nsize = \"4G\"\n")
+}
+
+/// What of `yolofs tier apply --json` counts here.
+#[derive(Debug, Deserialize)]
+struct Applied {
+    way: String,
+    state: String,
 }
 
 /// What of `yolofs tier promote --json` counts here.

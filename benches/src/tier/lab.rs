@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use nix::mount::MsFlags;
 use tempfile::TempDir;
 
-use super::hot;
+use super::hot::{self, Mixed, TIER};
 use super::image::{self, ImageFacts};
 use super::migration::{self, Foreground};
 use super::place::{Footprint, Place, Start};
@@ -28,8 +28,6 @@ use crate::throttle::Throttle;
 const ATTEMPTS: u32 = 5;
 /// The slowest start reads some ten thousand blocks, at 150 a second.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// The tier that is NVM.
-const TIER: &str = "nvm";
 /// What a start runs: the script that `scripts/images/tiers.sh` put there.
 const SCRIPT: &str = "/.start";
 
@@ -59,11 +57,14 @@ struct Taken {
 struct OnNvm {
     all: PathBuf,
     hot_files: PathBuf,
+    /// Where what is mixed lies, and its store.
+    mixed_dirs: [PathBuf; 2],
 }
 
 impl Drop for OnNvm {
     fn drop(&mut self) {
-        for dir in [&self.all, &self.hot_files] {
+        let [objects, store] = &self.mixed_dirs;
+        for dir in [&self.all, &self.hot_files, objects, store] {
             match fs::remove_dir_all(dir) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     eprintln!("warning: cannot remove {}: {error}", dir.display());
@@ -94,8 +95,8 @@ impl TierLab {
         let objects = nvm.path().join("objects");
         let tiers = home.path().join("tiers.toml");
         fs::create_dir(&objects).context("making the tier's directory")?;
-        let text = format!("[[tier]]\nname = {TIER:?}\ndir = {objects:?}\nsize = \"4G\"\n");
-        fs::write(&tiers, text).with_context(|| format!("writing {}", tiers.display()))?;
+        fs::write(&tiers, hot::tiers_file(&objects))
+            .with_context(|| format!("writing {}", tiers.display()))?;
         let programs = Programs::new(bin, home.path())?.with_tiers(&tiers);
         let images = image::all(stage.path())?;
         Ok(Self {
@@ -141,20 +142,29 @@ impl TierLab {
         let there = OnNvm {
             all: self.nvm.path().join("all"),
             hot_files: self.nvm.path().join("hot-files"),
+            mixed_dirs: [
+                self.nvm.path().join("mixed"),
+                self.home.path().join("mixed"),
+            ],
         };
+        let [objects, store] = &there.mixed_dirs;
+        let at = self.home.path().join("mount");
+        let mixed = Mixed::place(&self.programs, image, &root, (store, objects, &at))?;
         let footprint = Footprint {
             image: image.to_owned(),
             category: facts.category,
             all: hot::copy_all(&root, &there.all)?,
             hot_files: recorded.name_bytes + hot::promote(&self.programs, &recorded, &root, TIER)?,
             hot_files_overlay: hot::copy(&recorded, &root, &there.hot_files)?,
+            mixed: mixed.bytes,
+            mixed_whole_files: mixed.whole_files,
             hot_blocks: hot::prewarm(&self.programs, image, TIER)?,
         };
         let mut starts = Vec::new();
         let mut shuffle = Shuffle::from_clock();
         for round in 1..=rounds {
             for place in shuffle.order(&Place::ALL) {
-                let took = self.sample(image, place, &there)?;
+                let took = self.sample(image, place, (&there, &mixed))?;
                 let start = Start {
                     image: image.to_owned(),
                     category: facts.category,
@@ -255,7 +265,7 @@ impl TierLab {
     }
 
     /// Starts an image once; again, if somebody else dropped caches meanwhile.
-    fn sample(&self, image: &str, place: Place, there: &OnNvm) -> anyhow::Result<Taken> {
+    fn sample(&self, image: &str, place: Place, there: (&OnNvm, &Mixed)) -> anyhow::Result<Taken> {
         for _ in 0..ATTEMPTS {
             caches::drop_all(&self.host)?;
             run_ok(started("/", "true"), DEADLINE).context("starting nothing")?;
@@ -268,10 +278,15 @@ impl TierLab {
         bail!("somebody keeps dropping this machine's caches: measure when it is quiet")
     }
 
-    fn sample_once(&self, image: &str, place: Place, there: &OnNvm) -> anyhow::Result<Taken> {
+    fn sample_once(
+        &self,
+        image: &str,
+        place: Place,
+        (there, mixed): (&OnNvm, &Mixed),
+    ) -> anyhow::Result<Taken> {
         let began = Instant::now();
         let root = self.root(image);
-        let mount = self.mount(image, &root, place)?;
+        let mount = self.mount(image, &root, place, &mixed.programs)?;
         let lower = match (&mount, place) {
             (Some(mount), _) => mount.path().to_owned(),
             (None, Place::Nvm) => there.all.clone(),
@@ -308,19 +323,21 @@ impl TierLab {
         })
     }
 
-    fn mount(
-        &self,
+    fn mount<'a>(
+        &'a self,
         image: &str,
         root: &Path,
         place: Place,
-    ) -> anyhow::Result<Option<YoloMount<'_>>> {
-        let serving = match place {
+        mixed: &'a Programs,
+    ) -> anyhow::Result<Option<YoloMount<'a>>> {
+        let (programs, serving) = match place {
             Place::Disk | Place::Nvm | Place::HotFilesOverlay => return Ok(None),
-            Place::HotFiles => Serving::Passed,
-            Place::HotBlocks => Serving::Injected,
+            Place::HotFiles => (&self.programs, Serving::Passed),
+            Place::Mixed => (mixed, Serving::Passed),
+            Place::HotBlocks => (&self.programs, Serving::Injected),
         };
         let at = self.home.path().join("mount");
-        let mounted = self.programs.mount(root, &at, image, serving);
+        let mounted = programs.mount(root, &at, image, serving);
         mounted.map(Some)
     }
 }

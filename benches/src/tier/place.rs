@@ -22,17 +22,21 @@ pub enum Place {
     /// The same files on NVM, in a layer above the disk's: the paper's HIF as a union mount has it,
     /// which looks at both layers for each name.
     HotFilesOverlay,
-    /// The blocks that a start reads on NVM, as a boot image: ours.
+    /// What `yolofs tier apply` puts on NVM for mounts that pass files through: the files that a start
+    /// reads most of, whole, and the blocks of all others.
+    Mixed,
+    /// The blocks that a start reads on NVM, as a boot image: what it puts there for containers.
     HotBlocks,
 }
 
 impl Place {
     /// All of them, in the order of a table.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Disk,
         Self::Nvm,
         Self::HotFiles,
         Self::HotFilesOverlay,
+        Self::Mixed,
         Self::HotBlocks,
     ];
 }
@@ -44,6 +48,7 @@ impl fmt::Display for Place {
             Self::Nvm => "all on NVM",
             Self::HotFiles => "hot files",
             Self::HotFilesOverlay => "hot files, overlay",
+            Self::Mixed => "mixed",
             Self::HotBlocks => "hot blocks",
         })
     }
@@ -85,6 +90,10 @@ pub struct Footprint {
     pub hot_files: u64,
     /// Bytes of the files that a start reads, without.
     pub hot_files_overlay: u64,
+    /// Bytes that `yolofs tier apply` brought for a mount that passes files through.
+    pub mixed: u64,
+    /// Files of these that are whole.
+    pub mixed_whole_files: u64,
     /// Bytes of the boot image, names and attributes of all files included.
     pub hot_blocks: u64,
 }

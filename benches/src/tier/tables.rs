@@ -11,37 +11,41 @@ use crate::report::count;
 #[must_use]
 pub fn starts_table(starts: &[Start], footprints: &[Footprint]) -> String {
     let mut text = format!(
-        "  {:13} {:12} {:>9} {:>8} {:>10} {:>8} {:>11} {:>8} {:>8} {:>9} {:>10}\n",
+        "  {:13} {:12} {:>9} {:>8} {:>10} {:>8} {:>6} {:>11} {:>8} {:>8} {:>9} {:>8} {:>10}\n",
         "category",
         "image",
         "disk, ms",
         "NVM, ms",
         "hot files",
         "overlay",
+        "mixed",
         "hot blocks",
         "faster",
         "all, MB",
         "files, %",
+        "mixed, %",
         "blocks, %"
     );
     for footprint in footprints {
         let image = &footprint.image;
-        let [disk, nvm, files, overlay, blocks] =
+        let [disk, nvm, files, overlay, mixed, blocks] =
             Place::ALL.map(|place| ready(starts, image, place));
         let faster = disk.zip(blocks).map(|(disk, ours)| disk / ours);
         let percent = |part: u64| 100.0 * count(part) / count(footprint.all);
         let _always_fits = writeln!(
             text,
-            "  {:13} {image:12} {:>9} {:>8} {:>10} {:>8} {:>11} {:>8} {:>8.0} {:>9.1} {:>10.1}",
+            "  {:13} {image:12} {:>9} {:>8} {:>10} {:>8} {:>6} {:>11} {:>8} {:>8.0} {:>9.1} {:>8.1} {:>10.1}",
             footprint.category.to_string(),
             whole(disk),
             whole(nvm),
             whole(files),
             whole(overlay),
+            whole(mixed),
             whole(blocks),
             faster.map_or("-".to_owned(), |faster| format!("{faster:.1}x")),
             count(footprint.all) / 1e6,
             percent(footprint.hot_files),
+            percent(footprint.mixed),
             percent(footprint.hot_blocks),
         );
     }

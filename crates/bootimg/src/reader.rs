@@ -118,6 +118,18 @@ impl Image {
         &self.plan
     }
 
+    /// Returns the same without the blocks that are all zero, which take no room in an image.
+    #[must_use]
+    pub fn data_plan(&self) -> ReplayPlan {
+        let data = self.rows.iter().filter(|row| row.content != Content::Zero);
+        ReplayPlan {
+            runs: self.plan.runs,
+            bin_ms: self.plan.bin_ms,
+            extents: data.map(|row| row.extent).collect(),
+            touches: Vec::new(),
+        }
+    }
+
     /// Decodes an image. A thin one brings the blocks of its segments, in their order.
     pub(crate) fn decode(sealed: Sealed, segments: Vec<Backing>) -> Result<Self, ReadError> {
         let header = &sealed.header;

@@ -18,6 +18,7 @@ pub(crate) mod plan;
 mod remembered;
 pub(crate) mod seen;
 pub(crate) mod unpassed;
+pub(crate) mod ways;
 pub(crate) mod whole;
 
 use std::path::{Path, PathBuf};

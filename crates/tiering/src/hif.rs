@@ -5,7 +5,8 @@
 //! - [`start_files`] says it by files, which is finer: it follows the command through scripts,
 //!   loaders and libraries, in the image's files ([`ImageFiles`], of which [`Layers`] is the real
 //!   one).
-//! - [`recorded_files`] says it after a start that was recorded, by files and by blocks.
+//! - [`recorded_files`] says it after a start that was recorded, by files and by blocks; and
+//!   [`way_of`], which of the two a file is better kept by.
 
 mod class;
 mod command;
@@ -14,8 +15,10 @@ mod engine;
 mod files;
 mod recorded;
 mod start;
+mod way;
 
 pub use class::{Class, MadeLayer, Step, classify};
 pub use files::{ImageFiles, Layers, Node};
 pub use recorded::{Recorded, RecordedFile, recorded_files};
 pub use start::{HotFile, Need, Start, start_files};
+pub use way::{Because, Passing, Way, way_of};

@@ -26,7 +26,7 @@ use blocks::{
 };
 
 pub use counters::{Counters, ReadOutcome, Request};
-pub use data::{Backing, CachePath, OpenDecision, PassedTo};
+pub use data::{Backing, CachePath, OpenDecision, PassedTo, is_program};
 pub use error::FsError;
 pub use names::{DirItem, Entry, Node, XattrReply};
 

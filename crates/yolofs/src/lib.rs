@@ -34,7 +34,7 @@ pub use connection::{Connection, Hello, HelloError};
 pub use control::{Control, EndSwitch};
 pub use fs::{
     Backing, CachePath, Config, Counters, DirItem, Entry, FileSystem, FsError, Mode, Node,
-    OpenDecision, PassedTo, ReadOutcome, Request, Space, XattrReply, node_id,
+    OpenDecision, PassedTo, ReadOutcome, Request, Space, XattrReply, is_program, node_id,
 };
 pub use mount::{Mount, MountError, MountOptions};
 pub use mounter::{Itself, Mounter};

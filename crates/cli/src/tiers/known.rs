@@ -39,6 +39,9 @@ pub(crate) struct Known {
     /// The file of which it is a whole copy, for people; a boot image has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
+    /// The directory whose files were passed through when the boot image's source was mounted last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) passed: Option<String>,
 }
 
 /// What is known, in a directory.

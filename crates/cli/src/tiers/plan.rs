@@ -1,6 +1,6 @@
 //! What should move: the facts of this machine, and the policy over its tiers.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tiering::policy::{self, Budget, Common, Fact, Group, Hold, Lies, Move, Taken
 
 use super::Tiers;
 use super::seen::SeenTier;
+use super::ways::{Hot, hot_files};
 use super::whole::WholeFile;
 use crate::store::name_of;
 
@@ -38,10 +39,25 @@ pub(crate) struct Thing {
     pub(crate) image: Option<ImageId>,
     /// The file of which it is a whole copy, if it is one and the file has not changed since.
     pub(crate) file: Option<WholeFile>,
+    /// The boot image, as people call it, because of whose starts the file is to be there whole.
+    pub(crate) hot_of: Option<String>,
+    /// Whether it is a boot image all of whose files go whole: then a copy of its own is of no use.
+    pub(crate) needless: bool,
     /// The object, if it has been one.
     pub(crate) object: Option<ContentId>,
     /// For each tier, how it is there.
     pub(crate) on: Vec<Presence>,
+}
+
+impl Thing {
+    /// Returns which way it lies on a tier, in a word: what nobody knows any more lies in none.
+    pub(crate) const fn way(&self) -> Option<&'static str> {
+        match (&self.image, &self.file) {
+            (Some(_), _) => Some("blocks"),
+            (None, Some(_)) => Some("whole"),
+            (None, None) => None,
+        }
+    }
 }
 
 /// How an object is on a tier.
@@ -98,7 +114,8 @@ pub(crate) fn gather(
         .iter()
         .map(|image| of_image(tiers, seen, image))
         .collect();
-    things.extend(of_files(tiers, seen));
+    let hot = hot_files(tiers, store, &mut things);
+    things.extend(of_files(tiers, seen, hot));
     let known: HashSet<ContentId> = things.iter().filter_map(|thing| thing.object).collect();
     let mut unknown = BTreeMap::new();
     for tier in seen {
@@ -114,32 +131,55 @@ pub(crate) fn gather(
         pinned: false,
         image: None,
         file: None,
+        hot_of: None,
+        needless: false,
         object: Some(object),
         on: presence(seen, Some(object)),
     }));
     Ok(things)
 }
 
-fn of_files(tiers: &Tiers, seen: &[SeenTier]) -> Vec<Thing> {
-    let files = tiers.files();
+/// Returns the files that have been objects, and those that are to be, because starts read them.
+fn of_files(tiers: &Tiers, seen: &[SeenTier], mut hot: HashMap<ContentId, Hot>) -> Vec<Thing> {
+    let (files, now) = (tiers.files(), super::now());
     let of = |key| {
         let known = files.get(key)?;
         let label = known.file?;
         let file = WholeFile::at(Path::new(&label)).ok();
+        let hot = hot.remove(&key);
+        let heat = files.heat(key);
+        let hotter = hot.as_ref().map(|hot| hot.heat);
+        let hotter = hotter.filter(|hotter| hotter.at(now) > heat.at(now));
         Some(Thing {
             key,
             bytes: known.bytes,
             common: Vec::new(),
-            heat: files.heat(key),
+            heat: hotter.unwrap_or(heat),
             pinned: known.pinned,
             image: None,
             file: file.filter(|file| file.key() == key),
+            hot_of: hot.map(|hot| hot.of),
+            needless: false,
             object: known.object,
             on: presence(seen, known.object),
             label,
         })
     };
     let mut things: Vec<Thing> = files.keys().into_iter().filter_map(of).collect();
+    things.extend(hot.into_values().map(|hot| Thing {
+        key: hot.file.key(),
+        label: hot.file.path().to_string_lossy().into_owned(),
+        bytes: hot.file.bytes(),
+        common: Vec::new(),
+        heat: hot.heat,
+        pinned: false,
+        image: None,
+        file: Some(hot.file),
+        hot_of: Some(hot.of),
+        needless: false,
+        object: None,
+        on: presence(seen, None),
+    }));
     // Files with the same content are one object: the hottest speaks for them.
     things.sort_by(|a, b| b.heat.at(super::now()).total_cmp(&a.heat.at(super::now())));
     let mut met = HashSet::new();
@@ -160,6 +200,8 @@ fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
         pinned: known.pinned,
         image: Some(image.info.id),
         file: None,
+        hot_of: None,
+        needless: false,
         object: known.object,
         on: presence(seen, known.object),
     }
@@ -248,6 +290,7 @@ fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     let wish = match (placed.contains(&thing.key) || lost, thing.pinned) {
         (true, _) => Wish::Evict,
         (false, true) => Wish::Pin,
+        (false, false) if thing.needless => Wish::Evict,
         (false, false) => Wish::None,
     };
     Fact {
@@ -339,6 +382,8 @@ mod tests {
             pinned: false,
             image: Some(ImageId(key)),
             file: None,
+            hot_of: None,
+            needless: false,
             object: Some(key),
             on: on.to_vec(),
         }
@@ -393,6 +438,16 @@ mod tests {
         let things = [strange, thing("open", 10, 0.0, [Open, Absent])];
         let steps = said(&things, &[Some(100), Some(100)]);
         assert_eq!(steps, ["Demote strange 1", "Demote strange 0"]);
+    }
+
+    #[test]
+    fn a_boot_image_all_of_whose_files_go_whole_has_no_copy_unless_it_is_pinned() {
+        let mut needless = thing("image", 10, 9.0, [There, Absent]);
+        needless.needless = true;
+        let rooms = [Some(100), Some(100)];
+        assert_eq!(said(&[needless.clone()], &rooms), ["Demote image 0"]);
+        needless.pinned = true;
+        assert_eq!(said(&[needless], &rooms), [""; 0]);
     }
 
     #[test]

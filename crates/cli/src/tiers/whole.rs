@@ -54,6 +54,23 @@ impl WholeFile {
         &self.path
     }
 
+    /// Returns the version that it was looked at in.
+    pub(crate) const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Returns whether it is a program, which Linux does not run from a copy.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn is_program(&self) -> io::Result<bool> {
+        let file = File::open(&self.path)?;
+        let mut head = Vec::new();
+        let mode = file.metadata()?.mode();
+        file.take(4).read_to_end(&mut head)?;
+        Ok(yolofs::is_program(mode, &head))
+    }
+
     /// Returns its length.
     pub(crate) const fn bytes(&self) -> u64 {
         self.version.size

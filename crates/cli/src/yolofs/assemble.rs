@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
 use blocks::{BlockSource, CachedSource, Namespace, Tree};
-use bootimg::{Attached, Image};
+use bootimg::{Attached, Image, ImageId};
 use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource};
 use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
@@ -237,6 +237,12 @@ pub(crate) fn mode(asked: Option<ModeArg>, root: &SourceRoot) -> Mode {
     }
 }
 
+/// Returns whether a mount of a source has its files passed through to their copies.
+pub(super) fn passes_files(args: &MountArgs, root: &SourceRoot) -> bool {
+    let asks = args.revalidate.is_none() && args.record.is_none();
+    asks && mode(args.mode, root) == Mode::Disk
+}
+
 /// Returns what a mode is called.
 pub(crate) const fn mode_name(mode: Mode) -> &'static str {
     match mode {
@@ -267,28 +273,33 @@ pub(crate) enum Unusable {
 }
 
 /// Notes that the boot image of a source is used now, so that the store keeps it: who serves from it
-/// may not write. What cannot be found is not noted, and told when it is opened.
-pub(crate) fn note_use(boot: &BootChoice, store: &StoreArgs, root: &SourceRoot) {
-    let noted = || -> anyhow::Result<()> {
-        match boot {
-            BootChoice::None | BootChoice::File(_) => {}
+/// may not write. What cannot be found is not noted, and told when it is opened. Returns which it is.
+pub(crate) fn note_use(boot: &BootChoice, store: &StoreArgs, root: &SourceRoot) -> Option<ImageId> {
+    let noted = || -> anyhow::Result<Option<ImageId>> {
+        let (store, id) = match boot {
+            BootChoice::None | BootChoice::File(_) => return Ok(None),
             BootChoice::Auto => {
-                if let Some(store) = store.open_existing()?
-                    && let Some(id) = store.find_source(root.id())?
-                {
-                    store.note_use(&id);
-                }
+                let Some(store) = store.open_existing()? else {
+                    return Ok(None);
+                };
+                let Some(id) = store.find_source(root.id())? else {
+                    return Ok(None);
+                };
+                (store, id)
             }
             BootChoice::Image(wanted) => {
                 let store = store.open()?;
-                store.note_use(&store.resolve(wanted)?);
+                let id = store.resolve(wanted)?;
+                (store, id)
             }
-        }
-        Ok(())
+        };
+        store.note_use(&id);
+        Ok(Some(id))
     };
-    if let Err(error) = noted() {
+    noted().unwrap_or_else(|error| {
         log::debug!("the use of the boot image is not noted: {error:#}");
-    }
+        None
+    })
 }
 
 /// Opens the boot image of a source, with what it is called.

@@ -19,7 +19,7 @@ use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
 use happening::{Happening, ask_to_unmount, end_talks};
 
-use super::assemble::{Cached, Timed, assemble, mode_name, note_use, readahead};
+use super::assemble::{Cached, Timed, assemble, mode_name, note_use, passes_files, readahead};
 use super::from::From;
 use super::mount::MountArgs;
 use super::mounter::Helper;
@@ -86,9 +86,13 @@ pub(super) fn serve(
     let from = From::open(&args.source, args.source_deadline)?;
     clear_dead(run_dir, mountpoint, None, &run_dir.take_turn()?)?;
     if let From::Disk(root) = &from {
-        note_use(&args.boot, store, root);
+        let image = note_use(&args.boot, store, root);
         if let Ok(tiers) = store.tiers() {
             tiers::whole::note_use(&tiers, root.path());
+            if let Some(id) = image {
+                let passed = passes_files(args, root).then(|| root.dir_path());
+                tiers::ways::note_passing(&tiers, &id, passed);
+            }
         }
     }
     let trace = args

@@ -14,6 +14,18 @@ use super::{FileSystem, FsError, Mode, ReadOutcome, Request};
 /// being written right now may change between any two looks.
 const CHASES: u32 = 8;
 
+/// The bits of a mode that let somebody run a file.
+const ANYBODY_RUNS: u16 = 0o111;
+
+/// Returns whether a file with this mode that begins so is a program: Linux runs none that is passed
+/// through (`execve` fails with `EIO`, up to 6.18 at least; mapping one as a library is no such
+/// thing).
+#[must_use]
+pub fn is_program(mode: u32, head: &[u8]) -> bool {
+    let may_run = mode & u32::from(ANYBODY_RUNS) != 0;
+    may_run && (head.starts_with(b"#!") || head.starts_with(b"\x7fELF"))
+}
+
 /// Which way a read takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePath {
@@ -95,17 +107,16 @@ impl FileSystem {
             && !self.stays(key, &attr)
     }
 
-    /// Returns whether a file is never passed through: an empty one has nothing to be read, and
-    /// Linux runs no program that is passed through (`execve` fails with `EIO`, up to 6.18 at
-    /// least; mapping one as a library is no such thing).
+    /// Returns whether a file is never passed through: an empty one has nothing to be read, and a program
+    /// would not run.
     fn stays(&self, key: &FileKey, attr: &Attr) -> bool {
         let mut magic = [0; 4];
-        let mut is_program = || {
+        let mut begins_as_program = || {
             let read = self.source.read_at(key, 0, &mut magic);
-            let read = read.map_or(&[][..], |len| &magic[..len.min(magic.len())]);
-            read.starts_with(b"#!") || read == b"\x7fELF"
+            let head = read.map_or(&[][..], |len| &magic[..len.min(magic.len())]);
+            is_program(attr.perm.into(), head)
         };
-        attr.size == 0 || (attr.perm & 0o111 != 0 && is_program())
+        attr.size == 0 || (attr.perm & ANYBODY_RUNS != 0 && begins_as_program())
     }
 
     fn open_copy(&self, key: &FileKey) -> Option<Backing> {

@@ -132,6 +132,7 @@ mod tests {
             heat: 1.0,
             pinned: false,
             open: false,
+            way: Some("blocks"),
         };
         let tier = TierStatus {
             name: "nvm".to_owned(),

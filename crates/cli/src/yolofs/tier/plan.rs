@@ -1,5 +1,7 @@
 //! `yolofs tier plan`.
 
+use std::collections::BTreeMap;
+
 use bootimg::Store;
 use serde::Serialize;
 use tiering::hif::recorded_files;
@@ -11,12 +13,15 @@ use crate::store::StoreArgs;
 use crate::tiers::Tiers;
 use crate::tiers::carry::Todo;
 use crate::tiers::now;
-use crate::tiers::plan::{Change, Step};
+use crate::tiers::plan::{Change, Step, Thing};
+use crate::tiers::ways::{Ways, passed_from};
 
 /// Show what would move, and why
 ///
 /// Nothing is changed: `yolofs tier apply` carries it out. Room goes to what is open, then to pins,
-/// then to what is hottest for its size: each start counts 1, and half of that a day later.
+/// then to what is hottest for its size: each start counts 1, and half of that a day later. Files that
+/// starts read most of go whole, where mounts pass them through; of all others, their boot image's
+/// copy has the blocks.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PlanArgs {
     #[command(flatten)]
@@ -44,18 +49,27 @@ pub(super) struct PlannedMove {
     /// Bytes of it that other boot images have on the tier then: they are not written again.
     shared_bytes: u64,
     pub(super) heat: f64,
-    /// What it would be by files, of what is to be brought up.
+    /// `blocks` of a boot image, `whole` of a file; nothing of what nobody knows any more.
+    way: Option<&'static str>,
+    /// The boot image because of whose starts a file is to be there whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hot_of: Option<String>,
+    /// What it would be by files, of a boot image that is to be brought up.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     hot: Option<HotFiles>,
 }
 
-/// The files that recorded starts read, whole: what is moved is only the blocks that they read.
+/// The files that recorded starts read: what they would be whole, and which way they go.
 #[derive(Clone, Debug, Serialize)]
 struct HotFiles {
     hot_files: u64,
     hot_files_bytes: u64,
     /// Bytes of all files of the source.
     source_bytes: u64,
+    /// How many go whole, as moves of their own.
+    whole_files: u64,
+    /// How many only by the blocks that are read, by why.
+    block_files: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -85,13 +99,15 @@ pub(super) fn planned(step: &Step, todo: &Todo, tiers: &Tiers) -> PlannedMove {
         bytes: step.bytes,
         shared_bytes: step.shared_bytes,
         heat: thing.map_or(0.0, |thing| thing.heat.at(now())),
+        way: thing.and_then(Thing::way),
+        hot_of: thing.and_then(|thing| thing.hot_of.clone()),
         hot: None,
     }
 }
 
 impl Planned {
     fn of(todo: &Todo, tiers: &Tiers, store: &Store) -> Self {
-        let unmet = |thing: &&crate::tiers::plan::Thing| todo.plan.unmet_pins.contains(&thing.key);
+        let unmet = |thing: &&Thing| todo.plan.unmet_pins.contains(&thing.key);
         let names = tiers.specs().iter().map(|spec| spec.name.clone());
         let then = names.zip(&todo.plan.bytes_then);
         Self {
@@ -100,7 +116,7 @@ impl Planned {
                 .steps
                 .iter()
                 .map(|step| PlannedMove {
-                    hot: HotFiles::of(step, todo, store),
+                    hot: HotFiles::of(step, todo, tiers, store),
                     ..planned(step, todo, tiers)
                 })
                 .collect(),
@@ -124,13 +140,16 @@ impl Planned {
             true => "nothing is to move\n".to_owned(),
             false => {
                 let head = [
-                    "MOVE", "IMAGE", "TIER", "SIZE", "SHARED", "AS FILES", "HEAT",
+                    "MOVE", "IMAGE", "TIER", "SIZE", "SHARED", "WAY", "AS FILES", "HEAT",
                 ];
                 let mut rows = vec![head.map(str::to_owned).to_vec()];
                 rows.extend(self.moves.iter().map(PlannedMove::row));
                 table(&rows)
             }
         };
+        for said in self.moves.iter().filter_map(PlannedMove::said) {
+            text.push_str(&said);
+        }
         for name in &self.unmet_pins {
             text.push_str(&format!("{name} is pinned, and there is no room for it\n"));
         }
@@ -140,21 +159,48 @@ impl Planned {
 
 impl HotFiles {
     /// Says it of what is to be brought up; `None` of a boot image that cannot be read.
-    fn of(step: &Step, todo: &Todo, store: &Store) -> Option<Self> {
+    fn of(step: &Step, todo: &Todo, tiers: &Tiers, store: &Store) -> Option<Self> {
         if step.change != Change::Promote {
             return None;
         }
-        let image = store.peek_image(&todo.thing(step)?.image?).ok()?;
+        let id = todo.thing(step)?.image?;
+        let image = store.peek_image(&id).ok()?;
         let recorded = recorded_files(image.plan(), image.tree());
+        let ways = Ways::of(&image, passed_from(tiers, &id).as_deref());
+        let blocks = ways.blocks.iter();
         Some(Self {
             hot_files: recorded.files.len() as u64,
             hot_files_bytes: recorded.file_bytes,
             source_bytes: recorded.source_bytes,
+            whole_files: ways.whole.len() as u64,
+            block_files: blocks
+                .map(|(why, files)| (why.to_string(), *files))
+                .collect(),
         })
     }
 }
 
 impl PlannedMove {
+    /// Says why a file goes whole, and the others by blocks.
+    fn said(&self) -> Option<String> {
+        let name = &self.name;
+        if let (Some(of), "promote") = (&self.hot_of, self.what) {
+            return Some(format!(
+                "{name} goes whole: starts of {of} read most of it\n"
+            ));
+        }
+        let hot = self.hot.as_ref()?;
+        let blocks: Vec<String> = hot
+            .block_files
+            .iter()
+            .map(|(why, files)| format!("{files} {why}"))
+            .collect();
+        let (blocks, whole) = (blocks.join(", "), hot.whole_files);
+        Some(format!(
+            "{name}: files by blocks: {blocks}; whole: {whole}\n"
+        ))
+    }
+
     fn row(&self) -> Vec<String> {
         vec![
             self.what.to_owned(),
@@ -165,6 +211,7 @@ impl PlannedMove {
                 0 => "-".to_owned(),
                 bytes => Size(bytes).to_string(),
             },
+            self.way.unwrap_or("-").to_owned(),
             self.hot.as_ref().map_or_else(
                 || "-".to_owned(),
                 |hot| Size(hot.hot_files_bytes).to_string(),

@@ -72,6 +72,8 @@ pub(super) struct ObjectStatus {
     pub(super) heat: f64,
     pub(super) pinned: bool,
     pub(super) open: bool,
+    /// `blocks` of a boot image, `whole` of a file, or null.
+    pub(super) way: Option<&'static str>,
 }
 
 pub(super) fn run(args: &StatusArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
@@ -181,6 +183,10 @@ impl TierStatus {
         let mut rows = vec![row(&self.name, self.used_bytes, String::new())];
         rows.extend(self.objects.iter().map(|object| {
             let mut words = vec![format!("heat {:.1}", object.heat)];
+            words.extend(object.way.map(|way| match way {
+                "whole" => "whole".to_owned(),
+                way => format!("by {way}"),
+            }));
             let shared = Size(object.shared_bytes);
             words.extend((shared.0 > 0).then(|| format!("{shared} shared")));
             words.extend(object.pinned.then(|| "pinned".to_owned()));
@@ -210,6 +216,7 @@ impl ObjectStatus {
             heat: thing.heat.at(now()),
             pinned: thing.pinned,
             open: on == Presence::Open,
+            way: thing.way(),
         })
     }
 }

@@ -1,0 +1,141 @@
+//! Which files go to a tier whole, of those that a boot image was recorded of, and which by the blocks in
+//! its own copy.
+//!
+//! A whole copy is of use to mounts whose opens the kernel asks for, and passes through. So each
+//! standalone mount notes with its boot image whether it is one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use blocks::ContentId;
+use bootimg::{Image, ImageId, Store};
+use tiering::heat::Heat;
+use tiering::hif::{Because, Passing, RecordedFile, Way, recorded_files, way_of};
+
+use super::Tiers;
+use super::plan::Thing;
+use super::whole::WholeFile;
+
+/// The ways of the files that starts of one source read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ways {
+    /// Those that go whole.
+    pub(crate) whole: Vec<WholeFile>,
+    /// How many go by blocks, by why.
+    pub(crate) blocks: BTreeMap<Because, u64>,
+}
+
+impl Ways {
+    /// Decides for the files of a boot image whose source was served last from the directory `passed`
+    /// with its files passed through; `None` if they were not. What changed since it was recorded is
+    /// left out.
+    pub(crate) fn of(image: &Image, passed: Option<&Path>) -> Self {
+        let plan = image.data_plan();
+        let mut ways = Self::default();
+        for file in recorded_files(&plan, image.tree()).files {
+            match way(image, plan.runs, &file, passed) {
+                Some((Way::Whole, Some(whole))) => ways.whole.push(whole),
+                Some((Way::Blocks(because), _)) => *ways.blocks.entry(because).or_default() += 1,
+                Some((Way::Whole, None)) | None => {}
+            }
+        }
+        ways
+    }
+}
+
+/// Decides for one file; `None` if it is not what was recorded any more.
+fn way(
+    image: &Image,
+    runs: u16,
+    file: &RecordedFile,
+    passed: Option<&Path>,
+) -> Option<(Way, Option<WholeFile>)> {
+    let Some(dir) = passed else {
+        return Some((way_of(file, runs, Passing::Unasked), None));
+    };
+    let way = way_of(file, runs, Passing::Asked);
+    if way != Way::Whole {
+        return Some((way, None));
+    }
+    // Only what would go whole is looked at.
+    let tree = image.tree();
+    let path = dir.join(OsStr::from_bytes(&tree.path(file.file)?));
+    let whole = WholeFile::at(&path).ok()?;
+    if whole.version() != tree.key(file.file)?.version {
+        return None;
+    }
+    let passing = match whole.is_program().ok()? {
+        true => Passing::Program,
+        false => Passing::Asked,
+    };
+    Some((way_of(file, runs, passing), Some(whole)))
+}
+
+/// A file that is to go whole.
+#[derive(Clone, Debug)]
+pub(super) struct Hot {
+    pub(super) file: WholeFile,
+    /// The boot image whose starts read it, as people call it.
+    pub(super) of: String,
+    /// That of the boot image: each start needs both.
+    pub(super) heat: Heat,
+}
+
+/// Returns the files that are to go whole, by what they are known by, of all boot images whose sources
+/// are passed through; and notes which boot images need no copy, because all their files go so.
+pub(super) fn hot_files(
+    tiers: &Tiers,
+    store: &Store,
+    things: &mut [Thing],
+) -> HashMap<ContentId, Hot> {
+    let mut found: HashMap<ContentId, Hot> = HashMap::new();
+    let now = super::now();
+    for thing in things {
+        let Some(id) = thing.image else { continue };
+        let Some(passed) = passed_from(tiers, &id) else {
+            continue;
+        };
+        let Ok(image) = store.peek_image(&id) else {
+            continue;
+        };
+        let ways = Ways::of(&image, Some(&passed));
+        thing.needless = !ways.whole.is_empty() && ways.blocks.is_empty();
+        for file in ways.whole {
+            let hot = Hot {
+                of: thing.label.clone(),
+                heat: thing.heat,
+                file,
+            };
+            let known = found.entry(hot.file.key()).or_insert_with(|| hot.clone());
+            if hot.heat.at(now) > known.heat.at(now) {
+                *known = hot;
+            }
+        }
+    }
+    found
+}
+
+/// Returns from where files of a boot image's source were passed through when it was mounted last.
+pub(crate) fn passed_from(tiers: &Tiers, id: &ImageId) -> Option<PathBuf> {
+    let known = tiers.known().get(id.0)?;
+    known.passed.map(PathBuf::from)
+}
+
+/// Notes from where a mount with this boot image passes files through; `None` if it does not. Without
+/// it the next plan is that of the mount before.
+pub(crate) fn note_passing(tiers: &Tiers, id: &ImageId, dir: Option<&Path>) {
+    if !tiers.are_used() {
+        return;
+    }
+    let dir = dir.and_then(Path::to_str).map(str::to_owned);
+    let known = tiers.known();
+    if known.get(id.0).unwrap_or_default().passed == dir {
+        return;
+    }
+    if let Err(error) = known.change(id.0, |known| known.passed = dir) {
+        let id = id.short();
+        log::debug!("how the source of boot image {id} is served is not noted: {error:#}");
+    }
+}
