@@ -10,8 +10,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use lab::service::signal_to;
 use lab::{Lab, fails, json, noise, ok, until};
 
 const LEN: usize = 3 << 20;
@@ -244,6 +246,32 @@ fn privileged_a_program_that_has_a_copy_runs_and_is_read_from_it() {
     assert_eq!((opens, failed), (1, 0), "only the text was passed through");
     assert!(reads > 0, "the programs went through the page cache");
     whole.lab.umount(&mountpoint);
+}
+
+#[test]
+fn privileged_a_promotion_keeps_to_its_rate_and_leaves_nothing_when_it_is_interrupted() {
+    let whole = Whole::new();
+    // At this rate it takes a month. None of the signals is ignored that a shell ignored before us.
+    let slow = whole.tier(&["promote", "--rate", "1"]);
+    let mut promote = Command::new("env");
+    promote
+        .arg("--default-signal=INT")
+        .arg(slow.get_program())
+        .args(slow.get_args())
+        .arg(&whole.disk)
+        .envs(
+            slow.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+    let mut promote = promote.spawn().unwrap();
+    let noted = whole.lab.store().join("tiers/files/heat");
+    until("the promotion to have begun", || {
+        fs::read_dir(&noted).is_ok_and(|mut found| found.next().is_some())
+    });
+    signal_to(promote.id(), Signal::SIGINT);
+    assert_eq!(promote.wait().unwrap().code(), Some(130));
+    assert!(whole.objects().is_empty());
+    assert_eq!(whole.promote(), LEN as u64, "it is done again");
 }
 
 #[test]

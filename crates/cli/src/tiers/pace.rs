@@ -19,6 +19,7 @@ const LOOKS: u64 = 10;
 /// stops when it is asked to.
 #[derive(Debug)]
 pub(crate) struct Paced {
+    rate: Option<Rate>,
     throttle: Throttle,
     /// Bytes that take a part of a second.
     slice: u64,
@@ -31,6 +32,7 @@ impl Paced {
     pub(crate) fn new(rate: Option<Rate>, interrupt: &Interrupt, bar: ProgressBar) -> Self {
         let per_second = rate.map_or(u64::MAX, Rate::bytes_per_second);
         Self {
+            rate,
             throttle: Throttle::new(rate, Arc::<Demand>::default()),
             slice: (per_second / LOOKS).max(1),
             behind: Arc::new(Mutex::new(Behind::new())),
@@ -39,11 +41,11 @@ impl Paced {
         }
     }
 
-    /// Returns the pace of what comes after this, as a bar of its own shows it, without a rate.
+    /// Returns the same pace for what comes after this, as a bar of its own shows it.
     pub(crate) fn next(&self, bar: ProgressBar) -> Self {
         Self {
             behind: Arc::clone(&self.behind),
-            ..Self::new(None, &self.interrupt, bar)
+            ..Self::new(self.rate, &self.interrupt, bar)
         }
     }
 

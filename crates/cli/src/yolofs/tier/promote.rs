@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use tiering::Rate;
 use tiering::objects::Copied;
 
 use crate::exit::Outcome;
@@ -34,6 +35,9 @@ pub(super) struct PromoteArgs {
     /// To this tier, instead of the fastest
     #[arg(long, value_name = "NAME")]
     tier: Option<String>,
+    /// Go no faster than so many bytes a second; each file is read twice
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -61,7 +65,9 @@ pub(super) fn run(args: &PromoteArgs, store: &StoreArgs) -> anyhow::Result<Outco
     for path in &args.paths {
         find(path, &mut files, &interrupt)?;
     }
-    let promoted = promote(&tiers, place, &files, &interrupt)?;
+    let rate = args.rate.and_then(|rate| Rate::per_second(rate.0));
+    let pace = Paced::new(rate, &interrupt, ProgressBar::hidden());
+    let promoted = promote(&tiers, place, &files, (&pace, &interrupt))?;
     print(args.format.format(), &promoted, |promoted| text(promoted))?;
     Ok(Outcome::Done)
 }
@@ -70,10 +76,9 @@ fn promote(
     tiers: &Tiers,
     place: usize,
     files: &[WholeFile],
-    interrupt: &Interrupt,
+    (first, interrupt): (&Paced, &Interrupt),
 ) -> anyhow::Result<Vec<Promoted>> {
     let tier = &tiers.specs()[place].name;
-    let first = Paced::new(None, interrupt, ProgressBar::hidden());
     let mut promoted = Vec::new();
     for file in files {
         interrupt.check()?;
