@@ -195,6 +195,66 @@ fn a_journal_of_a_later_program_is_left_as_it_is() {
 }
 
 #[test]
+fn a_copy_that_is_cut_short_is_lost_and_what_is_left_of_it_goes_at_once() {
+    let rig = Rig::in_memory();
+    let mut model = Model::default();
+    assert!(model.add(&rig.open().unwrap().0, 3, 1) && model.add(&rig.open().unwrap().0, 4, 1));
+    let name = id(3).to_string();
+    rig.tier(1).remove(&name).unwrap();
+    rig.tier(1).write_at(&name, 0, &content(3)[..100]).unwrap();
+    let (objects, report) = rig.open().unwrap();
+    assert_eq!((report.lost, report.swept), (1, 1));
+    Model::of(&objects).check(&objects, &rig, "cut short");
+    assert!(objects.get(id(3)).is_none() && objects.get(id(4)).is_some());
+}
+
+#[test]
+fn a_journal_that_lies_of_a_length_is_not_believed_where_the_hash_is_right() {
+    let rig = Rig::in_memory();
+    assert!(Model::default().add(&rig.open().unwrap().0, 3, 1));
+    // The only record is of the tier that will be away, which has slot 2; what follows is torn.
+    let mut journal = vec![0; 192 + 2 * 64];
+    rig.state()
+        .read_at("journal", 0, &mut journal[..192])
+        .unwrap();
+    let mut record = [0; 64];
+    record[..6].copy_from_slice(b"\x89TJR\x01\x02");
+    record[8..16].copy_from_slice(&100_u64.to_le_bytes());
+    record[16..48].copy_from_slice(&id(3).0);
+    let sealed = [&journal[16..24], &[0; 8], &record[..48]].concat();
+    record[48..].copy_from_slice(&blake3::hash(&sealed).as_bytes()[..16]);
+    journal[192..256].copy_from_slice(&record);
+    rig.state().remove("journal").unwrap();
+    rig.state().write_at("journal", 0, &journal).unwrap();
+    let away = Arc::new(MemMedium::default());
+    let (objects, report) = rig.open_in_place_of(2, away).unwrap();
+    assert_eq!((report.journal, report.adopted), (Found::Torn, 1));
+    let mut read = vec![0; 1000];
+    let len = objects.read_at(id(3), 0, &mut read).unwrap();
+    assert!(read[..len] == *content(3));
+}
+
+#[test]
+fn a_journal_of_the_last_generation_is_followed_by_one_of_the_first() {
+    let rig = Rig::in_memory();
+    let mut model = Model::default();
+    script(&rig.open().unwrap().0, &mut model);
+    // Its records are of another generation then: it is damaged, and written anew.
+    let mut head = vec![0; 192];
+    rig.state().read_at("journal", 0, &mut head).unwrap();
+    head[16..24].fill(0xFF);
+    let hash = blake3::hash(&head[..176]);
+    head[176..].copy_from_slice(&hash.as_bytes()[..16]);
+    rig.state().write_at("journal", 0, &head).unwrap();
+    model.check(&rig.open().unwrap().0, &rig, "the last generation");
+    rig.state().read_at("journal", 0, &mut head).unwrap();
+    assert_eq!(head[16..24], [0; 8]);
+    let (objects, report) = rig.open().unwrap();
+    assert_eq!(report.journal, Found::Sound);
+    model.check(&objects, &rig, "the first generation");
+}
+
+#[test]
 fn a_tier_that_is_away_has_everything_when_it_is_back() {
     let rig = Rig::in_memory();
     let objects = rig.open().unwrap().0;

@@ -202,7 +202,8 @@ impl Journal {
         known: &HashMap<ContentId, Known>,
     ) -> io::Result<()> {
         self.stale = true;
-        self.header.generation += 1;
+        // Only a forged journal has the largest.
+        self.header.generation = self.header.generation.wrapping_add(1);
         self.header.tiers = tiers.to_vec();
         self.records = 0;
         // A longer one that a crash left would show through the end of this one.

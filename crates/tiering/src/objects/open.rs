@@ -142,7 +142,14 @@ impl Survey {
         let mut files: HashMap<String, u64> = medium.list()?.into_iter().collect();
         let bit = 1 << slot;
         for (id, known) in &mut self.known {
-            if known.tiers & bit != 0 && files.remove(&whole_name(*id)) != Some(known.len) {
+            if known.tiers & bit == 0 {
+                continue;
+            }
+            let name = whole_name(*id);
+            if files.get(&name) == Some(&known.len) {
+                files.remove(&name);
+            } else {
+                // What is there in its place is looked at below.
                 known.tiers &= !bit;
                 self.report.lost += 1;
             }
@@ -181,7 +188,12 @@ impl Survey {
         // It may never have been synced.
         medium.sync(&whole_name(id))?;
         medium.sync_names()?;
-        let known = self.known.entry(id).or_insert(Known { len, tiers: 0 });
+        let found = Known { len, tiers: 0 };
+        let known = self.known.entry(id).or_insert(found);
+        if known.len != len {
+            // The hash is right: so no copy of another length is one, wherever it is said to be.
+            *known = found;
+        }
         known.tiers |= bit;
         Ok(true)
     }
