@@ -332,6 +332,54 @@ fn privileged_apply_that_is_interrupted_leaves_nothing_and_is_done_again() {
 }
 
 #[test]
+fn privileged_prewarm_that_is_interrupted_leaves_nothing_and_is_done_again() {
+    let t = Tiered::new(64, "100%");
+    let root = t.lab.path("large");
+    busybox_root(&root);
+    // No block is like another, nor zero.
+    let blocks: Vec<u8> = (1..6000_u32)
+        .flat_map(|number| number.to_le_bytes().repeat(1024))
+        .collect();
+    fs::write(root.join("usr/lib/blocks"), blocks).unwrap();
+    let mut record = t.lab.bootimg();
+    record.args(["record", "--name", "large"]).arg(&root);
+    ok(record.args(["--", "sh", "-c", "cat /usr/lib/blocks > /dev/null"]));
+    let mut prewarm = Command::new("env");
+    prewarm
+        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_bootimg")])
+        .args(["prewarm", "--tier", "nvm", "large"])
+        .args(["--tiers", &t.tiers])
+        .env("YOLOFS_STORE", t.lab.store())
+        .stdout(Stdio::null());
+    // It is stopped when it has begun to write, and told to end. One that had written its last
+    // piece by then is done: that is for the next try.
+    let interrupted = (0..20).any(|_| {
+        let mut child = prewarm.spawn().unwrap();
+        until("a copy to be begun, or to be there", || {
+            !t.pools().is_empty() || child.try_wait().unwrap().is_some()
+        });
+        if child.try_wait().unwrap().is_none() {
+            for signal in [Signal::SIGSTOP, Signal::SIGINT, Signal::SIGCONT] {
+                signal_to(child.id(), signal);
+            }
+        }
+        let code = child.wait().unwrap().code();
+        if code == Some(0) {
+            ok(&mut t.tier(&["evict", "large"]));
+        } else {
+            assert_eq!(code, Some(130));
+        }
+        assert_eq!(t.files(), [""; 0].map(PathBuf::from), "nothing is left");
+        assert!(t.objects(0).is_empty(), "nothing counts");
+        code == Some(130)
+    });
+    assert!(interrupted, "none of them could be interrupted");
+    let said = ok(prewarm.stdout(Stdio::piped()));
+    assert!(said.contains("on nvm, verified"), "{said}");
+    assert_eq!(t.objects(0).len(), 1);
+}
+
+#[test]
 fn privileged_node_moves_what_was_started_and_its_workers_serve_from_there() {
     let t = Tiered::new(64, "50%");
     let service = Service::start(&t.lab);
