@@ -50,7 +50,7 @@ pub struct Limits {
     /// Raw bytes that all VMs together may have asked for and not been sent, and bytes of boot
     /// images that are on their way from them.
     pub memory_bytes: u64,
-    /// Bytes of chunks that are kept in memory because they are asked for again and again.
+    /// Bytes of chunks that were read and are kept in memory, for who reads them next.
     pub hot_bytes: u64,
     /// Connections, of all VMs together.
     pub connections: usize,

@@ -38,7 +38,7 @@ pub(super) struct BlocksArgs {
     /// What chunks may take of --size [default: half of it, all of it without --upstream]
     #[arg(long, value_name = "SIZE", requires = "blocks")]
     pub(super) blocks_size: Option<Size>,
-    /// Keep chunks that are read again and again in memory, as much as this [default: 256M]
+    /// Keep so much of the chunks that are read in memory [default: 256M]
     #[arg(long, value_name = "SIZE", requires = "blocks")]
     pub(super) blocks_hot: Option<Size>,
     /// Make chunks of every image that clients pull from registries that are open to all, and not

@@ -1,4 +1,4 @@
-//! Chunks that are asked for again and again, in memory as whoever asks wants them in the end.
+//! Chunks that machines read, in memory as whoever reads them next wants them in the end.
 //!
 //! What lies on the disk is compressed: decompressing it is most of what a read costs its reader,
 //! and reading it from its file and comparing it most of what it costs the service. Machines of one
@@ -18,14 +18,14 @@ use crate::load::{Level, Load};
 use crate::policy::{Fingerprint as _, Item, Limit, PolicyKind, Residents};
 use crate::{ChunkId, Class, Codec, Stored};
 
-/// Chunks that were asked for once and are remembered for that: 2 GiB of them, in 128 KiB.
-const SEEN: usize = 1 << 14;
+/// Chunks that were asked for once and are remembered for that: 8 GiB of them, in 512 KiB.
+const SEEN: usize = 1 << 16;
 /// Chunks that wait to be decompressed, at most: 8 MiB. Others are asked for again.
 const WAITING: usize = 64;
 /// How often it is looked whether the machine needs its memory.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Chunks that two reads wanted.
+/// Chunks that were read, and when there is no more room, those that were read twice.
 #[derive(Debug)]
 pub(crate) struct Hot {
     shared: Arc<Shared>,
@@ -94,12 +94,14 @@ impl Hot {
         })
     }
 
-    /// Notes that a chunk was asked for and had to be read; keeps it if that was not the first time.
+    /// Notes that a chunk was asked for and had to be read; keeps it if there is room, or if that was
+    /// not the first time.
     pub(crate) fn note(&self, id: &ChunkId, stored: &Stored) {
         let Some(offers) = &self.offers else { return };
         let print = id.fingerprint();
         let place = usize::try_from(print >> 32).unwrap_or(0) % SEEN;
-        if self.seen[place].swap(print, Relaxed) != print || self.shared.is_pressed() {
+        let again = self.seen[place].swap(print, Relaxed) == print;
+        if self.shared.is_pressed() || !(again || self.shared.has_room(stored.raw_len)) {
             return;
         }
         // It is asked for again if there is no room.
@@ -144,6 +146,10 @@ impl Shared {
         self.load.level() >= Level::Careful
     }
 
+    fn has_room(&self, bytes: u32) -> bool {
+        self.kept.lock().bytes() + u64::from(bytes) <= self.most
+    }
+
     /// Decompresses and keeps what is offered, until nobody can offer any more.
     fn keep(&self, offered: &Receiver<(ChunkId, Stored)>) {
         loop {
@@ -165,6 +171,9 @@ impl Shared {
             bytes: stored.raw_len,
             class: Class::Demand,
         };
+        if self.kept.lock().get(&id).is_some() {
+            return; // it was offered twice before its turn came
+        }
         // What is not the chunk is for its reader to find out.
         let Ok(raw) = stored.open(&id) else { return };
         let mut gone = Vec::new();
@@ -201,18 +210,26 @@ mod tests {
     }
 
     #[test]
-    fn the_second_read_makes_a_chunk_hot_and_it_is_as_it_was() {
-        let hot = Hot::start(1 << 20, &Arc::default()).unwrap();
-        let (one, two) = (chunk(1), chunk(2));
-        hot.note(&one.0, &one.1);
-        hot.note(&two.0, &two.1);
-        hot.note(&two.0, &two.1);
-        let found = kept(&hot, &two.0);
-        assert_eq!((found.codec, found.raw_len), (Codec::Raw, 1000));
-        assert_eq!(found.open(&two.0).unwrap(), vec![2; 1000]);
-        assert_eq!(hot.get(&one.0), None, "it was asked for once");
-        assert_eq!(bytes(&hot), 1000);
-        assert!(hot.page().contains("\nnicfetch_blocks_hot_bytes 1000\n"));
+    fn what_is_read_is_kept_while_there_is_room_and_then_what_is_read_twice() {
+        let hot = Hot::start(2500, &Arc::default()).unwrap();
+        let chunks: Vec<_> = (0..4).map(chunk).collect();
+        for (n, (id, stored)) in (0..).zip(&chunks[..2]) {
+            hot.note(id, stored);
+            let found = kept(&hot, id);
+            assert_eq!((found.codec, found.raw_len), (Codec::Raw, 1000));
+            assert_eq!(found.open(id).unwrap(), vec![n; 1000]);
+        }
+        assert!(hot.page().contains("\nnicfetch_blocks_hot_bytes 2000\n"));
+        let [.., once, twice] = &chunks[..] else {
+            unreachable!()
+        };
+        hot.note(&once.0, &once.1);
+        hot.note(&twice.0, &twice.1);
+        hot.note(&twice.0, &twice.1);
+        // Its turn came after that of the one before.
+        kept(&hot, &twice.0);
+        assert_eq!(hot.get(&once.0), None);
+        assert_eq!(bytes(&hot), 2000);
     }
 
     #[test]
