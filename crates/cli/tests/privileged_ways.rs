@@ -12,7 +12,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use lab::{Lab, busybox_root, json, noise, ok};
+use lab::service::Service;
+use lab::{Lab, busybox_root, json, noise, ok, until};
 
 /// A lab with a tier.
 struct Ways {
@@ -172,6 +173,35 @@ fn privileged_files_that_starts_read_most_of_go_whole_where_they_are_passed_thro
     fs::write(root.join("library"), noise(5, 1 << 20)).unwrap();
     assert_eq!(names(&ways.plan()), ["library"]);
     assert_eq!(ways.plan()[0].1["move"], "demote");
+}
+
+#[test]
+fn privileged_the_node_brings_whole_files_until_its_own_mounts_pass_none() {
+    let ways = Ways::new();
+    let root = ways.tree();
+    ways.start(&root, &["--mode", "disk"]);
+    let service = Service::start(&ways.lab);
+    until("the node to bring the library and the boot image", || {
+        let status = json(&mut ways.tier(&["status", "--json"]));
+        let objects = status["tiers"][0]["objects"].as_array().unwrap().clone();
+        let found = |way: &str| objects.iter().any(|object| object["way"] == way);
+        found("whole") && found("blocks")
+    });
+    let mountpoint = ways.lab.mount(&root, "own", &["--no-inject"]);
+    // The node looks whether anybody has it open, and has it open as long as it looks.
+    until("the library to go", || {
+        let mut evict = ways.tier(&["evict"]);
+        evict
+            .arg(root.join("library"))
+            .output()
+            .unwrap()
+            .status
+            .success()
+    });
+    let plan = ways.plan();
+    assert!(!names(&plan).contains(&"library"), "{plan:?}");
+    ways.lab.umount(&mountpoint);
+    drop(service);
 }
 
 #[test]

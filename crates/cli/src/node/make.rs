@@ -19,6 +19,7 @@ use super::spec::MountSpec;
 use super::turns::Turn;
 use super::wire::HelloBytes;
 use crate::store::StoreArgs;
+use crate::tiers::ways::note_passing;
 use crate::yolofs::assemble::note_use;
 
 /// How long users of a mount may take to let go before an unmount gives up and says "busy".
@@ -307,7 +308,10 @@ fn open_source(spec: &MountSpec, told: &StoreArgs) -> Result<OwnedFd, NodeError>
     let source =
         source.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
     let store = StoreArgs::to_read(spec.store.clone()).with_tiers_of(told);
-    note_use(&spec.boot, &store, &source);
+    // A worker passes no files through: it is replaced by killing it.
+    if let (Some(id), Ok(tiers)) = (note_use(&spec.boot, &store, &source), store.tiers()) {
+        note_passing(&tiers, &id, None);
+    }
     let file = source.as_fd().try_clone_to_owned();
     Ok(file.context("opening the source")?)
 }
