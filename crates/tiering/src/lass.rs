@@ -13,12 +13,16 @@
 //!   downloaded.
 //! - [`Pulls`] is told what pulls do, and knows of a layer, when its first file is made, on which
 //!   side of the boundary it is. It predicts nothing.
+//! - [`streamed`] places layers that are unpacked while they are being downloaded, by how fast the
+//!   disk is.
 //! - [`place`] is the decision. A wrong one costs room or time, never a byte.
 
 mod download;
 mod model;
 mod pulls;
+mod streamed;
 
 pub use download::{CONCURRENT, last_downloaded};
 pub use model::{Boundary, Outcome, Speeds, Stack, Strategy};
 pub use pulls::{Part, Place, PullId, Pulls, PullsFull, place};
+pub use streamed::{Arriving, Disk, Line, Streamed, streamed};

@@ -18,12 +18,21 @@ pub const CONCURRENT: NonZeroUsize = NonZeroUsize::new(3).unwrap();
 /// Layers that the engine has already are to be left out.
 #[must_use]
 pub fn last_downloaded(layers: &[u64], concurrent: NonZeroUsize) -> Option<usize> {
-    // With equal shares, time can be counted in bytes that each running download got: it does
-    // not matter how fast the network is, nor how many share it. Each slot ends one download and
-    // begins the next in the same moment.
-    let mut slots: BinaryHeap<Reverse<u128>> = BinaryHeap::new();
     let mut last: Option<(u128, usize)> = None;
-    for (layer, size) in layers.iter().enumerate() {
+    for (layer, (_, end)) in spans(layers, concurrent).into_iter().enumerate() {
+        if last.is_none_or(|(latest, _)| end > latest) {
+            last = Some((end, layer));
+        }
+    }
+    last.map(|(_, layer)| layer)
+}
+
+/// Returns when the downloads begin and end. With equal shares, time can be counted in bytes that each
+/// running download got: it does not matter how fast the network is, nor how many share it.
+pub(super) fn spans(layers: &[u64], concurrent: NonZeroUsize) -> Vec<(u128, u128)> {
+    // Each slot ends one download and begins the next in the same moment.
+    let mut slots: BinaryHeap<Reverse<u128>> = BinaryHeap::new();
+    let span = |size: &u64| {
         let begin = if slots.len() < concurrent.get() {
             0
         } else {
@@ -31,11 +40,9 @@ pub fn last_downloaded(layers: &[u64], concurrent: NonZeroUsize) -> Option<usize
         };
         let end = begin + u128::from(*size);
         slots.push(Reverse(end));
-        if last.is_none_or(|(latest, _)| end > latest) {
-            last = Some((end, layer));
-        }
-    }
-    last.map(|(_, layer)| layer)
+        (begin, end)
+    };
+    layers.iter().map(span).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use blocks::Digest;
 /// Pulls that are followed at once. Engines run some tens; who begins more never ends them.
 const PULLS_MAX: usize = 1024;
 /// Blobs of one pull: as many as an image has layers, at most.
-const BLOBS_MAX: usize = 500;
+pub(super) const BLOBS_MAX: usize = 500;
 
 /// One pull of an image, as long as it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
