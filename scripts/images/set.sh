@@ -6,15 +6,17 @@
 source "$(dirname "$0")/../need.sh"
 set_dir=$(cd "$(dirname "$0")/set" && pwd)
 all=(nginx redis python postgres node java)
-# More, which only scripts/images/tiers.sh asks for, are in directories beside these.
+# More, which only scripts/images/tiers.sh asks for, are in directories beside these. With "-full" at
+# its end a name is that of the same image on what Docker Hub's default tag has below it.
+dir_of() { echo "$set_dir/${1%-full}"; }
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=("${all[@]}")
 for name in "${names[@]}"; do
-    [ -e "$set_dir/$name/recipe.sh" ] || die "no image is called $name; there are: ${all[*]}"
+    [ -e "$(dir_of "$name")/recipe.sh" ] || die "no image is called $name; there are: ${all[*]}"
 done
 
 # What made an image: its own files, and the words they are written in.
-made_by() { find "$set_dir"/*.sh "$set_dir/$1" -type f | sort; }
+made_by() { find "$set_dir"/*.sh "$(dir_of "$1")" -type f | sort; }
 missing=()
 for name in "${names[@]}"; do
     mapfile -t files < <(made_by "$name")
@@ -36,8 +38,10 @@ for name in "${missing[@]}"; do
     mapfile -t files < <(made_by "$name")
     kept "$IMAGES/set/$name.json" "${files[@]}" && [ -e "$IMAGES/oci/index.json" ] && continue # another run made it
     say "making the image $name"
-    FROM_NOTHING "$set_dir/$name"
-    source "$set_dir/$name/recipe.sh"
+    FULL=
+    [[ $name != *-full ]] || FULL=yes
+    FROM_NOTHING "$(dir_of "$name")"
+    source "$(dir_of "$name")/recipe.sh"
     write_image "$name" >"$IMAGES/set/aside.$$"
     keep "$IMAGES/set/aside.$$" "$IMAGES/set/$name.json" "${files[@]}"
 done

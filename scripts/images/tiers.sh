@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes tiers.ext4: a file system with the roots of the image set and of more images, in the
-# categories of N-Docker's evaluation, for scripts/bench-tier.sh. `tiers.sh NAME...` makes one with
+# categories of N-Docker's evaluation, for scripts/bench-tier.sh. Languages and frameworks are the
+# default tags of Docker Hub, and have below them what builds packages. `tiers.sh NAME...` makes one with
 # these images only, which is called tiers-NAME.ext4.
 #
 #   roots/NAME          the image's layers, stacked
@@ -11,9 +12,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 declare -A category=(
     [debian]=distribution
     [redis]=database [postgres]=database [memcached]=database [mariadb]=database [sqlite]=database
-    [perl]=language [ruby]=language [php]=language [lua]=language [gcc]=language [java]=language
+    [perl-full]=language [ruby-full]=language [php-full]=language [gcc-full]=language
+    [java-full]=language [lua]=language
     [nginx]=web-server [apache]=web-server [lighttpd]=web-server [haproxy]=web-server
-    [python]=web-framework [node]=web-framework [django]=web-framework [sinatra]=web-framework
+    [python-full]=web-framework [node-full]=web-framework [django-full]=web-framework
+    [sinatra-full]=web-framework
     [git]=application [imagemagick]=application [mercurial]=application
 )
 names=("$@")

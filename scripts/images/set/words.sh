@@ -19,9 +19,21 @@ set_config() {
     CONFIG=$(jq -c "${@:3}" "$2" <<<"$CONFIG")
 }
 
+# FROM_DEBIAN [WITH...]: Debian; below Docker Hub's default tags of languages and frameworks lies more,
+# so that programs and modules can be built there: what the layers of its buildpack-deps have.
 FROM_DEBIAN() {
     layer "# debian.sh --arch 'amd64' out/ 'bookworm'" debian
     set_config '#(nop) CMD ["bash"]' '.Cmd = ["bash"]'
+    local with
+    for with; do
+        case $with in
+            curl) RUN 'apt-get install -y ca-certificates curl gnupg netbase sq wget tzdata' ;;
+            scm) RUN 'apt-get install -y git mercurial openssh-client subversion procps' ;;
+            dev) RUN 'apt-get install -y autoconf automake bzip2 default-libmysqlclient-dev dpkg-dev file g++ gcc imagemagick libbz2-dev libc6-dev libcurl4-openssl-dev libdb-dev libevent-dev libffi-dev libgdbm-dev libglib2.0-dev libgmp-dev libjpeg-dev libkrb5-dev liblzma-dev libmagickcore-dev libmagickwand-dev libmaxminddb-dev libncurses5-dev libncursesw5-dev libpng-dev libpq-dev libreadline-dev libsqlite3-dev libssl-dev libtool libwebp-dev libxml2-dev libxslt-dev libyaml-dev make patch unzip xz-utils zlib1g-dev' ;;
+            phpize) RUN 'apt-get install -y autoconf dpkg-dev file g++ gcc libc-dev make pkg-config re2c' ;;
+            *) die "no recipe knows what $with is" ;;
+        esac
+    done
 }
 RUN() { layer "RUN /bin/sh -c $1 # buildkit" run "$1"; }
 # COPY FILE TARGET [MODE]

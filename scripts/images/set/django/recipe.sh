@@ -1,6 +1,6 @@
 # A web framework with its development server.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl scm dev}
 RUN 'apt-get install -y ca-certificates netbase tzdata curl'
 RUN 'apt-get install -y python3'
 RUN 'apt-get install -y python3-django'

@@ -1,6 +1,6 @@
 # A compiler that compiles something.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl scm dev}
 RUN 'apt-get install -y ca-certificates make patch'
 RUN 'apt-get install -y gcc libc6-dev'
 RUN 'echo "#include <stdio.h>

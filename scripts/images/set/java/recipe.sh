@@ -1,10 +1,11 @@
 # A web application on the JVM.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl scm}
 RUN 'apt-get install -y ca-certificates netbase tzdata'
 ENV JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64
-RUN 'mkdir -p /usr/share/man/man1
-apt-get install -y openjdk-17-jre-headless'
+kind=${FULL:+jdk}
+RUN "mkdir -p /usr/share/man/man1
+apt-get install -y openjdk-17-${kind:-jre}-headless"
 WORKDIR /app
 COPY App.java /app/App.java
 RUN 'cd /app

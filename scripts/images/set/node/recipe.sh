@@ -1,6 +1,6 @@
 # A web application in Node, with Express.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl scm dev}
 RUN 'apt-get install -y ca-certificates netbase tzdata'
 RUN 'apt-get install -y nodejs'
 ENV NODE_ENV=production

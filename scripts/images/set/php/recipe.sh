@@ -1,6 +1,6 @@
 # A language for web pages, with its own server.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl phpize}
 RUN 'apt-get install -y ca-certificates curl'
 RUN 'apt-get install -y php-cli php-mbstring php-xml php-curl'
 RUN 'mkdir /app; echo "<?php echo json_encode([PHP_VERSION]);" >/app/index.php'

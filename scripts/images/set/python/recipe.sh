@@ -1,6 +1,6 @@
 # A web application in Flask, behind gunicorn.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl scm dev}
 RUN 'apt-get install -y ca-certificates netbase tzdata'
 ENV LANG=C.UTF-8
 RUN 'apt-get install -y python3'

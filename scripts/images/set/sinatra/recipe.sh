@@ -1,6 +1,6 @@
 # A web framework behind puma.
 # shellcheck shell=bash
-FROM_DEBIAN
+FROM_DEBIAN ${FULL:+curl scm dev}
 RUN 'apt-get install -y ca-certificates netbase curl'
 RUN 'apt-get install -y ruby'
 RUN 'apt-get install -y ruby-sinatra puma'
