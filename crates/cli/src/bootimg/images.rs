@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
+use blocks::Digest;
 use bootimg::{AddReport, Stack, Store, StoredImage, Variant, WriteRequest};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -190,11 +191,27 @@ fn list_text(listed: &[Listed]) -> String {
 
 /// Returns all that an image is called, or the start of its id.
 fn names(image: &Listed) -> String {
-    if image.names.is_empty() {
-        image.name.clone()
-    } else {
-        image.names.join(", ")
+    match image.names.len() {
+        0 => image.name.clone(),
+        _ => spoken(&image.names).join(", "),
     }
+}
+
+/// Returns names as people say them: whoever needs all of a layer's digest has the id beside it, and
+/// `--json`. A layer's name at a place adds nothing where its name alone is there.
+fn spoken(names: &[String]) -> Vec<String> {
+    let layer = |name: &str| name.parse::<Digest>().ok();
+    let mut spoken = Vec::new();
+    for name in names {
+        let (of, place) = name.split_once('@').unwrap_or((name, ""));
+        match layer(of) {
+            None => spoken.push(name.clone()),
+            Some(digest) if place.is_empty() => spoken.push(format!("layer {}", digest.short())),
+            Some(_) if names.iter().any(|other| other == of) => {}
+            Some(digest) => spoken.push(format!("layer {} @{place}", digest.short())),
+        }
+    }
+    spoken
 }
 
 pub(super) fn rm(args: &RmArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
@@ -403,4 +420,20 @@ pub(super) fn import(
     let added = added.with_context(|| format!("importing {}", args.file.display()))?;
     print(args.format.format(), &Added::from(added), added_text)?;
     Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_layers_are_short() {
+        let layer = Digest([0xab; 32]);
+        let names = |of: &[String]| spoken(of).join(", ");
+        let (plain, placed) = (layer.to_string(), format!("{layer}@0123456789ab"));
+        assert_eq!(names(&["web".to_owned()]), "web");
+        assert_eq!(names(&[plain, placed.clone()]), "layer abababababab");
+        assert_eq!(names(&[placed]), "layer abababababab @0123456789ab");
+        assert_eq!(names(&["sha256:no@1".to_owned()]), "sha256:no@1");
+    }
 }
