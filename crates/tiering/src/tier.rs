@@ -36,6 +36,8 @@ pub enum Kind {
 pub enum Map {
     /// The medium itself.
     Direct,
+    /// The page cache, of huge pages: a tmpfs that is mounted with `huge=`.
+    HugePages,
     /// The page cache.
     PageCache,
 }
@@ -85,10 +87,15 @@ impl Capability {
             (_, true) => Sync::MapSync,
             (_, false) => Sync::Msync,
         };
+        let map = match (facts.memory && facts.huge_pages, direct) {
+            (true, _) => Map::HugePages,
+            (_, true) => Map::Direct,
+            (_, false) => Map::PageCache,
+        };
         Self {
             dir: facts.dir.clone(),
             kind,
-            map: if direct { Map::Direct } else { Map::PageCache },
+            map,
             sync,
             capacity_bytes: facts.capacity_bytes,
             free_bytes: facts.free_bytes,
@@ -149,6 +156,7 @@ mod tests {
         Facts {
             dir: PathBuf::new(),
             memory: false,
+            huge_pages: false,
             dax: None,
             map_sync: false,
             rotational: None,
@@ -181,10 +189,13 @@ mod tests {
         };
         assert_eq!(of(nvm(true)), (Kind::Nvm, Map::Direct, Sync::MapSync));
         assert_eq!(of(nvm(false)), (Kind::Nvm, Map::Direct, Sync::Msync));
-        let memory = Facts {
+        let memory = |huge_pages| Facts {
             memory: true,
+            huge_pages,
             ..facts()
         };
-        assert_eq!(of(memory), (Kind::Memory, Map::PageCache, Sync::None));
+        let of_memory = |map| (Kind::Memory, map, Sync::None);
+        assert_eq!(of(memory(false)), of_memory(Map::PageCache));
+        assert_eq!(of(memory(true)), of_memory(Map::HugePages));
     }
 }

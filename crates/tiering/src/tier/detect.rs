@@ -22,6 +22,9 @@ pub struct Facts {
     pub dir: PathBuf,
     /// Whether it is in memory that loses its content (tmpfs).
     pub memory: bool,
+    /// Whether the kernel recommends reading it in pieces as large as a huge page: a tmpfs does where it
+    /// takes them.
+    pub huge_pages: bool,
     /// Whether files in it are the medium's own pages; `None` if nobody says.
     pub dax: Option<bool>,
     /// Whether a synchronous mapping works.
@@ -49,12 +52,13 @@ pub fn detect(dir: &Path) -> Result<Capability, ProbeError> {
     file.set_len(TRIED as u64).map_err(failed("write", &dir))?;
     // A mapping that fails otherwise is none that works.
     let map_sync = try_map_sync(&file, TRIED).is_ok_and(|sync| sync == MapSync::Works);
-    let device = file.metadata().map_err(failed("look", &dir))?.dev();
+    let of = file.metadata().map_err(failed("look", &dir))?;
     Ok(Capability::of(&Facts {
         memory: kind.filesystem_type() == TMPFS_MAGIC,
         dax: is_dax(&file).map_err(failed("ask for DAX", &dir))?,
         map_sync,
-        rotational: queue(Path::new("/sys"), device, "rotational"),
+        huge_pages: of.blksize() >= TRIED as u64,
+        rotational: queue(Path::new("/sys"), of.dev(), "rotational"),
         capacity_bytes: room.blocks().saturating_mul(room.fragment_size()),
         free_bytes: room.blocks_available().saturating_mul(room.fragment_size()),
         dir,

@@ -137,6 +137,7 @@ pub(crate) const fn kind_word(kind: Kind) -> &'static str {
 pub(crate) const fn map_word(map: Map) -> &'static str {
     match map {
         Map::Direct => "direct",
+        Map::HugePages => "huge-pages",
         Map::PageCache => "page-cache",
     }
 }
