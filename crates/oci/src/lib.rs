@@ -6,6 +6,7 @@
 //! - [`unpack`] makes a directory of a layer, as overlayfs wants it, or its metadata and contents
 //!   without one.
 //! - [`registry`] is the protocol: manifests, blobs, and artifacts that are about an image.
+//! - [`fetch_layer`] does both at once: a layer is unpacked while it is being downloaded.
 //!
 //! Nothing here is trusted: every blob is verified by its digest while it is read, and every
 //! length is bounded before anything is allocated. Nothing here knows what a boot image is.
@@ -18,6 +19,7 @@ mod config;
 mod document;
 mod error;
 mod image;
+mod incoming;
 pub mod layout;
 mod place;
 mod reference;
@@ -29,6 +31,7 @@ pub use config::{HealthTest, Healthcheck, History, ImageConfig};
 pub use document::{DOCUMENT_TYPES, Descriptor, Index, Manifest, Platform};
 pub use error::ImageError;
 pub use image::{Image, LayerBlob};
+pub use incoming::{Hears, Incoming, IncomingError, fetch_layer};
 pub use reference::{ParseReferenceError, Reference};
 
 /// Is told how many bytes are done, and says whether to go on.

@@ -10,14 +10,15 @@ mod docker_config;
 mod error;
 mod http;
 mod manifests;
+mod pulls;
 mod referrers;
 
 use std::fmt;
 
-pub use blobs::PulledBlob;
 pub use docker_config::{DockerConfig, Known, helper_answer};
 pub use error::RegistryError;
 pub use manifests::{FoundManifest, Target};
+pub use pulls::PulledBlob;
 pub use referrers::{Linked, PushedManifest};
 
 use crate::Reference;

@@ -6,19 +6,24 @@
 
 mod decompress;
 mod entry;
+mod implied;
 mod root;
 mod stream;
 mod tree;
 mod write;
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use blocks::Digest;
+
 use crate::{BlobError, LayerBlob, Watch};
+use decompress::Watched;
 use root::Root;
 use stream::TarStream;
 use write::Writer;
 
+pub use implied::Implied;
 pub use tree::{LayerTree, Origin, read_layer, stack};
 
 /// How much a layer may ask for.
@@ -156,10 +161,41 @@ pub fn unpack(
 ) -> Result<Unpacked, UnpackError> {
     let root = Root::open(into).map_err(opening(into))?;
     let blob = layer.open().map_err(opening(&layer.place.path))?;
-    let short = layer.diff_id.short();
+    let at = |source: io::Error| explain(&layer.diff_id.short(), None, source.into());
+    let tar = decompress::tar_of(Watched::new(blob, watch), layer.diff_id, limits).map_err(at)?;
+    write_all(tar, layer.diff_id, root, limits).map(|(unpacked, _)| unpacked)
+}
+
+/// Unpacks a layer that comes from somewhere else than a file, compressed or not, into a directory,
+/// which must be empty. The watch is told how much of its tar was unpacked. The diff ID is verified
+/// at the end, as [`unpack`] does; the blob's own digest is the business of whoever gives it, who must
+/// fail instead of ending early.
+///
+/// # Errors
+/// As [`unpack`], or if the blob cannot be read.
+pub fn unpack_stream(
+    blob: impl Read,
+    diff_id: Digest,
+    into: &Path,
+    limits: &Limits,
+    watch: Watch<'_>,
+) -> Result<(Unpacked, Implied), UnpackError> {
+    let root = Root::open(into).map_err(opening(into))?;
+    let at = |source: io::Error| explain(&diff_id.short(), None, source.into());
+    let tar = decompress::tar_of(blob, diff_id, limits).map_err(at)?;
+    write_all(Watched::new(tar, watch), diff_id, root, limits)
+}
+
+/// Makes all that a tar says.
+fn write_all(
+    tar: impl Read,
+    diff_id: Digest,
+    root: Root,
+    limits: &Limits,
+) -> Result<(Unpacked, Implied), UnpackError> {
+    let short = diff_id.short();
     let at = |name: Option<&[u8]>, source: TarError| explain(&short, name, source);
-    let tar = decompress::tar_of(blob, layer.diff_id, limits, watch);
-    let mut tar = TarStream::new(tar.map_err(|error| at(None, error.into()))?);
+    let mut tar = TarStream::new(tar);
     let mut writer = Writer::new(root, *limits);
     while let Some(entry) = tar.next_entry().map_err(|error| at(None, error))? {
         writer

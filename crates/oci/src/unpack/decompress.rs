@@ -15,16 +15,10 @@ const WINDOW_LOG_MAX: u32 = 27;
 
 /// Returns the tar of a layer: decompressed, counted, and verified at its end.
 pub(crate) fn tar_of<'a>(
-    blob: Box<dyn Read + Send + 'a>,
+    mut blob: impl Read + 'a,
     diff_id: Digest,
     limits: &Limits,
-    watch: Watch<'a>,
 ) -> io::Result<impl Read + 'a> {
-    let mut blob = Watched {
-        inner: blob,
-        done: 0,
-        watch,
-    };
     let mut magic = Vec::with_capacity(MAGIC);
     (&mut blob).take(MAGIC as u64).read_to_end(&mut magic)?;
     let is_gzip = magic.starts_with(&[0x1f, 0x8b]);
@@ -51,10 +45,17 @@ pub(crate) fn tar_of<'a>(
 }
 
 /// Tells how far reading has come, and stops if somebody wants that.
-struct Watched<'a, R> {
+pub(crate) struct Watched<'a, R> {
     inner: R,
     done: u64,
     watch: Watch<'a>,
+}
+
+impl<'a, R> Watched<'a, R> {
+    pub(crate) fn new(inner: R, watch: Watch<'a>) -> Self {
+        let done = 0;
+        Self { inner, done, watch }
+    }
 }
 
 impl<R: Read> Read for Watched<'_, R> {

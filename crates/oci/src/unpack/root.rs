@@ -47,11 +47,18 @@ impl Root {
         Ok(Spot { dir, name: b"." })
     }
 
-    /// Returns the place of a path; directories on the way to it that are not there are made.
-    pub(crate) fn make_way<'a>(&self, path: &'a [u8]) -> Result<Spot<'a>, TarError> {
+    /// Returns the place of a path; directories on the way to it that are not there are made, and
+    /// `made` is told of each.
+    pub(crate) fn make_way<'a>(
+        &self,
+        path: &'a [u8],
+        made: &mut dyn FnMut(&[u8]) -> Result<(), TarError>,
+    ) -> Result<Spot<'a>, TarError> {
         let (parent, name) = split(path);
         let dir = match self.open_dir(parent) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_dirs(parent)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_dirs(parent, made)?
+            }
             other => other?,
         };
         Ok(Spot { dir, name })
@@ -64,23 +71,32 @@ impl Root {
         Ok(Spot { dir, name })
     }
 
-    fn make_dirs(&self, path: &[u8]) -> io::Result<OwnedFd> {
-        for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            self.make_dir(&path[..end])?;
+    fn make_dirs(
+        &self,
+        path: &[u8],
+        made: &mut dyn FnMut(&[u8]) -> Result<(), TarError>,
+    ) -> Result<OwnedFd, TarError> {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for end in slashes.map(|(end, _)| end).chain([path.len()]) {
+            if self.make_dir(&path[..end])? {
+                made(&path[..end])?;
+            }
         }
-        self.make_dir(path)?;
-        self.open_dir(path)
+        Ok(self.open_dir(path)?)
     }
 
-    fn make_dir(&self, path: &[u8]) -> io::Result<()> {
+    /// Makes a directory unless it is there, and returns whether it did.
+    fn make_dir(&self, path: &[u8]) -> io::Result<bool> {
         let (parent, name) = split(path);
         match mkdirat(self.open_dir(parent)?, name, IMPLIED_MODE) {
-            Err(Errno::EEXIST) => Ok(()),
-            other => Ok(other?),
+            Ok(()) => Ok(true),
+            Err(Errno::EEXIST) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+    /// Opens a directory here, to find others in it.
+    pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let inside = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)

@@ -16,6 +16,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat};
 use rawio::xattr;
 
 use super::entry::{Entry, Kind};
+use super::implied::Implied;
 use super::root::{Root, Spot, clean, split};
 use super::{Devices, Limits, TarError, Unpacked};
 
@@ -71,6 +72,7 @@ pub(crate) struct Writer {
     /// Directories and the times that they get when nothing is put into them any more.
     times: BTreeMap<Vec<u8>, (i64, u32)>,
     names_len: usize,
+    implied: Implied,
 }
 
 impl Writer {
@@ -81,6 +83,7 @@ impl Writer {
             done: Unpacked::default(),
             times: BTreeMap::new(),
             names_len: 0,
+            implied: Implied::new(),
         }
     }
 
@@ -116,7 +119,7 @@ impl Writer {
         entry: &Entry,
         content: &mut dyn Read,
     ) -> Result<Spot<'a>, TarError> {
-        let spot = self.root.make_way(path)?;
+        let spot = self.make_way(path)?;
         let opaque = make_room(&spot, entry.kind)?;
         self.make(&spot, entry, content)?;
         if opaque {
@@ -125,8 +128,15 @@ impl Writer {
         Ok(spot)
     }
 
-    /// Sets the times of directories, now that nothing is put into them any more.
-    pub(crate) fn finish(self) -> Result<Unpacked, TarError> {
+    /// Returns the place of a path, and remembers the directories that have to be made for it.
+    fn make_way<'a>(&mut self, path: &'a [u8]) -> Result<Spot<'a>, TarError> {
+        let implied = &mut self.implied;
+        self.root.make_way(path, &mut |dir| implied.add(dir))
+    }
+
+    /// Sets the times of directories, now that nothing is put into them any more. Returns what was
+    /// made, and of which directories nothing was said.
+    pub(crate) fn finish(self) -> Result<(Unpacked, Implied), TarError> {
         for (path, mtime) in &self.times {
             let spot = match path.is_empty() {
                 true => self.root.itself(),
@@ -138,11 +148,11 @@ impl Writer {
                 other => other?,
             }
         }
-        Ok(self.done)
+        Ok((self.done, self.implied))
     }
 
     /// Makes what the tar says of lower layers.
-    fn mark(&self, parent: &[u8], marker: Marker<'_>) -> Result<(), TarError> {
+    fn mark(&mut self, parent: &[u8], marker: Marker<'_>) -> Result<(), TarError> {
         let below = |name: &[u8]| match parent {
             b"" => name.to_vec(),
             _ => [parent, b"/", name].concat(),
@@ -151,12 +161,12 @@ impl Writer {
             Marker::Nothing => return Ok(()),
             Marker::Opaque => {
                 let dot = below(b".");
-                let spot = self.root.make_way(&dot)?;
+                let spot = self.make_way(&dot)?;
                 return Ok(xattr::set_at(spot.fd(), b".", OPAQUE_XATTR, b"y")?);
             }
             Marker::Deleted(name) => below(name),
         };
-        let spot = self.root.make_way(&hidden)?;
+        let spot = self.make_way(&hidden)?;
         match spot.stat()? {
             None => make_node(&spot, SFlag::S_IFCHR, 0),
             // This layer has deleted it and made it anew: only what lies below is hidden.
@@ -253,6 +263,7 @@ impl Writer {
     }
 
     fn remember(&mut self, path: Vec<u8>, mtime: (i64, u32)) -> Result<(), TarError> {
+        self.implied.is_told(&path);
         self.names_len += path.len();
         if self.names_len > DIRECTORY_NAMES_MAX {
             return Err(TarError::Limit("names of directories"));

@@ -1,0 +1,192 @@
+//! Blobs that are pulled: to a file, where a pull that was cut goes on the next time, or to whoever
+//! takes the bytes while they come.
+
+mod part;
+mod passing;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use reqwest::header::{CONTENT_RANGE, HeaderValue, RANGE};
+use reqwest::{Method, Response, StatusCode};
+
+use super::http::Request;
+use super::{RegistryError, Repository};
+use crate::{BlobError, Descriptor, Watch};
+use part::Part;
+use passing::Passing;
+
+/// Attempts in a row that bring nothing new before a pull gives up.
+const IDLE_TRIES: u32 = 5;
+
+/// What pulling a blob did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PulledBlob {
+    /// Bytes that came over the network this time.
+    pub fetched: u64,
+    /// Bytes that were there from an earlier time.
+    pub resumed: u64,
+}
+
+/// Where the bytes of a blob go.
+trait Sink {
+    /// Returns how many are there.
+    fn len(&self) -> u64;
+
+    /// Hears that they come from the start again; returns how many of them it does not want again.
+    fn restart(&mut self) -> Result<u64, RegistryError>;
+
+    /// Takes the next ones of a blob.
+    fn append(&mut self, bytes: &[u8], blob: &Descriptor) -> Result<(), Unfinished>;
+}
+
+/// Why a blob is not whole.
+enum Unfinished {
+    /// By nobody's fault but ours.
+    Here(RegistryError),
+    /// It is not what it should be.
+    Wrong(BlobError),
+}
+
+impl Unfinished {
+    fn into_registry_error(self, repository: &Repository, blob: &Descriptor) -> RegistryError {
+        match self {
+            Self::Here(error) => error,
+            Self::Wrong(source) => RegistryError::Blob {
+                registry: repository.http.registry(),
+                digest: blob.digest,
+                source: Box::new(source),
+            },
+        }
+    }
+}
+
+impl Repository {
+    /// Pulls a blob to the file `to`, which has it all and verified, or does not exist. What came
+    /// before a failure stays beside it, with `.part` behind its name, and the next pull goes on
+    /// from there. The watch is told how much is there.
+    ///
+    /// # Errors
+    /// If the registry does not give it, or gives something else; if another process pulls it; if
+    /// the file cannot be written.
+    pub fn pull_blob(
+        &self,
+        blob: &Descriptor,
+        to: &Path,
+        watch: Watch<'_>,
+    ) -> Result<PulledBlob, RegistryError> {
+        let mut part = Part::open(to, blob.size)?;
+        let resumed = part.len();
+        self.pull_all(blob, &mut part, watch)?;
+        let fetched = part.fetched;
+        part.finish(to, blob.digest)
+            .map_err(|error| error.into_registry_error(self, blob))?;
+        Ok(PulledBlob { fetched, resumed })
+    }
+
+    /// Pulls a blob, and hands its bytes on while they come, each once, whatever is cut meanwhile; not
+    /// one more than the blob has. **Whoever takes them must use nothing of it before this has returned
+    /// without an error**: only then it is known that they are the blob's. The watch is told how much
+    /// has come.
+    ///
+    /// # Errors
+    /// If the registry does not give it, or gives something else; [`RegistryError::Cancelled`] if
+    /// whoever takes the bytes wants no more.
+    pub fn stream_blob(
+        &self,
+        blob: &Descriptor,
+        take: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+        watch: Watch<'_>,
+    ) -> Result<(), RegistryError> {
+        let mut passing = Passing::new(take);
+        self.pull_all(blob, &mut passing, watch)?;
+        passing
+            .finish(blob.digest)
+            .map_err(|error| error.into_registry_error(self, blob))
+    }
+
+    fn pull_all(
+        &self,
+        blob: &Descriptor,
+        sink: &mut dyn Sink,
+        watch: Watch<'_>,
+    ) -> Result<(), RegistryError> {
+        let (mut idle, mut most) = (0, sink.len());
+        while sink.len() < blob.size {
+            match self.pull_some(blob, sink, &mut *watch) {
+                Ok(()) => {}
+                Err(error @ (RegistryError::NoAnswer { .. } | RegistryError::TooSlow { .. })) => {
+                    idle = if sink.len() > most { 0 } else { idle + 1 };
+                    most = most.max(sink.len());
+                    if idle == IDLE_TRIES {
+                        return Err(error);
+                    }
+                    log::debug!("going on with {} at {}: {error}", blob.digest, sink.len());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for what is missing, and takes what comes.
+    fn pull_some(
+        &self,
+        blob: &Descriptor,
+        sink: &mut dyn Sink,
+        watch: Watch<'_>,
+    ) -> Result<(), RegistryError> {
+        let doing = "pulling a blob";
+        let url = format!("{}/blobs/{}", self.base, blob.digest);
+        let mut request = Request::new(doing, Method::GET, url);
+        if sink.len() > 0
+            && let Ok(range) = HeaderValue::from_str(&format!("bytes={}-", sink.len()))
+        {
+            request.headers.insert(RANGE, range);
+        }
+        let mut answer = self.http.send(&request, &mut *watch)?;
+        let mut unwanted = match answer.status() {
+            StatusCode::PARTIAL_CONTENT if starts_at(&answer, sink.len()) => 0,
+            StatusCode::PARTIAL_CONTENT => {
+                return Err(self
+                    .http
+                    .broken(doing, "it sends the range that was asked for"));
+            }
+            // It does not know ranges: from the start.
+            StatusCode::OK => sink.restart()?,
+            StatusCode::RANGE_NOT_SATISFIABLE if sink.len() > 0 => {
+                return match sink.restart()? {
+                    0 => Ok(()),
+                    _ => Err(self
+                        .http
+                        .broken(doing, "a blob is as long as it was before")),
+                };
+            }
+            _ => return Err(self.http.refusal(doing, answer, watch)),
+        };
+        while sink.len() < blob.size {
+            let chunk = self
+                .http
+                .wait(doing, answer.chunk(), sink.len(), &mut *watch)?;
+            let Some(chunk) = chunk else {
+                return Err(self
+                    .http
+                    .broken(doing, "a blob is as long as its manifest says"));
+            };
+            let known = unwanted.min(chunk.len() as u64);
+            unwanted -= known;
+            let new = usize::try_from(known).map_or(&[][..], |known| &chunk[known..]);
+            sink.append(new, blob)
+                .map_err(|error| error.into_registry_error(self, blob))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether an answer with a part of a blob has the part that starts there.
+fn starts_at(answer: &Response, offset: u64) -> bool {
+    let range = answer.headers().get(CONTENT_RANGE);
+    let range = range.and_then(|range| range.to_str().ok());
+    let start = range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next());
+    start.and_then(|start| start.trim().parse().ok()) == Some(offset)
+}
