@@ -122,6 +122,18 @@ fn owner(dir: &Path) -> Result<(u32, u32)> {
     Ok((of.uid(), of.gid()))
 }
 
+/// Makes what overlayfs needs beside an upper directory, in the directory of a snapshot-to-be.
+pub(crate) fn make_work(dir: &Path) -> Result<()> {
+    let work = dir.join("work");
+    match make(&work, WORK_MODE) {
+        // Whoever tried before us came no farther.
+        Err(SnapshotError::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
+            Ok(())
+        }
+        made => made,
+    }
+}
+
 /// Returns whether something is mounted at `dir` itself.
 pub(crate) fn is_mount_point(dir: &Path) -> Result<bool> {
     let dir = fs::canonicalize(dir).map_err(SnapshotError::io("resolve", dir))?;

@@ -102,6 +102,12 @@ pub enum SnapshotError {
         /// The copy.
         path: PathBuf,
     },
+    /// No layer is staged by that name, or nobody holds it.
+    #[error("no layer is staged as {name:?}, or whoever unpacked it is gone; pull it again")]
+    NotStaged {
+        /// What it was called.
+        name: String,
+    },
     /// The fast tier has no room.
     #[error(
         "the fast tier {dir:?} is full: {used} of {max} bytes are used; remove containers, raise max=, or use --upper-full spill"

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use crate::directories::Directories;
 use crate::error::{Result, SnapshotError};
 use crate::snapshot::{Kind, SnapshotId};
+use crate::staged::{self, StagedName};
 use crate::tier::FastPlace;
 use crate::unpacks::Unpacks;
 
@@ -71,15 +72,31 @@ pub struct FastLayers {
     max_bytes: u64,
     pub(crate) unpacks: Arc<dyn Unpacks>,
     /// The bytes of all layers there: what they take, or while they are unpacked what is foreseen.
-    held: Mutex<HashMap<SnapshotId, u64>>,
+    held: Mutex<Held>,
     /// Layers that took more than foreseen, and more than there was.
     misfits: Mutex<HashSet<Digest>>,
+}
+
+/// What is set aside, by whom.
+#[derive(Debug, Default)]
+struct Held {
+    layers: HashMap<SnapshotId, u64>,
+    /// Of layers that somebody else unpacks here.
+    staged: HashMap<StagedName, u64>,
+}
+
+impl Held {
+    fn sum(&self) -> u64 {
+        let all = self.layers.values().chain(self.staged.values());
+        all.fold(0u64, |sum, of| sum.saturating_add(*of))
+    }
 }
 
 impl FastLayers {
     pub(crate) fn open(config: FastConfig, root: &Directories) -> Result<Self> {
         let dirs = config.place.open(root.base(), "layers", config.max_bytes)?;
         keeps_attributes(dirs.base())?;
+        staged::open(&dirs)?;
         let turning = turning(root);
         fs::create_dir_all(&turning).map_err(SnapshotError::io("make", &turning))?;
         Ok(Self {
@@ -120,8 +137,8 @@ impl FastLayers {
         let held = self.held.lock();
         FastUsage {
             dir: self.dirs.base().to_owned(),
-            layers: held.len(),
-            used_bytes: held.values().sum(),
+            layers: held.layers.len() + held.staged.len(),
+            used_bytes: held.sum(),
             max_bytes: self.max_bytes,
         }
     }
@@ -132,17 +149,64 @@ impl FastLayers {
 
     /// Notes what a layer takes here.
     pub(crate) fn hold(&self, id: SnapshotId, bytes: u64) {
-        self.held.lock().insert(id, bytes);
+        self.held.lock().layers.insert(id, bytes);
     }
 
     /// Forgets a layer that is not here any more.
     pub(crate) fn let_go(&self, id: SnapshotId) {
-        self.held.lock().remove(&id);
+        self.held.lock().layers.remove(&id);
     }
 
     /// Forgets the layers that are not here any more.
     pub(crate) fn keep_only(&self, is_here: impl Fn(SnapshotId) -> bool) {
-        self.held.lock().retain(|id, _| is_here(*id));
+        self.held.lock().layers.retain(|id, _| is_here(*id));
+    }
+
+    /// Sets room aside for a layer that is being unpacked in a directory staged here, all in all
+    /// `bytes`, and returns whether there was enough. A layer that grows asks again: what was set aside
+    /// stays if there is no more.
+    ///
+    /// # Errors
+    /// If the file system cannot be looked at, or no such directory is staged here.
+    pub fn book_staged(&self, name: &StagedName, bytes: u64) -> Result<bool> {
+        // Whoever is gone would leave it booked.
+        if staged::find(&self.dirs, name)?.is_none() {
+            return Err(staged::not_staged(name.as_str()));
+        }
+        let available = self.available()?;
+        let mut held = self.held.lock();
+        let before = held.staged.get(name).copied().unwrap_or(0);
+        let has_room = (held.sum() - before).saturating_add(bytes) <= self.max_bytes
+            && bytes.saturating_sub(before) <= available;
+        if has_room {
+            held.staged.insert(name.clone(), bytes);
+        }
+        Ok(has_room)
+    }
+
+    /// Gives a staged directory to a snapshot, with the room that was set aside for it; returns whether
+    /// it was staged here.
+    pub(crate) fn adopt(&self, name: &StagedName, id: SnapshotId) -> Result<bool> {
+        let Some(staged) = staged::find(&self.dirs, name)? else {
+            return Ok(false);
+        };
+        let (to, link) = (self.dirs.of(id), self.root.of(id));
+        fs::rename(&staged, &to).map_err(SnapshotError::io("adopt", &staged))?;
+        {
+            let mut held = self.held.lock();
+            let bytes = held.staged.remove(name).unwrap_or(0);
+            held.layers.insert(id, bytes);
+        }
+        symlink(&to, &link).map_err(SnapshotError::io("link", &link))?;
+        Ok(true)
+    }
+
+    /// Forgets what was set aside for directories that are staged here no more.
+    pub(crate) fn keep_staged(&self, here: &[StagedName]) {
+        self.held
+            .lock()
+            .staged
+            .retain(|name, _| here.contains(name));
     }
 
     /// Hears that a layer could not be unpacked. If that may be for want of room, it goes to the disk the
@@ -161,16 +225,20 @@ impl FastLayers {
 
     /// Sets room aside, if there is enough.
     fn book(&self, id: SnapshotId, bytes: u64) -> Result<bool> {
-        let base = self.dirs.base();
-        let of = statvfs(base).map_err(|e| SnapshotError::io("look at", base)(e.into()))?;
+        let available = self.available()?;
         let mut held = self.held.lock();
-        let used = held.values().fold(0u64, |sum, of| sum.saturating_add(*of));
-        let has_room = used.saturating_add(bytes) <= self.max_bytes
-            && bytes <= of.blocks_available() * of.fragment_size();
+        let has_room = held.sum().saturating_add(bytes) <= self.max_bytes && bytes <= available;
         if has_room {
-            held.insert(id, bytes);
+            held.layers.insert(id, bytes);
         }
         Ok(has_room)
+    }
+
+    /// Returns the bytes that the file system has left.
+    fn available(&self) -> Result<u64> {
+        let base = self.dirs.base();
+        let of = statvfs(base).map_err(|e| SnapshotError::io("look at", base)(e.into()))?;
+        Ok(of.blocks_available() * of.fragment_size())
     }
 
     fn turn_over(&self, id: SnapshotId) -> Result<Taken> {

@@ -8,6 +8,7 @@
 //! - [`Snapshotter`]: the snapshots of one root, as a plain object that blocks.
 //! - [`service`]: the same on a socket, as gRPC.
 //! - [`Lowers`]: the seam; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
+//! - [`Staged`]: a layer that somebody else unpacks, and a snapshot adopts.
 //! - [`FastLayers`]: a fast place for layers; who decides which go there is another seam, [`Unpacks`].
 
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ mod same;
 pub mod service;
 mod snapshot;
 mod snapshotter;
+mod staged;
 mod tier;
 mod unpacks;
 
@@ -36,6 +38,7 @@ pub use lowers::{FaultyLowers, LayerDir, Lowers, PlainLowers};
 pub use overlay::Mount;
 pub use pace::{Pace, Unhurried};
 pub use snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack, Usage};
-pub use snapshotter::{Config, Snapshotter};
+pub use snapshotter::{Config, Snapshotter, Staging};
+pub use staged::{STAGED_LABEL, Staged, StagedName};
 pub use tier::{FastPlace, UpperConfig, UpperUsage, WhenFull};
-pub use unpacks::{Unpack, Unpacks};
+pub use unpacks::{Adopted, Unpack, Unpacks};

@@ -24,6 +24,7 @@ use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
 use crate::pace::Pace;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Usage};
+use crate::staged;
 use crate::tier::{Tier, UpperConfig, UpperUsage};
 use crate::unpacks::Unpack;
 use janitor::Janitor;
@@ -37,6 +38,16 @@ pub struct Config {
     pub upper: Option<UpperConfig>,
     /// A fast place for layers.
     pub layers: Option<FastConfig>,
+}
+
+/// Where layers are staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staging {
+    /// On the disk of the root.
+    pub disk: PathBuf,
+    /// On the fast place, if there is one: only with room that was
+    /// [booked](crate::FastLayers::book_staged).
+    pub fast: Option<PathBuf>,
 }
 
 /// A snapshotter on one root. Only one process can have it open.
@@ -74,6 +85,7 @@ impl<L: Lowers> Snapshotter<L> {
         mountable(&config.root)?;
         let root = Directories::open(&config.root)?;
         let catalog = Catalog::open(&config.root.join("metadata.redb"))?;
+        staged::open(&root)?;
         let tier = config.upper.map(|upper| Tier::open(upper, &config.root));
         // What a former process left there leads nowhere. Without the fast place, too: it may be copies
         // that were not finished.
@@ -121,6 +133,21 @@ impl<L: Lowers> Snapshotter<L> {
     #[must_use]
     pub fn fast_layers(&self) -> Option<&Arc<FastLayers>> {
         self.state.fast.as_ref()
+    }
+
+    /// Returns where layers may be [staged](crate::Staged) that a snapshot is to adopt, and has what
+    /// somebody staged who is gone deleted in the background.
+    #[must_use]
+    pub fn staging(&self) -> Staging {
+        self.janitor.wake();
+        Staging {
+            disk: staged::staging(&self.state.root),
+            fast: self
+                .state
+                .fast
+                .as_ref()
+                .map(|fast| staged::staging(fast.directories())),
+        }
     }
 
     /// Returns the snapshot `key`.

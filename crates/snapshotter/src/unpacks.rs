@@ -46,12 +46,24 @@ fn last_word(key: &str) -> Option<&str> {
     last.filter(|last| last.starts_with(UNPACK_PREFIX))
 }
 
+/// Where a layer is that was unpacked before its snapshot was prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopted {
+    /// On the fast place.
+    Fast,
+    /// On the disk.
+    Disk,
+}
+
 /// Hears of layers that are about to be unpacked, and may have them unpacked on the
 /// [fast place](crate::FastLayers) as long as that has not begun.
 pub trait Unpacks: fmt::Debug + Send + Sync + 'static {
     /// Hears that a layer is to be unpacked into a snapshot, whose directory is empty, and on the
     /// disk yet. containerd may not have the layer for a while. To return soon.
     fn begins(&self, unpack: Unpack);
+
+    /// Hears that a snapshot has a layer that somebody else has unpacked. To return soon.
+    fn adopted(&self, place: Adopted);
 
     /// Hears that a snapshot, perhaps another one, is committed or gone.
     fn ended(&self, id: SnapshotId);

@@ -60,6 +60,7 @@ fn code(error: &SnapshotError) -> Code {
         SnapshotError::AlreadyExists { .. } => Code::AlreadyExists,
         SnapshotError::WrongKind { .. }
         | SnapshotError::HasChildren { .. }
+        | SnapshotError::NotStaged { .. }
         | SnapshotError::Lost { .. } => Code::FailedPrecondition,
         SnapshotError::ParentNotCommitted { .. }
         | SnapshotError::Immutable { .. }

@@ -13,10 +13,11 @@ use std::thread::JoinHandle;
 use super::State;
 use crate::directories::{Directories, mount_points};
 use crate::error::{Result, SnapshotError};
-use crate::fast::link_of;
+use crate::fast::{FastLayers, link_of};
 use crate::filter::Filter;
 use crate::lowers::Lowers;
 use crate::snapshot::{Kind, SnapshotId};
+use crate::staged;
 
 /// The thread that deletes.
 #[derive(Debug)]
@@ -120,7 +121,15 @@ impl<L: Lowers> State<L> {
             ids.retain(|id| places.get(id) != Some(&tier));
             delete(&dirs, &ids)?;
         }
-        fast.iter().try_for_each(|dirs| self.sweep_fast(dirs))
+        fast.iter().try_for_each(|dirs| self.sweep_fast(dirs))?;
+        staged::sweep(&self.root)?;
+        for dirs in &fast {
+            let here = staged::sweep(dirs)?;
+            if let Some(ours) = self.fast.as_ref().filter(|ours| is_of(ours, dirs)) {
+                ours.keep_staged(&here);
+            }
+        }
+        Ok(())
     }
 
     /// Deletes the layers on a fast place that no snapshot has.
@@ -128,12 +137,14 @@ impl<L: Lowers> State<L> {
         let Ok(mut ids) = dirs.list() else {
             return Ok(());
         };
-        // A record comes before a directory here, and goes before it.
+        // A record goes before a directory here, and comes before it, unless a snapshot adopts what was
+        // staged: until then its number is reserved.
+        let reserved = self.reserved.lock().clone();
         let places = self.catalog.places()?;
-        ids.retain(|id| !places.contains_key(id));
+        ids.retain(|id| !places.contains_key(id) && !reserved.contains(id));
         delete(dirs, &ids)?;
         if let Some(fast) = &self.fast {
-            fast.keep_only(|id| places.contains_key(&id));
+            fast.keep_only(|id| places.contains_key(&id) || reserved.contains(&id));
         }
         Ok(())
     }
@@ -163,6 +174,10 @@ impl<L: Lowers> State<L> {
             .map(|tier| Directories::at(tier));
         known.into_iter().flatten().cloned().chain(others).collect()
     }
+}
+
+fn is_of(fast: &FastLayers, dirs: &Directories) -> bool {
+    fast.directories().base() == dirs.base()
 }
 
 fn delete(dirs: &Directories, ids: &[SnapshotId]) -> Result<()> {

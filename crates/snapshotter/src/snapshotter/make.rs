@@ -12,8 +12,9 @@ use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Layout, Mount};
 use crate::pace::Unhurried;
-use crate::snapshot::{Kind, Labels, Snapshot, Stack};
-use crate::unpacks::Unpack;
+use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack};
+use crate::staged::{self, StagedName};
+use crate::unpacks::{Adopted, Unpack};
 
 impl<L: Lowers> State<L> {
     pub(super) fn create(
@@ -25,37 +26,76 @@ impl<L: Lowers> State<L> {
     ) -> Result<Vec<Mount>> {
         let on = self.catalog.check_create(key, parent)?;
         on.as_ref().map_or(Ok(()), |on| self.present(on))?;
-        let dirs = self.place_for(kind, key, &labels)?;
+        let staged = match kind {
+            Kind::Active => StagedName::of(&labels)?,
+            _ => None,
+        };
+        let dirs = match &staged {
+            None => self.place_for(kind, key, &labels)?,
+            Some(_) => &self.root, // or a link there
+        };
         let reserved = Reserved::next(self);
-        let like = on.as_ref().map(|on| self.root.fs(on.id));
-        let made = dirs
-            .create(reserved.id, kind, like.as_deref())
-            .and_then(|()| {
-                self.catalog.create(NewSnapshot {
-                    key: key.to_owned(),
-                    id: reserved.id,
-                    kind,
-                    parent: parent.map(str::to_owned),
-                    labels,
-                    tier: self.tier_of(dirs),
-                })
-            });
+        let made = self.fill(dirs, reserved.id, kind, on.as_ref(), staged.as_ref());
+        let made = made.and_then(|adopted| {
+            let stack = self.catalog.create(NewSnapshot {
+                key: key.to_owned(),
+                id: reserved.id,
+                kind,
+                parent: parent.map(str::to_owned),
+                labels,
+                tier: self.tier_of(dirs),
+            })?;
+            Ok((stack, adopted))
+        });
         match made {
-            Ok(stack) => {
+            Ok((stack, adopted)) => {
                 let mounts = self.mounts(&stack)?;
-                if let Some(fast) = &self.fast
-                    && kind == Kind::Active
-                    && let Some(unpack) = Unpack::of(&stack.snapshot)
-                {
-                    fast.unpacks.begins(unpack);
-                }
+                self.tell_of(kind, &stack.snapshot, adopted);
                 Ok(mounts)
             }
             Err(error) => {
                 // What cannot be deleted now is garbage for the next sweep.
                 drop(dirs.delete(reserved.id));
+                if let Some(fast) = self.fast.as_ref().filter(|_| staged.is_some()) {
+                    fast.let_go(reserved.id);
+                    drop(fast.directories().delete(reserved.id));
+                }
                 Err(error)
             }
+        }
+    }
+
+    /// Makes the directories of a new snapshot, or takes those that were staged for it.
+    fn fill(
+        &self,
+        dirs: &Directories,
+        id: SnapshotId,
+        kind: Kind,
+        on: Option<&Snapshot>,
+        staged: Option<&StagedName>,
+    ) -> Result<Option<Adopted>> {
+        let Some(name) = staged else {
+            let like = on.map(|on| self.root.fs(on.id));
+            return dirs.create(id, kind, like.as_deref()).map(|()| None);
+        };
+        if let Some(from) = staged::find(&self.root, name)? {
+            let to = self.root.of(id);
+            std::fs::rename(&from, &to).map_err(SnapshotError::io("adopt", &from))?;
+            return Ok(Some(Adopted::Disk));
+        }
+        match &self.fast {
+            Some(fast) if fast.adopt(name, id)? => Ok(Some(Adopted::Fast)),
+            _ => Err(staged::not_staged(name.as_str())),
+        }
+    }
+
+    /// Tells whoever places layers of a new snapshot, if it is for one.
+    fn tell_of(&self, kind: Kind, snapshot: &Snapshot, adopted: Option<Adopted>) {
+        let Some(fast) = &self.fast else { return };
+        if let Some(place) = adopted {
+            fast.unpacks.adopted(place);
+        } else if let Some(unpack) = Unpack::of(snapshot).filter(|_| kind == Kind::Active) {
+            fast.unpacks.begins(unpack);
         }
     }
 

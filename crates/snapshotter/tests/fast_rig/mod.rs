@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use blocks::Digest;
 use snapshotter::{
-    Config, FastConfig, FastPlace, PlainLowers, SnapshotId, Snapshotter, Taken, Unpack, Unpacks,
+    Adopted, Config, FastConfig, FastPlace, PlainLowers, SnapshotId, Snapshotter, Taken, Unpack,
+    Unpacks,
 };
 use tempfile::TempDir;
 
@@ -26,6 +27,8 @@ pub(crate) struct Nobody;
 
 impl Unpacks for Nobody {
     fn begins(&self, _unpack: Unpack) {}
+
+    fn adopted(&self, _place: Adopted) {}
 
     fn ended(&self, _id: SnapshotId) {}
 }

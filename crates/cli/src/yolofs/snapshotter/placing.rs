@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use blocks::Digest;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use snapshotter::{FastLayers, SnapshotId, Taken, Unpack, Unpacks};
+use snapshotter::{Adopted, FastLayers, SnapshotId, Taken, Unpack, Unpacks};
 use tiering::lass::{CONCURRENT, Part, Place, PullId, Pulls, last_downloaded, place};
 
 use super::layers_fast::ByArg;
@@ -161,6 +161,15 @@ impl Placing {
 impl Unpacks for Placing {
     fn begins(&self, unpack: Unpack) {
         self.0.begins(unpack);
+    }
+
+    fn adopted(&self, place: Adopted) {
+        let mut now = self.0.now.lock();
+        now.heard = Some(Instant::now());
+        match place {
+            Adopted::Fast => now.placed.fast += 1,
+            Adopted::Disk => now.placed.disk += 1,
+        }
     }
 
     fn ended(&self, id: SnapshotId) {
