@@ -1,7 +1,6 @@
 //! A tmpfs says whether it takes huge pages.
 
 #![cfg(feature = "privileged")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tiering::tier::{Kind, Map, detect};
