@@ -8,11 +8,12 @@ need_root "The soak"
 need_cargo
 export YOLOFS_IMAGES=$IMAGES
 case "$*" in *container*) need runc=runc busybox=busybox-static ;; esac
-case "$*" in *vm* | *clock-jumps* | *power-cuts*)
+case "$*" in *vm* | *clock-jumps* | *power-cuts* | *nvm-lost*)
     need qemu-system-x86_64=qemu-system-x86 debugfs=e2fsprogs busybox=busybox-static strip=binutils
     scripts/images/disk.sh
     ;;
 esac
+case "$*" in *nvm-lost*) scripts/images/kernel.sh ;; esac
 # What is measured is what is shipped.
 cargo build --quiet --release -p cli -p e2e --bins
 exec "${CARGO_TARGET_DIR:-target}/release/soak" "$@"

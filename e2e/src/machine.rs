@@ -1,6 +1,7 @@
 //! A small machine: the kernel and initramfs that `scripts/images/disk.sh` has made, and a disk of
 //! our own.
 
+mod boot;
 mod nvm;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,8 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use crate::lab::{done, programs};
-pub(crate) use nvm::{Nvm, NvmKind, with_slots};
+pub(crate) use boot::Boot;
+pub(crate) use nvm::{NVM_MODULES, Nvm, NvmKind, with_slots};
 
 /// The disk of a machine, in its directory.
 pub(crate) const DISK: &str = "disk.raw";
@@ -59,6 +61,23 @@ pub(crate) fn take_file(inside: &str, to: &Path) -> anyhow::Result<()> {
 pub(crate) fn take_kernel(dir: &Path) -> anyhow::Result<()> {
     take_file("/boot/vmlinuz", &dir.join("vmlinuz"))?;
     take_file("/boot/initrd.img", &dir.join("initrd.img"))
+}
+
+/// Puts the kernel with FUSE passthrough that `scripts/images/kernel.sh` has made, and its initramfs,
+/// into the directory of a machine, and its modules into `/modules` of a root.
+pub(crate) fn take_passing_kernel(dir: &Path, root: &Path) -> anyhow::Result<()> {
+    let archive = images().join("kernel.tar");
+    ensure!(
+        archive.exists(),
+        "{} is missing: run scripts/images/kernel.sh",
+        archive.display()
+    );
+    for (to, what) in [(dir, &["vmlinuz", "initrd.img"][..]), (root, &["modules"])] {
+        fs::create_dir_all(to)?;
+        let mut tar = Command::new("tar");
+        done(tar.arg("-xf").arg(&archive).arg("-C").arg(to).args(what))?;
+    }
+    Ok(())
 }
 
 /// Puts modules of the kernel, by their paths below its directory, into `/modules` of a root.
@@ -153,8 +172,10 @@ pub(crate) fn take_busybox(bin: &Path) -> anyhow::Result<()> {
 pub(crate) fn qemu(dir: &Path, cache: Cache, memory_mib: u32, word: &str) -> Command {
     let mut qemu = Command::new("qemu-system-x86_64");
     // Without KVM: a machine that runs machines may itself be one. `qemu64` and not `max`: what
-    // the kernel does not find it does not emulate.
-    qemu.args("-nodefaults -no-user-config -accel tcg,thread=multi -cpu qemu64,+rdrand".split(' '))
+    // the kernel does not find it does not emulate. `cmpxchg16b` of QEMU 7.2 may leave wrong flags,
+    // which kills one boot of Linux 6.12 in four.
+    qemu.args("-nodefaults -no-user-config -accel tcg,thread=multi".split(' '))
+        .args(["-cpu", "qemu64,+rdrand,-cx16"])
         .args("-machine q35 -display none -no-reboot -serial stdio -monitor none".split(' '))
         .args(["-m", &memory_mib.to_string()])
         .arg("-kernel")

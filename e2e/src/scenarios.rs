@@ -5,6 +5,7 @@ mod crowds;
 mod daemon;
 mod node;
 mod node_crowd;
+mod nvm_lost;
 mod power;
 mod pressure;
 mod sources;
@@ -182,6 +183,13 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "the power of a virtual machine is cut while it writes stores on NVM: what was kept is whole",
         asked: true,
         run: power::cuts,
+    },
+    Scenario {
+        name: "nvm-lost",
+        what: "in a virtual machine: poisoned pages under a whole copy on DAX, and the NVDIMM taken out: \
+               EIO or SIGBUS, then the source; nothing is wrong",
+        asked: true,
+        run: nvm_lost::lost,
     },
 ];
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use e2e::{
-    Base, Bench, Guest, Rng, SCENARIOS, Scale, Scenario, Tally, jump_in_guest, map_until_told,
+    Base, Bench, Guest, Rng, SCENARIOS, Scale, Scenario, Tally, jump_in_guest, look_when_told,
+    map_until_told,
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -71,6 +72,7 @@ fn run() -> anyhow::Result<u8> {
     let words: Vec<_> = std::env::args_os().collect();
     match words.get(1).and_then(|word| word.to_str()) {
         Some("__map") => return map(&words[2..]).map(|()| SOUND),
+        Some("__look") => return look(&words[2..]).map(|()| SOUND),
         Some("__jump") => return jump(&words[2..]).map(|()| SOUND),
         _ => {}
     }
@@ -243,6 +245,14 @@ fn map(words: &[std::ffi::OsString]) -> anyhow::Result<()> {
     let tally = map_until_told(&PathBuf::from(root), &PathBuf::from(pristine), seed)?;
     println!("{}", serde_json::to_string(&tally)?);
     Ok(())
+}
+
+/// The process that looks at a file in a virtual machine: see the library.
+fn look(words: &[std::ffi::OsString]) -> anyhow::Result<()> {
+    let [file] = words else {
+        bail!("__look FILE");
+    };
+    look_when_told(file.as_ref())
 }
 
 /// What runs in a virtual machine whose clock jumps: see the library.

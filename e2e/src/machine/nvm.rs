@@ -1,14 +1,26 @@
 //! Memory of a machine that keeps its content, emulated by a file of ours: an NVDIMM, or a disk of
 //! virtio-pmem.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use crate::lab::done;
+
+/// Modules that the kernel needs for both memories and for FUSE, in the order in which they depend
+/// on each other.
+pub(crate) const NVM_MODULES: [&str; 7] = [
+    "drivers/nvdimm/libnvdimm",
+    "drivers/nvdimm/nd_btt",
+    "drivers/nvdimm/nd_pmem",
+    "drivers/acpi/nfit/nfit",
+    "drivers/nvdimm/nd_virtio",
+    "drivers/nvdimm/virtio_pmem",
+    "fs/fuse/fuse",
+];
 
 /// How it is plugged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +70,36 @@ impl Nvm {
             kind,
             mib,
         })
+    }
+
+    /// Returns where the only page of it with such content begins, counted from the first byte that a
+    /// machine's device shows.
+    pub(crate) fn find(&self, page: &[u8]) -> anyhow::Result<u64> {
+        let all = fs::read(&self.file).context("reading a memory")?;
+        let pages = (0..).step_by(page.len()).zip(all.chunks(page.len()));
+        let mut found = pages.filter(|(_, there)| *there == page);
+        let at = found.next().map(|(at, _)| at);
+        ensure!(
+            found.next().is_none(),
+            "two pages of a memory have the same content"
+        );
+        let at: u64 = at.context("no page of the memory has this content")?;
+        Ok(at - self.begin())
+    }
+
+    /// Writes bytes there, behind the back of a machine.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
+        let file = File::options().write(true).open(&self.file)?;
+        let written = file.write_all_at(bytes, self.begin() + at);
+        written.context("changing a memory")
+    }
+
+    /// Where in the file the device begins.
+    const fn begin(&self) -> u64 {
+        match self.kind {
+            NvmKind::Nvdimm => ALIGN,
+            NvmKind::VirtioPmem => 0,
+        }
     }
 
     /// Plugs it into a machine, which must have slots for memory.

@@ -5,24 +5,17 @@
 mod guest;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::JoinHandle;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use crate::lab::done;
-use crate::machine::{self, Cache, Nvm, NvmKind};
+use crate::machine::{self, Boot, Cache, Nvm, NvmKind};
 use crate::{Bench, Tally};
 use guest::{Kept, Said};
-
-/// From one line of a machine to the next, where all else is busy too.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Memory of the machine, in MiB.
 const MEMORY_MIB: u32 = 512;
@@ -42,9 +35,6 @@ const CUT_WITHIN: Duration = Duration::from_millis(800);
 const BEGUN: u64 = 3;
 const MORE: u64 = 4;
 
-/// What is seldom more than this is told of a machine that fails.
-const LAST_WORDS: usize = 12;
-
 /// Cuts the power while stores are written, and looks at what is there when it is back.
 pub(super) fn cuts(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let machine = Machine::make(bench)?;
@@ -52,15 +42,17 @@ pub(super) fn cuts(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let end = Instant::now() + bench.length;
     for number in 1.. {
         machine.run(bench, number, |boot, bench| {
-            boot.look(bench, &mut kept)?;
+            look(boot, bench, &mut kept)?;
             let begun = BEGUN + bench.rng.below(MORE);
             let micros = u64::try_from(CUT_WITHIN.as_micros())?;
             let then = Duration::from_micros(bench.rng.below(micros));
-            boot.write(begun, then, &mut kept)
+            write(boot, begun, then, &mut kept)
         })?;
         bench.harmed(1);
         if Instant::now() >= end {
-            machine.run(bench, number + 1, |boot, bench| boot.look(bench, &mut kept))?;
+            machine.run(bench, number + 1, |boot, bench| {
+                look(boot, bench, &mut kept)
+            })?;
             break;
         }
     }
@@ -85,7 +77,7 @@ impl Machine {
         machine::take_kernel(&dir)?;
         let root = bench.lab.make_dir("root")?;
         machine::furnish(&root, &[])?;
-        machine::take_modules(&guest::MODULES, &root)?;
+        machine::take_modules(&machine::NVM_MODULES, &root)?;
         let mut copy = Command::new("cp");
         done(
             copy.arg("-a")
@@ -117,160 +109,72 @@ impl Machine {
         for nvm in &self.nvms {
             nvm.plug_into(&mut qemu);
         }
-        let child = qemu
-            .env("YOLOFS_RUN_DIR", bench.lab.run_dir())
-            // What it writes to its disk goes there.
-            .env("TMPDIR", bench.lab.run_dir())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .context("starting QEMU (apt-get install qemu-system-x86)")?;
-        let mut boot = Boot::listen(child)?;
+        let mut boot = Boot::start(&mut qemu, &bench.lab.run_dir())?;
         let result = work(&mut boot, bench);
         boot.cut()?;
-        let last = || boot.heard.join(" / ");
+        let last = || boot.last_words();
         result.with_context(|| format!("boot {number} of the machine; it said: {}", last()))
     }
 }
 
-/// The machine while it is on.
-struct Boot {
-    child: Child,
-    lines: Receiver<String>,
-    listener: Option<JoinHandle<()>>,
-    /// What it said last.
-    heard: Vec<String>,
+/// Has the machine look at what there is: it must have all that was kept, and serve what the
+/// source has.
+fn look(boot: &mut Boot, bench: &mut Bench<'_>, kept: &mut Kept) -> anyhow::Result<()> {
+    let truth = bench.truth().digests();
+    let (mut found, mut tally) = (Kept::default(), Tally::default());
+    let mut sums = 0;
+    let (mut probed, mut served) = (None, None);
+    loop {
+        match Said::of(&boot.must_say()?) {
+            Said::Probe(json) => probed = Some(json),
+            Said::Has(store, name) => found.add(store, name),
+            Said::Kept(store, name) => {
+                found.add(store.clone(), name.clone());
+                kept.add(store, name);
+            }
+            Said::Sum(digest, path) => {
+                let right = truth.get(&path) == Some(&digest);
+                let wrong = (!right).then(|| format!("{path}: its checksum is {digest}"));
+                tally.note(Duration::ZERO, &Ok(wrong));
+                sums += 1;
+            }
+            Said::Status(json) => served = Some(json),
+            Said::Looked => break,
+            Said::Writes | Said::Other(_) => {}
+        }
+    }
+    bench.take(&tally, &[])?;
+    ensure!(
+        sums == truth.len(),
+        "{sums} of {} files were read",
+        truth.len()
+    );
+    check_tiers(&probed.context("it was not probed")?)?;
+    check_served(&served.context("nothing was mounted")?)?;
+    if let Some((store, name)) = kept.missing_in(&found) {
+        bail!("{name} was reported to be kept, and is not in {store}");
+    }
+    Ok(())
 }
 
-impl Boot {
-    fn listen(mut child: Child) -> anyhow::Result<Self> {
-        let out = child.stdout.take().context("listening to a machine")?;
-        let (say, lines) = channel();
-        let listener = std::thread::spawn(move || tell_lines(out, |line| say.send(line).is_ok()));
-        Ok(Self {
-            child,
-            lines,
-            listener: Some(listener),
-            heard: Vec::new(),
-        })
-    }
-
-    /// Returns the next line, or `None` if there is none for so long.
-    fn next(&mut self, patience: Duration) -> anyhow::Result<Option<Said>> {
-        match self.lines.recv_timeout(patience) {
-            Ok(line) => {
-                let said = Said::of(&line);
-                self.heard.push(line);
-                if self.heard.len() > LAST_WORDS {
-                    self.heard.remove(0);
-                }
-                Ok(Some(said))
-            }
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine went off by itself"),
+/// Has the machine write until so many boot images are begun, and then for a moment more.
+fn write(boot: &mut Boot, begun: u64, then: Duration, kept: &mut Kept) -> anyhow::Result<()> {
+    let mut left = begun;
+    while left > 0 {
+        match Said::of(&boot.must_say()?) {
+            Said::Writes => left -= 1,
+            Said::Kept(store, name) => kept.add(store, name),
+            _ => {}
         }
     }
-
-    /// Returns the next line, which must come.
-    fn must_say(&mut self) -> anyhow::Result<Said> {
-        let said = self.next(PATIENCE)?;
-        said.context("the machine says nothing more")
-    }
-
-    /// Has the machine look at what there is: it must have all that was kept, and serve what the
-    /// source has.
-    fn look(&mut self, bench: &mut Bench<'_>, kept: &mut Kept) -> anyhow::Result<()> {
-        let truth = bench.truth().digests();
-        let (mut found, mut tally) = (Kept::default(), Tally::default());
-        let mut sums = 0;
-        let (mut probed, mut served) = (None, None);
-        loop {
-            match self.must_say()? {
-                Said::Probe(json) => probed = Some(json),
-                Said::Has(store, name) => found.add(store, name),
-                Said::Kept(store, name) => {
-                    found.add(store.clone(), name.clone());
-                    kept.add(store, name);
-                }
-                Said::Sum(digest, path) => {
-                    let right = truth.get(&path) == Some(&digest);
-                    let wrong = (!right).then(|| format!("{path}: its checksum is {digest}"));
-                    tally.note(Duration::ZERO, &Ok(wrong));
-                    sums += 1;
-                }
-                Said::Status(json) => served = Some(json),
-                Said::Looked => break,
-                Said::Writes | Said::Other(_) => {}
-            }
+    let end = Instant::now() + then;
+    loop {
+        let wait = end.saturating_duration_since(Instant::now());
+        match boot.next(wait)?.map(|line| Said::of(&line)) {
+            Some(Said::Kept(store, name)) => kept.add(store, name),
+            Some(_) => {}
+            None => return Ok(()),
         }
-        bench.take(&tally, &[])?;
-        ensure!(
-            sums == truth.len(),
-            "{sums} of {} files were read",
-            truth.len()
-        );
-        check_tiers(&probed.context("it was not probed")?)?;
-        check_served(&served.context("nothing was mounted")?)?;
-        if let Some((store, name)) = kept.missing_in(&found) {
-            bail!("{name} was reported to be kept, and is not in {store}");
-        }
-        Ok(())
-    }
-
-    /// Has the machine write until so many boot images are begun, and then for a moment more.
-    fn write(&mut self, begun: u64, then: Duration, kept: &mut Kept) -> anyhow::Result<()> {
-        let mut left = begun;
-        while left > 0 {
-            match self.must_say()? {
-                Said::Writes => left -= 1,
-                Said::Kept(store, name) => kept.add(store, name),
-                _ => {}
-            }
-        }
-        let end = Instant::now() + then;
-        loop {
-            let wait = end.saturating_duration_since(Instant::now());
-            match self.next(wait)? {
-                Some(Said::Kept(store, name)) => kept.add(store, name),
-                Some(_) => {}
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Cuts its power.
-    fn cut(&mut self) -> anyhow::Result<()> {
-        self.child.kill().context("cutting the power")?;
-        self.child.wait().context("waiting for a machine's end")?;
-        match self.listener.take().map(JoinHandle::join) {
-            Some(Err(_)) => bail!("who listens to a machine panicked"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for Boot {
-    fn drop(&mut self) {
-        // Nothing is left to end after a cut.
-        if self.listener.is_some()
-            && let Err(error) = self.cut()
-        {
-            eprintln!("ending a machine: {error:#}");
-        }
-    }
-}
-
-/// Hands on what a machine says, line by line, until it falls silent or nobody listens. The last
-/// line of one that was cut off is not whole, and is no line.
-fn tell_lines(out: ChildStdout, mut tell: impl FnMut(String) -> bool) {
-    let mut out = BufReader::new(out);
-    let mut line = Vec::new();
-    while out.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
-        if !tell(String::from_utf8_lossy(&line).trim().to_owned()) {
-            return;
-        }
-        line.clear();
     }
 }
 

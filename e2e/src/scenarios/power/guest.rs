@@ -4,18 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Modules that the kernel needs for both memories and for FUSE, in the order in which they depend
-/// on each other.
-pub(super) const MODULES: [&str; 7] = [
-    "drivers/nvdimm/libnvdimm",
-    "drivers/nvdimm/nd_btt",
-    "drivers/nvdimm/nd_pmem",
-    "drivers/acpi/nfit/nfit",
-    "drivers/nvdimm/nd_virtio",
-    "drivers/nvdimm/virtio_pmem",
-    "fs/fuse/fuse",
-];
-
 /// Where boot images are kept: in stores on the NVDIMM and on virtio-pmem, and those of the second
 /// as copies on a tier of the first, too.
 pub(super) const PLACES: [&str; 3] = ["/nvm/store", "/pmem/store", "/nvm/tier"];
