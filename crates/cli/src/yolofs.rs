@@ -10,6 +10,7 @@ mod mount;
 mod mounter;
 mod node;
 mod prewarmer;
+mod pull;
 mod snapshotter;
 mod status;
 mod tier;
@@ -57,6 +58,7 @@ enum YolofsCommand {
     Upgrade(upgrade::UpgradeArgs),
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter::SnapshotterArgs),
+    Pull(pull::PullArgs),
     Learn(learn::LearnArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
@@ -87,6 +89,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Snapshotter(command) => {
             snapshotter::run(command, &args.store, &args.run_dir)
         }
+        YolofsCommand::Pull(command) => pull::run(command, &args.run_dir),
         YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
         YolofsCommand::Mounter(command) => mounter::run(command),

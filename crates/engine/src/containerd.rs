@@ -8,6 +8,7 @@
 
 mod content;
 mod document;
+mod lease;
 mod snapshots;
 mod tasks;
 
@@ -21,6 +22,7 @@ use containerd_client::tonic::{Code, Request, Response, Status};
 use containerd_client::{Client, types::Descriptor};
 
 pub use document::chain_ids;
+pub use lease::{Collected, KeptDocument, Labels, Lease, Prepared};
 pub use tasks::{CtrRun, Exec};
 
 use crate::call::timed_out;
@@ -218,13 +220,42 @@ impl Containerd {
         doing: &str,
         call: impl AsyncFnOnce(&Client) -> Result<Response<T>, Status>,
     ) -> Result<Option<T>, EngineError> {
+        self.call_within(LOOK_UP, doing, call)
+    }
+
+    /// Makes a call that may take so long; what is not there is `None`.
+    fn call_within<T>(
+        &self,
+        patience: Duration,
+        doing: &str,
+        call: impl AsyncFnOnce(&Client) -> Result<Response<T>, Status>,
+    ) -> Result<Option<T>, EngineError> {
+        match self.try_call(patience, doing, call)? {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Code::NotFound) => Ok(None),
+            Err(_) => Err(EngineError::Failed {
+                doing: doing.to_owned(),
+                said: "it is there already".to_owned(),
+            }),
+        }
+    }
+
+    /// Makes a call that may take so long; what is not there, or there already, is no error.
+    fn try_call<T>(
+        &self,
+        patience: Duration,
+        doing: &str,
+        call: impl AsyncFnOnce(&Client) -> Result<Response<T>, Status>,
+    ) -> Result<Result<T, Code>, EngineError> {
         let answer = self
             .runtime
-            .block_on(async { tokio::time::timeout(LOOK_UP, call(&self.client.0)).await });
+            .block_on(async { tokio::time::timeout(patience, call(&self.client.0)).await });
         match answer {
-            Err(_) => Err(timed_out(doing, LOOK_UP)),
-            Ok(Ok(answer)) => Ok(Some(answer.into_inner())),
-            Ok(Err(status)) if status.code() == Code::NotFound => Ok(None),
+            Err(_) => Err(timed_out(doing, patience)),
+            Ok(Ok(answer)) => Ok(Ok(answer.into_inner())),
+            Ok(Err(status)) if matches!(status.code(), Code::NotFound | Code::AlreadyExists) => {
+                Ok(Err(status.code()))
+            }
             Ok(Err(status)) => Err(EngineError::Failed {
                 doing: doing.to_owned(),
                 said: status.message().to_owned(),

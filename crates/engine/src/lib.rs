@@ -6,7 +6,8 @@
 //! - [`containerd`]: containerd, through its gRPC interface;
 //! - [`EngineError`]: why an engine could not answer.
 //!
-//! Nothing here knows of boot images, and nothing here writes to what it finds.
+//! Nothing here knows of boot images. What is found is only read; [`containerd::Lease`] is how a pull puts
+//! an image into containerd.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod docker;
 mod error;
 mod image;
 mod name;
+mod time;
 
 pub use call::{Follow, Followed};
 pub use containerd::Containerd;

@@ -17,7 +17,7 @@ use std::fmt;
 
 pub use docker_config::{DockerConfig, Known, helper_answer};
 pub use error::RegistryError;
-pub use manifests::{FoundManifest, Target};
+pub use manifests::{FoundImage, FoundManifest, Target};
 pub use pulls::PulledBlob;
 pub use referrers::{Linked, PushedManifest};
 

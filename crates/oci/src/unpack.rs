@@ -21,7 +21,7 @@ use crate::{BlobError, LayerBlob, Watch};
 use decompress::Watched;
 use root::Root;
 use stream::TarStream;
-use write::Writer;
+use write::{Top, Writer};
 
 pub use implied::Implied;
 pub use tree::{LayerTree, Origin, read_layer, stack};
@@ -147,6 +147,29 @@ pub enum UnpackError {
     Cancelled,
 }
 
+impl UnpackError {
+    /// Returns whether there was no room for the layer where it was to go.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        let (Self::Open { source: error, .. }
+        | Self::Layer {
+            source: TarError::Io(error),
+            ..
+        }
+        | Self::Entry {
+            source: TarError::Io(error),
+            ..
+        }) = self
+        else {
+            return false;
+        };
+        matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+}
+
 /// Unpacks a layer into a directory, which must be empty. The watch is told how much of the blob
 /// was read. The diff ID is verified at the end, so after an error the directory is to be thrown away.
 ///
@@ -163,12 +186,14 @@ pub fn unpack(
     let blob = layer.open().map_err(opening(&layer.place.path))?;
     let at = |source: io::Error| explain(&layer.diff_id.short(), None, source.into());
     let tar = decompress::tar_of(Watched::new(blob, watch), layer.diff_id, limits).map_err(at)?;
-    write_all(tar, layer.diff_id, root, limits).map(|(unpacked, _)| unpacked)
+    let writer = Writer::new(root, *limits, Top::AsTold);
+    write_all(tar, layer.diff_id, writer).map(|(unpacked, _)| unpacked)
 }
 
 /// Unpacks a layer that comes from somewhere else than a file, compressed or not, into a directory,
 /// which must be empty. The watch is told how much of its tar was unpacked. The diff ID is verified
-/// at the end, as [`unpack`] does; the blob's own digest is the business of whoever gives it, who must
+/// at the end, as [`unpack`] does. What the tar says of its top is left out, as by containerd: the
+/// directory stays as it is. The blob's own digest is the business of whoever gives it, who must
 /// fail instead of ending early.
 ///
 /// # Errors
@@ -183,20 +208,19 @@ pub fn unpack_stream(
     let root = Root::open(into).map_err(opening(into))?;
     let at = |source: io::Error| explain(&diff_id.short(), None, source.into());
     let tar = decompress::tar_of(blob, diff_id, limits).map_err(at)?;
-    write_all(Watched::new(tar, watch), diff_id, root, limits)
+    let writer = Writer::new(root, *limits, Top::Left);
+    write_all(Watched::new(tar, watch), diff_id, writer)
 }
 
 /// Makes all that a tar says.
 fn write_all(
     tar: impl Read,
     diff_id: Digest,
-    root: Root,
-    limits: &Limits,
+    mut writer: Writer,
 ) -> Result<(Unpacked, Implied), UnpackError> {
     let short = diff_id.short();
     let at = |name: Option<&[u8]>, source: TarError| explain(&short, name, source);
     let mut tar = TarStream::new(tar);
-    let mut writer = Writer::new(root, *limits);
     while let Some(entry) = tar.next_entry().map_err(|error| at(None, error))? {
         writer
             .write(&entry, &mut tar.content())

@@ -180,6 +180,11 @@ impl SnapshotError {
         self
     }
 
+    /// Returns whether a file or directory was not there.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Returns whether another process has the root.
     #[must_use]
     pub fn is_in_use(&self) -> bool {

@@ -80,9 +80,11 @@ impl Staged {
             let dir = staging.join(name.as_str());
             let made = DirBuilder::new().mode(0o700).create(&dir);
             made.map_err(SnapshotError::io("make", &dir))?;
-            // Who cleans up at this moment may have been faster.
-            let Some(held) = lock(&dir)?.filter(|held| is_at(held, &dir)) else {
-                continue;
+            // Who cleans up at this moment may be faster: then it is gone, or about to be.
+            let held = match lock(&dir) {
+                Ok(Some(held)) if is_at(&held, &dir) => held,
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => continue,
             };
             let staged = Self {
                 dir,
@@ -184,7 +186,7 @@ pub(crate) fn sweep(base: &Directories) -> Result<Vec<StagedName>> {
             Ok(None) => held.push(name),
             Ok(Some(_locked)) => delete(&dir)?,
             // It was adopted, or deleted by who had it.
-            Err(_) if !dir.exists() => {}
+            Err(error) if error.is_not_found() => {}
             Err(error) => log::warn!("{error}; it is tried again later"),
         }
     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use blocks::Digest;
 use fast_rig::{Rig, is_on_fast, used};
@@ -184,4 +185,25 @@ fn privileged_the_bound_of_the_fast_place_holds_for_all() {
     let nobody = StagedName::parse(&"c".repeat(32)).unwrap();
     let error = layers.book_staged(&nobody, 1).unwrap_err();
     assert!(matches!(error, SnapshotError::NotStaged { .. }), "{error}");
+}
+
+/// Whoever cleans up finds a directory that is made and not locked yet, and deletes it.
+#[test]
+fn privileged_directories_are_staged_while_others_are_cleaned_up() {
+    let rig = Rig::new();
+    let snapshotter = rig.open();
+    let disk = snapshotter.staging().disk;
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(SeqCst) {
+                snapshotter.cleanup().unwrap();
+            }
+        });
+        let made: Vec<_> = (0..300).map(|_| Staged::make(&disk)).collect();
+        ended.store(true, SeqCst);
+        for staged in made {
+            assert!(staged.unwrap().fs().is_dir());
+        }
+    });
 }

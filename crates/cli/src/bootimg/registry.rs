@@ -50,12 +50,21 @@ impl RegistryArgs {
     /// # Errors
     /// If the flags or what `docker login` left cannot be used.
     pub(crate) fn open(&self, reference: &Reference, access: Access) -> anyhow::Result<Repository> {
+        let config = self.config(reference)?;
+        Repository::open(reference, access, &config).context("setting up the registry")
+    }
+
+    /// Returns how to talk to the registry of a reference, and as whom.
+    ///
+    /// # Errors
+    /// If the flags or what `docker login` left cannot be used.
+    pub(crate) fn config(&self, reference: &Reference) -> anyhow::Result<RegistryConfig> {
         let registry = reference.registry();
         let plain = self.plain_http || (is_loopback(registry) && self.ca.is_none());
         let authority = self.ca.as_ref().map(|path| {
             fs::read(path).with_context(|| format!("reading the authorities in {}", path.display()))
         });
-        let config = RegistryConfig {
+        Ok(RegistryConfig {
             transport: if plain {
                 Transport::Plain
             } else {
@@ -64,8 +73,7 @@ impl RegistryArgs {
             credentials: self.credentials(registry)?,
             authorities: authority.transpose()?.into_iter().collect(),
             proxy: proxy_for(registry),
-        };
-        Repository::open(reference, access, &config).context("setting up the registry")
+        })
     }
 
     fn credentials(&self, registry: &str) -> anyhow::Result<Option<Credentials>> {

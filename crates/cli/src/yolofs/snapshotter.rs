@@ -8,6 +8,7 @@ mod mounts;
 mod place_arg;
 mod placing;
 mod served;
+mod staging;
 mod status;
 mod upper;
 
@@ -36,6 +37,9 @@ use mounts::wait_for_the_last;
 use place_arg::PlaceArg;
 use placing::Placing;
 use served::ServedLowers;
+pub(in crate::yolofs) use staging::Desk;
+use staging::Staging;
+pub(in crate::yolofs) use status::StagingPlaces;
 pub(crate) use status::all as all_snapshotters;
 use status::{Ask, LayersFastStatus, SnapshotterStatus, Told, UpperStatus};
 use upper::FullArg;
@@ -273,10 +277,17 @@ fn answer_status(
     let (address, served) = (args.address.clone(), served.clone());
     // Weak: who only looks keeps nobody from taking over.
     let snapshotter = Arc::downgrade(snapshotter);
-    let answer = move |_: Ask| {
+    let answer = move |ask: Ask| {
         let Some(snapshotter) = snapshotter.upgrade() else {
             return Told::Failed("the snapshotter is about to end".to_owned());
         };
+        let staging = Staging {
+            snapshotter: &snapshotter,
+            placing: &placing,
+        };
+        if let Some(told) = staging.answer(&ask) {
+            return told;
+        }
         let upper = match snapshotter.upper() {
             Ok(upper) => upper,
             Err(error) => return Told::Failed(error.to_string()),

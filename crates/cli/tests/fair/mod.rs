@@ -4,6 +4,11 @@
 //! have begun, and it is the turn of this one. So what is downloaded last is the same on a quiet
 //! machine and on a busy one.
 
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;

@@ -88,7 +88,7 @@ impl Containerd {
 
 /// Returns the lower directories of a read-only mount, the bottom one first. One layer alone is
 /// not stacked but bound.
-fn lower_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
+pub(super) fn lower_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
     let [mount] = mounts else { return None };
     match mount.r#type.as_str() {
         "bind" => Some(vec![PathBuf::from(&mount.source)]),

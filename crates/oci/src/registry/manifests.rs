@@ -50,6 +50,17 @@ pub struct FoundManifest {
     pub bytes: Vec<u8>,
 }
 
+/// An image, as the registry has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundImage {
+    /// The index by which it was found, if there is one.
+    pub index: Option<FoundManifest>,
+    /// Its manifest.
+    pub found: FoundManifest,
+    /// What that says.
+    pub manifest: Manifest,
+}
+
 impl Repository {
     /// Returns a manifest or an index; `None` if there is none.
     ///
@@ -104,22 +115,42 @@ impl Repository {
         platform: &Platform,
         watch: Watch<'_>,
     ) -> Result<Option<(FoundManifest, Manifest)>, RegistryError> {
+        let image = self.image_and_index(target, platform, watch)?;
+        Ok(image.map(|image| (image.found, image.manifest)))
+    }
+
+    /// The same, with the index.
+    ///
+    /// # Errors
+    /// As [`image`](Self::image).
+    pub fn image_and_index(
+        &self,
+        target: &Target,
+        platform: &Platform,
+        watch: Watch<'_>,
+    ) -> Result<Option<FoundImage>, RegistryError> {
         let Some(mut found) = self.manifest(target, &mut *watch)? else {
             return Ok(None);
         };
+        let mut outer = None;
         if found.is_index() {
             let index = Index::decode(&found.bytes).map_err(self.unusable())?;
             let entry = index.for_platform(platform).map_err(self.unusable())?;
             let digest = entry.digest;
             let inner = self.manifest(&Target::Digest(digest), watch)?;
-            found = inner.ok_or_else(|| {
+            let inner = inner.ok_or_else(|| {
                 let rule = "it has the manifests that its indexes list";
                 self.http.broken("asking for a manifest", rule)
             })?;
+            outer = Some(std::mem::replace(&mut found, inner));
         }
         let manifest = Manifest::decode(&found.bytes).map_err(self.unusable())?;
         manifest.must_be_image().map_err(self.unusable())?;
-        Ok(Some((found, manifest)))
+        Ok(Some(FoundImage {
+            index: outer,
+            found,
+            manifest,
+        }))
     }
 
     pub(super) fn put_document(

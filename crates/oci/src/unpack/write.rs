@@ -65,8 +65,18 @@ pub(crate) fn is_kept(name: &[u8]) -> bool {
         || name == b"security.capability"
 }
 
+/// What becomes of the directory that a layer is unpacked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Top {
+    /// What the tar says.
+    AsTold,
+    /// Nothing.
+    Left,
+}
+
 pub(crate) struct Writer {
     root: Root,
+    top: Top,
     limits: Limits,
     done: Unpacked,
     /// Directories and the times that they get when nothing is put into them any more.
@@ -76,9 +86,10 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(root: Root, limits: Limits) -> Self {
+    pub(crate) fn new(root: Root, limits: Limits, top: Top) -> Self {
         Self {
             root,
+            top,
             limits,
             done: Unpacked::default(),
             times: BTreeMap::new(),
@@ -99,6 +110,7 @@ impl Writer {
             return self.mark(parent, marker);
         }
         let spot = match (path.is_empty(), entry.kind) {
+            (true, Kind::Directory) if self.top == Top::Left => return Ok(()),
             (true, Kind::Directory) => self.root.itself()?,
             (true, _) => return Err(TarError::Rule("the top is a directory")),
             (false, _) => self.put(&path, entry, content)?,

@@ -33,6 +33,8 @@ use gate::Gate;
 const WAITING_MAX: usize = 1024;
 /// A pull of which nothing was heard for so long hangs, or died and left its snapshots.
 const HANGS: Duration = Duration::from_secs(600);
+/// A pull of ours says six times in that time that it goes on: one that does not was killed.
+const SILENT: Duration = Duration::from_secs(60);
 
 /// Places layers. Clones are handles to the same.
 #[derive(Clone, Debug)]
@@ -59,6 +61,8 @@ struct Now {
     unpacking: HashSet<SnapshotId>,
     /// When something was last heard of any of them; or when we began.
     heard: Option<Instant>,
+    /// When something was last heard of pulls that unpack elsewhere, by what they call themselves.
+    pulls_of_ours: HashMap<String, Instant>,
 }
 
 /// A layer of a pull.
@@ -144,9 +148,27 @@ impl Placing {
 
     /// Returns whether layers are pulled, or were less than this long ago.
     pub(super) fn is_busy(&self, within: Duration) -> bool {
-        let now = self.0.now.lock();
+        let mut now = self.0.now.lock();
+        now.pulls_of_ours
+            .retain(|_, heard| heard.elapsed() < SILENT);
         let quiet = now.heard.map_or(Duration::ZERO, |at| at.elapsed());
-        is_busy(now.unpacking.len(), quiet, within)
+        is_busy(now.unpacking.len() + now.pulls_of_ours.len(), quiet, within)
+    }
+
+    /// Hears that a pull of ours goes on.
+    pub(super) fn pulls(&self, pull: &str) {
+        let mut now = self.0.now.lock();
+        now.heard = Some(Instant::now());
+        if now.pulls_of_ours.len() < WAITING_MAX {
+            now.pulls_of_ours.insert(pull.to_owned(), Instant::now());
+        }
+    }
+
+    /// Hears that a pull of ours has ended.
+    pub(super) fn pulled(&self, pull: &str) {
+        let mut now = self.0.now.lock();
+        now.heard = Some(Instant::now());
+        now.pulls_of_ours.remove(pull);
     }
 
     /// Returns by what layers are placed.

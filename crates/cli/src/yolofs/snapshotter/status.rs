@@ -21,7 +21,7 @@ use crate::size::Size;
 const PREFIX: &str = "snapshotter-";
 const SUFFIX: &str = ".sock";
 /// A snapshotter answers at once; one that does not is stuck.
-const DEADLINE: Duration = Duration::from_secs(10);
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Show what is served, what is being recorded, and what containers wrote
 ///
@@ -33,11 +33,29 @@ pub(super) struct StatusArgs {
 }
 
 /// What may be asked.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub(super) enum Ask {
     /// How are things?
     Status,
+    /// Where may a pull of ours stage layers? Asked again while it lasts, so that nothing is brought
+    /// to the disk meanwhile.
+    Stage {
+        /// What it calls itself.
+        pull: String,
+    },
+    /// Is there room on the fast place for a staged layer, that much in all?
+    Book {
+        /// The name of the staged directory.
+        name: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// A pull has ended.
+    Ended {
+        /// What it called itself.
+        pull: String,
+    },
 }
 
 /// What is answered.
@@ -46,6 +64,12 @@ pub(super) enum Ask {
 pub(super) enum Told {
     /// This is how things are.
     Status(Box<SnapshotterStatus>),
+    /// Here.
+    Stage(StagingPlaces),
+    /// Whether there was.
+    Booked(bool),
+    /// It was heard.
+    Heard,
     /// It cannot be told.
     Failed(String),
 }
@@ -54,6 +78,17 @@ impl Reply for Told {
     fn failed(why: String) -> Self {
         Self::Failed(why)
     }
+}
+
+/// Where layers may be staged.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::yolofs) struct StagingPlaces {
+    /// On the disk.
+    pub(in crate::yolofs) disk: PathBuf,
+    /// On the fast place, if there is one.
+    pub(in crate::yolofs) fast: Option<PathBuf>,
+    /// Bytes that the fast place has left for us.
+    pub(in crate::yolofs) room: u64,
 }
 
 /// How a snapshotter does.
@@ -158,6 +193,7 @@ pub(crate) fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
         match call(&socket, &Ask::Status, DEADLINE) {
             Ok(Told::Status(status)) => all.push(*status),
             Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
+            Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
             Err(error) => log::debug!("{error:#}"),
         }
     }

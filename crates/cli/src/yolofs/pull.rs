@@ -1,0 +1,291 @@
+//! `yolofs pull`: an image into containerd, each layer unpacked while it is being downloaded.
+//!
+//! containerd fetches a layer wholly before it unpacks it, and unpacks one after another. Here several
+//! layers are unpacked at once, each as it comes, in directories that the snapshotter [`adopt`s](land)
+//! by a rename: when the last byte is there, next to nothing is left to do.
+
+mod fetch;
+mod land;
+mod leases;
+mod report;
+mod wanted;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use engine::Containerd;
+use engine::containerd::{Collected, DEFAULT_ADDRESS, Lease};
+use oci::Reference;
+use oci::registry::{Access, RegistryConfig, Repository};
+use tiering::lass::Place;
+
+use super::snapshotter::Desk;
+use crate::bootimg::registry::RegistryArgs;
+use crate::exit::Outcome;
+use crate::interrupt::Interrupt;
+use crate::output::{FormatArg, byte_bar, print};
+use crate::run_dir::{RunDir, RunDirArg};
+use fetch::{Fetch, Ready, Shared, places};
+use report::{LayerReport, PullReport, Went, text};
+use wanted::{Layer, Wanted};
+
+/// Pull an image into containerd, whose layers `yolofs snapshotter` keeps
+///
+/// Layers are unpacked while they are being downloaded, several at once; those that would be waited for
+/// go to the snapshotter's fast place, if it has one. What is there already is not downloaded. The
+/// compressed layers are not kept: containerd runs the image, but cannot push or export it.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PullArgs {
+    /// Name of the image
+    image: Reference,
+    /// Socket of containerd
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "CONTAINERD_ADDRESS",
+        default_value = DEFAULT_ADDRESS
+    )]
+    address: PathBuf,
+    /// Namespace of containerd that the image is for: Kubernetes' own, unless told otherwise; that of ctr
+    /// and nerdctl is `default`
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "CONTAINERD_NAMESPACE",
+        default_value = "k8s.io"
+    )]
+    namespace: String,
+    /// What containerd calls the snapshotter
+    #[arg(long, value_name = "NAME", default_value = "yolofs")]
+    snapshotter: String,
+    /// Layers that are downloaded at once; each takes up to 32 MiB of memory
+    #[arg(long, value_name = "N", default_value_t = AT_ONCE, value_parser = clap::value_parser!(u8).range(1..=32))]
+    concurrent: u8,
+    /// Only say what would be downloaded, and where it would go
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: FormatArg,
+    #[command(flatten)]
+    registry: RegistryArgs,
+}
+
+/// Downloads at once unless told otherwise: as many as containerd's.
+const AT_ONCE: u8 = 3;
+
+impl PullArgs {
+    fn concurrent(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.concurrent.into()).unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+pub(super) fn run(args: &PullArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+    let began = Instant::now();
+    let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let interrupt = Interrupt::install()?;
+    let pulled = Pull::new(args, &run_dir, &interrupt).and_then(|pull| pull.run(began));
+    interrupt.check()?;
+    let report = pulled.with_context(|| format!("pulling {}", args.image.familiar()))?;
+    print(args.format.format(), &report, text)?;
+    Ok(Outcome::Done)
+}
+
+/// Who is asked, and for what.
+struct Pull<'a> {
+    args: &'a PullArgs,
+    interrupt: &'a Interrupt,
+    registry: RegistryConfig,
+    containerd: Containerd,
+    desk: Desk,
+    /// What this pull calls itself: its lease has this name.
+    name: String,
+}
+
+impl<'a> Pull<'a> {
+    fn new(args: &'a PullArgs, run_dir: &RunDir, interrupt: &'a Interrupt) -> anyhow::Result<Self> {
+        let containerd = Containerd::connect(&args.address, &args.namespace, &args.snapshotter)
+            .context("is containerd running? Name its socket with --address")?;
+        let desk = desk(args, run_dir, &containerd)?;
+        Ok(Self {
+            args,
+            interrupt,
+            registry: args.registry.config(&args.image)?,
+            containerd,
+            desk,
+            name: leases::name()?,
+        })
+    }
+
+    fn run(&self, began: Instant) -> anyhow::Result<PullReport> {
+        let repository = Repository::open(&self.args.image, Access::Pull, &self.registry)
+            .context("setting up the registry")?;
+        let wanted = Wanted::ask(&self.args.image, &repository, self.interrupt)?;
+        drop(repository);
+        let mut report = PullReport::of(&wanted, &self.args.namespace);
+        if self.args.dry_run {
+            let there = there(&wanted.layers, |chain| self.containerd.has_layer(chain))?;
+            let staging = self.desk.places(&self.name)?;
+            self.desk.ended(&self.name);
+            let missing = &wanted.layers[there..];
+            let places = places(missing, self.args.concurrent(), &staging);
+            report.layers = LayerReport::all(&wanted.layers, there, &places);
+            report.dry_run = true;
+            return Ok(report);
+        }
+        leases::clear_dead(&self.containerd)?;
+        let lease = self.containerd.lease(&self.name, leases::LASTS)?;
+        let pulled = self.pull(&wanted, &lease, &mut report);
+        self.desk.ended(&self.name);
+        let collected = match &pulled {
+            Ok(()) => Collected::Later,
+            // What came is to be gone when we are.
+            Err(_) => Collected::Now,
+        };
+        if let Err(error) = lease.end(collected) {
+            log::warn!("{error}; containerd ends it after a day, or the next pull does");
+        }
+        pulled?;
+        report.took(began);
+        Ok(report)
+    }
+
+    fn pull(
+        &self,
+        wanted: &Wanted,
+        lease: &Lease<'_>,
+        report: &mut PullReport,
+    ) -> anyhow::Result<()> {
+        let there = there(&wanted.layers, |chain| lease.keep_layer(chain))?;
+        let missing = &wanted.layers[there..];
+        let staging = self.desk.places(&self.name)?;
+        let places = places(missing, self.args.concurrent(), &staging);
+        report.layers = LayerReport::all(&wanted.layers, there, &places);
+        let total = missing.iter().map(|layer| layer.blob.size).sum();
+        let bar = byte_bar("pulling", total);
+        let fetch = Fetch {
+            reference: &wanted.reference,
+            registry: &self.registry,
+            layers: missing,
+            places: &places,
+            staging: &staging,
+            desk: &self.desk,
+            pull: &self.name,
+            interrupt: self.interrupt,
+            bar: &bar,
+            shared: Shared::default(),
+        };
+        let landed = self.fetch_and_land(&fetch, lease, |at, ready| {
+            let layer = &mut report.layers[there + at];
+            layer.went = Went::of(ready.place);
+            layer.unpacked_bytes = Some(ready.unpacked.bytes);
+        });
+        report.fetched_bytes = fetch.shared.came();
+        landed?;
+        self.interrupt.check()?;
+        land::name(lease, wanted, &self.args.snapshotter)?;
+        report.last_byte = fetch.shared.last_byte();
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Downloads layers, and puts each into containerd as soon as all below it are there.
+    fn fetch_and_land(
+        &self,
+        fetch: &Fetch<'_>,
+        lease: &Lease<'_>,
+        mut landed: impl FnMut(usize, &Ready),
+    ) -> anyhow::Result<()> {
+        let threads = self.args.concurrent().get().min(fetch.layers.len());
+        let (sender, arrived) = channel();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let sender = sender.clone();
+                let spawned = std::thread::Builder::new()
+                    .name("layer".to_owned())
+                    .spawn_scoped(scope, move || fetch.run(&sender));
+                if let Err(error) = spawned {
+                    fetch.shared.failed.store(true, SeqCst);
+                    return Err(error).context("starting a thread for a download");
+                }
+            }
+            drop(sender);
+            let (mut waiting, mut next, mut failed) = (BTreeMap::new(), 0, None);
+            for (at, ready) in arrived {
+                match ready {
+                    // Of those that end because of the first, nobody needs to hear.
+                    Err(error) => failed = failed.or(Some(error)),
+                    Ok(ready) => drop(waiting.insert(at, ready)),
+                }
+                while let Some(ready) = waiting.remove(&next).filter(|_| failed.is_none()) {
+                    match land::land(lease, &fetch.layers[next], &ready) {
+                        Ok(()) => landed(next, &ready),
+                        Err(error) => {
+                            fetch.shared.failed.store(true, SeqCst);
+                            failed = Some(error);
+                        }
+                    }
+                    next += 1;
+                }
+            }
+            match failed {
+                Some(error) => Err(error),
+                None if next < fetch.layers.len() => bail!("a download ended without a word"),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// Returns how many layers are there, counted from the lowest: a layer is never there without those
+/// below.
+fn there<E: Into<anyhow::Error>>(
+    layers: &[Layer],
+    is_there: impl Fn(&blocks::Digest) -> Result<bool, E>,
+) -> anyhow::Result<usize> {
+    for (at, layer) in layers.iter().enumerate().rev() {
+        if is_there(&layer.chain).map_err(Into::into)? {
+            return Ok(at + 1);
+        }
+    }
+    Ok(0)
+}
+
+/// Finds the snapshotter behind containerd's name for it.
+fn desk(args: &PullArgs, run_dir: &RunDir, containerd: &Containerd) -> anyhow::Result<Desk> {
+    let name = &args.snapshotter;
+    let socket = containerd.snapshotter_socket()?;
+    let Some(socket) = socket else {
+        bail!(
+            "containerd has no snapshotter {name:?}: add it to its configuration (proxy_plugins, see \
+             docs/containerd.md), or name another with --snapshotter"
+        );
+    };
+    let Some(socket) = socket else {
+        bail!(
+            "{name:?} is a snapshotter of containerd's own; name that of yolofs with --snapshotter"
+        );
+    };
+    let found = Desk::find(run_dir, &socket)?;
+    found.with_context(|| {
+        format!(
+            "no yolofs snapshotter of the run directory {} answers containerd at {}: start it \
+             (yolofs snapshotter), or name its --run-dir",
+            run_dir.path().display(),
+            socket.display()
+        )
+    })
+}
+
+impl Went {
+    const fn of(place: Place) -> Self {
+        match place {
+            Place::Fast => Self::Fast,
+            Place::Slow => Self::Disk,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The downloads of a pull: several layers at once, each unpacked where it is staged.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use oci::registry::{Access, RegistryConfig, Repository};
+use oci::unpack::{Implied, Limits, Unpacked};
+use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
+use parking_lot::Mutex;
+use snapshotter::Staged;
+use tiering::lass::{Place, last_downloaded};
+
+use super::wanted::Layer;
+use crate::interrupt::Interrupt;
+use crate::yolofs::snapshotter::{Desk, StagingPlaces};
+
+/// How many times its size a layer is taken to unpack to before it is known.
+const RATIO: u64 = 4;
+/// What is booked at once for a layer that takes more than was foreseen.
+const MORE: u64 = 16 << 20;
+/// How often the snapshotter is told that the pull goes on.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// The downloads of one pull.
+pub(super) struct Fetch<'a> {
+    pub(super) reference: &'a Reference,
+    pub(super) registry: &'a RegistryConfig,
+    pub(super) layers: &'a [Layer],
+    pub(super) places: &'a [Place],
+    pub(super) staging: &'a StagingPlaces,
+    pub(super) desk: &'a Desk,
+    pub(super) pull: &'a str,
+    pub(super) interrupt: &'a Interrupt,
+    pub(super) bar: &'a ProgressBar,
+    pub(super) shared: Shared,
+}
+
+/// What the downloads have in common.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    next: AtomicUsize,
+    /// Whether one of them has failed.
+    pub(super) failed: AtomicBool,
+    /// Bytes that came of each.
+    came: Mutex<BTreeMap<usize, u64>>,
+    /// When the last byte came.
+    last_byte: Mutex<Option<Instant>>,
+    said: Mutex<Option<Instant>>,
+}
+
+/// A layer that is unpacked, and waits for those below.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) staged: Staged,
+    pub(super) unpacked: Unpacked,
+    pub(super) implied: Implied,
+    pub(super) place: Place,
+}
+
+/// Where each layer goes: those that are downloaded last, and above, are waited for.
+pub(super) fn places(
+    layers: &[Layer],
+    concurrent: NonZeroUsize,
+    staging: &StagingPlaces,
+) -> Vec<Place> {
+    let sizes: Vec<u64> = layers.iter().map(|layer| layer.blob.size).collect();
+    let last = last_downloaded(&sizes, concurrent).filter(|_| staging.fast.is_some());
+    let place = |at: usize| match last {
+        Some(last) if at >= last => Place::Fast,
+        _ => Place::Slow,
+    };
+    (0..layers.len()).map(place).collect()
+}
+
+impl Shared {
+    pub(super) fn last_byte(&self) -> Option<Instant> {
+        *self.last_byte.lock()
+    }
+
+    pub(super) fn came(&self) -> u64 {
+        self.came.lock().values().sum()
+    }
+}
+
+impl Fetch<'_> {
+    /// Downloads layers until there are no more, and sends each.
+    pub(super) fn run(&self, done: &Sender<(usize, anyhow::Result<Ready>)>) {
+        let repository = Repository::open(self.reference, Access::Pull, self.registry);
+        let repository = match repository.context("setting up the registry") {
+            Ok(repository) => repository,
+            Err(error) => {
+                // Whoever waits for the first missing layer hears it.
+                let at = self.shared.next.fetch_add(1, SeqCst);
+                let _sent = done.send((at, Err(error)));
+                return;
+            }
+        };
+        loop {
+            let at = self.shared.next.fetch_add(1, SeqCst);
+            let Some(layer) = self.layers.get(at) else {
+                return;
+            };
+            if self.shared.failed.load(SeqCst) {
+                return;
+            }
+            let fetched = self.layer(&repository, at, layer);
+            if fetched.is_err() {
+                self.shared.failed.store(true, SeqCst);
+            }
+            if done.send((at, fetched)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn layer(&self, repository: &Repository, at: usize, layer: &Layer) -> anyhow::Result<Ready> {
+        let foreseen = layer.blob.size.saturating_mul(RATIO);
+        if let Some(staged) = self.fast(at, foreseen)? {
+            match self.into(repository, at, layer, staged, Some(foreseen))? {
+                Some(ready) => return Ok(ready),
+                None => log::info!(
+                    "the layer {} has no room on the fast place, and goes to the disk",
+                    layer.blob.digest.short()
+                ),
+            }
+        }
+        let staged = Staged::make(&self.staging.disk)?;
+        let ready = self.into(repository, at, layer, staged, None)?;
+        ready.context("a layer on the disk is bound by nothing")
+    }
+
+    /// Stages a layer on the fast place, if it is to go there and there is room.
+    fn fast(&self, at: usize, foreseen: u64) -> anyhow::Result<Option<Staged>> {
+        let Some(fast) = &self.staging.fast else {
+            return Ok(None);
+        };
+        if self.places.get(at) != Some(&Place::Fast) {
+            return Ok(None);
+        }
+        let staged = Staged::make(fast)?;
+        let booked = self.desk.book(staged.name(), foreseen)?;
+        Ok(booked.then_some(staged))
+    }
+
+    /// Downloads a layer into a directory; `None` if that is bound, and too small for it.
+    fn into(
+        &self,
+        repository: &Repository,
+        at: usize,
+        layer: &Layer,
+        staged: Staged,
+        booked: Option<u64>,
+    ) -> anyhow::Result<Option<Ready>> {
+        let into = staged.fs();
+        let ear = Ear {
+            fetch: self,
+            at,
+            staged: &staged,
+            booked: booked.map(AtomicU64::new),
+            is_full: AtomicBool::new(false),
+        };
+        let incoming = Incoming {
+            blob: &layer.blob,
+            diff_id: layer.diff_id,
+            into: &into,
+            limits: Limits::default(),
+        };
+        let fetched = fetch_layer(repository, &incoming, &ear);
+        let is_full = ear.is_full.load(SeqCst);
+        match fetched {
+            Ok((unpacked, implied)) => Ok(Some(Ready {
+                staged,
+                unpacked,
+                implied,
+                place: match booked {
+                    Some(_) => Place::Fast,
+                    None => Place::Slow,
+                },
+            })),
+            Err(error) if booked.is_some() && (is_full || is_no_space(&error)) => {
+                self.shared.came.lock().remove(&at);
+                Ok(None)
+            }
+            Err(error) => Err(no_room(error, &into)
+                .context(format!("pulling the layer {}", layer.blob.digest.short()))),
+        }
+    }
+
+    fn hears(&self, at: usize, came: u64) -> ControlFlow<()> {
+        let all = {
+            let mut all = self.shared.came.lock();
+            all.insert(at, came);
+            all.values().sum()
+        };
+        self.bar.set_position(all);
+        self.say();
+        self.goes_on()
+    }
+
+    fn goes_on(&self) -> ControlFlow<()> {
+        match self.interrupt.asked() || self.shared.failed.load(SeqCst) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Tells the snapshotter now and then that the pull goes on.
+    fn say(&self) {
+        {
+            let mut said = self.shared.said.lock();
+            if said.is_some_and(|at| at.elapsed() < SAY_EVERY) {
+                return;
+            }
+            *said = Some(Instant::now());
+        }
+        if let Err(error) = self.desk.places(self.pull) {
+            log::debug!("{error:#}");
+        }
+    }
+}
+
+/// Hears how one layer comes in.
+struct Ear<'a> {
+    fetch: &'a Fetch<'a>,
+    at: usize,
+    staged: &'a Staged,
+    /// What was booked for it on the fast place.
+    booked: Option<AtomicU64>,
+    is_full: AtomicBool,
+}
+
+impl Hears for Ear<'_> {
+    fn at(&self, came: u64) -> ControlFlow<()> {
+        self.fetch.hears(self.at, came)
+    }
+
+    fn came(&self, _bytes: &[u8]) -> ControlFlow<()> {
+        *self.fetch.shared.last_byte.lock() = Some(Instant::now());
+        ControlFlow::Continue(())
+    }
+
+    fn unpacked(&self, bytes: u64) -> ControlFlow<()> {
+        self.fetch.goes_on()?;
+        let Some(booked) = &self.booked else {
+            return ControlFlow::Continue(());
+        };
+        // Files take whole blocks: a quarter more, as the snapshotter foresees it.
+        let needed = bytes.saturating_add(bytes / 4);
+        if needed <= booked.load(SeqCst) {
+            return ControlFlow::Continue(());
+        }
+        let more = needed.saturating_add(MORE);
+        match self.fetch.desk.book(self.staged.name(), more) {
+            Ok(true) => {
+                booked.store(more, SeqCst);
+                ControlFlow::Continue(())
+            }
+            refused => {
+                log::debug!("no more room for a layer: {refused:?}");
+                self.is_full.store(true, SeqCst);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+/// Says what to do about a full disk.
+fn no_room(error: IncomingError, into: &Path) -> anyhow::Error {
+    let is_no_space = is_no_space(&error);
+    let error = anyhow::Error::new(error);
+    match is_no_space {
+        true => error.context(format!(
+            "the disk of {} is full; remove images there",
+            into.display()
+        )),
+        false => error,
+    }
+}
+
+/// Returns whether there was no room on a disk.
+fn is_no_space(error: &IncomingError) -> bool {
+    matches!(error, IncomingError::Unpack(error) if error.is_no_space())
+}
