@@ -100,6 +100,12 @@ impl Programs {
         })
     }
 
+    /// Returns where the programs say what runs, and what was measured.
+    #[must_use]
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
     /// Returns the same programs with another store.
     #[must_use]
     pub fn with_store(&self, store: &Path) -> Self {

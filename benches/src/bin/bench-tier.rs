@@ -156,6 +156,7 @@ fn pulls(args: &Args, places: &Places, names: &[String]) -> anyhow::Result<Vec<P
         line: args.line * 125_000,
     };
     let lab = DeployLab::open(&places.images, names, &places.bin, rates)?;
+    lab.acquaint(names)?;
     let (mut pulls, mut shuffle) = (Vec::new(), Shuffle::from_clock());
     for image in names {
         for round in 1..=args.rounds {

@@ -168,6 +168,27 @@ impl DeployLab {
         })
     }
 
+    /// Pulls one image after another, as a node has that is up for a while, until the snapshotter has
+    /// seen how fast the disk is.
+    ///
+    /// # Errors
+    /// If a pull fails.
+    pub fn acquaint(&self, names: &[String]) -> anyhow::Result<()> {
+        for name in names {
+            self.pull(name, Strategy::Lass, 0)?;
+            if self.knows_disk()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn knows_disk(&self) -> anyhow::Result<bool> {
+        let entries = fs::read_dir(self.programs.run_dir()).context("reading the run directory")?;
+        let mut paths = entries.flatten().map(|entry| entry.path());
+        Ok(paths.any(|path| path.extension().is_some_and(|of| of == "rate")))
+    }
+
     fn nvm_bytes(&self, containerd: &Containerd, strategy: Strategy) -> anyhow::Result<u64> {
         match strategy {
             Strategy::Disk => Ok(0),

@@ -9,6 +9,7 @@ pub mod bootimg;
 mod completions;
 mod confinement;
 mod control;
+mod disk_writes;
 mod exit;
 mod interrupt;
 mod layers;

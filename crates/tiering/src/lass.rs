@@ -15,14 +15,20 @@
 //!   side of the boundary it is. It predicts nothing.
 //! - [`streamed`] places layers that are unpacked while they are being downloaded, by how fast the
 //!   disk is.
+//! - [`weigh`] asks of a layer below the boundary whether the disk keeps up with the network, which
+//!   the paper takes for granted; [`learn_rate`] tells how fast the disk is, from earlier layers.
 //! - [`place`] is the decision. A wrong one costs room or time, never a byte.
 
+mod disk_rate;
 mod download;
+mod keeping_up;
 mod model;
 mod pulls;
 mod streamed;
 
+pub use disk_rate::{Written, learn_rate};
 pub use download::{CONCURRENT, last_downloaded};
+pub use keeping_up::{Left, Promised, weigh};
 pub use model::{Boundary, Outcome, Speeds, Stack, Strategy};
 pub use pulls::{Part, Place, PullId, Pulls, PullsFull, place};
 pub use streamed::{Arriving, Disk, Line, Streamed, streamed};

@@ -44,6 +44,15 @@ impl Rate {
             _ => Duration::MAX,
         }
     }
+
+    /// Returns the bytes of some time, rounded down; the most there are if it is more.
+    #[must_use]
+    pub fn bytes_in(self, time: Duration) -> u64 {
+        let rate = u128::from(self.0.get());
+        let secs = u128::from(time.as_secs()) * rate;
+        let rest = u128::from(time.subsec_nanos()) * rate / NANOS_PER_SEC;
+        u64::try_from(secs + rest).unwrap_or(u64::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +71,8 @@ mod tests {
             Some(rate(1000))
         );
         assert_eq!(rate(u64::MAX).time_for(u64::MAX), Duration::from_secs(1));
+        assert_eq!(rate(1000).bytes_in(Duration::from_millis(1500)), 1500);
+        assert_eq!(rate(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
         assert_eq!(rate(1).time_for(u64::MAX), Duration::from_secs(u64::MAX));
     }
 

@@ -209,7 +209,7 @@ pub(super) fn run(
         Some(_) => args.layers_by,
         None => ByArg::Foreseen, // Nothing is placed, so nobody is to wait.
     };
-    let placing = Placing::new(&args.containerd_root, by);
+    let placing = Placing::new(&args.containerd_root, by, &args.root, &run_dir);
     let config = args.config(&placing)?;
     let root = config.root.clone();
     // While this process may execute programs yet.

@@ -18,6 +18,9 @@ pub struct PullId(pub u64);
 pub enum Part {
     /// It is stored while the network still has work: below the last downloading layer.
     Below,
+    /// It begins to be stored while the network still has work, but the disk would not be done with it
+    /// when that ends. Only [`weigh`](super::weigh) says so.
+    Late,
     /// It is stored after the last download has ended, and waited for: the last downloading
     /// layer, or one above it.
     LastOrAbove,
@@ -144,8 +147,8 @@ impl Pulls {
 pub const fn place(part: Part, layer_bytes: u64, room_bytes: u64) -> Place {
     match part {
         Part::Below => Place::Slow,
-        Part::LastOrAbove | Part::Unknown if layer_bytes <= room_bytes => Place::Fast,
-        Part::LastOrAbove | Part::Unknown => Place::Slow,
+        _ if layer_bytes <= room_bytes => Place::Fast,
+        Part::Late | Part::LastOrAbove | Part::Unknown => Place::Slow,
     }
 }
 
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_waited_for_goes_to_fast_memory_while_there_is_room() {
         assert_eq!(place(Part::Below, 1, 100), Place::Slow);
-        for part in [Part::LastOrAbove, Part::Unknown] {
+        for part in [Part::Late, Part::LastOrAbove, Part::Unknown] {
             assert_eq!(place(part, 100, 100), Place::Fast);
             assert_eq!(place(part, 101, 100), Place::Slow);
         }

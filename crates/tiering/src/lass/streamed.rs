@@ -11,7 +11,7 @@ use crate::Rate;
 
 /// How much longer than the download the disk may take, as a part of the download: what was
 /// measured is not known any better.
-const TOLERANCE: u128 = 100;
+pub(super) const TOLERANCE: u128 = 100;
 /// Of so many layers, the largest, all choices are tried; of smaller ones that go to fast memory,
 /// all larger ones do.
 const CHOICES: u32 = 12;

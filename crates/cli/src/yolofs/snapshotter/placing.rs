@@ -3,11 +3,14 @@
 //! containerd prepares a layer's snapshot before it has the layer, so the snapshot is on the disk
 //! first. When containerd opens the layer's blob to unpack it, it waits at a [`Gate`] while it is
 //! looked what of the pull is still missing; a layer that everybody waits for goes to the fast place
-//! then. Where the kernel has no such gate, the sizes in the manifest have to do.
+//! then, and so does one for which the disk has no time. Where the kernel has no such gate, the sizes in
+//! the manifest have to do.
 
 mod content;
+mod download;
 mod foresight;
 mod gate;
+mod weighing;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -21,13 +24,16 @@ use blocks::Digest;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use snapshotter::{Adopted, FastLayers, SnapshotId, Taken, Unpack, Unpacks};
-use tiering::lass::{CONCURRENT, Part, Place, PullId, Pulls, last_downloaded, place};
+use tiering::lass::{Part, Place, PullId, Pulls, place, weigh};
 
 use super::layers_fast::ByArg;
 use crate::interrupt::Interrupt;
-use content::{Content, PulledImage, arrived};
-use foresight::{foreseen, foreseen_of};
+use crate::run_dir::RunDir;
+use content::{Content, PulledImage};
+use download::Foreseen;
+use foresight::{foreseen, foreseen_of, unpacked};
 use gate::Gate;
+use weighing::Weighing;
 
 /// Layers that are watched at once; more are not placed.
 const WAITING_MAX: usize = 1024;
@@ -45,6 +51,7 @@ struct Shared {
     blobs: PathBuf,
     content: Mutex<Content>,
     gate: Option<Gate>,
+    weighing: Weighing,
     layers: OnceLock<Weak<FastLayers>>,
     now: Mutex<Now>,
 }
@@ -73,18 +80,15 @@ struct Layer {
     unpack: Unpack,
 }
 
-#[derive(Clone, Debug)]
-struct Foreseen {
-    first: usize,
-    last: usize,
-    missing: Vec<usize>,
-}
-
 /// How many layers went where, and how many pulls went as foreseen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Placed {
-    /// Layers that were waited for, or could not be told, and are on the fast place.
+    /// Layers that were waited for, would have been, or could not be told, and are on the fast place.
     pub(super) fast: u64,
+    /// Of these, layers that were unpacked while others were downloaded, but the disk would not have
+    /// been done with them when that ended.
+    #[serde(default)]
+    pub(super) late: u64,
     /// Layers that were unpacked while others were downloaded, on the disk.
     pub(super) disk: u64,
     /// Layers that had no room on the fast place.
@@ -99,7 +103,9 @@ pub(super) struct Placed {
 
 impl Placing {
     /// Returns one that places nothing before it is started.
-    pub(super) fn new(containerd_root: &Path, by: ByArg) -> Self {
+    ///
+    /// Layers are on the disk of `root` if they are not on the fast place.
+    pub(super) fn new(containerd_root: &Path, by: ByArg, root: &Path, run_dir: &RunDir) -> Self {
         let content = Content::below(containerd_root);
         let gate = (by == ByArg::Seen).then(|| {
             Gate::new().inspect_err(|error| {
@@ -112,6 +118,7 @@ impl Placing {
             blobs: content.blobs().to_owned(),
             content: Mutex::new(content),
             gate: gate.and_then(Result::ok),
+            weighing: Weighing::new(root, run_dir),
             layers: OnceLock::new(),
             now: Mutex::default(),
         }))
@@ -171,6 +178,11 @@ impl Placing {
         now.pulls_of_ours.remove(pull);
     }
 
+    /// Returns how many bytes the disk writes in a second, if that is known.
+    pub(super) fn disk_bytes_per_second(&self) -> Option<u64> {
+        self.0.weighing.bytes_per_second()
+    }
+
     /// Returns by what layers are placed.
     pub(super) fn by(&self) -> ByArg {
         match self.0.gate {
@@ -201,6 +213,8 @@ impl Unpacks for Placing {
             now.heard = Some(Instant::now());
         }
         self.0.open_if_idle(&now);
+        drop(now);
+        self.0.weighing.ended(id);
     }
 }
 
@@ -236,7 +250,7 @@ impl Shared {
             None => Part::Unknown,
         };
         let bytes = foreseen_of(layer.image.layers[layer.index].size);
-        self.put(&mut now, &layer, part, bytes);
+        self.put(&mut now, &layer, part, bytes, bytes);
     }
 
     /// Hears that a blob is being opened: whoever is going to unpack it waits for us.
@@ -247,8 +261,9 @@ impl Shared {
         for layer in waiting.collect::<Vec<_>>() {
             now.waiting.remove(&layer.unpack.id);
             now.heard = Some(Instant::now());
-            let part = self.part(&mut now, &layer);
-            self.put(&mut now, &layer, part, foreseen(file));
+            let bytes = unpacked(file);
+            let part = self.part(&mut now, &layer, bytes);
+            self.put(&mut now, &layer, part, bytes, foreseen(bytes));
         }
         self.open_if_idle(&now);
     }
@@ -260,48 +275,8 @@ impl Shared {
         }
     }
 
-    /// Returns the layers of a pull that are not there yet. What a layer stands on was unpacked.
-    fn missing(&self, layer: &Layer) -> Vec<usize> {
-        let above = match layer.unpack.parent {
-            Some(_) => layer.index,
-            None => 0,
-        };
-        let layers = layer.image.layers.iter().enumerate().skip(above);
-        layers
-            .filter(|(_, of)| arrived(&self.blobs, &of.digest).is_none())
-            .map(|(index, _)| index)
-            .collect()
-    }
-
-    /// Notes which layer of a pull is going to be the last, when its first layer is prepared.
-    fn foresee(&self, now: &mut Now, layer: &Layer) {
-        let pull = layer.image.pull;
-        let known = now.foreseen.get(&pull);
-        // The first layer again is another attempt.
-        if known.is_some_and(|of| of.first < layer.index) {
-            return;
-        }
-        let missing = self.missing(layer);
-        let sizes: Vec<u64> = missing
-            .iter()
-            .map(|index| layer.image.layers[*index].size)
-            .collect();
-        let last = last_downloaded(&sizes, CONCURRENT);
-        let last = last.map_or(layer.index, |last| missing[last]);
-        if now.foreseen.len() >= WAITING_MAX {
-            now.foreseen.clear(); // Of pulls that failed.
-        }
-        let first = layer.index;
-        let foreseen = Foreseen {
-            first,
-            last,
-            missing,
-        };
-        now.foreseen.insert(pull, foreseen);
-    }
-
-    /// Classifies a layer that is about to be unpacked.
-    fn part(&self, now: &mut Now, layer: &Layer) -> Part {
+    /// Classifies a layer of so many bytes that is about to be unpacked.
+    fn part(&self, now: &mut Now, layer: &Layer, bytes: u64) -> Part {
         let pull = layer.image.pull;
         let missing = self.missing(layer);
         let blobs = missing.iter().map(|at| layer.image.layers[*at].digest);
@@ -313,26 +288,17 @@ impl Shared {
             now.pulls.end(pull);
             self.compare(now, &layer.image);
         }
-        part
+        let left = self.left(now, layer, &missing);
+        let disk = left.and_then(|left| self.weighing.disk(&self.blobs, left.bytes));
+        log::debug!(
+            "layer {} of {bytes} bytes: {part:?}, {disk:?}, {left:?}",
+            layer.index
+        );
+        weigh(part, bytes, disk.as_ref(), left.as_ref())
     }
 
-    /// Looks whether the layer that came last is the one that was foreseen.
-    fn compare(&self, now: &mut Now, image: &PulledImage) {
-        let Some(foreseen) = now.foreseen.remove(&image.pull) else {
-            return;
-        };
-        let came = |index: &usize| arrived(&self.blobs, &image.layers[*index].digest);
-        let Some(last) = foreseen.missing.iter().copied().max_by_key(came) else {
-            return;
-        };
-        log::debug!("layer {last} came last, {} was foreseen", foreseen.last);
-        match last == foreseen.last {
-            true => now.placed.foreseen += 1,
-            false => now.placed.not_foreseen += 1,
-        }
-    }
-
-    fn put(&self, now: &mut Now, layer: &Layer, part: Part, bytes: u64) {
+    /// Places a layer whose archive has `bytes`, and whose files will take `on_fast` there.
+    fn put(&self, now: &mut Now, layer: &Layer, part: Part, bytes: u64, on_fast: u64) {
         let Some(fast) = self.layers.get().and_then(Weak::upgrade) else {
             now.placed.unknown += 1;
             return;
@@ -340,19 +306,25 @@ impl Shared {
         let usage = fast.usage();
         let room = usage.max_bytes.saturating_sub(usage.used_bytes);
         let placed = &mut now.placed;
-        match (part, place(part, bytes, room)) {
-            (Part::Below, _) => placed.disk += 1,
-            (_, Place::Slow) => placed.full += 1,
-            (_, Place::Fast) => match fast.take(layer.unpack.id, &layer.unpack.chain, bytes) {
-                Ok(Taken::Fast) => placed.fast += 1,
-                Ok(Taken::Full) => placed.full += 1,
-                Ok(Taken::Begun) => placed.unknown += 1,
-                Err(error) => {
-                    log::warn!("a layer stays on the disk: {error}");
-                    placed.full += 1;
-                }
-            },
+        let taken = match place(part, on_fast, room) {
+            Place::Slow => Ok(Taken::Full),
+            Place::Fast => fast.take(layer.unpack.id, &layer.unpack.chain, on_fast),
+        };
+        match taken {
+            _ if part == Part::Below => placed.disk += 1,
+            Ok(Taken::Fast) => {
+                placed.fast += 1;
+                placed.late += u64::from(part == Part::Late);
+                return;
+            }
+            Ok(Taken::Full) => placed.full += 1,
+            Ok(Taken::Begun) => placed.unknown += 1,
+            Err(error) => {
+                log::warn!("a layer stays on the disk: {error}");
+                placed.full += 1;
+            }
         }
+        self.weighing.goes_to_disk(layer.unpack.id, bytes);
     }
 }
 

@@ -133,6 +133,9 @@ pub(super) struct LayersFastStatus {
     pub(super) max_bytes: u64,
     /// Whether it is seen which layers a pull waits for; otherwise it is foreseen.
     pub(super) seen: bool,
+    /// What the disk beside it writes in a second, if that was measured of late.
+    #[serde(default)]
+    pub(super) disk_bytes_per_second: Option<u64>,
     /// Since the snapshotter was started.
     #[serde(flatten)]
     pub(super) placed: Placed,
@@ -146,6 +149,7 @@ impl LayersFastStatus {
             used_bytes: usage.used_bytes,
             max_bytes: usage.max_bytes,
             seen: placing.by() == ByArg::Seen,
+            disk_bytes_per_second: placing.disk_bytes_per_second(),
             placed: placing.placed(),
         }
     }
@@ -237,17 +241,21 @@ fn text(status: &SnapshotterStatus) -> String {
 
 fn fast_text(fast: &LayersFastStatus) -> String {
     let placed = &fast.placed;
+    let disk = fast.disk_bytes_per_second;
+    let disk = disk.map(|rate| format!("; the disk writes {}/s", Size(rate)));
     format!(
-        "{} in {}: {} of {} ({}); unpacked there since the start {}, on the disk {}, for want of room {}, unknown {}\n",
+        "{} in {}: {} of {} ({}); unpacked there since the start {} ({} as the disk would have been late), on the disk {}, for want of room {}, unknown {}{}\n",
         count(fast.layers as u64, "layer"),
         fast.dir.display(),
         Size(fast.used_bytes),
         Size(fast.max_bytes),
         percent(fast.used_bytes.min(fast.max_bytes), fast.max_bytes),
         placed.fast,
+        placed.late,
         placed.disk,
         placed.full,
         placed.unknown,
+        disk.unwrap_or_default(),
     )
 }
 
@@ -303,8 +311,10 @@ mod tests {
                 used_bytes: 3 << 20,
                 max_bytes: 4 << 20,
                 seen: true,
+                disk_bytes_per_second: Some(45 << 20),
                 placed: Placed {
                     fast: 5,
+                    late: 2,
                     disk: 7,
                     full: 1,
                     ..Placed::default()
@@ -315,7 +325,8 @@ mod tests {
         for words in [
             "pid 42; 0 layers from boot images, 3 plain",
             "/upper: 1.0 MiB of 4.0 MiB",
-            "2 layers in /fast: 3.0 MiB of 4.0 MiB (75.0 %); unpacked there since the start 5, on the disk 7,",
+            "2 layers in /fast: 3.0 MiB of 4.0 MiB (75.0 %); unpacked there since the start 5 (2 as the disk would have been late), on the disk 7,",
+            "unknown 0; the disk writes 45.0 MiB/s",
             "recorded: docker.io/library/nginx:1.25",
             "not recorded: no image has this chain",
         ] {

@@ -24,6 +24,9 @@ const DOCUMENT_MAX: u64 = 4 << 20;
 /// Blobs that are looked at, and images that are known; what is beyond is not placed.
 const BLOBS_MAX: usize = 1 << 20;
 const IMAGES_MAX: usize = 1 << 14;
+/// Downloads that are looked at, and bytes of the name of one.
+const INGESTS_MAX: usize = 4096;
+const REF_MAX: u64 = 1024;
 
 /// An image that is being pulled, or was.
 #[derive(Debug)]
@@ -137,8 +140,56 @@ impl Content {
     }
 }
 
+/// Returns how much is there of the blobs that are being downloaded.
+///
+/// containerd has a directory for each, with the name of what it fetches in `ref`, which ends with the
+/// digest, and what came so far in `data`. One that is complete meanwhile is missing here: look for whole
+/// blobs after this.
+pub(super) fn ingested(blobs: &Path) -> HashMap<Digest, u64> {
+    let dir = blobs.ancestors().nth(2).map(|dir| dir.join("ingest"));
+    let entries = dir.and_then(|dir| fs::read_dir(dir).ok());
+    let entries = entries.into_iter().flatten().flatten().take(INGESTS_MAX);
+    entries.filter_map(|entry| ingest(&entry.path())).collect()
+}
+
+fn ingest(dir: &Path) -> Option<(Digest, u64)> {
+    let mut name = String::new();
+    let file = File::open(dir.join("ref")).ok()?;
+    file.take(REF_MAX).read_to_string(&mut name).ok()?;
+    let digest = name.get(name.rfind("sha256:")?..)?.parse().ok()?;
+    Some((digest, fs::metadata(dir.join("data")).ok()?.len()))
+}
+
 /// Returns since when a blob is there, whole, in nanoseconds of some clock; `None` if it is not.
 pub(super) fn arrived(blobs: &Path, blob: &Digest) -> Option<i128> {
     let of = fs::metadata(blobs.join(blob.hex())).ok()?;
     Some(i128::from(of.ctime()) * 1_000_000_000 + i128::from(of.ctime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_being_downloaded_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("content");
+        let blobs = root.join("blobs/sha256");
+        assert!(ingested(&blobs).is_empty());
+        let write = |name: &str, of: &str, data: Option<usize>| {
+            let ingest = root.join("ingest").join(name);
+            fs::create_dir_all(&ingest).unwrap();
+            fs::write(ingest.join("ref"), of).unwrap();
+            if let Some(len) = data {
+                fs::write(ingest.join("data"), vec![1; len]).unwrap();
+            }
+        };
+        let [one, other, lost] = ["a", "b", "c"].map(|hex| format!("sha256:{}", hex.repeat(64)));
+        write("1", &format!("k8s.io/1/layer-{one}"), Some(100));
+        write("2", &format!("default/2/layer-{other}"), Some(0));
+        write("3", &format!("default/2/layer-{lost}"), None);
+        write("4", "default/2/upload", Some(7));
+        let expected = [(one.parse().unwrap(), 100), (other.parse().unwrap(), 0)];
+        assert_eq!(ingested(&blobs), HashMap::from(expected));
+    }
 }

@@ -1,0 +1,102 @@
+//! What the disk can write while the network still has work, so that a layer below the last one is not
+//! waited for after all (docs/tiering.md, "When the disk does not keep up").
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use snapshotter::SnapshotId;
+use tiering::lass::{Disk, Promised};
+
+use crate::disk_writes::{DiskWrites, Measuring};
+use crate::run_dir::RunDir;
+
+/// A layer that tells something of the disk.
+const TELLING: u64 = 8 << 20;
+/// How often the disk is measured: it is flushed for that.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// The disk of the layers.
+#[derive(Debug)]
+pub(super) struct Weighing {
+    /// The root of the snapshots.
+    root: PathBuf,
+    run_dir: RunDir,
+    /// When we began: the clock of what is promised.
+    began: Instant,
+    now: Mutex<Now>,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    promised: Promised,
+    measuring: Option<(SnapshotId, Measuring)>,
+    measured: Option<Instant>,
+}
+
+impl Weighing {
+    pub(super) fn new(root: &Path, run_dir: &RunDir) -> Self {
+        Self {
+            root: root.to_owned(),
+            run_dir: run_dir.clone(),
+            began: Instant::now(),
+            now: Mutex::default(),
+        }
+    }
+
+    /// Returns what is known of the disk's rate, in bytes a second.
+    pub(super) fn bytes_per_second(&self) -> Option<u64> {
+        let rate = DiskWrites::below(&self.root)?.rate(&self.run_dir)?;
+        Some(rate.bytes_per_second())
+    }
+
+    /// Returns the disk as a layer finds it, while `coming` bytes are yet to come to `blobs`; `None` if
+    /// nothing is known of it.
+    pub(super) fn disk(&self, blobs: &Path, coming: u64) -> Option<Disk> {
+        let disk = DiskWrites::below(&self.root)?;
+        let rate = disk.rate(&self.run_dir)?;
+        let promised = self.now.lock().promised.waiting(self.began.elapsed(), rate);
+        // It has to write these, too, by the same time.
+        let is_same = DiskWrites::below(blobs).is_some_and(|of| of == disk);
+        let blobs = if is_same { coming } else { 0 };
+        // What was promised is on its way through what the kernel knows of.
+        let waiting = promised.max(disk.waiting()).saturating_add(blobs);
+        Some(Disk { rate, waiting })
+    }
+
+    /// Hears that a layer goes to the disk that takes so many bytes.
+    pub(super) fn goes_to_disk(&self, id: SnapshotId, bytes: u64) {
+        let Some(disk) = DiskWrites::below(&self.root) else {
+            return;
+        };
+        let mut now = self.now.lock();
+        if let Some(rate) = disk.rate(&self.run_dir) {
+            now.promised.add(self.began.elapsed(), bytes, rate);
+        }
+        let is_due = now.measured.is_none_or(|at| at.elapsed() >= AGAIN);
+        if is_due && bytes >= TELLING {
+            now.measuring = disk.measure().map(|measuring| (id, measuring));
+        }
+    }
+
+    /// Hears that a snapshot, perhaps another one, is committed or gone.
+    pub(super) fn ended(&self, id: SnapshotId) {
+        let mut now = self.now.lock();
+        let Some((_, measuring)) = now.measuring.take_if(|(of, _)| *of == id) else {
+            return;
+        };
+        now.measured = Some(Instant::now());
+        drop(now);
+        let (root, run_dir) = (self.root.clone(), self.run_dir.clone());
+        // Nobody waits for it; containerd waits for us.
+        let thread = std::thread::Builder::new().name("measuring".to_owned());
+        let measured = thread.spawn(move || {
+            if let Err(error) = measuring.unpacked(&root, &run_dir) {
+                log::warn!("how fast the disk is is not known: {error:#}");
+            }
+        });
+        if let Err(error) = measured {
+            log::warn!("how fast the disk is is not known: {error}");
+        }
+    }
+}
