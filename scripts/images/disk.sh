@@ -41,7 +41,7 @@ DEFAULT debian
 LABEL debian
   KERNEL /boot/vmlinuz
   INITRD /boot/initrd.img
-  APPEND init=/usr/local/sbin/light-init console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off" >root/boot/extlinux/extlinux.conf
+  APPEND init=/usr/local/sbin/light-init console=ttyS0 quiet panic=-1 no_timer_check net.ifnames=0 mitigations=off" >root/boot/extlinux/extlinux.conf
 
 say "making the disk"
 # One file system without a partition table, with the features that extlinux can read. Inode
