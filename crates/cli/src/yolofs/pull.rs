@@ -179,15 +179,16 @@ impl<'a> Pull<'a> {
             bar: &bar,
             shared: Shared::default(),
         };
-        let landed = self.fetch_and_land(&fetch, lease, |at, ready| {
+        let mut landed_one = |at: usize, ready: &Ready| {
             let layer = &mut report.layers[there + at];
             layer.went = Went::of(ready.place);
             layer.unpacked_bytes = Some(ready.unpacked.bytes);
-        });
+        };
+        let landed = self.fetch_and_land(&fetch, lease, wanted, &mut landed_one);
         report.fetched_bytes = fetch.shared.came();
         landed?;
         self.interrupt.check()?;
-        land::name(lease, wanted, &self.args.snapshotter)?;
+        land::name(lease, wanted)?;
         report.last_byte = fetch.shared.last_byte();
         bar.finish_and_clear();
         Ok(())
@@ -198,7 +199,8 @@ impl<'a> Pull<'a> {
         &self,
         fetch: &Fetch<'_>,
         lease: &Lease<'_>,
-        mut landed: impl FnMut(usize, &Ready),
+        wanted: &Wanted,
+        landed: &mut dyn FnMut(usize, &Ready),
     ) -> anyhow::Result<()> {
         let threads = self.args.concurrent().get().min(fetch.layers.len());
         let (sender, arrived) = channel();
@@ -214,7 +216,9 @@ impl<'a> Pull<'a> {
                 }
             }
             drop(sender);
-            let (mut waiting, mut next, mut failed) = (BTreeMap::new(), 0, None);
+            let kept = land::documents(lease, wanted, &self.args.snapshotter);
+            fetch.shared.failed.fetch_or(kept.is_err(), SeqCst);
+            let (mut waiting, mut next, mut failed) = (BTreeMap::new(), 0, kept.err());
             for (at, ready) in arrived {
                 match ready {
                     // Of those that end because of the first, nobody needs to hear.

@@ -49,11 +49,16 @@ fn inherit(dirs: &[std::path::PathBuf], ready: &Ready) -> anyhow::Result<()> {
     took.with_context(|| format!("completing the layer in {}", own.display()))
 }
 
-/// Has containerd keep the documents of an image whose layers are there, and names it.
+/// Has containerd keep the documents of an image, whose layers may come yet: the lease keeps them, too,
+/// and containerd flushes each to the disk, for which nobody is to wait at the end.
 ///
 /// # Errors
 /// If containerd does not do it.
-pub(super) fn name(lease: &Lease<'_>, wanted: &Wanted, snapshotter: &str) -> anyhow::Result<()> {
+pub(super) fn documents(
+    lease: &Lease<'_>,
+    wanted: &Wanted,
+    snapshotter: &str,
+) -> anyhow::Result<()> {
     let described = &wanted.image.manifest.config;
     let reference = &wanted.reference;
     let source = (
@@ -85,10 +90,19 @@ pub(super) fn name(lease: &Lease<'_>, wanted: &Wanted, snapshotter: &str) -> any
     if let Some(index) = &wanted.image.index {
         document(index, refers("m.0", manifest.digest))?;
     }
-    let target = wanted.image.index.as_ref().unwrap_or(manifest);
+    Ok(())
+}
+
+/// Names an image of which everything is there.
+///
+/// # Errors
+/// If containerd does not do it.
+pub(super) fn name(lease: &Lease<'_>, wanted: &Wanted) -> anyhow::Result<()> {
+    let image = &wanted.image;
+    let target = image.index.as_ref().unwrap_or(&image.found);
     let descriptor = target.descriptor();
     lease.name_image(
-        &reference.to_string(),
+        &wanted.reference.to_string(),
         &KeptDocument {
             media_type: &descriptor.media_type,
             digest: target.digest,
