@@ -486,3 +486,39 @@ fn privileged_layers_go_to_the_fast_place_while_there_is_room() {
     node.forget_everything();
     until("the room to be free", || fast()["used_bytes"] == 0);
 }
+
+#[test]
+fn privileged_blobs_that_are_kept_can_be_exported() {
+    let lab = Lab::new();
+    let registry = Registry::start(Kind::Docker);
+    let proxy = Proxy::before(&registry);
+    let node = Node::start(&lab, &[]);
+    let tars = [1, 2, 3].map(|seed| layer(&[("file", &noise(seed, 700_000))]));
+    push(&lab, &tars, &format!("{}/kept:1", registry.host()));
+    let image = format!("{}/kept:1", proxy.host());
+    let blobs = |node: &Node<'_>| node.ctr(&["content", "ls", "-q"]).lines().count();
+    // One that is cut, and goes on, is kept whole.
+    proxy.cut_once_after(900_000);
+    let report = json(pull(&lab, &node, &image).args(["--blobs", "keep"]));
+    assert_eq!(went(&report), ["disk"; 3]);
+    assert_eq!(blobs(&node), 5, "manifest, configuration, layers");
+    node.collect_garbage();
+    assert_eq!(blobs(&node), 5, "the image names them");
+    let archive = lab.path("exported.tar");
+    node.ctr(&["images", "export", archive.to_str().unwrap(), &image]);
+    let listed = ok(Command::new("tar").arg("-tf").arg(&archive));
+    for tar in &tars {
+        let name = format!("blobs/sha256/{}", digest_of(&gzip(tar)).hex());
+        assert!(listed.contains(&name), "{name} in {listed}");
+    }
+    node.forget_everything();
+    until("the blobs to go", || blobs(&node) == 0);
+    assert_nothing_is_left(&node);
+    // Of a pull that fails none is kept.
+    proxy.lie();
+    fails(1, pull(&lab, &node, &image).args(["--blobs", "keep"]));
+    assert_nothing_is_left(&node);
+    until("the blobs to go", || blobs(&node) == 0);
+    let active = node.ctr(&["content", "active"]);
+    assert_eq!(active.lines().count(), 1, "a heading: {active}");
+}

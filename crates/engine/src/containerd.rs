@@ -6,6 +6,7 @@
 //! The interface here is synchronous: each call waits for its answer on a runtime of its own, and
 //! has a deadline. It must not be called from within another runtime.
 
+mod blob;
 mod content;
 mod document;
 mod lease;
@@ -21,6 +22,7 @@ use containerd_client::tonic::metadata::{Ascii, MetadataValue};
 use containerd_client::tonic::{Code, Request, Response, Status};
 use containerd_client::{Client, types::Descriptor};
 
+pub use blob::{BlobSink, BlobSource, KeptBlob, blob_pipe};
 pub use document::chain_ids;
 pub use lease::{Collected, KeptDocument, Labels, Lease, Prepared};
 pub use tasks::{CtrRun, Exec};

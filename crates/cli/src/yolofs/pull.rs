@@ -37,8 +37,7 @@ use wanted::{Layer, Wanted};
 /// Pull an image into containerd, whose layers `yolofs snapshotter` keeps
 ///
 /// Layers are unpacked while they are being downloaded, several at once; those that would be waited for
-/// go to the snapshotter's fast place, if it has one. What is there already is not downloaded. The
-/// compressed layers are not kept: containerd runs the image, but cannot push or export it.
+/// go to the snapshotter's fast place, if it has one. What is there already is not downloaded.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PullArgs {
     /// Name of the image
@@ -66,6 +65,10 @@ pub(super) struct PullArgs {
     /// Layers that are downloaded at once; each takes up to 32 MiB of memory
     #[arg(long, value_name = "N", default_value_t = AT_ONCE, value_parser = clap::value_parser!(u8).range(1..=32))]
     concurrent: u8,
+    /// Whether containerd keeps the compressed layers, too: it needs them to push or export the image,
+    /// and not to run it
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = BlobsArg::Drop)]
+    blobs: BlobsArg,
     /// Only say what would be downloaded, and where it would go
     #[arg(long)]
     dry_run: bool,
@@ -73,6 +76,15 @@ pub(super) struct PullArgs {
     format: FormatArg,
     #[command(flatten)]
     registry: RegistryArgs,
+}
+
+/// What becomes of compressed layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BlobsArg {
+    /// They are kept, of the layers that are downloaded now.
+    Keep,
+    /// They are not.
+    Drop,
 }
 
 /// Downloads at once unless told otherwise: as many as containerd's.
@@ -177,6 +189,7 @@ impl<'a> Pull<'a> {
             pull: &self.name,
             interrupt: self.interrupt,
             bar: &bar,
+            keeper: Some(lease).filter(|_| self.args.blobs == BlobsArg::Keep),
             shared: Shared::default(),
         };
         let mut landed_one = |at: usize, ready: &Ready| {
@@ -216,7 +229,7 @@ impl<'a> Pull<'a> {
                 }
             }
             drop(sender);
-            let kept = land::documents(lease, wanted, &self.args.snapshotter);
+            let kept = land::documents(lease, wanted, &self.args.snapshotter, self.args.blobs);
             fetch.shared.failed.fetch_or(kept.is_err(), SeqCst);
             let (mut waiting, mut next, mut failed) = (BTreeMap::new(), 0, kept.err());
             for (at, ready) in arrived {

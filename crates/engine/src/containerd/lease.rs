@@ -286,7 +286,7 @@ impl Lease<'_> {
         })?;
         match written {
             Ok(()) => Ok(()),
-            Err(Code::AlreadyExists) => self.label(&doing, document),
+            Err(Code::AlreadyExists) => self.label(&doing, &document.digest, &document.labels),
             Err(_) => Err(EngineError::Failed {
                 doing,
                 said: "it is gone".to_owned(),
@@ -294,8 +294,14 @@ impl Lease<'_> {
         }
     }
 
-    fn label(&self, doing: &str, document: &KeptDocument<'_>) -> Result<(), EngineError> {
-        let digest = document.digest.to_string();
+    /// Gives these labels, too, to what is there.
+    pub(super) fn label(
+        &self,
+        doing: &str,
+        digest: &Digest,
+        labels: &Labels,
+    ) -> Result<(), EngineError> {
+        let digest = digest.to_string();
         let info = self.containerd.call(doing, async |client| {
             let digest = digest.clone();
             let request = self.request(InfoRequest { digest });
@@ -307,13 +313,13 @@ impl Lease<'_> {
                 said: "it was there, and is gone; try again".to_owned(),
             });
         };
-        info.labels.extend(document.labels.clone());
+        info.labels.extend(labels.clone());
         let mut request = UpdateRequest {
             info: Some(info),
             update_mask: Some(Default::default()),
         };
         if let Some(mask) = &mut request.update_mask {
-            let paths = document.labels.keys().map(|name| format!("labels.{name}"));
+            let paths = labels.keys().map(|name| format!("labels.{name}"));
             mask.paths = paths.collect();
         }
         self.containerd
@@ -374,7 +380,15 @@ impl Lease<'_> {
         self.containerd.remove_lease(&self.id, collected)
     }
 
-    fn request<T>(&self, body: T) -> Request<T> {
+    pub(super) fn containerd(&self) -> &Containerd {
+        self.containerd
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn request<T>(&self, body: T) -> Request<T> {
         let mut request = self.containerd.request(body);
         let header = self.header.clone();
         request.metadata_mut().insert("containerd-lease", header);

@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use engine::containerd::{BlobSink, KeptBlob, Lease, blob_pipe};
 use indicatif::ProgressBar;
 use oci::registry::{Access, RegistryConfig, Repository};
 use oci::unpack::{Implied, Limits, Unpacked};
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use snapshotter::Staged;
 use tiering::lass::{Place, last_downloaded};
 
+use super::land::source_of;
 use super::wanted::Layer;
 use crate::interrupt::Interrupt;
 use crate::yolofs::snapshotter::{Desk, StagingPlaces};
@@ -39,6 +41,8 @@ pub(super) struct Fetch<'a> {
     pub(super) pull: &'a str,
     pub(super) interrupt: &'a Interrupt,
     pub(super) bar: &'a ProgressBar,
+    /// Who keeps the blobs, if they are kept.
+    pub(super) keeper: Option<&'a Lease<'a>>,
     pub(super) shared: Shared,
 }
 
@@ -159,21 +163,31 @@ impl Fetch<'_> {
         booked: Option<u64>,
     ) -> anyhow::Result<Option<Ready>> {
         let into = staged.fs();
-        let ear = Ear {
-            fetch: self,
-            at,
-            staged: &staged,
-            booked: booked.map(AtomicU64::new),
-            is_full: AtomicBool::new(false),
-        };
         let incoming = Incoming {
             blob: &layer.blob,
             diff_id: layer.diff_id,
             into: &into,
             limits: Limits::default(),
         };
-        let fetched = fetch_layer(repository, &incoming, &ear);
-        let is_full = ear.is_full.load(SeqCst);
+        let is_full = AtomicBool::new(false);
+        let fetch = |sink: Option<&BlobSink>| {
+            let ear = Ear {
+                fetch: self,
+                at,
+                staged: &staged,
+                booked: booked.map(AtomicU64::new),
+                is_full: &is_full,
+                sink,
+            };
+            fetch_layer(repository, &incoming, &ear)
+        };
+        let fetched = match self.keeper {
+            None => fetch(None),
+            Some(lease) => self.keep(lease, layer, staged.name().as_str(), |sink| {
+                fetch(Some(sink))
+            })?,
+        };
+        let is_full = is_full.load(SeqCst);
         match fetched {
             Ok((unpacked, implied)) => Ok(Some(Ready {
                 staged,
@@ -191,6 +205,44 @@ impl Fetch<'_> {
             Err(error) => Err(no_room(error, &into)
                 .context(format!("pulling the layer {}", layer.blob.digest.short()))),
         }
+    }
+
+    /// Has containerd keep a blob while `fetch` has it come; if it fails, nothing is kept.
+    fn keep<T>(
+        &self,
+        lease: &Lease<'_>,
+        layer: &Layer,
+        attempt: &str,
+        fetch: impl FnOnce(&BlobSink) -> Result<T, IncomingError>,
+    ) -> anyhow::Result<Result<T, IncomingError>> {
+        let uncompressed = "containerd.io/uncompressed".to_owned();
+        let blob = KeptBlob {
+            digest: layer.blob.digest,
+            size: layer.blob.size,
+            attempt,
+            labels: [
+                (uncompressed, layer.diff_id.to_string()),
+                source_of(self.reference),
+            ]
+            .into(),
+        };
+        let (sink, source) = blob_pipe();
+        std::thread::scope(|scope| {
+            let written = std::thread::Builder::new()
+                .name("blob".to_owned())
+                .spawn_scoped(scope, || lease.write_blob(&blob, source))
+                .context("starting a thread that keeps a blob")?;
+            let fetched = fetch(&sink);
+            match &fetched {
+                Ok(_) => sink.commit(),
+                Err(_) => drop(sink),
+            }
+            let written = written.join().unwrap_or(Ok(()));
+            if fetched.is_ok() {
+                written?;
+            }
+            Ok(fetched)
+        })
     }
 
     fn hears(&self, at: usize, came: u64) -> ControlFlow<()> {
@@ -233,7 +285,9 @@ struct Ear<'a> {
     staged: &'a Staged,
     /// What was booked for it on the fast place.
     booked: Option<AtomicU64>,
-    is_full: AtomicBool,
+    is_full: &'a AtomicBool,
+    /// Where the blob goes, too, if it is kept.
+    sink: Option<&'a BlobSink>,
 }
 
 impl Hears for Ear<'_> {
@@ -241,7 +295,10 @@ impl Hears for Ear<'_> {
         self.fetch.hears(self.at, came)
     }
 
-    fn came(&self, _bytes: &[u8]) -> ControlFlow<()> {
+    fn came(&self, bytes: &[u8]) -> ControlFlow<()> {
+        if let Some(sink) = self.sink {
+            sink.put(bytes);
+        }
         *self.fetch.shared.last_byte.lock() = Some(Instant::now());
         ControlFlow::Continue(())
     }

@@ -6,9 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use engine::containerd::{KeptDocument, Labels, Lease, PLAIN_LABEL, Prepared};
+use oci::Reference;
 use oci::registry::FoundManifest;
 use snapshotter::STAGED_LABEL;
 
+use super::BlobsArg;
 use super::fetch::Ready;
 use super::wanted::{Layer, Wanted};
 
@@ -58,14 +60,11 @@ pub(super) fn documents(
     lease: &Lease<'_>,
     wanted: &Wanted,
     snapshotter: &str,
+    blobs: BlobsArg,
 ) -> anyhow::Result<()> {
     let described = &wanted.image.manifest.config;
-    let reference = &wanted.reference;
-    let source = (
-        format!("containerd.io/distribution.source.{}", reference.registry()),
-        reference.repository().to_owned(),
-    );
-    let keep = |media_type: &str, digest, bytes: &[u8], refers: Option<(String, String)>| {
+    let source = source_of(&wanted.reference);
+    let keep = |media_type: &str, digest, bytes: &[u8], refers: Vec<(String, String)>| {
         let labels: Labels = refers.into_iter().chain([source.clone()]).collect();
         lease.put(&KeptDocument {
             media_type,
@@ -78,19 +77,37 @@ pub(super) fn documents(
         let label = format!("containerd.io/gc.ref.snapshot.{snapshotter}");
         (label, layer.chain.to_string())
     });
-    keep(&described.media_type, described.digest, &wanted.config, top)?;
+    keep(
+        &described.media_type,
+        described.digest,
+        &wanted.config,
+        top.into_iter().collect(),
+    )?;
     let refers = |what: &str, digest: blocks::Digest| {
         let label = format!("containerd.io/gc.ref.content.{what}");
-        Some((label, digest.to_string()))
+        (label, digest.to_string())
     };
     let document =
         |found: &FoundManifest, refers| keep(&found.media_type, found.digest, &found.bytes, refers);
     let manifest = &wanted.image.found;
-    document(manifest, refers("config", described.digest))?;
+    let mut content = vec![refers("config", described.digest)];
+    if blobs == BlobsArg::Keep {
+        let layers = wanted.layers.iter().enumerate();
+        content.extend(layers.map(|(at, of)| refers(&format!("l.{at}"), of.blob.digest)));
+    }
+    document(manifest, content)?;
     if let Some(index) = &wanted.image.index {
-        document(index, refers("m.0", manifest.digest))?;
+        document(index, vec![refers("m.0", manifest.digest)])?;
     }
     Ok(())
+}
+
+/// Returns the label that tells containerd where something came from.
+pub(super) fn source_of(reference: &Reference) -> (String, String) {
+    (
+        format!("containerd.io/distribution.source.{}", reference.registry()),
+        reference.repository().to_owned(),
+    )
 }
 
 /// Names an image of which everything is there.
