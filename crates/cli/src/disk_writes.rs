@@ -70,10 +70,21 @@ impl DiskWrites {
 
     /// Returns what is known of its rate, if somebody has seen it of late.
     pub(crate) fn rate(&self, run_dir: &RunDir) -> Option<Rate> {
+        let (rate, age) = self.kept(run_dir)?;
+        (age < KEPT).then_some(rate)
+    }
+
+    /// Returns whether somebody has measured it so short a time ago.
+    pub(crate) fn is_known_since(&self, age: Duration, run_dir: &RunDir) -> bool {
+        self.kept(run_dir).is_some_and(|(_, of)| of < age)
+    }
+
+    fn kept(&self, run_dir: &RunDir) -> Option<(Rate, Duration)> {
         let text = fs::read(self.file(run_dir)).ok()?;
         let kept: Kept = serde_json::from_slice(&text).ok()?;
         let age = now().checked_sub(kept.measured_at)?;
-        Rate::per_second(kept.bytes_per_second).filter(|_| age < KEPT.as_secs())
+        let rate = Rate::per_second(kept.bytes_per_second)?;
+        Some((rate, Duration::from_secs(age)))
     }
 
     /// Returns how many bytes wait to be written to it, or are being, as far as the kernel says: where
@@ -138,7 +149,8 @@ impl Measuring {
         let known = self.disk.rate(run_dir);
         let rate = learn_rate(known, all, flush);
         log::debug!("the disk has written {all:?}, at the end {flush:?}: {rate:?} ({known:?})");
-        match rate {
+        // Of a disk that has shown nothing new, what is known gets no younger.
+        match rate.filter(|_| rate != known) {
             Some(rate) => self.disk.keep(run_dir, rate),
             None => Ok(()),
         }
@@ -202,6 +214,8 @@ mod tests {
         let rate = Rate::per_second(45_000_000).unwrap();
         disk().keep(&run_dir, rate).unwrap();
         assert_eq!(disk().rate(&run_dir), Some(rate));
+        let minute = Duration::from_secs(60);
+        assert!(disk().is_known_since(minute, &run_dir));
         let other = DiskWrites {
             number: "7:43".to_owned(),
         };
@@ -215,6 +229,7 @@ mod tests {
             let text = format!("{{\"bytes_per_second\":45000000,\"measured_at\":{at}}}");
             fs::write(&file, text).unwrap();
             assert_eq!(disk().rate(&run_dir), rate_then, "{at}");
+            assert!(!disk().is_known_since(minute, &run_dir), "{at}");
         }
         fs::write(&file, "{").unwrap();
         assert_eq!(disk().rate(&run_dir), None);

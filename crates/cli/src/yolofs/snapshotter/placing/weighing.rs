@@ -73,7 +73,8 @@ impl Weighing {
         if let Some(rate) = disk.rate(&self.run_dir) {
             now.promised.add(self.began.elapsed(), bytes, rate);
         }
-        let is_due = now.measured.is_none_or(|at| at.elapsed() >= AGAIN);
+        let is_due = now.measured.is_none_or(|at| at.elapsed() >= AGAIN)
+            && !disk.is_known_since(AGAIN, &self.run_dir);
         if is_due && bytes >= TELLING {
             now.measuring = disk.measure().map(|measuring| (id, measuring));
         }
