@@ -14,30 +14,24 @@ use blocks::ContentId;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::{Value, json as object};
 
-use lab::{Lab, busybox_root, json, noise, ok, until};
+use lab::tiers::TierLab;
+use lab::{busybox_root, json, noise, ok, until};
 
 /// What both sources have, and their boots read: ten parts of 30 000 bytes, 8 blocks each.
 const COMMON: u64 = 10 * 8 * 4096;
 
 /// A lab with a tier in memory, and boot images of two sources that have much in common.
 struct Twins {
-    lab: Lab,
+    lab: TierLab,
     nvm: PathBuf,
-    tiers: String,
 }
 
 impl Twins {
     fn new() -> Self {
-        let lab = Lab::new();
-        let nvm = lab.make_dir("nvm");
-        ok(Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64m", "yolofs-test"])
-            .arg(&nvm));
-        let tiers = lab.path("tiers.toml");
-        let text = format!("[[tier]]\nname = \"nvm\"\ndir = {nvm:?}\nsize = \"50%\"\n");
-        fs::write(&tiers, text).unwrap();
-        let tiers = tiers.to_str().unwrap().to_owned();
-        let twins = Self { lab, nvm, tiers };
+        let lab = TierLab::new(&[("nvm", "50%")]);
+        lab.mount_memory("nvm", 64);
+        let nvm = lab.tier_dir("nvm");
+        let twins = Self { lab, nvm };
         for (name, seed) in [("one", 100), ("two", 200)] {
             let root = twins.root(name);
             busybox_root(&root);
@@ -56,25 +50,12 @@ impl Twins {
         self.lab.path("roots").join(name)
     }
 
-    fn tier(&self, args: &[&str]) -> Command {
-        let mut command = self.lab.yolofs();
-        command
-            .arg("tier")
-            .args(args)
-            .args(["--tiers", &self.tiers]);
-        command
-    }
-
     /// Brings a boot image to the tier, and returns how many bytes were written.
     fn prewarm(&self, name: &str) -> u64 {
         let mut command = self.lab.bootimg();
         command.args(["prewarm", "--tier", "nvm", name, "--json"]);
-        let placed = json(command.args(["--tiers", &self.tiers]));
+        let placed = json(command.args(["--tiers", self.lab.tiers()]));
         placed[0]["written_bytes"].as_u64().unwrap()
-    }
-
-    fn status(&self) -> Value {
-        json(&mut self.tier(&["status", "--json"]))["tiers"][0].clone()
     }
 
     /// All bytes of a boot image on the tier, those that only it has, and the others.
@@ -84,7 +65,7 @@ impl Twins {
     }
 
     fn object(&self, name: &str) -> Value {
-        let status = self.status();
+        let status = self.lab.tier_status(0);
         let mut objects = status["objects"].as_array().unwrap().iter();
         objects
             .find(|object| object["name"] == name)
@@ -97,12 +78,12 @@ impl Twins {
         until("the daemon to let go of the copy", || {
             self.object(name)["open"] == false
         });
-        let evicted = json(&mut self.tier(&["evict", name, "--json"]));
+        let evicted = json(&mut self.lab.tier(&["evict", name, "--json"]));
         assert_eq!(evicted[0]["state"], "gone", "{evicted}");
     }
 
     fn used(&self) -> u64 {
-        self.status()["used_bytes"].as_u64().unwrap()
+        self.lab.tier_status(0)["used_bytes"].as_u64().unwrap()
     }
 
     /// The bytes that the tier's file system has given to copies.
@@ -117,7 +98,7 @@ impl Twins {
 
     /// Mounts a source, so that every read of it comes to the daemon.
     fn mount(&self, name: &str, at: &str) -> PathBuf {
-        let flags = ["--no-inject", "--tiers", &self.tiers];
+        let flags = ["--no-inject", "--tiers", self.lab.tiers()];
         self.lab.mount(&self.root(name), at, &flags)
     }
 
@@ -209,10 +190,10 @@ fn privileged_common_blocks_are_there_once_and_stay_for_who_stays() {
     // It comes back, and brings only what left with it: so there is room where there is none for
     // all of it.
     let room = format!("size = \"{}\"", one[1] + two[0]);
-    let tight = fs::read_to_string(&t.tiers).unwrap();
-    fs::write(&t.tiers, tight.replace("size = \"50%\"", &room)).unwrap();
-    ok(&mut t.tier(&["pin", "one"]));
-    let plan = json(&mut t.tier(&["plan", "--json"]));
+    let tight = fs::read_to_string(t.lab.tiers()).unwrap();
+    fs::write(t.lab.tiers(), tight.replace("size = \"50%\"", &room)).unwrap();
+    ok(&mut t.lab.tier(&["pin", "one"]));
+    let plan = json(&mut t.lab.tier(&["plan", "--json"]));
     let planned = &plan["moves"][0];
     assert_eq!(
         (&planned["move"], &planned["name"], &planned["shared_bytes"]),
@@ -221,7 +202,7 @@ fn privileged_common_blocks_are_there_once_and_stay_for_who_stays() {
     );
     assert_eq!(plan["moves"].as_array().unwrap().len(), 1, "{plan}");
     assert_eq!(plan["tiers"][0]["bytes"], one[1] + two[0], "{plan}");
-    let applied = json(&mut t.tier(&["apply", "--json"]));
+    let applied = json(&mut t.lab.tier(&["apply", "--json"]));
     assert_eq!(applied[0]["state"], "done", "{applied}");
     assert_eq!(applied[0]["written_bytes"], one[1], "{applied}");
     assert_eq!(t.used(), one[1] + two[0]);
@@ -236,7 +217,7 @@ fn privileged_common_blocks_are_there_once_and_stay_for_who_stays() {
 fn privileged_copy_of_an_earlier_release_is_served_until_it_goes() {
     let t = Twins::new();
     t.prewarm("one");
-    ok(&mut t.tier(&["evict", "--all"]));
+    ok(&mut t.lab.tier(&["evict", "--all"]));
     assert_eq!(t.taken(), 0);
     // Then a copy was the boot image in one file. As a release before this one left it: there, and
     // known; the journal is lost, so that it is taken in by its hash.

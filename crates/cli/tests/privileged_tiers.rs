@@ -14,28 +14,21 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use lab::service::{Service, signal_to};
-use lab::{Lab, busybox_root, fails, json, ok, until};
+use lab::tiers::TierLab;
+use lab::{busybox_root, fails, json, ok, until};
 
 /// A lab with a fast tier in memory, a slow one on the disk, and a boot image of a small root.
 struct Tiered {
-    lab: Lab,
+    lab: TierLab,
     root: PathBuf,
     nvm: PathBuf,
-    tiers: String,
 }
 
 impl Tiered {
     /// Makes one; the fast tier's file system has `mib` MiB, and objects may take `size` of it.
     fn new(mib: u32, size: &str) -> Self {
-        let lab = Lab::new();
-        let (nvm, ssd) = (lab.make_dir("nvm"), lab.make_dir("ssd"));
-        let tier = |name: &str, dir: &Path, size: &str| {
-            let dir = dir.to_str().unwrap();
-            format!("[[tier]]\nname = \"{name}\"\ndir = \"{dir}\"\nsize = \"{size}\"\n")
-        };
-        let tiers = lab.path("tiers.toml");
-        let text = tier("nvm", &nvm, size) + &tier("ssd", &ssd, "64M");
-        fs::write(&tiers, text).unwrap();
+        let lab = TierLab::new(&[("nvm", size), ("ssd", "64M")]);
+        lab.mount_memory("nvm", mib);
         let root = lab.make_dir("root");
         busybox_root(&root);
         let script = "cat /usr/lib/part0* > /dev/null";
@@ -44,43 +37,26 @@ impl Tiered {
             .args(["record", "--name", "boot"])
             .arg(&root)
             .args(["--", "sh", "-c", script]));
-        let tiers = tiers.to_str().unwrap().to_owned();
-        let tiered = Self {
-            lab,
-            root,
-            nvm,
-            tiers,
-        };
-        tiered.mount_nvm(mib);
-        tiered
-    }
-
-    fn mount_nvm(&self, mib: u32) {
-        let size = format!("size={mib}m");
-        let mut mount = Command::new("mount");
-        ok(mount
-            .args(["-t", "tmpfs", "-o", &size, "yolofs-test"])
-            .arg(&self.nvm));
-    }
-
-    fn tier(&self, args: &[&str]) -> Command {
-        let mut command = self.lab.yolofs();
-        command
-            .arg("tier")
-            .args(args)
-            .args(["--tiers", &self.tiers]);
-        command
+        let nvm = lab.tier_dir("nvm");
+        Self { lab, root, nvm }
     }
 
     fn prewarm(&self) -> Command {
         let mut command = self.lab.bootimg();
-        command.args(["prewarm", "--tier", "nvm", "boot", "--tiers", &self.tiers]);
+        command.args([
+            "prewarm",
+            "--tier",
+            "nvm",
+            "boot",
+            "--tiers",
+            self.lab.tiers(),
+        ]);
         command
     }
 
     /// Mounts the root, so that every read of it comes to the daemon.
     fn mount(&self, name: &str) -> PathBuf {
-        let flags = ["--no-inject", "--tiers", &self.tiers];
+        let flags = ["--no-inject", "--tiers", self.lab.tiers()];
         self.lab.mount(&self.root, name, &flags)
     }
 
@@ -94,15 +70,6 @@ impl Tiered {
 
     fn boot(&self, mountpoint: &Path) -> Value {
         self.lab.status(mountpoint)["boot"].clone()
-    }
-
-    /// The objects on a tier, by `tier status`.
-    fn objects(&self, place: usize) -> Vec<Value> {
-        let status = json(&mut self.tier(&["status", "--json"]));
-        status["tiers"][place]["objects"]
-            .as_array()
-            .unwrap()
-            .clone()
     }
 
     /// The copies in the fast tier's directory, unfinished ones included.
@@ -125,14 +92,14 @@ fn privileged_copy_serves_and_is_kept_while_it_is_open() {
     let said = ok(&mut t.prewarm());
     assert!(said.contains("on nvm, verified"), "{said}");
     assert!(ok(&mut t.prewarm()).contains("already"));
-    let objects = t.objects(0);
+    let objects = t.lab.objects(0);
     assert_eq!((objects.len(), &objects[0]["name"]), (1, &"boot".into()));
     assert_eq!(objects[0]["open"], false);
     // What was brought for a start that is to come does not go before it.
-    let plan = json(&mut t.tier(&["plan", "--json"]));
+    let plan = json(&mut t.lab.tier(&["plan", "--json"]));
     assert_eq!(plan["moves"], Value::Array(Vec::new()), "{plan}");
     let plot = t.lab.path("tiers.svg");
-    ok(t.tier(&["status"]).arg("--plot").arg(&plot));
+    ok(t.lab.tier(&["status"]).arg("--plot").arg(&plot));
     let plot = fs::read_to_string(plot).unwrap();
     assert!(
         plot.starts_with("<svg") && plot.contains("<title>boot: "),
@@ -146,20 +113,20 @@ fn privileged_copy_serves_and_is_kept_while_it_is_open() {
         (&boot["tier"], &boot["copy_failures"]),
         (&"nvm".into(), &0.into())
     );
-    let object = &t.objects(0)[0];
+    let object = &t.lab.objects(0)[0];
     assert_eq!(object["open"], true);
     assert!(
         object["heat"].as_f64() > Some(1.9),
         "a mount is a start, and one was expected: {object}"
     );
     fails_with_open(&t);
-    assert_eq!(t.objects(0).len(), 1);
+    assert_eq!(t.lab.objects(0).len(), 1);
 
     t.lab.umount(&mountpoint);
     until("the daemon to let go of the copy", || {
-        t.objects(0)[0]["open"] == false
+        t.lab.objects(0)[0]["open"] == false
     });
-    ok(&mut t.tier(&["evict", "boot"]));
+    ok(&mut t.lab.tier(&["evict", "boot"]));
     assert_eq!(t.files(), [""; 0].map(PathBuf::from));
     let mountpoint = t.mount("again");
     assert_eq!(t.boot(&mountpoint)["tier"], Value::Null);
@@ -167,7 +134,7 @@ fn privileged_copy_serves_and_is_kept_while_it_is_open() {
 }
 
 fn fails_with_open(t: &Tiered) {
-    let output = t.tier(&["evict", "boot"]).output().unwrap();
+    let output = t.lab.tier(&["evict", "boot"]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("open on nvm"), "{said}");
@@ -209,18 +176,18 @@ fn privileged_copy_that_rots_or_goes_is_passed_over() {
     let without = t.mount("without");
     assert_eq!(t.boot(&without)["tier"], Value::Null);
     t.assert_same(&without);
-    let status = json(&mut t.tier(&["status", "--json"]));
-    let away = status["tiers"][0]["away"].as_str().unwrap();
+    let status = t.lab.tier_status(0);
+    let away = status["away"].as_str().unwrap();
     assert!(away.contains("not mounted"), "{away}");
     let error = fails(1, &mut t.prewarm());
     assert!(error.contains("tier nvm cannot be used"), "{error}");
     assert!(t.files().is_empty(), "the disk below it stays empty");
 
     // Memory comes back empty, and is the same tier again.
-    t.mount_nvm(64);
-    assert_eq!(t.objects(0).len(), 0);
+    t.lab.mount_memory("nvm", 64);
+    assert_eq!(t.lab.objects(0).len(), 0);
     ok(&mut t.prewarm());
-    assert_eq!(t.objects(0).len(), 1);
+    assert_eq!(t.lab.objects(0).len(), 1);
 }
 
 impl Tiered {
@@ -241,15 +208,15 @@ fn privileged_full_tier_takes_nothing_and_harms_nothing() {
     assert!(error.contains("file system of tier nvm is full"), "{error}");
     assert_eq!(t.files(), [other]);
     // There is room where it was said that there is not.
-    let small = fs::read_to_string(&t.tiers)
+    let small = fs::read_to_string(t.lab.tiers())
         .unwrap()
         .replacen("64M", "300K", 1);
-    fs::write(&t.tiers, small).unwrap();
+    fs::write(t.lab.tiers(), small).unwrap();
     let error = fails(1, &mut t.prewarm());
     assert!(error.contains("tier nvm has 300.0 KiB left"), "{error}");
     // A plan takes what fits where it fits.
-    ok(&mut t.tier(&["pin", "boot"]));
-    let plan = json(&mut t.tier(&["plan", "--json"]));
+    ok(&mut t.lab.tier(&["pin", "boot"]));
+    let plan = json(&mut t.lab.tier(&["plan", "--json"]));
     assert_eq!(plan["moves"][0]["tier"], "ssd", "{plan}");
     let mountpoint = t.mount("mnt");
     assert_eq!(t.boot(&mountpoint)["tier"], Value::Null);
@@ -259,8 +226,8 @@ fn privileged_full_tier_takes_nothing_and_harms_nothing() {
 #[test]
 fn privileged_apply_that_is_killed_leaves_what_was_there() {
     let t = Tiered::new(64, "50%");
-    ok(&mut t.tier(&["pin", "boot"]));
-    let plan = json(&mut t.tier(&["plan", "--json"]));
+    ok(&mut t.lab.tier(&["pin", "boot"]));
+    let plan = json(&mut t.lab.tier(&["plan", "--json"]));
     let planned = &plan["moves"][0];
     assert_eq!(planned["move"], "promote");
     assert!(
@@ -271,17 +238,17 @@ fn privileged_apply_that_is_killed_leaves_what_was_there() {
         planned["source_bytes"].as_u64() > planned["hot_files_bytes"].as_u64(),
         "{plan}"
     );
-    let mut apply = t.tier(&["apply", "--rate", "128K"]);
+    let mut apply = t.lab.tier(&["apply", "--rate", "128K"]);
     let mut apply = apply.stdout(Stdio::null()).spawn().unwrap();
     until("a copy to be half written", || !t.files().is_empty());
     apply.kill().unwrap();
     apply.wait().unwrap();
-    assert!(t.objects(0).is_empty(), "it does not count");
+    assert!(t.lab.objects(0).is_empty(), "it does not count");
     let mountpoint = t.mount("mnt");
     assert_eq!(t.boot(&mountpoint)["tier"], Value::Null);
     t.assert_same(&mountpoint);
 
-    let applied = json(&mut t.tier(&["apply", "--json"]));
+    let applied = json(&mut t.lab.tier(&["apply", "--json"]));
     assert_eq!(applied[0]["state"], "done", "{applied}");
     assert_eq!(
         t.files().len(),
@@ -289,7 +256,7 @@ fn privileged_apply_that_is_killed_leaves_what_was_there() {
         "an index and two pools, and nothing half written: {:?}",
         t.files()
     );
-    let plan = json(&mut t.tier(&["plan", "--json"]));
+    let plan = json(&mut t.lab.tier(&["plan", "--json"]));
     assert_eq!(plan["moves"].as_array().unwrap().len(), 0, "{plan}");
     let mountpoint = t.mount("again");
     assert_eq!(t.boot(&mountpoint)["tier"], "nvm");
@@ -299,9 +266,9 @@ fn privileged_apply_that_is_killed_leaves_what_was_there() {
 #[test]
 fn privileged_apply_that_is_interrupted_leaves_nothing_and_is_done_again() {
     let t = Tiered::new(64, "50%");
-    ok(&mut t.tier(&["pin", "boot"]));
+    ok(&mut t.lab.tier(&["pin", "boot"]));
     // Ten seconds for the copy, and none of the signals ignored that a shell ignored before us.
-    let slow = t.tier(&["apply", "--rate", "64K"]);
+    let slow = t.lab.tier(&["apply", "--rate", "64K"]);
     let mut apply = Command::new("env");
     apply
         .arg("--default-signal=INT")
@@ -316,15 +283,15 @@ fn privileged_apply_that_is_interrupted_leaves_nothing_and_is_done_again() {
     signal_to(apply.id(), Signal::SIGINT);
     assert_eq!(apply.wait().unwrap().code(), Some(130));
     assert_eq!(t.files(), [""; 0].map(PathBuf::from), "nothing is left");
-    assert!(t.objects(0).is_empty(), "nothing counts");
+    assert!(t.lab.objects(0).is_empty(), "nothing counts");
     let left = fs::read_dir(t.lab.store()).unwrap();
     let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let left: Vec<_> = left.filter(|name| name.ends_with(".tier")).collect();
     assert_eq!(left, [""; 0], "neither in the store");
 
-    let applied = json(&mut t.tier(&["apply", "--json"]));
+    let applied = json(&mut t.lab.tier(&["apply", "--json"]));
     assert_eq!(applied[0]["state"], "done", "{applied}");
-    assert_eq!((t.files().len(), t.objects(0).len()), (3, 1));
+    assert_eq!((t.files().len(), t.lab.objects(0).len()), (3, 1));
     let mountpoint = t.mount("mnt");
     assert_eq!(t.boot(&mountpoint)["tier"], "nvm");
     t.assert_same(&mountpoint);
@@ -348,7 +315,7 @@ fn privileged_prewarm_that_is_interrupted_leaves_nothing_and_is_done_again() {
     prewarm
         .args(["--default-signal=INT", env!("CARGO_BIN_EXE_bootimg")])
         .args(["prewarm", "--tier", "nvm", "large"])
-        .args(["--tiers", &t.tiers])
+        .args(["--tiers", t.lab.tiers()])
         .env("YOLOFS_STORE", t.lab.store())
         .stdout(Stdio::null());
     // It is stopped when it has begun to write, and told to end. One that had written its last
@@ -365,18 +332,18 @@ fn privileged_prewarm_that_is_interrupted_leaves_nothing_and_is_done_again() {
         }
         let code = child.wait().unwrap().code();
         if code == Some(0) {
-            ok(&mut t.tier(&["evict", "large"]));
+            ok(&mut t.lab.tier(&["evict", "large"]));
         } else {
             assert_eq!(code, Some(130));
         }
         assert_eq!(t.files(), [""; 0].map(PathBuf::from), "nothing is left");
-        assert!(t.objects(0).is_empty(), "nothing counts");
+        assert!(t.lab.objects(0).is_empty(), "nothing counts");
         code == Some(130)
     });
     assert!(interrupted, "none of them could be interrupted");
     let said = ok(prewarm.stdout(Stdio::piped()));
     assert!(said.contains("on nvm, verified"), "{said}");
-    assert_eq!(t.objects(0).len(), 1);
+    assert_eq!(t.lab.objects(0).len(), 1);
 }
 
 #[test]

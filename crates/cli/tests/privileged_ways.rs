@@ -8,29 +8,22 @@ mod lab;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
 use lab::service::Service;
-use lab::{Lab, busybox_root, json, noise, ok, until};
+use lab::tiers::TierLab;
+use lab::{busybox_root, json, noise, ok, until};
 
 /// A lab with a tier.
 struct Ways {
-    lab: Lab,
-    tiers: String,
+    lab: TierLab,
 }
 
 impl Ways {
     fn new() -> Self {
-        let lab = Lab::new();
-        let dir = lab.make_dir("nvm");
-        let tiers = lab.path("tiers.toml");
-        let dir = dir.display();
-        let text = format!("[[tier]]\nname = \"nvm\"\ndir = \"{dir}\"\nsize = \"64M\"\n");
-        fs::write(&tiers, text).unwrap();
-        let tiers = tiers.to_str().unwrap().to_owned();
-        Self { lab, tiers }
+        let lab = TierLab::new(&[("nvm", "64M")]);
+        Self { lab }
     }
 
     /// A tree of which most of a library, a part of another, and all of a program are read.
@@ -67,17 +60,8 @@ impl Ways {
         disk
     }
 
-    fn tier(&self, args: &[&str]) -> Command {
-        let mut command = self.lab.yolofs();
-        command
-            .arg("tier")
-            .args(args)
-            .args(["--tiers", &self.tiers]);
-        command
-    }
-
     fn mount(&self, source: &Path, name: &str, flags: &[&str]) -> PathBuf {
-        let flags = [flags, &["--wait-prewarm", "--tiers", &self.tiers]].concat();
+        let flags = [flags, &["--wait-prewarm", "--tiers", self.lab.tiers()]].concat();
         self.lab.mount(source, name, &flags)
     }
 
@@ -90,7 +74,7 @@ impl Ways {
 
     /// The moves of the plan, by the names of what is moved, without its directories.
     fn plan(&self) -> Vec<(String, Value)> {
-        let plan = json(&mut self.tier(&["plan", "--json"]));
+        let plan = json(&mut self.lab.tier(&["plan", "--json"]));
         let moves = plan["moves"].as_array().unwrap().clone().into_iter();
         let named = moves.map(|step| {
             let name = step["name"].as_str().unwrap();
@@ -133,18 +117,17 @@ fn privileged_files_that_starts_read_most_of_go_whole_where_they_are_passed_thro
     assert!(blocks["read in part"].as_u64() >= Some(1), "{blocks}");
     assert!(blocks["program"].as_u64() >= Some(1), "{blocks}");
     assert!(blocks["short"].as_u64() >= Some(1), "{blocks}");
-    let said = ok(&mut ways.tier(&["plan"]));
+    let said = ok(&mut ways.lab.tier(&["plan"]));
     assert!(
         said.contains("library goes whole: starts of tree read most of it"),
         "{said}"
     );
 
-    let applied = json(&mut ways.tier(&["apply", "--json"]));
+    let applied = json(&mut ways.lab.tier(&["apply", "--json"]));
     let states = applied.as_array().unwrap().iter().map(|one| &one["state"]);
     assert!(states.eq(["done", "done"]), "{applied}");
     assert_eq!(names(&ways.plan()), [""; 0]);
-    let status = json(&mut ways.tier(&["status", "--json"]));
-    let objects = status["tiers"][0]["objects"].as_array().unwrap();
+    let objects = ways.lab.objects(0);
     let mut found: Vec<_> = objects
         .iter()
         .map(|object| object["way"].as_str())
@@ -182,15 +165,14 @@ fn privileged_the_node_brings_whole_files_until_its_own_mounts_pass_none() {
     ways.start(&root, &["--mode", "disk"]);
     let service = Service::start(&ways.lab);
     until("the node to bring the library and the boot image", || {
-        let status = json(&mut ways.tier(&["status", "--json"]));
-        let objects = status["tiers"][0]["objects"].as_array().unwrap().clone();
+        let objects = ways.lab.objects(0);
         let found = |way: &str| objects.iter().any(|object| object["way"] == way);
         found("whole") && found("blocks")
     });
     let mountpoint = ways.lab.mount(&root, "own", &["--no-inject"]);
     // The node looks whether anybody has it open, and has it open as long as it looks.
     until("the library to go", || {
-        let mut evict = ways.tier(&["evict"]);
+        let mut evict = ways.lab.tier(&["evict"]);
         evict
             .arg(root.join("library"))
             .output()
@@ -215,7 +197,7 @@ fn privileged_a_disk_image_that_is_read_whole_needs_no_copy_of_its_blocks() {
     let plan = ways.plan();
     assert_eq!(names(&plan), ["disk.raw", "zeros"]);
     assert_eq!(plan[0].1["hot_of"], "full");
-    ok(&mut ways.tier(&["apply"]));
+    ok(&mut ways.lab.tier(&["apply"]));
     assert_eq!(names(&ways.plan()), [""; 0]);
 
     let mountpoint = ways.mount(&disk, "mnt", &[]);
@@ -229,11 +211,15 @@ fn privileged_a_disk_image_that_is_read_whole_needs_no_copy_of_its_blocks() {
     assert_eq!(counts(), [before + 1, reads], "the kernel read the copy");
     ways.lab.umount(&mountpoint);
     // A copy of its blocks that somebody asked for goes again, unless it is pinned.
-    ok(ways
-        .lab
-        .bootimg()
-        .args(["prewarm", "--tier", "nvm", "full", "--tiers", &ways.tiers]));
+    ok(ways.lab.bootimg().args([
+        "prewarm",
+        "--tier",
+        "nvm",
+        "full",
+        "--tiers",
+        ways.lab.tiers(),
+    ]));
     assert_eq!(names(&ways.plan()), ["full"]);
-    ok(&mut ways.tier(&["pin", "full"]));
+    ok(&mut ways.lab.tier(&["pin", "full"]));
     assert_eq!(names(&ways.plan()), [""; 0]);
 }

@@ -11,58 +11,39 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use lab::service::signal_to;
-use lab::{Lab, fails, json, noise, ok, until};
+use lab::tiers::TierLab;
+use lab::{fails, json, noise, ok, until};
 
 const LEN: usize = 3 << 20;
 
 /// A lab with a disk image and a tier.
 struct Whole {
-    lab: Lab,
+    lab: TierLab,
     disk: PathBuf,
     tier: PathBuf,
-    tiers: String,
 }
 
 impl Whole {
     fn new() -> Self {
-        let lab = Lab::new();
-        let tier = lab.make_dir("nvm");
-        let tiers = lab.path("tiers.toml");
-        let dir = tier.display();
-        let text = format!("[[tier]]\nname = \"nvm\"\ndir = \"{dir}\"\nsize = \"64M\"\n");
-        fs::write(&tiers, text).unwrap();
+        let lab = TierLab::new(&[("nvm", "64M")]);
         let disk = lab.make_dir("disks").join("disk.raw");
         fs::write(&disk, noise(1, LEN)).unwrap();
-        let tiers = tiers.to_str().unwrap().to_owned();
-        Self {
-            lab,
-            disk,
-            tier,
-            tiers,
-        }
-    }
-
-    fn tier(&self, args: &[&str]) -> Command {
-        let mut command = self.lab.yolofs();
-        command
-            .arg("tier")
-            .args(args)
-            .args(["--tiers", &self.tiers]);
-        command
+        let tier = lab.tier_dir("nvm");
+        Self { lab, disk, tier }
     }
 
     /// Copies the disk image to the tier, and returns the bytes that were written.
     fn promote(&self) -> u64 {
-        let promoted = json(self.tier(&["promote", "--json"]).arg(&self.disk));
+        let promoted = json(self.lab.tier(&["promote", "--json"]).arg(&self.disk));
         assert_eq!(promoted[0]["bytes"], LEN as u64, "{promoted}");
         promoted[0]["written_bytes"].as_u64().unwrap()
     }
 
     fn mount(&self, name: &str) -> PathBuf {
-        self.lab.mount(&self.disk, name, &["--tiers", &self.tiers])
+        self.lab
+            .mount(&self.disk, name, &["--tiers", self.lab.tiers()])
     }
 
     /// Compares all that a mount gives with the source, and waits until nobody has it open: the
@@ -83,20 +64,14 @@ impl Whole {
         [&served["copy_opens"], &served["copies_failed"], reads].map(|of| of.as_u64().unwrap())
     }
 
-    /// The whole copies on the tier, by `tier status`.
-    fn objects(&self) -> Vec<Value> {
-        let status = json(&mut self.tier(&["status", "--json"]));
-        status["tiers"][0]["objects"].as_array().unwrap().clone()
-    }
-
     /// The copy's own file.
     fn copy(&self) -> PathBuf {
-        let objects = self.objects();
+        let objects = self.lab.objects(0);
         self.tier.join(objects[0]["object"].as_str().unwrap())
     }
 
     fn evict(&self) -> Command {
-        let mut evict = self.tier(&["evict"]);
+        let mut evict = self.lab.tier(&["evict"]);
         evict.arg(&self.disk);
         evict
     }
@@ -107,7 +82,7 @@ fn privileged_a_whole_file_is_read_from_its_tier_and_stays_there_while_it_is_ope
     let whole = Whole::new();
     assert_eq!(whole.promote(), LEN as u64);
     assert_eq!(whole.promote(), 0, "it is there");
-    let object = &whole.objects()[0];
+    let object = &whole.lab.objects(0)[0];
     assert_eq!(object["name"], whole.disk.to_str().unwrap());
     assert_eq!(object["open"], false);
 
@@ -116,7 +91,7 @@ fn privileged_a_whole_file_is_read_from_its_tier_and_stays_there_while_it_is_ope
     assert_eq!(whole.counts(&mountpoint), [1, 0, 0]);
     let open = File::open(mountpoint.join("disk.raw")).unwrap();
     // The daemon has closed what the kernel reads: the lock is the kernel's.
-    assert_eq!(whole.objects()[0]["open"], true);
+    assert_eq!(whole.lab.objects(0)[0]["open"], true);
     let stays = whole.evict().output().unwrap();
     assert_eq!(stays.status.code(), Some(4), "{stays:?}");
     // A program that is run or mapped reads the same.
@@ -127,15 +102,15 @@ fn privileged_a_whole_file_is_read_from_its_tier_and_stays_there_while_it_is_ope
     assert!(mapped == noise(1, LEN));
     drop(open);
     until("the kernel to let go of the copy", || {
-        whole.objects()[0]["open"] == false
+        whole.lab.objects(0)[0]["open"] == false
     });
 
-    ok(whole.tier(&["pin"]).arg(&whole.disk));
+    ok(whole.lab.tier(&["pin"]).arg(&whole.disk));
     let error = fails(1, &mut whole.evict());
     assert!(error.contains("is pinned"), "{error}");
-    ok(whole.tier(&["unpin"]).arg(&whole.disk));
+    ok(whole.lab.tier(&["unpin"]).arg(&whole.disk));
     ok(&mut whole.evict());
-    assert!(whole.objects().is_empty());
+    assert!(whole.lab.objects(0).is_empty());
     whole.assert_same(&mountpoint);
     assert_eq!(whole.counts(&mountpoint), [2, 0, 0], "nothing failed");
     // What is promoted under a mount is used by the next one who opens it.
@@ -175,8 +150,8 @@ fn privileged_a_copy_that_is_lost_or_of_another_version_is_not_read() {
         "there is none of this version"
     );
     // It is of no use any more, and goes with the next plan.
-    ok(&mut whole.tier(&["apply"]));
-    assert!(whole.objects().is_empty());
+    ok(&mut whole.lab.tier(&["apply"]));
+    assert!(whole.lab.objects(0).is_empty());
     whole.lab.umount(&mountpoint);
 }
 
@@ -195,7 +170,7 @@ fn privileged_a_file_with_boot_data_is_read_from_its_copy_and_from_them_without_
         .arg(&log)
         .args(["--name", "boot"]));
     whole.promote();
-    let flags = ["--wait-prewarm", "--tiers", &whole.tiers];
+    let flags = ["--wait-prewarm", "--tiers", whole.lab.tiers()];
     let mountpoint = whole.lab.mount(&whole.disk, "mnt", &flags);
     let boot = &whole.lab.status(&mountpoint)["boot"];
     assert_eq!(
@@ -207,7 +182,7 @@ fn privileged_a_file_with_boot_data_is_read_from_its_copy_and_from_them_without_
     whole.assert_same(&mountpoint);
     assert_eq!(whole.counts(&mountpoint), [before + 1, 0, 0]);
     until("the kernel to let go of the copy", || {
-        whole.objects()[0]["open"] == false
+        whole.lab.objects(0)[0]["open"] == false
     });
     ok(&mut whole.evict());
     whole.assert_same(&mountpoint);
@@ -231,8 +206,8 @@ fn privileged_a_program_that_has_a_copy_runs_and_is_read_from_it() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(tree.join("text"), "of a file beside it\n").unwrap();
     fs::write(tree.join("empty"), "").unwrap();
-    ok(whole.tier(&["promote"]).arg(&tree));
-    let flags = ["--mode", "disk", "--tiers", &whole.tiers];
+    ok(whole.lab.tier(&["promote"]).arg(&tree));
+    let flags = ["--mode", "disk", "--tiers", whole.lab.tiers()];
     let mountpoint = whole.lab.mount(&tree, "mnt", &flags);
     // From now on only the copies have what was in them.
     for name in ["deed", "script", "text", "empty"] {
@@ -252,7 +227,7 @@ fn privileged_a_program_that_has_a_copy_runs_and_is_read_from_it() {
 fn privileged_a_promotion_keeps_to_its_rate_and_leaves_nothing_when_it_is_interrupted() {
     let whole = Whole::new();
     // At this rate it takes a month. None of the signals is ignored that a shell ignored before us.
-    let slow = whole.tier(&["promote", "--rate", "1"]);
+    let slow = whole.lab.tier(&["promote", "--rate", "1"]);
     let mut promote = Command::new("env");
     promote
         .arg("--default-signal=INT")
@@ -270,31 +245,31 @@ fn privileged_a_promotion_keeps_to_its_rate_and_leaves_nothing_when_it_is_interr
     });
     signal_to(promote.id(), Signal::SIGINT);
     assert_eq!(promote.wait().unwrap().code(), Some(130));
-    assert!(whole.objects().is_empty());
+    assert!(whole.lab.objects(0).is_empty());
     assert_eq!(whole.promote(), LEN as u64, "it is done again");
 }
 
 #[test]
 fn privileged_what_cannot_be_promoted_is_told() {
     let whole = Whole::new();
-    let error = fails(1, &mut whole.tier(&["promote", "/dev/null"]));
+    let error = fails(1, &mut whole.lab.tier(&["promote", "/dev/null"]));
     assert!(error.contains("/dev/null is not a regular file"), "{error}");
     let error = fails(
         1,
-        &mut whole.tier(&["promote", "--tier", "no", "/etc/passwd"]),
+        &mut whole.lab.tier(&["promote", "--tier", "no", "/etc/passwd"]),
     );
     assert!(error.contains("there is no tier no"), "{error}");
     let large = whole.lab.path("large");
     File::create(&large).unwrap().set_len(65 << 20).unwrap();
-    let error = fails(1, whole.tier(&["promote"]).arg(&large));
+    let error = fails(1, whole.lab.tier(&["promote"]).arg(&large));
     assert!(error.contains("make room"), "{error}");
-    assert!(whole.objects().is_empty());
+    assert!(whole.lab.objects(0).is_empty());
     // A directory with all that is in it; one content is one object.
     let disks = whole.disk.parent().unwrap();
     fs::copy(&whole.disk, disks.join("same.raw")).unwrap();
-    let promoted = json(whole.tier(&["promote", "--json"]).arg(disks));
+    let promoted = json(whole.lab.tier(&["promote", "--json"]).arg(disks));
     assert_eq!(promoted[1]["written_bytes"], 0, "{promoted}");
-    assert_eq!(whole.objects().len(), 1);
-    let error = fails(1, &mut whole.tier(&["evict", "/etc/passwd"]));
+    assert_eq!(whole.lab.objects(0).len(), 1);
+    let error = fails(1, &mut whole.lab.tier(&["evict", "/etc/passwd"]));
     assert!(error.contains("was never promoted"), "{error}");
 }

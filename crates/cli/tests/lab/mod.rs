@@ -11,6 +11,7 @@ pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod service;
 pub(crate) mod stopped;
+pub(crate) mod tiers;
 pub(crate) mod twin;
 
 use std::fs;
