@@ -54,12 +54,25 @@ pub(super) enum Hold {
 
 /// Keeps a copy from whoever wants to open it, unless somebody has it open.
 pub(super) fn hold_alone(path: &Path) -> Hold {
-    let Ok(file) = File::open(path) else {
+    hold_alone_within(path, Duration::ZERO)
+}
+
+/// The same, of what may be held for a moment: by who looks whether it is open, or reads a part of it.
+/// Who still has it after `patience` has it open.
+pub(super) fn hold_alone_within(path: &Path, patience: Duration) -> Hold {
+    let Ok(mut file) = File::open(path) else {
         return Hold::Gone;
     };
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Hold::Ours(lock),
-        Err(_) => Hold::Open,
+    let deadline = Instant::now() + patience;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Hold::Ours(lock),
+            Err((back, _)) if Instant::now() < deadline => {
+                file = back;
+                sleep(RETRY);
+            }
+            Err(_) => return Hold::Open,
+        }
     }
 }
 
@@ -93,7 +106,15 @@ mod tests {
         assert!(matches!(held, Hold::Ours(_)));
         let late = File::open(&path).unwrap().try_lock_shared();
         assert!(matches!(late, Err(TryLockError::WouldBlock)));
-        drop(held);
+        // Who holds it for a moment has it not open.
+        let moment = std::thread::spawn(move || {
+            sleep(RETRY);
+            drop(held);
+        });
+        let soon = hold_alone_within(&path, Duration::from_secs(60));
+        assert!(matches!(soon, Hold::Ours(_)));
+        moment.join().unwrap();
+        drop(soon);
         File::open(&path).unwrap().try_lock_shared().unwrap();
     }
 }

@@ -14,7 +14,7 @@ use tiering::pace::Pace;
 use tiering::parts::{Index, Part, PartedObjects};
 
 use super::Tiers;
-use super::lock::{self, Hold, hold_alone};
+use super::lock::{self, Hold, hold_alone_within};
 use super::marks::Marks;
 use super::pace::watch;
 use crate::exit::Failure;
@@ -22,6 +22,9 @@ use crate::size::Size;
 
 /// How long a command waits for another one that moves objects.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long who looks at a copy, or reads a part of it, may hold it: far longer than either takes.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The objects, and the right to move them.
 #[derive(Debug)]
@@ -178,7 +181,7 @@ impl Mover {
         if !held.tiers.contains(&from) {
             return Ok(Dropped::None);
         }
-        let hold = hold_alone(&self.path_of(object, place));
+        let hold = hold_alone_within(&self.path_of(object, place), LOOK);
         if matches!(hold, Hold::Open) {
             return Ok(Dropped::Open);
         }
