@@ -1,5 +1,5 @@
 //! Pulls: a real containerd fetches an image over a slow line and unpacks it, layers on the disk, on
-//! NVM, or where LASS puts them.
+//! NVM, or where LASS puts them; or `yolofs pull` does both for it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -39,11 +39,18 @@ pub enum Strategy {
     Nvm,
     /// What the pull waits for to NVM, all other layers to the disk.
     Lass,
+    /// `yolofs pull`: what the disk has no time for to NVM, all other layers to the disk.
+    Ours,
 }
 
 impl Strategy {
     /// All of them, in the order of a table.
-    pub const ALL: [Self; 3] = [Self::Disk, Self::Nvm, Self::Lass];
+    pub const ALL: [Self; 4] = [Self::Disk, Self::Nvm, Self::Lass, Self::Ours];
+
+    /// Whether layers have two places to go to.
+    const fn has_choice(self) -> bool {
+        matches!(self, Self::Lass | Self::Ours)
+    }
 }
 
 impl fmt::Display for Strategy {
@@ -52,6 +59,7 @@ impl fmt::Display for Strategy {
             Self::Disk => "disk",
             Self::Nvm => "all on NVM",
             Self::Lass => "LASS",
+            Self::Ours => "yolofs pull",
         })
     }
 }
@@ -80,6 +88,15 @@ pub struct Pull {
     pub storing_ms: f64,
     /// Bytes on NVM.
     pub nvm_bytes: u64,
+    /// Whether the layer that was downloaded last is the one that the manifest's sizes foretold; of
+    /// [`Strategy::Lass`] only.
+    pub foreseen: Option<bool>,
+}
+
+/// Where layers lie when a pull is over.
+struct Stored {
+    nvm_bytes: u64,
+    foreseen: Option<bool>,
 }
 
 /// A registry behind a slow line, a disk that writes slowly, and NVM.
@@ -151,21 +168,34 @@ impl DeployLab {
         let name = format!("{}/{image}:latest", self.proxy.address());
         self.disk.impose()?;
         let began = Instant::now();
-        cri::pull(containerd.address(), &name)
-            .with_context(|| format!("pulling {image} ({strategy})"))?;
+        let pulled = match strategy {
+            Strategy::Ours => self.pull_ourselves(&containerd, &name),
+            _ => cri::pull(containerd.address(), &name),
+        };
+        pulled.with_context(|| format!("pulling {image} ({strategy})"))?;
         let on_disk = File::open(self.stage.path()).context("opening the disk")?;
         syncfs(on_disk).context("waiting for the disk")?;
         let ended = Instant::now();
         self.disk.lift()?;
         let downloaded = self.proxy.last_sent().context("nothing was downloaded")?;
+        let stored = self.stored(&containerd, strategy)?;
         Ok(Pull {
             image: image.to_owned(),
             strategy,
             round,
             total_ms: milliseconds(ended - began),
             storing_ms: milliseconds(ended.saturating_duration_since(downloaded)),
-            nvm_bytes: self.nvm_bytes(&containerd, strategy)?,
+            nvm_bytes: stored.nvm_bytes,
+            foreseen: stored.foreseen,
         })
+    }
+
+    /// Has our own puller do it.
+    fn pull_ourselves(&self, containerd: &Containerd, name: &str) -> anyhow::Result<()> {
+        let mut pull = self.programs.yolofs();
+        pull.args(["pull", "--plain-http", "--address"]);
+        pull.arg(containerd.address()).arg(name);
+        run_ok(pull, DEADLINE).map(drop)
     }
 
     /// Pulls one image after another, as a node has that is up for a while, until the snapshotter has
@@ -189,20 +219,34 @@ impl DeployLab {
         Ok(paths.any(|path| path.extension().is_some_and(|of| of == "rate")))
     }
 
-    fn nvm_bytes(&self, containerd: &Containerd, strategy: Strategy) -> anyhow::Result<u64> {
-        match strategy {
-            Strategy::Disk => Ok(0),
-            Strategy::Nvm => taken_by(&containerd.root().join("snapshots")),
-            Strategy::Lass => {
-                let mut status = self.programs.yolofs();
-                status.args(["snapshotter", "status"]);
-                // Nobody else has the rig's run directory.
-                let said: Value = json(status)?;
-                let used = said.pointer("/0/layers_fast/used_bytes");
-                let used = used.and_then(Value::as_u64);
-                used.with_context(|| format!("yolofs snapshotter status said {said}"))
-            }
+    fn stored(&self, containerd: &Containerd, strategy: Strategy) -> anyhow::Result<Stored> {
+        if !strategy.has_choice() {
+            let nvm_bytes = match strategy {
+                Strategy::Nvm => taken_by(&containerd.root().join("snapshots"))?,
+                _ => 0,
+            };
+            return Ok(Stored {
+                nvm_bytes,
+                foreseen: None,
+            });
         }
+        let mut status = self.programs.yolofs();
+        status.args(["snapshotter", "status"]);
+        // Nobody else has the rig's run directory.
+        let said: Value = json(status)?;
+        let number = |what: &str| {
+            let number = said.pointer(&format!("/0/layers_fast/{what}"));
+            let number = number.and_then(Value::as_u64);
+            number.with_context(|| format!("yolofs snapshotter status said {said}"))
+        };
+        let foreseen = match (number("foreseen")?, number("not_foreseen")?) {
+            (0, 0) => None,
+            (_, wrong) => Some(wrong == 0),
+        };
+        Ok(Stored {
+            nvm_bytes: number("used_bytes")?,
+            foreseen,
+        })
     }
 }
 
@@ -219,7 +263,7 @@ impl Fresh {
         let data = lab.stage.path().join("pull");
         let root = match strategy {
             Strategy::Nvm => lab.nvm.path().join("root"),
-            Strategy::Disk | Strategy::Lass => data.join("yolofs"),
+            Strategy::Disk | Strategy::Lass | Strategy::Ours => data.join("yolofs"),
         };
         let home = lab.home.path().join("containerd");
         let fast = lab.nvm.path().join("layers");
@@ -240,9 +284,9 @@ impl Fresh {
             .to_str()
             .context("the rig's home is not UTF-8")?;
         let fast = format!("{},max=8G", self.fast.display());
-        let flags = match strategy {
-            Strategy::Disk | Strategy::Nvm => Vec::new(),
-            Strategy::Lass => vec!["--layers-fast", &fast, "--containerd-root", containerd_root],
+        let flags = match strategy.has_choice() {
+            false => Vec::new(),
+            true => vec!["--layers-fast", &fast, "--containerd-root", containerd_root],
         };
         Containerd::start(
             &lab.programs,

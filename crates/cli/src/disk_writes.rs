@@ -2,7 +2,7 @@
 //!
 //! What the kernel itself takes for a disk's rate is wrong where it was tried, and how long a disk was busy
 //! knows nothing of a limit that holds requests back before they reach it
-//! (docs/adr/0012-a-disk-is-known-by-what-it-wrote.md). What is always true is how many bytes were written,
+//! (docs/adr/0013-a-disk-is-known-by-what-it-wrote.md). What is always true is how many bytes were written,
 //! and when all was on the disk.
 //!
 //! A rate is kept in the run directory, which is as old as the device's number: whoever unpacks layers
