@@ -190,10 +190,10 @@ impl DeployLab {
         })
     }
 
-    /// Has our own puller do it.
+    /// Has our own puller do it, and keep the blobs, as containerd does.
     fn pull_ourselves(&self, containerd: &Containerd, name: &str) -> anyhow::Result<()> {
         let mut pull = self.programs.yolofs();
-        pull.args(["pull", "--plain-http", "--address"]);
+        pull.args(["pull", "--blobs", "keep", "--plain-http", "--address"]);
         pull.arg(containerd.address()).arg(name);
         run_ok(pull, DEADLINE).map(drop)
     }
