@@ -39,7 +39,7 @@ fn what_objects_share_is_there_once_and_stays_as_long_as_one_of_them_does() {
     assert_eq!(add(0), (3, 3 * 4096));
     assert_eq!(add(1), (3, 2 * 4096), "block 2 is there: it is not written");
     assert_eq!(add(2), (1, 4096), "what is all there is not even brought");
-    model.kept = BTreeSet::from([0, 1, 2]);
+    model.0.kept = BTreeSet::from([0, 1, 2]);
     model.check(&objects, &rig, "three that share");
     let shared = |number: usize| objects.shared_bytes(id(number), TierIndex(1)) / 4096;
     assert_eq!((shared(0), shared(1), shared(2)), (3, 3, 5));
@@ -175,10 +175,10 @@ fn an_index_whose_pool_is_lost_or_cut_or_that_has_rotted_is_lost() {
         drop(objects);
         harm(&rig);
         let (objects, report) = rig.open();
-        model.kept = left
+        model.0.kept = left
             .iter()
             .copied()
-            .filter(|n| model.kept.contains(n))
+            .filter(|n| model.0.kept.contains(n))
             .collect();
         assert!(report.lost > 0);
         model.check(&objects, &rig, &name(2));

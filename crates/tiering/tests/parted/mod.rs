@@ -7,7 +7,10 @@
 #![allow(dead_code, reason = "each test binary uses its own part of the rig")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "../account/mod.rs"]
+mod account;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use blocks::{BlockIndex, BlockRange, ContentId, RangeSet};
@@ -16,6 +19,8 @@ use tiering::objects::{ObjectError, OpenReport, TierConfig, TierIndex};
 use tiering::pace::Unhurried;
 use tiering::parts::{Index, Part, PartedObjects};
 use tiering::testing::{End, MemMedium, Random, Stepped, Steps};
+
+use account::Account;
 
 pub(crate) const BLOCK: usize = 4096;
 /// Room on the fast tier: for most of the blocks of all indexes together, once.
@@ -134,46 +139,22 @@ impl Rig {
 
 /// What must be there, and what may be because something ended in the middle.
 #[derive(Debug, Default)]
-pub(crate) struct Model {
-    pub(crate) kept: BTreeSet<usize>,
-    perhaps: BTreeSet<usize>,
-}
+pub(crate) struct Model(pub(crate) Account<usize>);
 
 impl Model {
     pub(crate) fn of(objects: &PartedObjects) -> Self {
         let there = |number: &usize| objects.objects().get(id(*number)).is_some();
-        Self {
-            kept: (0..RUNS.len()).filter(there).collect(),
-            perhaps: BTreeSet::new(),
-        }
+        Self(Account::of((0..RUNS.len()).filter(there)))
     }
 
     pub(crate) fn add(&mut self, objects: &PartedObjects, number: usize, to: usize) -> bool {
         let added = objects.add(index(number), TierIndex(to), &mut bring(number), &Unhurried);
-        match &added {
-            Ok(_) => {
-                self.perhaps.remove(&number);
-                self.kept.insert(number);
-            }
-            Err(_) if !self.kept.contains(&number) => {
-                self.perhaps.insert(number);
-            }
-            Err(_) => {}
-        }
-        added.is_ok()
+        self.0.added(number, &added)
     }
 
     pub(crate) fn remove(&mut self, objects: &PartedObjects, number: usize) {
-        let was = self.kept.remove(&number);
-        match objects.remove(id(number)) {
-            Ok(()) => {
-                self.perhaps.remove(&number);
-            }
-            Err(_) if was => {
-                self.perhaps.insert(number);
-            }
-            Err(_) => {}
-        }
+        let removed = objects.remove(id(number));
+        self.0.removed(number, &removed);
     }
 
     pub(crate) fn random_change(&mut self, objects: &PartedObjects, random: &mut Random) {
@@ -193,12 +174,7 @@ impl Model {
         for (number, runs) in RUNS.iter().enumerate() {
             let id = id(number);
             let there = objects.objects().get(id);
-            assert!(
-                there.is_some() || !self.kept.contains(&number),
-                "{when}: {number} is gone"
-            );
-            let allowed = self.kept.contains(&number) || self.perhaps.contains(&number);
-            assert!(allowed || there.is_none(), "{when}: {number} came back");
+            self.0.check(number, there.is_some(), when);
             for tier in there.map(|object| object.tiers).unwrap_or_default() {
                 for (pool_number, first, blocks) in *runs {
                     let blocks = BlockRange::with_len(BlockIndex(*first), *blocks);

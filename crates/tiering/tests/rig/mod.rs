@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "../account/mod.rs"]
+mod account;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use blocks::ContentId;
@@ -10,6 +13,8 @@ use tiering::medium::Medium;
 use tiering::objects::{Objects, OpenError, OpenReport, TierConfig, TierIndex};
 use tiering::pace::Unhurried;
 use tiering::testing::{End, MemMedium, Random, Stepped, Steps};
+
+use account::Account;
 
 /// Objects that tests use.
 const NUMBERS: u64 = 8;
@@ -113,36 +118,20 @@ fn open(
 
 /// What must be there, and what may be because something ended in the middle.
 #[derive(Debug, Default)]
-pub(crate) struct Model {
-    kept: BTreeSet<u64>,
-    perhaps: BTreeSet<u64>,
-}
+pub(crate) struct Model(Account<u64>);
 
 impl Model {
     /// What is there.
     pub(crate) fn of(objects: &Objects) -> Self {
         let there = (0..NUMBERS).filter(|number| objects.get(id(*number)).is_some());
-        Self {
-            kept: there.collect(),
-            perhaps: BTreeSet::new(),
-        }
+        Self(Account::of(there))
     }
 
     pub(crate) fn add(&mut self, objects: &Objects, number: u64, to: usize) -> bool {
         let mut bytes = content(number);
         let len = bytes.len() as u64;
         let added = objects.add(id(number), len, TierIndex(to), &mut bytes, &Unhurried);
-        match added {
-            Ok(_) => {
-                self.perhaps.remove(&number);
-                self.kept.insert(number);
-            }
-            Err(_) if !self.kept.contains(&number) => {
-                self.perhaps.insert(number);
-            }
-            Err(_) => {}
-        }
-        added.is_ok()
+        self.0.added(number, &added)
     }
 
     pub(crate) fn copy(&mut self, objects: &Objects, number: u64, to: usize) {
@@ -158,16 +147,8 @@ impl Model {
     }
 
     pub(crate) fn remove(&mut self, objects: &Objects, number: u64) {
-        let was = self.kept.remove(&number);
-        match objects.remove(id(number)) {
-            Ok(()) => {
-                self.perhaps.remove(&number);
-            }
-            Err(_) if was => {
-                self.perhaps.insert(number);
-            }
-            Err(_) => {}
-        }
+        let removed = objects.remove(id(number));
+        self.0.removed(number, &removed);
     }
 
     /// Does something.
@@ -189,12 +170,7 @@ impl Model {
         for number in 0..NUMBERS {
             let want = content(number);
             let there = objects.get(id(number)).is_some();
-            assert!(
-                there || !self.kept.contains(&number),
-                "{when}: {number} is gone"
-            );
-            let allowed = self.kept.contains(&number) || self.perhaps.contains(&number);
-            assert!(allowed || !there, "{when}: {number} came back");
+            self.0.check(number, there, when);
             if there {
                 let mut buf = vec![0; want.len() + 1];
                 let read = objects.read_at(id(number), 0, &mut buf).unwrap();
