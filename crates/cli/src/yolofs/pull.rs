@@ -7,6 +7,7 @@
 mod fetch;
 mod land;
 mod leases;
+mod place;
 mod report;
 mod wanted;
 
@@ -110,6 +111,7 @@ pub(super) fn run(args: &PullArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcom
 /// Who is asked, and for what.
 struct Pull<'a> {
     args: &'a PullArgs,
+    run_dir: &'a RunDir,
     interrupt: &'a Interrupt,
     registry: RegistryConfig,
     containerd: Containerd,
@@ -119,12 +121,17 @@ struct Pull<'a> {
 }
 
 impl<'a> Pull<'a> {
-    fn new(args: &'a PullArgs, run_dir: &RunDir, interrupt: &'a Interrupt) -> anyhow::Result<Self> {
+    fn new(
+        args: &'a PullArgs,
+        run_dir: &'a RunDir,
+        interrupt: &'a Interrupt,
+    ) -> anyhow::Result<Self> {
         let containerd = Containerd::connect(&args.address, &args.namespace, &args.snapshotter)
             .context("is containerd running? Name its socket with --address")?;
         let desk = desk(args, run_dir, &containerd)?;
         Ok(Self {
             args,
+            run_dir,
             interrupt,
             registry: args.registry.config(&args.image)?,
             containerd,
@@ -141,8 +148,7 @@ impl<'a> Pull<'a> {
         let mut report = PullReport::of(&wanted, &self.args.namespace);
         if self.args.dry_run {
             let there = there(&wanted.layers, |chain| self.containerd.has_layer(chain))?;
-            let staging = self.desk.places(&self.name)?;
-            self.desk.ended(&self.name);
+            let staging = self.desk.places(None)?;
             let missing = &wanted.layers[there..];
             let places = places(missing, self.args.concurrent(), &staging);
             report.layers = LayerReport::all(&wanted.layers, there, &places);
@@ -174,7 +180,8 @@ impl<'a> Pull<'a> {
     ) -> anyhow::Result<()> {
         let there = there(&wanted.layers, |chain| lease.keep_layer(chain))?;
         let missing = &wanted.layers[there..];
-        let staging = self.desk.places(&self.name)?;
+        let downloads = Some(self.name.as_str()).filter(|_| !missing.is_empty());
+        let staging = self.desk.places(downloads)?;
         let places = places(missing, self.args.concurrent(), &staging);
         report.layers = LayerReport::all(&wanted.layers, there, &places);
         let total = missing.iter().map(|layer| layer.blob.size).sum();
@@ -189,6 +196,8 @@ impl<'a> Pull<'a> {
             pull: &self.name,
             interrupt: self.interrupt,
             bar: &bar,
+            run_dir: self.run_dir,
+            concurrent: self.args.concurrent(),
             keeper: Some(lease).filter(|_| self.args.blobs == BlobsArg::Keep),
             shared: Shared::default(),
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -16,11 +17,14 @@ use oci::unpack::{Implied, Limits, Unpacked};
 use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
 use parking_lot::Mutex;
 use snapshotter::Staged;
-use tiering::lass::{Place, last_downloaded};
+use tiering::lass::{Disk, Line, Place, last_downloaded};
 
 use super::land::source_of;
+use super::place::{Begun, line_rate, weighed};
 use super::wanted::Layer;
+use crate::disk_writes::DiskWrites;
 use crate::interrupt::Interrupt;
+use crate::run_dir::RunDir;
 use crate::yolofs::snapshotter::{Desk, StagingPlaces};
 
 /// How many times its size a layer is taken to unpack to before it is known.
@@ -41,6 +45,8 @@ pub(super) struct Fetch<'a> {
     pub(super) pull: &'a str,
     pub(super) interrupt: &'a Interrupt,
     pub(super) bar: &'a ProgressBar,
+    pub(super) run_dir: &'a RunDir,
+    pub(super) concurrent: NonZeroUsize,
     /// Who keeps the blobs, if they are kept.
     pub(super) keeper: Option<&'a Lease<'a>>,
     pub(super) shared: Shared,
@@ -52,8 +58,9 @@ pub(super) struct Shared {
     next: AtomicUsize,
     /// Whether one of them has failed.
     pub(super) failed: AtomicBool,
-    /// Bytes that came of each.
-    came: Mutex<BTreeMap<usize, u64>>,
+    begun: Mutex<BTreeMap<usize, Begun>>,
+    /// When the first byte came.
+    first_byte: OnceLock<Instant>,
     /// When the last byte came.
     last_byte: Mutex<Option<Instant>>,
     said: Mutex<Option<Instant>>,
@@ -89,7 +96,7 @@ impl Shared {
     }
 
     pub(super) fn came(&self) -> u64 {
-        self.came.lock().values().sum()
+        self.begun.lock().values().map(|of| of.came).sum()
     }
 }
 
@@ -145,12 +152,59 @@ impl Fetch<'_> {
         let Some(fast) = &self.staging.fast else {
             return Ok(None);
         };
-        if self.places.get(at) != Some(&Place::Fast) {
+        if self.begin(at) != Place::Fast {
             return Ok(None);
         }
         let staged = Staged::make(fast)?;
         let booked = self.desk.book(staged.name(), foreseen)?;
         Ok(booked.then_some(staged))
+    }
+
+    /// Chooses the place of a layer whose download begins now.
+    fn begin(&self, at: usize) -> Place {
+        let mut begun = self.shared.begun.lock();
+        let place = self.weighed(at, &begun);
+        let place = place.or_else(|| self.places.get(at).copied());
+        let place = place.unwrap_or(Place::Slow);
+        let (came, unpacked) = (0, 0);
+        begun.insert(
+            at,
+            Begun {
+                came,
+                unpacked,
+                place,
+            },
+        );
+        place
+    }
+
+    /// Weighs what the disk can have written when the download ends; `None` if it is not known how fast
+    /// the disk is, or the network.
+    fn weighed(&self, at: usize, begun: &BTreeMap<usize, Begun>) -> Option<Place> {
+        let disk = DiskWrites::below(&self.staging.disk)?;
+        let disk = Disk {
+            rate: disk.rate(self.run_dir)?,
+            waiting: disk.waiting(),
+        };
+        let came = begun.values().map(|of| of.came).sum();
+        let line = Line {
+            rate: line_rate(came, *self.shared.first_byte.get()?)?,
+            concurrent: self.concurrent,
+        };
+        let sizes: Vec<u64> = self.layers.iter().map(|layer| layer.blob.size).collect();
+        weighed(at, &sizes, begun, &line, &disk, self.staging.room)
+    }
+
+    /// Notes how far a layer is.
+    fn note(&self, at: usize, change: impl FnOnce(&mut Begun)) -> u64 {
+        let mut begun = self.shared.begun.lock();
+        let of = begun.entry(at).or_insert(Begun {
+            came: 0,
+            unpacked: 0,
+            place: Place::Slow,
+        });
+        change(of);
+        begun.values().map(|of| of.came).sum()
     }
 
     /// Downloads a layer into a directory; `None` if that is bound, and too small for it.
@@ -199,7 +253,7 @@ impl Fetch<'_> {
                 },
             })),
             Err(error) if booked.is_some() && (is_full || is_no_space(&error)) => {
-                self.shared.came.lock().remove(&at);
+                self.shared.begun.lock().remove(&at);
                 Ok(None)
             }
             Err(error) => Err(no_room(error, &into)
@@ -246,11 +300,7 @@ impl Fetch<'_> {
     }
 
     fn hears(&self, at: usize, came: u64) -> ControlFlow<()> {
-        let all = {
-            let mut all = self.shared.came.lock();
-            all.insert(at, came);
-            all.values().sum()
-        };
+        let all = self.note(at, |of| of.came = came);
         self.bar.set_position(all);
         self.say();
         self.goes_on()
@@ -272,7 +322,7 @@ impl Fetch<'_> {
             }
             *said = Some(Instant::now());
         }
-        if let Err(error) = self.desk.places(self.pull) {
+        if let Err(error) = self.desk.places(Some(self.pull)) {
             log::debug!("{error:#}");
         }
     }
@@ -299,12 +349,14 @@ impl Hears for Ear<'_> {
         if let Some(sink) = self.sink {
             sink.put(bytes);
         }
+        self.fetch.shared.first_byte.get_or_init(Instant::now);
         *self.fetch.shared.last_byte.lock() = Some(Instant::now());
         ControlFlow::Continue(())
     }
 
     fn unpacked(&self, bytes: u64) -> ControlFlow<()> {
         self.fetch.goes_on()?;
+        self.fetch.note(self.at, |of| of.unpacked = bytes);
         let Some(booked) = &self.booked else {
             return ControlFlow::Continue(());
         };

@@ -169,6 +169,8 @@ impl Placing {
         if now.pulls_of_ours.len() < WAITING_MAX {
             now.pulls_of_ours.insert(pull.to_owned(), Instant::now());
         }
+        drop(now);
+        self.0.weighing.pulls(pull);
     }
 
     /// Hears that a pull of ours has ended.
@@ -176,6 +178,8 @@ impl Placing {
         let mut now = self.0.now.lock();
         now.heard = Some(Instant::now());
         now.pulls_of_ours.remove(pull);
+        drop(now);
+        self.0.weighing.pulled(pull);
     }
 
     /// Returns how many bytes the disk writes in a second, if that is known.

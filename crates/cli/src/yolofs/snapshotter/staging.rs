@@ -23,7 +23,9 @@ impl<L: Lowers> Staging<'_, L> {
         Some(match ask {
             Ask::Status => return None,
             Ask::Stage { pull } => {
-                self.placing.pulls(pull);
+                if let Some(pull) = pull {
+                    self.placing.pulls(pull);
+                }
                 let places = self.snapshotter.staging();
                 let usage = self.snapshotter.fast_layers().map(|fast| fast.usage());
                 Told::Stage(StagingPlaces {
@@ -81,12 +83,12 @@ impl Desk {
         }))
     }
 
-    /// Says that a pull goes on, and returns where it may stage layers.
+    /// Returns where layers may be staged, and says that a pull goes on that does, if there is one.
     ///
     /// # Errors
     /// If the snapshotter does not say.
-    pub(in crate::yolofs) fn places(&self, pull: &str) -> anyhow::Result<StagingPlaces> {
-        let pull = pull.to_owned();
+    pub(in crate::yolofs) fn places(&self, pull: Option<&str>) -> anyhow::Result<StagingPlaces> {
+        let pull = pull.map(str::to_owned);
         match self.ask(&Ask::Stage { pull })? {
             Told::Stage(places) => Ok(places),
             _ => bail!("the snapshotter said something else; is it of another version?"),

@@ -41,8 +41,8 @@ pub(super) enum Ask {
     /// Where may a pull of ours stage layers? Asked again while it lasts, so that nothing is brought
     /// to the disk meanwhile.
     Stage {
-        /// What it calls itself.
-        pull: String,
+        /// What it calls itself; nothing if it only wants to know.
+        pull: Option<String>,
     },
     /// Is there room on the fast place for a staged layer, that much in all?
     Book {

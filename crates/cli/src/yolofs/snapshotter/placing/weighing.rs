@@ -30,8 +30,17 @@ pub(super) struct Weighing {
 #[derive(Debug, Default)]
 struct Now {
     promised: Promised,
-    measuring: Option<(SnapshotId, Measuring)>,
+    measuring: Option<(Unpacking, Measuring)>,
     measured: Option<Instant>,
+}
+
+/// Who unpacks to the disk while it is measured.
+#[derive(Debug, PartialEq, Eq)]
+enum Unpacking {
+    /// containerd, into this snapshot.
+    Layer(SnapshotId),
+    /// A pull of ours of this name, several layers at once.
+    Pull(String),
 }
 
 impl Weighing {
@@ -73,17 +82,44 @@ impl Weighing {
         if let Some(rate) = disk.rate(&self.run_dir) {
             now.promised.add(self.began.elapsed(), bytes, rate);
         }
-        let is_due = now.measured.is_none_or(|at| at.elapsed() >= AGAIN)
-            && !disk.is_known_since(AGAIN, &self.run_dir);
-        if is_due && bytes >= TELLING {
-            now.measuring = disk.measure().map(|measuring| (id, measuring));
+        if self.is_due(&now, &disk) && bytes >= TELLING {
+            let measuring = disk.measure();
+            now.measuring = measuring.map(|measuring| (Unpacking::Layer(id), measuring));
         }
+    }
+
+    /// Hears that a pull of ours goes on.
+    pub(super) fn pulls(&self, pull: &str) {
+        let Some(disk) = DiskWrites::below(&self.root) else {
+            return;
+        };
+        let mut now = self.now.lock();
+        let pull = Unpacking::Pull(pull.to_owned());
+        let is_measured = now.measuring.as_ref().is_some_and(|(of, _)| *of == pull);
+        if self.is_due(&now, &disk) && !is_measured {
+            now.measuring = disk.measure().map(|measuring| (pull, measuring));
+        }
+    }
+
+    /// Returns whether the disk is to be measured: it is flushed for that.
+    fn is_due(&self, now: &Now, disk: &DiskWrites) -> bool {
+        now.measured.is_none_or(|at| at.elapsed() >= AGAIN)
+            && !disk.is_known_since(AGAIN, &self.run_dir)
     }
 
     /// Hears that a snapshot, perhaps another one, is committed or gone.
     pub(super) fn ended(&self, id: SnapshotId) {
+        self.unpacked(&Unpacking::Layer(id));
+    }
+
+    /// Hears that a pull of ours has ended.
+    pub(super) fn pulled(&self, pull: &str) {
+        self.unpacked(&Unpacking::Pull(pull.to_owned()));
+    }
+
+    fn unpacked(&self, who: &Unpacking) {
         let mut now = self.now.lock();
-        let Some((_, measuring)) = now.measuring.take_if(|(of, _)| *of == id) else {
+        let Some((_, measuring)) = now.measuring.take_if(|(of, _)| of == who) else {
             return;
         };
         now.measured = Some(Instant::now());
