@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::ContentId;
@@ -13,7 +14,12 @@ use bootimg::{CopyParts, FasterCopies, FasterCopy, ImageId};
 use tiering::parts::{Index, pool_name};
 
 use super::Tiers;
+use super::lock::share_within;
 use super::seen::index_in;
+
+/// How long who looks whether a copy is open may hold it: far longer than that takes. Who still has it
+/// then takes it away.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// An open copy of an object. As long as it is open, it stays.
 #[derive(Debug)]
@@ -28,13 +34,15 @@ pub(crate) struct OpenCopy {
 
 impl Tiers {
     /// Opens the copies of an object, the fastest first. Tiers that are not there, have none, or
-    /// are about to lose it, are left out; nobody is waited for.
+    /// are about to lose it, are left out; nobody is waited for but who only looks.
     pub(crate) fn open_copies(&self, object: ContentId) -> impl Iterator<Item = OpenCopy> {
         let name = object.to_string();
         self.specs().iter().filter_map(move |tier| {
             let path = tier.dir.join(&name);
             let file = File::open(&path).ok()?;
-            file.try_lock_shared().ok()?;
+            if !share_within(&file, LOOK) {
+                return None;
+            }
             // It may have been removed between the two.
             let tier = tier.name.clone();
             (file.metadata().ok()?.nlink() > 0).then_some(OpenCopy { file, path, tier })

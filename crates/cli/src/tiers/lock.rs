@@ -1,6 +1,6 @@
 //! Locks on files, taken with a deadline.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -76,10 +76,22 @@ pub(super) fn hold_alone_within(path: &Path, patience: Duration) -> Hold {
     }
 }
 
+/// Keeps a copy from being taken away as long as `file` is open; returns whether nobody else has it alone,
+/// or had it for no longer than `patience`.
+pub(super) fn share_within(file: &File, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        match file.try_lock_shared() {
+            Ok(()) => return true,
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(RETRY),
+            Err(_) => return false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::TryLockError;
 
     #[test]
     fn a_lock_is_waited_for_and_given_up() {
@@ -104,8 +116,8 @@ mod tests {
         drop(file);
         let held = hold_alone(&path);
         assert!(matches!(held, Hold::Ours(_)));
-        let late = File::open(&path).unwrap().try_lock_shared();
-        assert!(matches!(late, Err(TryLockError::WouldBlock)));
+        let late = File::open(&path).unwrap();
+        assert!(!share_within(&late, Duration::ZERO));
         // Who holds it for a moment has it not open.
         let moment = std::thread::spawn(move || {
             sleep(RETRY);
@@ -114,7 +126,11 @@ mod tests {
         let soon = hold_alone_within(&path, Duration::from_secs(60));
         assert!(matches!(soon, Hold::Ours(_)));
         moment.join().unwrap();
-        drop(soon);
-        File::open(&path).unwrap().try_lock_shared().unwrap();
+        let moment = std::thread::spawn(move || {
+            sleep(RETRY);
+            drop(soon);
+        });
+        assert!(share_within(&late, Duration::from_secs(60)));
+        moment.join().unwrap();
     }
 }
