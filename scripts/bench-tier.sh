@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds, makes 23 images, and times their cold starts from a slow disk, from NVM, and with only
-# what a start needs on NVM: `scripts/bench-tier.sh [FLAGS...]`; `--help` lists them. The images take
-# some 10 minutes once, and 5 GB; the starts some 15 minutes, nearly all of them those from the disk.
-# `--image` and `--rounds` measure less.
+# Builds, makes 23 images, and times their pulls to a slow disk, to NVM and to where LASS puts layers, and
+# their cold starts from a slow disk, from NVM, and with only what a start needs on NVM:
+# `scripts/bench-tier.sh [FLAGS...]`; `--help` lists them. The images take some 15 minutes once, and 15 GB;
+# of three rounds, the starts some 30 minutes and the pulls 90. `--only`, `--image` and `--rounds` measure less.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The bench"
