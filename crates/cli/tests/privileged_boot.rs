@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::process::Command;
 
+use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
 
 /// What the recorded boots of these tests run: it reads two of twenty files, and part of a third.
@@ -45,25 +46,27 @@ fn boot_on(lab: &Lab, mountpoint: &Path) {
 
 #[test]
 fn privileged_a_prewarmed_boot_asks_the_daemon_for_nothing() {
-    let lab = Lab::new();
-    let root = recorded(&lab);
-    let mountpoint = lab.mount(&root, "mnt", &["--boot", "boot", "--wait-prewarm"]);
-    let before = lab.status(&mountpoint);
-    assert_eq!(before["boot"]["prewarm"], "done", "{before}");
-    assert!(
-        before["boot"]["injected_pages"].as_u64().unwrap() > 0,
-        "{before}"
-    );
-    boot_on(&lab, &mountpoint);
-    let after = lab.status(&mountpoint);
-    for kind in ["read", "open", "readlink"] {
-        assert_eq!(
-            before["served"]["requests"][kind], after["served"]["requests"][kind],
-            "{kind}: {after}"
+    undisturbed(|| {
+        let lab = Lab::new();
+        let root = recorded(&lab);
+        let mountpoint = lab.mount(&root, "mnt", &["--boot", "boot", "--wait-prewarm"]);
+        let before = lab.status(&mountpoint);
+        assert_eq!(before["boot"]["prewarm"], "done", "{before}");
+        assert!(
+            before["boot"]["injected_pages"].as_u64().unwrap() > 0,
+            "{before}"
         );
-    }
-    assert_eq!(after["served"]["fallthrough_bytes"], 0, "{after}");
-    lab.umount(&mountpoint);
+        boot_on(&lab, &mountpoint);
+        let after = lab.status(&mountpoint);
+        for kind in ["read", "open", "readlink"] {
+            assert_eq!(
+                before["served"]["requests"][kind], after["served"]["requests"][kind],
+                "{kind}: {after}"
+            );
+        }
+        assert_eq!(after["served"]["fallthrough_bytes"], 0, "{after}");
+        lab.umount(&mountpoint);
+    });
 }
 
 #[test]
@@ -211,59 +214,63 @@ fn privileged_readiness_has_many_faces() {
 
 #[test]
 fn privileged_a_disk_image_is_recorded_and_served() {
-    let lab = Lab::new();
-    let disk = lab.path("disk.raw");
-    fs::write(&disk, noise(1, 8 << 20)).unwrap();
-    let script = "dd if=\"$YOLOFS_IMAGE\" of=/dev/null bs=64k count=4 2> /dev/null; \
+    undisturbed(|| {
+        let lab = Lab::new();
+        let disk = lab.path("disk.raw");
+        fs::write(&disk, noise(1, 8 << 20)).unwrap();
+        let script = "dd if=\"$YOLOFS_IMAGE\" of=/dev/null bs=64k count=4 2> /dev/null; \
                   dd if=\"$YOLOFS_IMAGE\" of=/dev/null bs=4k skip=1000 count=3 2> /dev/null";
-    let report = json(
-        lab.bootimg()
-            .args(["record", "--json", "--name", "disk"])
-            .arg(&disk)
-            .args(["--", "sh", "-c", script]),
-    );
-    assert_eq!(report["blocks"], 64 + 3, "{report}");
-    let mountpoint = lab.mount(&disk, "mnt", &["--wait-prewarm"]);
-    let served = mountpoint.join("disk.raw");
-    assert_eq!(fs::metadata(&served).unwrap().size(), 8 << 20);
-    let reads = lab.requests(&mountpoint, "read");
-    let file = fs::File::open(&served).unwrap();
-    let mut recorded = vec![0; 256 << 10];
-    file.read_exact_at(&mut recorded, 0).unwrap();
-    assert_eq!(recorded, noise(1, 256 << 10));
-    assert_eq!(
-        lab.requests(&mountpoint, "read"),
-        reads,
-        "recorded blocks are in the page cache"
-    );
-    assert_eq!(fs::read(&served).unwrap(), noise(1, 8 << 20));
-    drop(file);
-    lab.umount(&mountpoint);
+        let report = json(
+            lab.bootimg()
+                .args(["record", "--json", "--name", "disk"])
+                .arg(&disk)
+                .args(["--", "sh", "-c", script]),
+        );
+        assert_eq!(report["blocks"], 64 + 3, "{report}");
+        let mountpoint = lab.mount(&disk, "mnt", &["--wait-prewarm"]);
+        let served = mountpoint.join("disk.raw");
+        assert_eq!(fs::metadata(&served).unwrap().size(), 8 << 20);
+        let reads = lab.requests(&mountpoint, "read");
+        let file = fs::File::open(&served).unwrap();
+        let mut recorded = vec![0; 256 << 10];
+        file.read_exact_at(&mut recorded, 0).unwrap();
+        assert_eq!(recorded, noise(1, 256 << 10));
+        assert_eq!(
+            lab.requests(&mountpoint, "read"),
+            reads,
+            "recorded blocks are in the page cache"
+        );
+        assert_eq!(fs::read(&served).unwrap(), noise(1, 8 << 20));
+        drop(file);
+        lab.umount(&mountpoint);
+    });
 }
 
 #[test]
 fn privileged_a_trace_of_a_mount_makes_a_boot_image() {
-    let lab = Lab::new();
-    let root = lab.make_dir("root");
-    busybox_root(&root);
-    let trace = lab.path("boot.trace");
-    let mountpoint = lab.mount(
-        &root,
-        "mnt",
-        &["--boot", "none", "--record", trace.to_str().unwrap()],
-    );
-    boot_on(&lab, &mountpoint);
-    lab.umount(&mountpoint);
-    let made = json(
-        lab.bootimg()
-            .args(["from-trace", "--json", "--name", "traced"])
-            .arg(&root)
-            .arg("--trace")
-            .arg(&trace),
-    );
-    assert!(made["blocks"].as_u64().unwrap() > 16, "{made}");
-    let mountpoint = lab.mount(&root, "mnt", &["--boot", "traced", "--wait-prewarm"]);
-    let reads = lab.requests(&mountpoint, "read");
-    boot_on(&lab, &mountpoint);
-    assert_eq!(lab.requests(&mountpoint, "read"), reads);
+    undisturbed(|| {
+        let lab = Lab::new();
+        let root = lab.make_dir("root");
+        busybox_root(&root);
+        let trace = lab.path("boot.trace");
+        let mountpoint = lab.mount(
+            &root,
+            "mnt",
+            &["--boot", "none", "--record", trace.to_str().unwrap()],
+        );
+        boot_on(&lab, &mountpoint);
+        lab.umount(&mountpoint);
+        let made = json(
+            lab.bootimg()
+                .args(["from-trace", "--json", "--name", "traced"])
+                .arg(&root)
+                .arg("--trace")
+                .arg(&trace),
+        );
+        assert!(made["blocks"].as_u64().unwrap() > 16, "{made}");
+        let mountpoint = lab.mount(&root, "mnt", &["--boot", "traced", "--wait-prewarm"]);
+        let reads = lab.requests(&mountpoint, "read");
+        boot_on(&lab, &mountpoint);
+        assert_eq!(lab.requests(&mountpoint, "read"), reads);
+    });
 }

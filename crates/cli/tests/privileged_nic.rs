@@ -19,6 +19,7 @@ use block_service::{Nic, import, socket};
 use blocks::{BlockSource, ContentId, FileKey, SourceError};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
 use lab::stopped::Stopped;
+use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, noise, ok, until};
 use serde_json::Value;
 
@@ -227,86 +228,90 @@ fn privileged_beside_a_local_source_the_disk_is_not_read() {
 
 #[test]
 fn privileged_the_second_machine_starts_from_what_the_first_one_recorded() {
-    let lab = Lab::new();
-    let root = imported(&lab);
-    let nic = Nic::start(&lab);
-    let read = |mountpoint: &Path| [3, 7].into_iter().for_each(|n| part(mountpoint, n));
-    let first = mounted(&lab, &nic.address, "first", &["--nic-share"]);
-    read(&first);
-    assert!(lab.status(&first)["boot"].is_null());
-    lab.umount(&first);
-    let second = lab.make_dir("second");
-    let flags = ["--nic", &nic.address, "--wait-prewarm"];
-    until("the boot image is at the service", || {
-        ok(lab
-            .yolofs()
-            .arg("mount")
-            .arg("nic:root")
-            .arg(&second)
-            .args(flags));
-        let has = !lab.status(&second)["boot"].is_null();
-        if !has {
-            lab.umount(&second);
-        }
-        has
+    undisturbed(|| {
+        let lab = Lab::new();
+        let root = imported(&lab);
+        let nic = Nic::start(&lab);
+        let read = |mountpoint: &Path| [3, 7].into_iter().for_each(|n| part(mountpoint, n));
+        let first = mounted(&lab, &nic.address, "first", &["--nic-share"]);
+        read(&first);
+        assert!(lab.status(&first)["boot"].is_null());
+        lab.umount(&first);
+        let second = lab.make_dir("second");
+        let flags = ["--nic", &nic.address, "--wait-prewarm"];
+        until("the boot image is at the service", || {
+            ok(lab
+                .yolofs()
+                .arg("mount")
+                .arg("nic:root")
+                .arg(&second)
+                .args(flags));
+            let has = !lab.status(&second)["boot"].is_null();
+            if !has {
+                lab.umount(&second);
+            }
+            has
+        });
+        let before = lab.requests(&second, "read");
+        read(&second);
+        let status = lab.status(&second);
+        assert_eq!(
+            lab.requests(&second, "read"),
+            before,
+            "all was pushed: {status}"
+        );
+        assert!(
+            status["boot"]["injected_pages"].as_u64().unwrap() >= 16,
+            "{status}"
+        );
+        lab.umount(&second);
+        forge(&lab);
+        let third = mounted(&lab, &nic.address, "third", &["--wait-prewarm"]);
+        let status = lab.status(&third);
+        let pushed = status["boot"]["injected_pages"].as_u64();
+        assert!(pushed >= Some(16), "what boots read is believed: {status}");
+        same(&root, &third);
+        lab.umount(&third);
+        let fourth = mounted(&lab, &nic.address, "fourth", &["--no-inject"]);
+        same(&root, &fourth);
+        let status = lab.status(&fourth);
+        assert!(!status["boot"].is_null(), "no byte of it is: {status}");
     });
-    let before = lab.requests(&second, "read");
-    read(&second);
-    let status = lab.status(&second);
-    assert_eq!(
-        lab.requests(&second, "read"),
-        before,
-        "all was pushed: {status}"
-    );
-    assert!(
-        status["boot"]["injected_pages"].as_u64().unwrap() >= 16,
-        "{status}"
-    );
-    lab.umount(&second);
-    forge(&lab);
-    let third = mounted(&lab, &nic.address, "third", &["--wait-prewarm"]);
-    let status = lab.status(&third);
-    let pushed = status["boot"]["injected_pages"].as_u64();
-    assert!(pushed >= Some(16), "what boots read is believed: {status}");
-    same(&root, &third);
-    lab.umount(&third);
-    let fourth = mounted(&lab, &nic.address, "fourth", &["--no-inject"]);
-    same(&root, &fourth);
-    let status = lab.status(&fourth);
-    assert!(!status["boot"].is_null(), "no byte of it is: {status}");
 }
 
 #[test]
 fn privileged_each_machine_adds_what_the_boot_image_lacked() {
-    let lab = Lab::new();
-    let root = imported(&lab);
-    let nic = Nic::start(&lab);
-    let boots = || {
-        let indexes = fs::read_dir(lab.path("nic/sources/boots"));
-        let indexes = indexes.into_iter().flatten().map(|dir| dir.unwrap().path());
-        let kept = indexes.map(|dir| fs::read_dir(dir).unwrap().count());
-        kept.sum::<usize>()
-    };
-    // Mounts, reads, unmounts, and waits until the daemon has shared what there is to share.
-    let boot = |name: &str, parts: &[u32]| {
-        let mountpoint = mounted(&lab, &nic.address, name, &["--nic-share", "--wait-prewarm"]);
-        parts.iter().for_each(|n| part(&mountpoint, *n));
-        let daemon = lab.status(&mountpoint)["pid"].clone();
-        lab.umount(&mountpoint);
-        let process = PathBuf::from(format!("/proc/{daemon}"));
-        until("the daemon to end", || !process.exists());
-    };
-    boot("first", &[3]);
-    assert_eq!(boots(), 1);
-    boot("second", &[3, 7]);
-    assert_eq!(boots(), 2);
-    boot("third", &[7, 3]);
-    assert_eq!(boots(), 2, "there was nothing to add");
-    let last = mounted(&lab, &nic.address, "last", &["--wait-prewarm"]);
-    let before = lab.requests(&last, "read");
-    [3, 7].iter().for_each(|n| part(&last, *n));
-    assert_eq!(lab.requests(&last, "read"), before, "all was pushed");
-    same(&root, &last);
+    undisturbed(|| {
+        let lab = Lab::new();
+        let root = imported(&lab);
+        let nic = Nic::start(&lab);
+        let boots = || {
+            let indexes = fs::read_dir(lab.path("nic/sources/boots"));
+            let indexes = indexes.into_iter().flatten().map(|dir| dir.unwrap().path());
+            let kept = indexes.map(|dir| fs::read_dir(dir).unwrap().count());
+            kept.sum::<usize>()
+        };
+        // Mounts, reads, unmounts, and waits until the daemon has shared what there is to share.
+        let boot = |name: &str, parts: &[u32]| {
+            let mountpoint = mounted(&lab, &nic.address, name, &["--nic-share", "--wait-prewarm"]);
+            parts.iter().for_each(|n| part(&mountpoint, *n));
+            let daemon = lab.status(&mountpoint)["pid"].clone();
+            lab.umount(&mountpoint);
+            let process = PathBuf::from(format!("/proc/{daemon}"));
+            until("the daemon to end", || !process.exists());
+        };
+        boot("first", &[3]);
+        assert_eq!(boots(), 1);
+        boot("second", &[3, 7]);
+        assert_eq!(boots(), 2);
+        boot("third", &[7, 3]);
+        assert_eq!(boots(), 2, "there was nothing to add");
+        let last = mounted(&lab, &nic.address, "last", &["--wait-prewarm"]);
+        let before = lab.requests(&last, "read");
+        [3, 7].iter().for_each(|n| part(&last, *n));
+        assert_eq!(lab.requests(&last, "read"), before, "all was pushed");
+        same(&root, &last);
+    });
 }
 
 /// Puts a boot image beside that of the service which is its like, and has other content.

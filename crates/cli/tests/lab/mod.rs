@@ -13,6 +13,8 @@ pub(crate) mod service;
 pub(crate) mod stopped;
 pub(crate) mod tiers;
 pub(crate) mod twin;
+#[path = "../../../yolofs/tests/privileged_mount/undisturbed.rs"]
+pub(crate) mod undisturbed;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -17,7 +17,8 @@ use nix::sys::statvfs::FsFlags;
 use nix::unistd::{Whence, lseek};
 use yolofs::{Config, FileSystem, Mode, Request, Space};
 
-use crate::rig::{Files, Mounted, pattern, undisturbed};
+use crate::rig::{Files, Mounted, pattern};
+use crate::undisturbed::undisturbed;
 
 const MODES: [Mode; 2] = [Mode::Lower, Mode::Disk];
 

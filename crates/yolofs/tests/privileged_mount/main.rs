@@ -16,3 +16,4 @@ mod prewarm;
 mod read_only;
 mod rig;
 mod takeover;
+mod undisturbed;

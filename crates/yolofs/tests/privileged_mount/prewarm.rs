@@ -22,8 +22,8 @@ use yolofs::{
 use crate::lifecycle::Server;
 use crate::rig::{
     ChangingSource, Files, Mounted, PATIENCE, eventually, memory_image, pattern, plan_of,
-    undisturbed,
 };
+use crate::undisturbed::undisturbed;
 
 /// A tree with all that a boot touches: nested directories, files of odd sizes, links.
 pub(crate) fn tree() -> Files {

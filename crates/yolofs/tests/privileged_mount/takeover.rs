@@ -24,7 +24,8 @@ use yolofs::{
 
 use crate::handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
 use crate::lifecycle::{example, one_file, whole_file};
-use crate::rig::{PATIENCE, eventually, memory_image, pattern, undisturbed};
+use crate::rig::{PATIENCE, eventually, memory_image, pattern};
+use crate::undisturbed::undisturbed;
 
 /// How often the server is killed.
 const KILLS: u64 = 10;
