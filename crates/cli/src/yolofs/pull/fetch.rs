@@ -196,7 +196,7 @@ impl Fetch<'_> {
     }
 
     /// Notes how far a layer is.
-    fn note(&self, at: usize, change: impl FnOnce(&mut Begun)) -> u64 {
+    fn note(&self, at: usize, change: impl FnOnce(&mut Begun)) {
         let mut begun = self.shared.begun.lock();
         let of = begun.entry(at).or_insert(Begun {
             came: 0,
@@ -204,7 +204,6 @@ impl Fetch<'_> {
             place: Place::Slow,
         });
         change(of);
-        begun.values().map(|of| of.came).sum()
     }
 
     /// Downloads a layer into a directory; `None` if that is bound, and too small for it.
@@ -299,9 +298,8 @@ impl Fetch<'_> {
         })
     }
 
-    fn hears(&self, at: usize, came: u64) -> ControlFlow<()> {
-        let all = self.note(at, |of| of.came = came);
-        self.bar.set_position(all);
+    fn hears(&self) -> ControlFlow<()> {
+        self.bar.set_position(self.shared.came());
         self.say();
         self.goes_on()
     }
@@ -341,8 +339,8 @@ struct Ear<'a> {
 }
 
 impl Hears for Ear<'_> {
-    fn at(&self, came: u64) -> ControlFlow<()> {
-        self.fetch.hears(self.at, came)
+    fn at(&self, _came: u64) -> ControlFlow<()> {
+        self.fetch.hears()
     }
 
     fn came(&self, bytes: &[u8]) -> ControlFlow<()> {
@@ -351,6 +349,9 @@ impl Hears for Ear<'_> {
         }
         self.fetch.shared.first_byte.get_or_init(Instant::now);
         *self.fetch.shared.last_byte.lock() = Some(Instant::now());
+        let count = bytes.len() as u64;
+        // What is to be told of a blob in the end is all of it, which `at` may not hear.
+        self.fetch.note(self.at, |of| of.came += count);
         ControlFlow::Continue(())
     }
 
