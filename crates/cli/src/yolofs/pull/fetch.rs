@@ -17,10 +17,10 @@ use oci::unpack::{Implied, Limits, Unpacked};
 use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
 use parking_lot::Mutex;
 use snapshotter::Staged;
-use tiering::lass::{Disk, Line, Place, last_downloaded};
+use tiering::lass::{Line, Place, last_downloaded};
 
 use super::land::source_of;
-use super::place::{Begun, line_rate, weighed};
+use super::place::{Begun, Seen, came_of, left_of, line_rate, weighed};
 use super::wanted::Layer;
 use crate::disk_writes::DiskWrites;
 use crate::interrupt::Interrupt;
@@ -96,7 +96,7 @@ impl Shared {
     }
 
     pub(super) fn came(&self) -> u64 {
-        self.begun.lock().values().map(|of| of.came).sum()
+        came_of(&self.begun.lock())
     }
 }
 
@@ -182,15 +182,17 @@ impl Fetch<'_> {
     /// the disk is, or the network.
     fn weighed(&self, at: usize, begun: &BTreeMap<usize, Begun>) -> Option<Place> {
         let disk = DiskWrites::below(&self.staging.disk)?;
-        let disk = Disk {
+        let seen = Seen {
             rate: disk.rate(self.run_dir)?,
             waiting: disk.waiting(),
         };
-        let came = begun.values().map(|of| of.came).sum();
+        let (came, since) = (came_of(begun), *self.shared.first_byte.get()?);
         let line = Line {
-            rate: line_rate(came, *self.shared.first_byte.get()?)?,
+            rate: line_rate(came, since)?,
             concurrent: self.concurrent,
         };
+        let blobs = self.keeper.map(|_| line.rate);
+        let disk = left_of(seen, begun, since.elapsed(), blobs)?;
         let sizes: Vec<u64> = self.layers.iter().map(|layer| layer.blob.size).collect();
         weighed(at, &sizes, begun, &line, &disk, self.staging.room)
     }

@@ -1,6 +1,7 @@
 //! Where a layer goes, told when its download begins (docs/tiering.md).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tiering::Rate;
 use tiering::lass::{Arriving, Disk, Line, Place, streamed};
@@ -62,6 +63,45 @@ pub(super) fn weighed(
     placed.places.get(ours?).copied()
 }
 
+/// What the kernel says of a disk, and what earlier layers have shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Bytes that it writes in a second.
+    pub(super) rate: Rate,
+    /// Bytes that wait for it, as far as that is known.
+    pub(super) waiting: u64,
+}
+
+/// Returns what of a disk is left for layers in the middle of a pull, `since` its first byte came. What
+/// the pull has given it and it cannot have written waits for it, whether or not the kernel says so. Blobs
+/// that are kept are taken to go to it, too, as fast as the network brings them: where containerd keeps them
+/// is not known, and a layer too many on fast memory costs room, one too many on the disk everybody's time.
+pub(super) fn left_of(
+    seen: Seen,
+    begun: &BTreeMap<usize, Begun>,
+    since: Duration,
+    blobs: Option<Rate>,
+) -> Option<Disk> {
+    let given = |of: &Begun| match of.place {
+        Place::Slow => of.unpacked,
+        Place::Fast => 0,
+    };
+    let kept = |of: &Begun| blobs.map_or(0, |_| of.came);
+    let gave: u64 = begun.values().map(|of| given(of) + kept(of)).sum();
+    let unwritten = gave.saturating_sub(seen.rate.bytes_in(since));
+    let taken = blobs.map_or(0, Rate::bytes_per_second);
+    let rate = seen.rate.bytes_per_second().saturating_sub(taken);
+    Some(Disk {
+        rate: Rate::per_second(rate.max(1))?,
+        waiting: seen.waiting.max(unwritten),
+    })
+}
+
+/// Returns the bytes of blobs that came.
+pub(super) fn came_of(begun: &BTreeMap<usize, Begun>) -> u64 {
+    begun.values().map(|of| of.came).sum()
+}
+
 /// Returns the rate of a network that has brought so many bytes since some moment, if that tells
 /// something.
 pub(super) fn line_rate(came: u64, since: std::time::Instant) -> Option<Rate> {
@@ -115,6 +155,27 @@ mod tests {
     fn what_is_not_known_yet_is_three_times_as_much() {
         assert_eq!(place(1000, &BTreeMap::new()), Some(Place::Slow));
         assert_eq!(place(1, &BTreeMap::new()), Some(Place::Fast));
+    }
+
+    #[test]
+    fn the_disk_has_what_the_pull_gave_it_and_it_had_no_time_for() {
+        let seen = |waiting| Seen {
+            rate: rate(100),
+            waiting: waiting * MB,
+        };
+        let after = Duration::from_secs(2);
+        let left = |waiting, begun: &_, blobs| {
+            let disk = left_of(seen(waiting), begun, after, blobs).unwrap();
+            (disk.rate.bytes_per_second() / MB, disk.waiting / MB)
+        };
+        let (fast, slow) = (begun(Place::Fast), begun(Place::Slow));
+        assert_eq!(left(0, &fast, None), (100, 0));
+        // Of 450 MB it has written 200.
+        assert_eq!(left(0, &slow, None), (100, 250));
+        assert_eq!(left(300, &slow, None), (100, 300));
+        // 150 MB of blobs, too, and what is yet to come of them.
+        assert_eq!(left(0, &slow, Some(rate(30))), (70, 400));
+        assert_eq!(left(0, &fast, Some(rate(300))), (0, 0), "next to nothing");
     }
 
     #[test]
