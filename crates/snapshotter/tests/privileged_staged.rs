@@ -25,6 +25,12 @@ fn labels(name: &str) -> Labels {
     ])
 }
 
+/// Where layers are staged, on the disk and on the fast place. Who asks the snapshotter for it has it clean
+/// up in the background, where a test makes what nobody holds.
+fn staging(rig: &Rig) -> (PathBuf, PathBuf) {
+    (rig.path("root/staged"), rig.path("fast/staged"))
+}
+
 /// A layer of one file, staged.
 fn staged(at: &Path, content: &str) -> Staged {
     let staged = Staged::make(at).unwrap();
@@ -90,17 +96,17 @@ fn privileged_a_snapshot_adopts_what_was_staged() {
 fn privileged_only_what_somebody_holds_is_adopted() {
     let rig = Rig::new();
     let snapshotter = rig.open();
-    let places = snapshotter.staging();
+    let (disk, _) = staging(&rig);
     let refused = |name: &str| {
         let error = prepare(&snapshotter, "key", None, name).unwrap_err();
         assert!(matches!(error, SnapshotError::NotStaged { .. }), "{error}");
     };
-    let held = staged(&places.disk, "held");
+    let held = staged(&disk, "held");
     fs::create_dir_all(rig.path("root/staged/elsewhere/fs")).unwrap();
     let not_held = "0123456789abcdef0123456789abcdef";
     fs::create_dir_all(rig.path("root/staged").join(not_held).join("fs")).unwrap();
     let link = "f".repeat(32);
-    symlink(rig.path("root/staged/elsewhere"), places.disk.join(&link)).unwrap();
+    symlink(rig.path("root/staged/elsewhere"), disk.join(&link)).unwrap();
     for name in [
         "",
         "elsewhere",
@@ -116,13 +122,13 @@ fn privileged_only_what_somebody_holds_is_adopted() {
     }
     assert_eq!(rig.numbers(), [[""; 0], [""; 0]]);
     // One whose content is a link somewhere else.
-    let lying = Staged::make(&places.disk).unwrap();
+    let lying = Staged::make(&disk).unwrap();
     fs::remove_dir(lying.fs()).unwrap();
     symlink("/", lying.fs()).unwrap();
     refused(lying.name().as_str());
     // A view adopts nothing, and a key that is taken leaves what is staged where it is.
     prepare(&snapshotter, "key", None, held.name().as_str()).unwrap();
-    let second = staged(&places.disk, "second");
+    let second = staged(&disk, "second");
     let error = prepare(&snapshotter, "key", None, second.name().as_str()).unwrap_err();
     assert!(
         matches!(error, SnapshotError::AlreadyExists { .. }),
@@ -135,8 +141,7 @@ fn privileged_only_what_somebody_holds_is_adopted() {
 fn privileged_what_nobody_holds_is_deleted() {
     let rig = Rig::new();
     let snapshotter = rig.open();
-    let places = snapshotter.staging();
-    let (disk, fast) = (places.disk, places.fast.unwrap());
+    let (disk, fast) = staging(&rig);
     let held = [staged(&disk, "held"), staged(&fast, "held")];
     let orphan = |at: &Path, digit: &str| {
         let dir = at.join(digit.repeat(32));
