@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
 # Lets systemd check the units, against programs that exist only for the check.
 source "$(dirname "$0")/../scripts/need.sh"
-need systemd-analyze=systemd containerd=containerd jq=jq
+need systemd-analyze=systemd containerd=containerd jq=jq promtool=prometheus curl=curl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/usr/bin"
+mkdir -p "$work/usr/bin" "$work/usr/lib/yolofs"
+install -m 755 "$REPO/packaging/prometheus/yolofs-textfile" "$work/usr/lib/yolofs"
 install -m 755 /bin/true "$work/usr/bin/bootimg"
 install -m 755 /bin/true "$work/usr/bin/yolofs"
 install -m 755 /bin/true "$work/usr/bin/nicfetch"
-cp "$REPO"/packaging/*.socket "$work"
+cp "$REPO"/packaging/*.socket "$REPO"/packaging/prometheus/*.timer "$work"
 # Debian's systemd is older than one setting, and ignores it.
 newer=
 [ "$(systemd-analyze --version | sed -n '1s/systemd \([0-9]*\).*/\1/p')" -ge 254 ] || newer=/^FileDescriptorStorePreserve=/d
-for unit in "$REPO"/packaging/*.service "$REPO"/packaging/docker/*.service "$REPO"/packaging/containerd/*.service; do
-    sed -E -e "s,/usr/bin/(bootimg|yolofs|nicfetch),$work&," -e "$newer" "$unit" >"$work/$(basename "$unit")"
+for unit in "$REPO"/packaging/*.service "$REPO"/packaging/docker/*.service "$REPO"/packaging/containerd/*.service "$REPO"/packaging/prometheus/*.service; do
+    sed -E -e "s,/usr/(bin/(bootimg|yolofs|nicfetch)|lib/yolofs),$work&," -e "$newer" "$unit" >"$work/$(basename "$unit")"
 done
 cp "$work/yolofs@.service" "$work/yolofs@web.service"
 # Docker's own unit, as far as the drop-in needs one.
 printf '[Service]\nExecStart=/bin/true\n' >"$work/docker.service"
 mkdir "$work/docker.service.d"
 sed "s,/usr/bin/yolofs,$work&," "$REPO/packaging/docker/docker-clear.conf" >"$work/docker.service.d/yolofs.conf"
-said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./docker.service 2>&1) ||
+said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./yolofs-textfile.service ./yolofs-textfile.timer ./docker.service 2>&1) ||
     die "systemd does not like the units: $said"
 # It warns without failing about what it does not know.
 [ -z "$said" ] || die "systemd warns about the units: $said"
@@ -52,3 +53,8 @@ unknown=$(comm -13 <(echo "$known") <(printf '%s\n' "$shown" "$alerted" | sort -
 hidden=$(comm -23 <(echo "$known") <(echo "$shown"))
 [ -z "$hidden" ] || die "the dashboard does not show: $hidden"
 say "dashboard and alerts know the metrics"
+
+said=$(promtool check rules "$rules" 2>&1) || die "Prometheus does not like the alerts: $said"
+said=$(cd "$(dirname "$rules")" && promtool test rules yolofs.rules.test.yml 2>&1) ||
+    die "the alerts do not say what they should: $said"
+say "the alerts fire for the host that is meant"

@@ -37,7 +37,7 @@ impl Container {
             fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
         }
         let (lower, upper, work) = (lower.display(), upper.display(), work.display());
-        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work},xino=on");
         let root = Mounted::new("overlay", &root, "overlay", MsFlags::empty(), &options)?;
         Ok(Self {
             root,

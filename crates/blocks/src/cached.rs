@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::{
     BLOCK_SIZE, BlockCache, BlockRange, BlockSource, FileId, FileKey, Lookup, SourceError,
+    SourceErrorKind,
 };
 
 /// Reads from the cache what the cache has, and the rest from the source.
@@ -98,26 +99,48 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
     /// A read that starts or ends inside a block, with no room for the rest of it, goes through a
     /// buffer of its own. Those are O_DIRECT reads of odd sizes only: the kernel's page cache
     /// asks for whole pages, the last one of a file included.
-    fn lookup(&self, file: &FileKey, range: BlockRange, skip: usize, out: &mut [u8]) -> Lookup {
+    fn lookup(
+        &self,
+        file: &FileKey,
+        range: BlockRange,
+        skip: usize,
+        out: &mut [u8],
+        keeper: Keeper,
+    ) -> Lookup {
+        let get = |out: &mut [u8]| match keeper {
+            Keeper::Anybody => self.cache.get(file, range, out),
+            Keeper::Reader => self.cache.get_once(file, range, out),
+        };
         let bytes = blocks_to_bytes(range.len());
-        let found = if skip == 0 && bytes <= out.len() {
-            self.cache.get(file, range, &mut out[..bytes])
+        if skip == 0 && bytes <= out.len() {
+            get(&mut out[..bytes])
         } else {
             let mut whole = vec![0; bytes];
-            let found = self.cache.get(file, range, &mut whole);
+            let found = get(&mut whole);
             if let Lookup::Hit { blocks } = found {
                 let end = blocks_to_bytes(blocks).min(skip + out.len());
                 out[..end - skip].copy_from_slice(&whole[skip..end]);
             }
             found
-        };
+        }
+    }
+
+    fn count(&self, found: Lookup) {
         match found {
             Lookup::Hit { .. } => self.counts.hits.fetch_add(1, Relaxed),
             Lookup::Miss { .. } => self.counts.misses.fetch_add(1, Relaxed),
             Lookup::Throttled => self.counts.throttled.fetch_add(1, Relaxed),
         };
-        found
     }
+}
+
+/// Who keeps in memory what is read.
+#[derive(Clone, Copy, Debug)]
+enum Keeper {
+    /// Whoever likes, on the way.
+    Anybody,
+    /// Only the one who reads it.
+    Reader,
 }
 
 fn blocks_to_bytes(blocks: u64) -> usize {
@@ -126,8 +149,14 @@ fn blocks_to_bytes(blocks: u64) -> usize {
         .saturating_mul(BLOCK_SIZE)
 }
 
-impl<C: BlockCache, S: BlockSource> BlockSource for CachedSource<C, S> {
-    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
+    fn read(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+        keeper: Keeper,
+    ) -> Result<usize, SourceError> {
         // A cache fills the last block up with zeros: the version says where the file ends.
         let left = file.version.size.saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -143,8 +172,10 @@ impl<C: BlockCache, S: BlockSource> BlockSource for CachedSource<C, S> {
                     .saturating_sub(skip)
                     .clamp(1, wanted)
             };
-            let missing = match self.lookup(file, range, skip, &mut buf[done..]) {
+            let found = self.lookup(file, range, skip, &mut buf[done..], keeper);
+            let missing = match found {
                 Lookup::Hit { blocks } => {
+                    self.count(found);
                     self.counts
                         .hit_bytes
                         .fetch_add(span(blocks) as u64, Relaxed);
@@ -162,7 +193,16 @@ impl<C: BlockCache, S: BlockSource> BlockSource for CachedSource<C, S> {
                 Lookup::Throttled => wanted,
             };
             let out = &mut buf[done..done + missing];
-            let read = self.source.read_at(file, at, out)?;
+            let read = match keeper {
+                Keeper::Anybody => self.source.read_at(file, at, out),
+                Keeper::Reader => self.source.read_once(file, at, out),
+            };
+            // A read that has to wait is done again by somebody who may: it counts then.
+            let is_put_off = |error: &SourceError| error.kind() == SourceErrorKind::WouldWait;
+            if !read.as_ref().is_err_and(is_put_off) {
+                self.count(found);
+            }
+            let read = read?;
             self.counts
                 .fallthrough_bytes
                 .fetch_add(read as u64, Relaxed);
@@ -177,6 +217,16 @@ impl<C: BlockCache, S: BlockSource> BlockSource for CachedSource<C, S> {
             }
         }
         Ok(done)
+    }
+}
+
+impl<C: BlockCache, S: BlockSource> BlockSource for CachedSource<C, S> {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.read(file, offset, buf, Keeper::Anybody)
+    }
+
+    fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.read(file, offset, buf, Keeper::Reader)
     }
 
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {

@@ -94,10 +94,10 @@ pub fn compare(old: &Tree, new: &Tree, likeness: Likeness) -> Vec<Difference> {
         partner: HashMap::new(),
         found: Vec::new(),
     };
-    let mut waiting = vec![(Vec::new(), FileId::ROOT, FileId::ROOT)];
-    comparison.pair(&[], FileId::ROOT, FileId::ROOT);
-    while let Some((path, old, new)) = waiting.pop() {
-        comparison.dir(&path, old, new, &mut waiting);
+    let mut waiting = vec![(FileId::ROOT, FileId::ROOT)];
+    comparison.pair(&Place::Root, FileId::ROOT, FileId::ROOT);
+    while let Some((old, new)) = waiting.pop() {
+        comparison.dir(old, new, &mut waiting);
     }
     comparison.found
 }
@@ -111,6 +111,14 @@ struct Comparison<'a> {
     found: Vec<Difference>,
 }
 
+/// Where two files are compared. Its path is only made where they differ: those of a forged tree add
+/// up to far more than its size.
+enum Place<'a> {
+    Root,
+    /// A name in a directory of the old tree; that of the new tree has the same path.
+    Name(FileId, &'a [u8]),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Side {
     Old,
@@ -119,15 +127,9 @@ enum Side {
 
 impl Comparison<'_> {
     /// Compares the names in two directories, and queues the directories that both have.
-    fn dir(
-        &mut self,
-        path: &[u8],
-        old: FileId,
-        new: FileId,
-        waiting: &mut Vec<(Vec<u8>, FileId, FileId)>,
-    ) {
+    fn dir(&mut self, dir: FileId, new: FileId, waiting: &mut Vec<(FileId, FileId)>) {
         let (old_tree, new_tree) = (self.old, self.new);
-        let mut ours = old_tree.entries(old).peekable();
+        let mut ours = old_tree.entries(dir).peekable();
         let mut theirs = new_tree.entries(new).peekable();
         loop {
             let order = match (ours.peek(), theirs.peek()) {
@@ -140,31 +142,35 @@ impl Comparison<'_> {
             let added = if order.is_ge() { theirs.next() } else { None };
             match (removed, added) {
                 (Some((name, old)), Some((_, new))) => {
-                    let path = join(path, name);
-                    if self.pair(&path, old, new) == Some(NodeKind::Dir) {
-                        waiting.push((path, old, new));
+                    if self.pair(&Place::Name(dir, name), old, new) == Some(NodeKind::Dir) {
+                        waiting.push((old, new));
                     }
                 }
-                (Some((name, _)), None) => self.note(&join(path, name), vec![Aspect::Removed]),
-                (None, Some((name, _))) => self.note(&join(path, name), vec![Aspect::Added]),
+                (Some((name, _)), None) => {
+                    self.note(&Place::Name(dir, name), vec![Aspect::Removed]);
+                }
+                (None, Some((name, _))) => self.note(&Place::Name(dir, name), vec![Aspect::Added]),
                 (None, None) => (),
             }
         }
     }
 
-    fn note(&mut self, path: &[u8], aspects: Vec<Aspect>) {
-        let path = path.to_vec();
+    fn note(&mut self, place: &Place<'_>, aspects: Vec<Aspect>) {
+        let path = match place {
+            Place::Root => Vec::new(),
+            Place::Name(dir, name) => join(&self.old.path(*dir).unwrap_or_default(), name),
+        };
         self.found.push(Difference { path, aspects });
     }
 
     /// Compares two files; returns their kind if both are of the same.
-    fn pair(&mut self, path: &[u8], old: FileId, new: FileId) -> Option<NodeKind> {
+    fn pair(&mut self, place: &Place<'_>, old: FileId, new: FileId) -> Option<NodeKind> {
         let (Some(ours), Some(theirs)) = (self.old.inode(old), self.new.inode(new)) else {
             return None;
         };
         let (ours, theirs) = (ours.attr, theirs.attr);
         if ours.kind != theirs.kind {
-            self.note(path, vec![Aspect::Kind]);
+            self.note(place, vec![Aspect::Kind]);
             return None;
         }
         let mut aspects = self.attributes(&ours, &theirs);
@@ -181,7 +187,7 @@ impl Comparison<'_> {
         }
         if !aspects.is_empty() {
             aspects.sort_unstable();
-            self.note(path, aspects);
+            self.note(place, aspects);
         }
         Some(ours.kind)
     }

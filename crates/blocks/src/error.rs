@@ -18,6 +18,9 @@ pub enum SourceErrorKind {
     },
     /// The source did not answer in time.
     TimedOut,
+    /// The answer would take waiting, and who asks [must not wait](crate::prompt): it is to be asked
+    /// again by somebody who may. Nobody else ever sees this.
+    WouldWait,
     /// The source failed.
     Io,
 }
@@ -90,6 +93,7 @@ impl fmt::Display for SourceError {
             SourceErrorKind::NotFound => write!(f, ": it is gone"),
             SourceErrorKind::Stale { .. } => write!(f, ": it changed since it was recorded"),
             SourceErrorKind::TimedOut => write!(f, ": no answer in time"),
+            SourceErrorKind::WouldWait => write!(f, ": it would take waiting"),
             SourceErrorKind::Io => write!(f, ": the source failed"),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 /// The BLAKE3 hash of some bytes: their name everywhere in yolofs.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +97,27 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// What tells one version of a file from the next: when all four are equal, so is the content.
+impl Timestamp {
+    /// Returns a moment as file systems write it; 1970 for one before.
+    #[must_use]
+    pub fn of(time: SystemTime) -> Self {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        let since = since.unwrap_or_default();
+        Self {
+            secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanos: since.subsec_nanos(),
+        }
+    }
+
+    /// Returns the time from `earlier` to this moment in nanoseconds; negative if that is later.
+    const fn nanos_since(self, earlier: Self) -> i128 {
+        let secs = self.secs as i128 - earlier.secs as i128;
+        secs * 1_000_000_000 + self.nanos as i128 - earlier.nanos as i128
+    }
+}
+
+/// What tells one version of a file from the next: when all four are equal, so is the content,
+/// unless it was looked at too [recently](Version::is_recent) after a change.
 ///
 /// Size, mtime and inode alone miss an edit in place that puts the mtime back; ctime cannot be
 /// put back.
@@ -112,6 +133,46 @@ pub struct Version {
     pub inode: u64,
 }
 
+impl Version {
+    /// The step of file times that the kernel takes from its clock tick: 10 ms at `CONFIG_HZ=100`.
+    /// We want to be well beyond it.
+    const TICK: Duration = Duration::from_millis(20);
+
+    /// The longest step of times that are whole seconds: FAT's.
+    const COARSE_TICK: Duration = Duration::from_secs(2);
+
+    /// By how much the clock of a file server may be ahead of ours.
+    const SKEW: Duration = Duration::from_secs(60);
+
+    /// Returns how long two changes of the file may be apart that leave it the same times.
+    ///
+    /// A file system that keeps whole seconds shows that: one in a thousand million of other times
+    /// looks like it.
+    #[must_use]
+    pub const fn tick(&self) -> Duration {
+        if self.ctime.nanos == 0 {
+            Self::COARSE_TICK
+        } else {
+            Self::TICK
+        }
+    }
+
+    /// Returns whether, at the moment `now`, the last change is so recent that another one could
+    /// leave the same version behind.
+    ///
+    /// What is read of the file in that time counts only once a [tick](Self::tick) has passed and it
+    /// is still the same.
+    #[must_use]
+    pub fn is_recent(&self, now: Timestamp) -> bool {
+        let since = now.nanos_since(self.ctime);
+        let (tick, skew) = (self.tick().as_nanos(), Self::SKEW.as_nanos());
+        match u128::try_from(since) {
+            Ok(since) => since <= tick,
+            Err(_) => since.unsigned_abs() <= skew,
+        }
+    }
+}
+
 /// A file of a source in the version it had. What is cached under a key can be stale only if
 /// the version lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,4 +181,44 @@ pub struct FileKey {
     pub file: FileId,
     /// Which version of it.
     pub version: Version,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64, nanos: u32) -> Timestamp {
+        Timestamp { secs, nanos }
+    }
+
+    fn changed(ctime: Timestamp) -> Version {
+        Version {
+            ctime,
+            ..Version::default()
+        }
+    }
+
+    #[test]
+    fn a_change_is_recent_for_as_long_as_another_may_look_like_it() {
+        let fine = changed(at(100, 5));
+        for (now, recent) in [
+            (at(100, 5), true),
+            (at(100, 20_000_005), true),
+            (at(100, 20_000_006), false),
+            (at(101, 0), false),
+            (at(100, 4), true),
+            (at(40, 5), true),
+            (at(40, 4), false),
+            (at(-1, 0), false),
+        ] {
+            assert_eq!(fine.is_recent(now), recent, "{now:?}");
+        }
+        let coarse = changed(at(100, 0));
+        assert!(coarse.is_recent(at(101, 999_999_999)));
+        assert!(coarse.is_recent(at(102, 0)));
+        assert!(!coarse.is_recent(at(102, 1)));
+        let extreme = changed(at(i64::MAX, 1));
+        assert!(!extreme.is_recent(at(i64::MIN, 0)));
+        assert!(!changed(at(i64::MIN, 0)).is_recent(at(i64::MAX, 1)));
+    }
 }

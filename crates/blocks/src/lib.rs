@@ -22,6 +22,7 @@ mod id;
 mod input;
 mod namespace;
 mod plan;
+pub mod prompt;
 mod range_set;
 mod source;
 mod swap;
@@ -41,10 +42,11 @@ pub use namespace::{ACCESS_LIST, EntryRef, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{
-    BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse, WholeCopies,
+    AllAttrs, AttrSource, BackingFile, BlockCache, BlockSource, Lookup, Residency, Seek, Sparse,
+    WholeCopies,
 };
 pub use swap::SwapCache;
 pub use tree::{
-    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, Span, TARGET_MAX, Tree,
-    TreeError, TreeParts, Xattr,
+    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, PATH_LIMIT, Paths, Span,
+    TARGET_MAX, Tree, TreeError, TreeParts, Xattr,
 };

@@ -91,6 +91,16 @@ pub trait Namespace: Send + Sync {
     /// If the source cannot be asked, or the file is gone.
     fn xattr_names(&self, file: FileId) -> Result<Vec<u8>, SourceError>;
 
+    /// Returns a number that a file has in every mount of the same source, and that another file
+    /// which gets the same id in another mount does not have, as far as can be told: with it, an
+    /// id means one file for good. `None` if ids mean nothing beyond one mount.
+    ///
+    /// Never asks the source. Overlays keep such numbers on disk.
+    fn generation(&self, file: FileId) -> Option<u32> {
+        let _ = file;
+        None
+    }
+
     /// Returns whether any file may have an extended attribute. If not, the kernel need never
     /// ask again: it does not cache the answers.
     fn has_xattrs(&self) -> bool;

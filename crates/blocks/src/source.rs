@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::{BlockRange, FileKey, SourceError};
+use crate::{Attr, BlockRange, FileId, FileKey, SourceError};
 
 /// Who has every byte of a source: the local disk, a tiered store, a remote store with a local
 /// fallback. Authoritative: it never misses, it can only fail.
@@ -17,6 +17,15 @@ pub trait BlockSource: Send + Sync {
     /// [`Stale`](crate::SourceErrorKind::Stale) if the file is not in the version that the key
     /// names; nothing that is in `buf` then may be used.
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError>;
+
+    /// Reads like [`read_at`](Self::read_at), for somebody who keeps the bytes himself: what the
+    /// source had not in memory before should not be there afterwards.
+    ///
+    /// # Errors
+    /// As there.
+    fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.read_at(file, offset, buf)
+    }
 
     /// Says that `ranges` of `file` will be read soon. Never blocks, never fails.
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
@@ -51,6 +60,12 @@ pub trait BlockCache: Send + Sync {
     /// filled up with zeros. Only bytes that were verified are ever given out.
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup;
 
+    /// Copies like [`get`](Self::get), for somebody who keeps the blocks himself: what the cache had
+    /// not in memory before should not be there afterwards.
+    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        self.get(file, range, out)
+    }
+
     /// Offers blocks just read from the source; the cache may decline, as it does by default.
     fn put(&self, file: &FileKey, range: BlockRange, data: &[u8]) {
         let _ = (file, range, data);
@@ -63,6 +78,25 @@ pub trait Residency: Send + Sync {
     /// Returns whether all of `len` bytes from `offset` would be read without the disk, or
     /// `None` if it cannot tell.
     fn is_resident(&self, file: &FileKey, offset: u64, len: u64) -> Option<bool>;
+}
+
+/// All attributes of a file at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllAttrs {
+    /// Its attributes, with the version that all of this is of.
+    pub attr: Attr,
+    /// Names and values of its extended attributes, access list included, sorted by name.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A source that can say which attributes its files have at the moment: the capability behind
+/// serving a file that changed under a mount whose names and attributes are fixed.
+pub trait AttrSource: Send + Sync {
+    /// Returns all attributes of what is now at the path of a file, whatever kind of file that is.
+    ///
+    /// # Errors
+    /// If nothing is there, it does not stop changing, or the source cannot be asked.
+    fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError>;
 }
 
 /// A source whose files are files of this machine: the capability behind FUSE passthrough.
@@ -113,6 +147,10 @@ impl<S: BlockSource + ?Sized> BlockSource for std::sync::Arc<S> {
         (**self).read_at(file, offset, buf)
     }
 
+    fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        (**self).read_once(file, offset, buf)
+    }
+
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
         (**self).advise(file, ranges);
     }
@@ -121,6 +159,10 @@ impl<S: BlockSource + ?Sized> BlockSource for std::sync::Arc<S> {
 impl<C: BlockCache + ?Sized> BlockCache for std::sync::Arc<C> {
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
         (**self).get(file, range, out)
+    }
+
+    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        (**self).get_once(file, range, out)
     }
 
     fn put(&self, file: &FileKey, range: BlockRange, data: &[u8]) {

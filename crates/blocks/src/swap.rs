@@ -41,6 +41,15 @@ impl<C: BlockCache> BlockCache for SwapCache<C> {
         }
     }
 
+    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        match self.current() {
+            Some(cache) => cache.get_once(file, range, out),
+            None => Lookup::Miss {
+                blocks: range.len(),
+            },
+        }
+    }
+
     fn put(&self, file: &FileKey, range: BlockRange, data: &[u8]) {
         if let Some(cache) = self.current() {
             cache.put(file, range, data);

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::{
-    Attr, BLOCK_SIZE, BlockCache, BlockIndex, BlockRange, BlockSource, Caller, DirEntry, Event,
-    FileId, FileKey, Inode, Lookup, NodeData, NodeKind, Observer, SourceError, SourceErrorKind,
-    Span, Tree, TreeError, TreeParts, Version, Xattr,
+    AllAttrs, Attr, AttrSource, BLOCK_SIZE, BlockCache, BlockIndex, BlockRange, BlockSource,
+    Caller, DirEntry, Event, FileId, FileKey, Inode, Lookup, NodeData, NodeKind, Observer,
+    SourceError, SourceErrorKind, Span, Tree, TreeError, TreeParts, Version, Xattr,
 };
 
 /// Files in memory: a source that is always right.
@@ -47,6 +47,56 @@ impl BlockSource for MemSource {
         let len = buf.len().min(data.len() - start);
         buf[..len].copy_from_slice(&data[start..start + len]);
         Ok(len)
+    }
+}
+
+/// Attributes in memory: what the files of a source are at the moment.
+#[derive(Debug, Default)]
+pub struct MemAttrs(Mutex<HashMap<FileId, AllAttrs>>);
+
+impl MemAttrs {
+    /// Returns the attributes of all files of a tree.
+    #[must_use]
+    pub fn of(tree: &Tree) -> Self {
+        let files = tree.files().map(|(file, inode)| {
+            let xattrs = tree.xattrs(file);
+            let xattrs = xattrs.map(|(name, value)| (name.to_vec(), value.to_vec()));
+            let all = AllAttrs {
+                attr: inode.attr,
+                xattrs: xattrs.collect(),
+            };
+            (file, all)
+        });
+        Self(Mutex::new(files.collect()))
+    }
+
+    /// Changes the attributes of a file.
+    pub fn change(&self, file: FileId, change: impl FnOnce(&mut AllAttrs)) {
+        if let Ok(mut files) = self.0.lock()
+            && let Some(all) = files.get_mut(&file)
+        {
+            change(all);
+        }
+    }
+
+    /// Gives a file another version, and leaves it as it is but for that.
+    pub fn set_version(&self, file: FileId, version: Version) {
+        self.change(file, |all| {
+            all.attr.size = version.size;
+            all.attr.mtime = version.mtime;
+            all.attr.ctime = version.ctime;
+            all.attr.source_inode = version.inode;
+        });
+    }
+}
+
+impl AttrSource for MemAttrs {
+    fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError> {
+        let files = self.0.lock().ok();
+        let found = files.and_then(|files| files.get(&file).cloned());
+        found.ok_or_else(|| {
+            SourceError::new(SourceErrorKind::NotFound, "remembering attributes").about(file)
+        })
     }
 }
 

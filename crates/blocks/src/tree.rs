@@ -8,15 +8,17 @@
 
 mod check;
 mod codec;
+mod paths;
 
 use std::ops::{ControlFlow, Range};
 
-pub use self::check::{NAME_MAX, TARGET_MAX, TreeError};
+pub use self::check::{NAME_MAX, PATH_LIMIT, TARGET_MAX, TreeError};
 pub use self::codec::DecodeTreeError;
+pub use self::paths::Paths;
 
 use crate::{
-    ACCESS_LIST, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError, SourceErrorKind,
-    Timestamp, Version,
+    ACCESS_LIST, ContentId, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError,
+    SourceErrorKind, Timestamp, Version,
 };
 
 /// What kind of file an inode is.
@@ -68,6 +70,12 @@ pub struct Attr {
     pub source_inode: u64,
 }
 
+/// The bits of a mode that say what the owner, the group and others may do.
+const RIGHTS: u16 = 0o777;
+
+/// The bits of a directory's mode that let somebody reach what is in it.
+const PASSAGE: u16 = 0o111;
+
 impl Attr {
     /// Returns the version of the file that has these attributes.
     #[must_use]
@@ -78,6 +86,44 @@ impl Attr {
             ctime: self.ctime,
             inode: self.source_inode,
         }
+    }
+
+    /// Returns whether everybody may do with a file that has these attributes what they may do with
+    /// one that has `others`, by kind, mode and owner; access lists are not looked at.
+    ///
+    /// The bits of the mode that change who somebody is (set-user-id, set-group-id) are the same.
+    #[must_use]
+    pub fn give_all_rights_of(&self, others: &Self) -> bool {
+        (self.kind, self.uid, self.gid) == (others.kind, others.uid, others.gid)
+            && self.perm & !RIGHTS == others.perm & !RIGHTS
+            && others.perm & RIGHTS & !self.perm == 0
+    }
+
+    /// Returns whether everybody may pass a directory that has these attributes who may pass one
+    /// that has `others`, by mode and owner; access lists are not looked at.
+    #[must_use]
+    pub fn let_pass_all_of(&self, others: &Self) -> bool {
+        (self.kind, self.uid, self.gid) == (others.kind, others.uid, others.gid)
+            && others.perm & PASSAGE & !self.perm == 0
+    }
+
+    /// Returns a number that is the same for the same file at every scan, and another one for a file
+    /// that took its place: of a directory it goes by the inode number, of everything else by the
+    /// time of change, too, because a number is soon given to another file.
+    ///
+    /// It is part of the handles that overlays keep on disk: another rule would make them stale.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        let changed = match self.kind {
+            NodeKind::Dir => Timestamp::default(),
+            _ => self.ctime,
+        };
+        let mut bytes = [0; 20];
+        bytes[..8].copy_from_slice(&self.source_inode.to_le_bytes());
+        bytes[8..16].copy_from_slice(&changed.secs.to_le_bytes());
+        bytes[16..].copy_from_slice(&changed.nanos.to_le_bytes());
+        let [a, b, c, d, ..] = ContentId::of(&bytes).0;
+        u32::from_le_bytes([a, b, c, d])
     }
 
     /// Returns whether the file takes less space than it is long. One that takes more may have holes,
@@ -165,9 +211,9 @@ pub struct TreeParts {
 /// The metadata of a source, checked.
 ///
 /// Invariants, which [`Tree::new`] establishes: inode 0 is a directory; every run lies in its
-/// table, and all runs of a table together are no longer than it; names are strictly ascending
-/// within a directory; every directory but the root has exactly one name, and following parents
-/// from any of them ends at the root.
+/// table, and no two runs have an element in common; names are strictly ascending within a
+/// directory; every directory but the root has exactly one name, and following parents from any of
+/// them ends at the root; no path is longer than [`PATH_LIMIT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     parts: TreeParts,
@@ -296,15 +342,26 @@ impl Tree {
         let mut names = Vec::new();
         let mut at = file;
         while at != FileId::ROOT {
-            let entry = self
-                .parts
-                .entries
-                .get(*self.first_entry.get(at.index())? as usize)?;
-            names.push(self.bytes(entry.name));
-            at = self.parent[at.index()];
+            let (name, dir) = self.named(at)?;
+            names.push(name);
+            at = dir;
         }
         names.reverse();
         Some(names.join(&b'/'))
+    }
+
+    /// Returns what tells paths of files one after the other, in `budget` bytes for all of them
+    /// together: the paths of a forged tree may add up to a million times its size.
+    #[must_use]
+    pub const fn paths_within(&self, budget: usize) -> Paths<'_> {
+        Paths { tree: self, budget }
+    }
+
+    /// Returns the first name of a file, and the directory that has it.
+    fn named(&self, file: FileId) -> Option<(&[u8], FileId)> {
+        let entry = *self.first_entry.get(file.index())? as usize;
+        let entry = self.parts.entries.get(entry)?;
+        Some((self.bytes(entry.name), self.parent[file.index()]))
     }
 
     fn bytes(&self, span: Span) -> &[u8] {
@@ -408,6 +465,10 @@ impl Namespace for Tree {
             names.push(0);
         }
         Ok(names)
+    }
+
+    fn generation(&self, file: FileId) -> Option<u32> {
+        Some(self.inode(file)?.attr.generation())
     }
 
     fn has_xattrs(&self) -> bool {

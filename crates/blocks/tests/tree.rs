@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use blocks::testing::{Node, attr, tree};
 use blocks::{
-    FileId, Inode, Lifetime, Namespace, NodeData, NodeKind, SourceErrorKind, Span, Tree, TreeError,
-    TreeParts,
+    FileId, Inode, Lifetime, Namespace, NodeData, NodeKind, PATH_LIMIT, SourceErrorKind, Span,
+    Tree, TreeError, TreeParts,
 };
 use proptest::prelude::*;
 
@@ -275,6 +275,70 @@ fn inodes_do_not_share_names_or_attributes() {
     assert_eq!(broken(names), TreeError::Shared(4));
     let attributes = |p: &mut TreeParts| p.inodes[5].xattrs = p.inodes[1].xattrs;
     assert_eq!(broken(attributes), TreeError::Shared(5));
+}
+
+/// Or the bytes of one name could be the names of millions of files.
+#[test]
+fn names_targets_and_values_have_bytes_of_their_own() {
+    let shared = |fault: fn(&mut TreeParts), inode| {
+        assert_eq!(broken(fault), TreeError::Shared(inode));
+    };
+    // Sums would not tell: there is room for all of it.
+    let roomy = |p: &mut TreeParts| p.bytes.extend_from_slice(&[b'x'; 64]);
+    assert!(
+        Tree::new({
+            let mut parts = sample();
+            roomy(&mut parts);
+            parts
+        })
+        .is_ok()
+    );
+    shared(
+        |p| {
+            p.bytes.extend_from_slice(&[b'x'; 64]);
+            let (a, hard) = (entry(p, b"a"), entry(p, b"hard"));
+            p.entries[hard].name = p.entries[a].name;
+        },
+        2,
+    );
+    shared(
+        |p| {
+            let sub = entry(p, b"sub");
+            let name = p.entries[sub].name;
+            p.inodes[3].data = NodeData::Symlink {
+                target: Span { len: 1, ..name },
+            };
+        },
+        3,
+    );
+    shared(|p| p.xattrs[1].value = p.xattrs[1].name, 1);
+    // What lies behind a run of entries is another's, if the two overlap by one.
+    shared(
+        |p| {
+            p.inodes[4].data = NodeData::Dir {
+                entries: Span { start: 5, len: 1 },
+            };
+        },
+        4,
+    );
+}
+
+/// A chain of directories, each with a name of `len` bytes.
+fn chain(depth: u32, len: usize) -> Result<Tree, TreeError> {
+    let name = "n".repeat(len);
+    let dirs = (1..=depth).map(|below| Node::dir(&[(&name, below)]));
+    let nodes: Vec<_> = dirs.chain([Node::dir(&[])]).collect();
+    tree(&nodes)
+}
+
+#[test]
+fn no_path_is_longer_than_the_limit() {
+    // 256 names of 255 bytes with the slashes between them.
+    let deepest = chain(256, 255).unwrap();
+    assert_eq!(deepest.path(FileId(256)).unwrap().len(), PATH_LIMIT);
+    assert_eq!(chain(257, 255).unwrap_err(), TreeError::Path(256));
+    assert_eq!(chain(32_768, 1).unwrap().len(), 32_769);
+    assert_eq!(chain(32_769, 1).unwrap_err(), TreeError::Path(32_768));
 }
 
 #[test]

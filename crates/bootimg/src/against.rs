@@ -1,12 +1,14 @@
 //! Comparing an image with a source, byte by byte.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use blocks::{BlockRange, BlockSource, Extent, FileKey, SourceErrorKind, Tree};
+use blocks::{BlockRange, BlockSource, Extent, FileId, FileKey, Paths, SourceErrorKind, Tree};
 
 use crate::extents::{Content, EXTENT_BLOCKS_MAX, EXTENT_BYTES_MAX};
+use crate::first_of::PATHS_BUDGET;
 use crate::layout::{PAGE_BYTES, hash, is_zero, len_usize, len64};
-use crate::{AttachReport, Cancelled, DropReason, Image, Progress, Watch};
+use crate::{AttachReport, Cancelled, DropReason, FirstOf, Image, Progress, Watch};
 
 /// A file whose content is not what the image has, although its version is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub struct AgainstReport {
     /// Blocks that are the same.
     pub blocks_same: u64,
     /// Files that differ.
-    pub differences: Vec<FileDifference>,
+    pub differences: FirstOf<FileDifference>,
 }
 
 impl Image {
@@ -46,7 +48,11 @@ impl Image {
         let mut report = AgainstReport {
             attach: attached.report().clone(),
             blocks_same: 0,
-            differences: Vec::new(),
+            differences: FirstOf::default(),
+        };
+        let mut notes = Notes {
+            paths: current.paths_within(PATHS_BUDGET),
+            known: HashMap::new(),
         };
         let mut done = 0;
         for (extent, content) in attached.extents() {
@@ -59,27 +65,40 @@ impl Image {
             };
             match same(source, &key, extent.range, &content) {
                 Ok(true) => report.blocks_same += extent.range.len(),
-                Ok(false) => report.note(current, &extent, None),
-                Err(reason) => report.note(current, &extent, Some(reason)),
+                Ok(false) => notes.add(&mut report.differences, &extent, None),
+                Err(reason) => notes.add(&mut report.differences, &extent, Some(reason)),
             }
         }
         Ok(report)
     }
 }
 
-impl AgainstReport {
-    fn note(&mut self, tree: &Tree, extent: &Extent, failed: Option<DropReason>) {
-        let path = tree.path(extent.file).unwrap_or_default();
-        let known = self.differences.iter().position(|d| d.path == path);
-        let index = known.unwrap_or_else(|| {
-            self.differences.push(FileDifference {
-                path,
+/// Collects what differs, by file.
+struct Notes<'a> {
+    paths: Paths<'a>,
+    /// Where a file is in the list of those that differ.
+    known: HashMap<FileId, usize>,
+}
+
+impl Notes<'_> {
+    fn add(
+        &mut self,
+        found: &mut FirstOf<FileDifference>,
+        extent: &Extent,
+        failed: Option<DropReason>,
+    ) {
+        let next = self.known.len();
+        let index = *self.known.entry(extent.file).or_insert(next);
+        if index == next {
+            found.add(|| FileDifference {
+                path: self.paths.next(extent.file),
                 ranges: Vec::new(),
                 failed: None,
             });
-            self.differences.len() - 1
-        });
-        let difference = &mut self.differences[index];
+        }
+        let Some(difference) = found.get_mut(index) else {
+            return; // counted, and not kept
+        };
         match failed {
             Some(reason) => difference.failed = Some(reason),
             None => difference.ranges.push(extent.range),

@@ -1,6 +1,7 @@
 //! Serving an image to the source as it is now.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,16 +9,20 @@ use blocks::{
     BLOCK_SIZE, BlockCache, BlockRange, Extent, FileKey, Lookup, ReplayPlan, Touch, Tree, Version,
 };
 
+use crate::data::DataSpace;
 use crate::extents::Content;
+use crate::first_of::PATHS_BUDGET;
 use crate::index::{ExtentIndex, Find};
 use crate::layout::{hash, len_usize};
-use crate::{DroppedFile, Image};
+use crate::{DroppedFile, FirstOf, Image};
 
 mod hint;
 mod matching;
+mod passing;
 
 pub use hint::Hint;
 use matching::{Matching, Sameness};
+pub use passing::Passing;
 
 /// What was found when an image was attached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +30,7 @@ pub struct AttachReport {
     /// Files of the image that are served.
     pub files_kept: u64,
     /// Files of the image that are not, and why.
-    pub dropped: Vec<DroppedFile>,
+    pub dropped: FirstOf<DroppedFile>,
     /// Blocks that are served.
     pub blocks_kept: u64,
     /// Blocks that are not.
@@ -96,7 +101,8 @@ impl Image {
 
 impl Attached {
     fn new(image: Arc<Image>, current: &Tree) -> Self {
-        let matching = Matching::of(image.tree(), current, Sameness::Version);
+        let read_at = image.info().source.recorded_at;
+        let matching = Matching::of(image.tree(), current, Sameness::Version { read_at });
         let ids = image
             .plan()
             .extents
@@ -167,17 +173,26 @@ impl Attached {
 
     /// Fills `out` with `wanted`, a part of the extent that has that number and range. Returns
     /// whether it could.
-    fn fill(&self, number: u32, range: BlockRange, wanted: BlockRange, out: &mut [u8]) -> bool {
+    fn fill(
+        &self,
+        number: u32,
+        range: BlockRange,
+        wanted: BlockRange,
+        out: &mut [u8],
+        ways: &Ways<'_>,
+    ) -> bool {
         match self.image.rows[number as usize].content {
             Content::Zero => {
                 out.fill(0);
                 self.counters.zero_blocks.fetch_add(wanted.len(), Relaxed);
                 true
             }
-            Content::Data { place, hash } if range == wanted => self.read(place, &hash, out),
+            Content::Data { place, hash } if range == wanted => {
+                self.read(place, &hash, out, ways.whole)
+            }
             Content::Data { place, hash } => SCRATCH.with_borrow_mut(|scratch| {
                 scratch.resize(len_usize(range.byte_len()), 0);
-                if !self.read(place, &hash, scratch) {
+                if !self.read(place, &hash, scratch, ways.part) {
                     return false;
                 }
                 let skip = len_usize(wanted.start().0 - range.start().0) * BLOCK_SIZE;
@@ -189,11 +204,11 @@ impl Attached {
 
     /// Reads a whole extent and verifies it: from a copy on faster memory if this is one, and from
     /// the store's own file if that fails.
-    fn read(&self, place: u64, want: &[u8; 32], out: &mut [u8]) -> bool {
+    fn read(&self, place: u64, want: &[u8; 32], out: &mut [u8], read: &ReadData<'_>) -> bool {
         let Some(copy) = &self.image.copy_of else {
-            return self.read_own(&self.image, place, want, out);
+            return self.read_own(&self.image, place, want, out, read);
         };
-        let why = match self.image.data.read(place, out) {
+        let why = match read(&self.image.data, place, out) {
             Ok(()) if hash(out) == *want => {
                 let bytes = out.len() as u64;
                 self.counters.verified_bytes.fetch_add(bytes, Relaxed);
@@ -210,12 +225,19 @@ impl Attached {
             );
         }
         copy.own()
-            .is_some_and(|own| self.read_own(own, place, want, out))
+            .is_some_and(|own| self.read_own(own, place, want, out, read))
     }
 
     /// Reads a whole extent of an image of the store, and verifies it.
-    fn read_own(&self, image: &Image, place: u64, want: &[u8; 32], out: &mut [u8]) -> bool {
-        if let Err(error) = image.data.read(place, out) {
+    fn read_own(
+        &self,
+        image: &Image,
+        place: u64,
+        want: &[u8; 32],
+        out: &mut [u8],
+        read: &ReadData<'_>,
+    ) -> bool {
+        if let Err(error) = read(&image.data, place, out) {
             if self.counters.failed_reads.fetch_add(1, Relaxed) == 0 {
                 log::warn!(
                     "boot image {}: cannot read: {error}",
@@ -242,8 +264,39 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A way of reading the data of an image.
+type ReadData<'a> = dyn Fn(&DataSpace, u64, &mut [u8]) -> io::Result<()> + 'a;
+
+/// How extents are read of which all is wanted, and those of which a part is.
+struct Ways<'a> {
+    whole: &'a ReadData<'a>,
+    part: &'a ReadData<'a>,
+}
+
+const ANYHOW: Ways<'static> = Ways {
+    whole: &DataSpace::read,
+    part: &DataSpace::read,
+};
+
+/// Who wants a part of an extent mostly comes back for the rest, and all of it is verified each time:
+/// it stays in memory.
+const ONCE: Ways<'static> = Ways {
+    whole: &DataSpace::read_once,
+    part: &DataSpace::read,
+};
+
 impl BlockCache for Attached {
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        self.get_by(file, range, out, &ANYHOW)
+    }
+
+    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        self.get_by(file, range, out, &ONCE)
+    }
+}
+
+impl Attached {
+    fn get_by(&self, file: &FileKey, range: BlockRange, out: &mut [u8], ways: &Ways<'_>) -> Lookup {
         let (range, _) = range.split_first((out.len() / BLOCK_SIZE) as u64);
         let all = Lookup::Miss {
             blocks: range.len(),
@@ -266,7 +319,7 @@ impl BlockCache for Attached {
                 } => {
                     let (wanted, after) = rest.split_at(extent.end());
                     let (here, behind) = out.split_at_mut(len_usize(wanted.byte_len()));
-                    if self.fill(number, extent, wanted, here) {
+                    if self.fill(number, extent, wanted, here, ways) {
                         (rest, out) = (after, behind);
                         continue;
                     }
@@ -333,6 +386,7 @@ fn report(image: &Image, matching: &Matching) -> AttachReport {
         .map(|extent| (extent.file, extent.range.len()))
         .collect();
     files.sort_unstable();
+    let mut paths = image.tree().paths_within(PATHS_BUDGET);
     for of_file in files.chunk_by(|a, b| a.0 == b.0) {
         let blocks = of_file.iter().map(|(_, blocks)| blocks).sum();
         let file = of_file[0].0;
@@ -343,8 +397,8 @@ fn report(image: &Image, matching: &Matching) -> AttachReport {
             }
             Err(reason) => {
                 report.blocks_dropped += blocks;
-                report.dropped.push(DroppedFile {
-                    path: image.tree().path(file).unwrap_or_default(),
+                report.dropped.add(|| DroppedFile {
+                    path: paths.next(file),
                     reason,
                     blocks,
                 });

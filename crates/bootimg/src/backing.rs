@@ -4,22 +4,91 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use rawio::once::Once;
+use rawio::resident::{Resident, is_only_copy};
 
 use crate::layout::{len_usize, len64};
 
 /// Bytes that can be read from any place.
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
-    File(Arc<File>),
+    File(Arc<Stored>),
     Memory(Arc<[u8]>),
 }
 
+/// A file, and how it is read.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    file: File,
+    once: Once,
+    /// Whether the kernel was told that reads come in no order.
+    no_order: AtomicBool,
+}
+
+impl Stored {
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.set_order(false);
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn read_once(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        // A page is dropped with its folio, and one that was read ahead is larger than this read.
+        self.set_order(true);
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + len64(done);
+            match self.once.pread(&self.file, &mut out[done..], at)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+
+    fn set_order(&self, no_order: bool) {
+        if self.no_order.swap(no_order, Relaxed) != no_order {
+            Once::in_no_order(&self.file, no_order);
+        }
+    }
+}
+
 impl Backing {
+    pub(crate) fn file(file: File) -> Self {
+        Self::File(Arc::new(Stored {
+            file,
+            once: Once::default(),
+            no_order: AtomicBool::new(false),
+        }))
+    }
+
+    /// Looks at what the page cache has of it; `None` if there is nothing to drop, ever, or it cannot
+    /// be told.
+    pub(crate) fn resident(&self) -> Option<Resident> {
+        let Self::File(stored) = self else {
+            return None;
+        };
+        if is_only_copy(&stored.file).unwrap_or(true) {
+            return None;
+        }
+        Resident::look(&stored.file, 0..self.len().ok()?).ok()
+    }
+
+    /// Has the kernel drop what was not there before.
+    pub(crate) fn drop_since(&self, before: &Resident) {
+        if let Self::File(stored) = self {
+            // What cannot be dropped stays: only memory is lost.
+            before
+                .drop_others(&stored.file, 0..u64::MAX)
+                .unwrap_or_default();
+        }
+    }
+
     pub(crate) fn len(&self) -> io::Result<u64> {
         match self {
-            Self::File(file) => Ok(file.metadata()?.len()),
+            Self::File(stored) => Ok(stored.file.metadata()?.len()),
             Self::Memory(bytes) => Ok(len64(bytes.len())),
         }
     }
@@ -27,7 +96,7 @@ impl Backing {
     /// Fills `out` from `offset`; fails if there are not enough bytes.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match self {
-            Self::File(file) => file.read_exact_at(out, offset),
+            Self::File(stored) => stored.read(offset, out),
             Self::Memory(bytes) => {
                 let start = len_usize(offset);
                 let end = start.saturating_add(out.len());
@@ -35,6 +104,14 @@ impl Backing {
                 out.copy_from_slice(here);
                 Ok(())
             }
+        }
+    }
+
+    /// Fills `out` like [`read`](Self::read), for somebody who keeps the bytes elsewhere.
+    pub(crate) fn read_once(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File(stored) => stored.read_once(offset, out),
+            Self::Memory(_) => self.read(offset, out),
         }
     }
 
@@ -61,7 +138,7 @@ impl Backing {
         else {
             return;
         };
-        if let Err(error) = posix_fadvise(file.as_ref(), offset, len, advice) {
+        if let Err(error) = posix_fadvise(&file.file, offset, len, advice) {
             // Only speed is lost.
             log::debug!("the kernel took no advice: {error}");
         }

@@ -49,13 +49,33 @@ pub(crate) enum DataSpace {
     },
 }
 
+/// A way of reading a file.
+type ReadFile = fn(&Backing, u64, &mut [u8]) -> io::Result<()>;
+
 impl DataSpace {
     /// Fills `out`, whole blocks, from block `place` on. All of it is in the data space.
     pub(crate) fn read(&self, place: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_as(place, out, Backing::read)
+    }
+
+    /// Fills `out` like [`read`](Self::read), for somebody who keeps the bytes elsewhere.
+    pub(crate) fn read_once(&self, place: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_as(place, out, Backing::read_once)
+    }
+
+    fn read_as(&self, place: u64, out: &mut [u8], read: ReadFile) -> io::Result<()> {
         match self {
-            Self::Mapped { file } => file.read(PAGE_BYTES + place * PAGE_BYTES, out),
-            Self::Packed { .. } => self.read_packed(place, out),
-            Self::Thin { segments, runs } => read_thin(segments, runs, place, out),
+            Self::Mapped { file } => read(file, PAGE_BYTES + place * PAGE_BYTES, out),
+            Self::Packed { .. } => self.read_packed(place, out, read),
+            Self::Thin { segments, runs } => read_thin(segments, runs, place, out, read),
+        }
+    }
+
+    /// Returns the files that the blocks lie in.
+    pub(crate) fn files(&self) -> &[Backing] {
+        match self {
+            Self::Mapped { file } | Self::Packed { file, .. } => std::slice::from_ref(file),
+            Self::Thin { segments, .. } => segments,
         }
     }
 
@@ -67,14 +87,14 @@ impl DataSpace {
         }
     }
 
-    fn read_packed(&self, place: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read_packed(&self, place: u64, out: &mut [u8], read: ReadFile) -> io::Result<()> {
         let mut place = place;
         let mut out = out;
         while !out.is_empty() {
             let skip = len_usize(place % FRAME_BLOCKS) * PAGE;
             let len = out.len().min(len_usize(FRAME_BLOCKS) * PAGE - skip);
             let (head, rest) = out.split_at_mut(len);
-            self.with_frame(len_usize(place / FRAME_BLOCKS), |frame| {
+            self.with_frame(len_usize(place / FRAME_BLOCKS), read, |frame| {
                 let here = frame
                     .get(skip..skip + len)
                     .ok_or(io::ErrorKind::InvalidData)?;
@@ -90,6 +110,7 @@ impl DataSpace {
     fn with_frame(
         &self,
         frame: usize,
+        read: ReadFile,
         take: impl FnOnce(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let Self::Packed {
@@ -112,7 +133,8 @@ impl DataSpace {
         };
         let first = len64(frame) * FRAME_BLOCKS;
         let blocks = (blocks - first.min(*blocks)).min(FRAME_BLOCKS);
-        let packed = file.read_vec(*start, end - start)?;
+        let mut packed = vec![0; len_usize(end - start)];
+        read(file, *start, &mut packed)?;
         let data = squeeze::unpack(&packed, len_usize(blocks) * PAGE)?;
         take(&data)?;
         *last.lock() = (frame, data);
@@ -120,7 +142,13 @@ impl DataSpace {
     }
 }
 
-fn read_thin(segments: &[Backing], runs: &[Run], place: u64, out: &mut [u8]) -> io::Result<()> {
+fn read_thin(
+    segments: &[Backing],
+    runs: &[Run],
+    place: u64,
+    out: &mut [u8],
+    read: ReadFile,
+) -> io::Result<()> {
     let mut place = place;
     let mut out = out;
     let mut index = runs.partition_point(|run| run.place + run.blocks <= place);
@@ -132,7 +160,7 @@ fn read_thin(segments: &[Backing], runs: &[Run], place: u64, out: &mut [u8]) -> 
         let skip = place - run.place;
         let len = out.len().min(len_usize(run.blocks - skip) * PAGE);
         let (head, rest) = out.split_at_mut(len);
-        segment.read(segment_offset(run.at + skip), head)?;
+        read(segment, segment_offset(run.at + skip), head)?;
         place += len64(len / PAGE);
         out = rest;
         index += 1;

@@ -188,6 +188,25 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
+    /// The directory is not empty, and no store.
+    #[error(
+        "{path} is not a store of boot images, and has {found} in it; name the directory of a store, \
+         or one that is empty or not there yet"
+    )]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+        /// What a store would not have.
+        found: PathBuf,
+    },
+    /// The store was made by a later release.
+    #[error("the store {path} has version {version}, which is not known; use a newer yolofs")]
+    Version {
+        /// The store.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
     /// Another process kept the store locked.
     #[error("the store {path} is being changed by another process; try again when it is done")]
     Locked {
@@ -234,7 +253,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// How many extents.
-        damaged: usize,
+        damaged: u64,
     },
 }
 

@@ -26,6 +26,7 @@ mod dump;
 mod durable;
 mod error;
 mod extents;
+mod first_of;
 mod header;
 mod id;
 mod index;
@@ -36,6 +37,7 @@ mod meta;
 mod names;
 mod progress;
 mod reader;
+mod residue;
 mod scan;
 mod squeeze;
 mod stack;
@@ -51,9 +53,10 @@ extern crate self as bootimg;
 mod sample;
 
 pub use against::{AgainstReport, FileDifference};
-pub use attach::{AttachReport, Attached, AttachedCounts, Hint};
+pub use attach::{AttachReport, Attached, AttachedCounts, Hint, Passing};
 pub use dump::DumpRow;
 pub use error::{FormatError, OpenError, StoreError, WriteError};
+pub use first_of::FirstOf;
 pub use header::Variant;
 pub use id::ImageId;
 pub use index::{ExtentIndex, FileExtents, Find};
@@ -63,6 +66,7 @@ pub use meta::{ImageInfo, SourceInfo};
 pub use names::{decode_names, encode_names};
 pub use progress::{Progress, Watch, unwatched};
 pub use reader::Image;
+pub use residue::Residue;
 pub use stack::{Stack, StackError, layer_name, place_name};
 pub use store::{
     AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, SharedGroup, Store,

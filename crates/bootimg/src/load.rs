@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 use blocks::BlockRange;
 
 use crate::backing::Backing;
+use crate::first_of::PATHS_BUDGET;
 use crate::header::{Footer, Header, SectionKind};
 use crate::layout::{PAGE, PAGE_BYTES, len_usize};
 use crate::reader::ReadError;
 use crate::scan::Scan;
-use crate::{FormatError, Image, Progress, Watch};
+use crate::{FirstOf, FormatError, Image, Progress, Watch};
 
 /// Whoever watched said stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +32,7 @@ pub struct LoadReport {
     /// Bytes of content that were read.
     pub bytes: u64,
     /// Extents that cannot be served, or are not right.
-    pub damaged: Vec<DamagedExtent>,
+    pub damaged: FirstOf<DamagedExtent>,
 }
 
 /// What is wrong with an image.
@@ -40,7 +41,7 @@ pub struct VerifyReport {
     /// Bytes of content that were read.
     pub bytes: u64,
     /// Extents that are not right.
-    pub damaged: Vec<DamagedExtent>,
+    pub damaged: FirstOf<DamagedExtent>,
     /// Parts of the file that are not right, apart from extents.
     pub parts: Vec<FormatError>,
     /// Parts of the file that could not be read.
@@ -63,11 +64,16 @@ impl Image {
     pub fn load(&self, watch: Watch<'_>) -> Result<LoadReport, Cancelled> {
         let mut report = LoadReport::default();
         let total = self.info().data_blocks * PAGE_BYTES;
+        let mut paths = self.tree().paths_within(PATHS_BUDGET);
         let mut scan = Scan::new(self);
         while let Some(window) = scan.next() {
-            let damaged = window.damaged;
-            let found = damaged.into_iter().map(|index| self.damaged(index));
-            report.damaged.extend(found);
+            for index in window.damaged {
+                let extent = self.rows[index].extent;
+                report.damaged.add(|| DamagedExtent {
+                    path: paths.next(extent.file),
+                    range: extent.range,
+                });
+            }
             report.bytes = scan.done();
             let done = report.bytes;
             if watch(Progress { done, total }).is_break() {
@@ -101,14 +107,6 @@ impl Image {
         report.bytes = bytes;
         report.damaged = damaged;
         Ok(report)
-    }
-
-    fn damaged(&self, index: usize) -> DamagedExtent {
-        let extent = self.rows[index].extent;
-        DamagedExtent {
-            path: self.tree().path(extent.file).unwrap_or_default(),
-            range: extent.range,
-        }
     }
 
     fn verify_pages(&self) -> Result<(), ReadError> {

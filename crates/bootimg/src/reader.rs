@@ -57,7 +57,7 @@ impl Image {
                 source,
             },
         };
-        let sealed = Sealed::read(Backing::File(Arc::new(file))).map_err(located)?;
+        let sealed = Sealed::read(Backing::file(file)).map_err(located)?;
         if sealed.header.variant == Variant::Thin {
             return Err(OpenError::Thin {
                 path: path.to_owned(),

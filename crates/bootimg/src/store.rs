@@ -19,6 +19,7 @@ pub(crate) mod faster;
 mod gc;
 mod groups;
 mod lock;
+mod marker;
 mod names;
 mod parts;
 mod places;
@@ -33,6 +34,7 @@ use catalog::Catalog;
 pub use faster::{CopyParts, FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
 use lock::Lock;
+use marker::Kind;
 pub use parts::{StoredPart, StoredParts};
 use places::Places;
 pub use transfer::{StoreVerifyReport, StoredVerifyReport};
@@ -115,13 +117,14 @@ pub struct AddReport {
 }
 
 impl Store {
-    /// Opens the store in `dir`, which is made if it is not there.
+    /// Opens the store in `dir`. If that is not there, or empty, it is a store without images, and
+    /// becomes one on the disk when something is written to it.
     ///
     /// # Errors
-    /// If its directories cannot be made or used.
+    /// If the directory is there and no store, or cannot be read.
     pub fn open(dir: impl Into<PathBuf>, config: StoreConfig) -> Result<Self, StoreError> {
         Ok(Self {
-            places: Places::make(dir.into())?,
+            places: Places::of(dir.into())?,
             config,
             steps: Steps::default(),
             faster: None,
@@ -142,6 +145,23 @@ impl Store {
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.places.dir()
+    }
+
+    /// Returns whether there is a store on the disk.
+    ///
+    /// # Errors
+    /// If the directory is something else by now, or cannot be read.
+    pub fn is_there(&self) -> Result<bool, StoreError> {
+        self.places.is_there()
+    }
+
+    /// Makes the store on the disk if it is not there: for who writes a file of his own beside the
+    /// store's.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn make(&self) -> Result<(), StoreError> {
+        self.lock().map(|_lock| ())
     }
 
     /// Adds an image, under a name that it takes over if another image has it; without a name,
@@ -307,12 +327,26 @@ impl Store {
     /// # Errors
     /// If the store cannot be read or changed.
     pub fn gc(&self, mode: GcMode) -> Result<GcReport, StoreError> {
-        let _lock = self.lock()?;
+        let _lock = match mode {
+            GcMode::Apply => Some(self.lock()?),
+            GcMode::DryRun => self.lock_to_look()?,
+        };
         self.gc_locked(mode, None)
     }
 
+    /// Takes the lock of a store that is about to be changed, which is made if it is not there.
     fn lock(&self) -> Result<Lock, StoreError> {
-        Lock::take(&self.places.lock(), self.config.lock_timeout)
+        let kind = self.places.make()?;
+        let lock = Lock::take(&self.places.lock(), self.config.lock_timeout)?;
+        if kind != Kind::Store {
+            marker::write(&self.places, &self.steps)?;
+        }
+        Ok(lock)
+    }
+
+    /// Takes the lock so that the store stands still; `None` if nobody has ever changed it.
+    fn lock_to_look(&self) -> Result<Option<Lock>, StoreError> {
+        Lock::take_present(&self.places.lock(), self.config.lock_timeout)
     }
 
     fn remove_locked(&self, id: &ImageId) -> Result<(), StoreError> {

@@ -7,9 +7,10 @@ use blocks::{BlockSource, FileId, NodeKind, ReplayPlan, Tree};
 
 use crate::durable::Steps;
 use crate::extents::{self, Row};
+use crate::first_of::PATHS_BUDGET;
 use crate::header::{SectionKind, Variant};
 use crate::meta::{self, Meta, SourceInfo};
-use crate::{ImageId, Watch, WriteError, touches};
+use crate::{FirstOf, ImageId, Watch, WriteError, touches};
 
 pub(crate) mod assemble;
 mod collect;
@@ -87,7 +88,7 @@ pub struct WriteReport {
     /// Those of them that took space.
     pub data_blocks: u64,
     /// Files that changed or went away meanwhile; the image has nothing of them.
-    pub dropped: Vec<DroppedFile>,
+    pub dropped: FirstOf<DroppedFile>,
 }
 
 /// Writes a boot image to `path`, which it replaces if it is there.
@@ -160,19 +161,24 @@ fn put_sections(
     out.pack(SectionKind::Touches, touches::encode(&touched))
 }
 
-fn report(request: &WriteRequest<'_>, dropped: &BTreeMap<FileId, DropReason>) -> Vec<DroppedFile> {
+fn report(
+    request: &WriteRequest<'_>,
+    dropped: &BTreeMap<FileId, DropReason>,
+) -> FirstOf<DroppedFile> {
     let mut blocks: BTreeMap<FileId, u64> = BTreeMap::new();
     for extent in &request.plan.extents {
         *blocks.entry(extent.file).or_default() += extent.range.len();
     }
-    dropped
-        .iter()
-        .map(|(file, reason)| DroppedFile {
-            path: request.tree.path(*file).unwrap_or_default(),
+    let mut paths = request.tree.paths_within(PATHS_BUDGET);
+    let mut report = FirstOf::default();
+    for (file, reason) in dropped {
+        report.add(|| DroppedFile {
+            path: paths.next(*file),
             reason: *reason,
             blocks: blocks.get(file).copied().unwrap_or_default(),
-        })
-        .collect()
+        });
+    }
+    report
 }
 
 fn check_plan(request: &WriteRequest<'_>) -> Result<(), WriteError> {

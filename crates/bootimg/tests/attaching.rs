@@ -64,7 +64,7 @@ fn a_copy_of_the_source_gets_the_whole_plan_as_a_hint_and_no_content() {
     let image = Arc::new(Sample::new().image());
     let hint = image.hint_for(&copy);
     assert_eq!(&hint.plan, image.plan());
-    assert_eq!(hint.dropped, []);
+    assert!(hint.dropped.is_empty());
     // As content it would be stale: nobody knows that the copy is one.
     let attached = image.attach(&copy);
     assert_eq!(attached.report().blocks_kept, 0);
@@ -230,10 +230,34 @@ fn comparing_with_a_source_finds_the_block_that_lies() {
     source.insert(sample.tree.key(APP).unwrap(), bytes);
     let other = compare(&source);
     assert_eq!(other.differences.len(), 1);
-    assert_eq!(other.differences[0].path, b"bin/also-app");
-    assert_eq!(other.differences[0].ranges.len(), 1);
-    assert!(other.differences[0].ranges[0].contains(blocks::BlockIndex(5)));
+    assert_eq!(other.differences.first().unwrap().path, b"bin/also-app");
+    assert_eq!(other.differences.first().unwrap().ranges.len(), 1);
+    assert!(other.differences.first().unwrap().ranges[0].contains(blocks::BlockIndex(5)));
     assert!(other.blocks_same < PLANNED);
+}
+
+/// Releases before this one did not look again at files of file systems that keep whole seconds.
+#[test]
+fn a_file_that_was_read_in_the_second_of_its_last_change_is_not_served() {
+    let served = |ago: i64, nanos: u32| {
+        let mut nodes = nodes();
+        let mut sample = Sample::new();
+        for node in &mut nodes {
+            node.attr.ctime.secs = sample.info.recorded_at - ago;
+            node.attr.ctime.nanos = nanos;
+        }
+        let info = sample.info.clone();
+        sample = Sample::with_nodes(&nodes);
+        sample.info = info;
+        let attached = Arc::new(sample.image()).attach(&sample.tree);
+        attached.report().blocks_kept
+    };
+    assert_eq!(served(1000, 0), PLANNED);
+    assert_eq!(served(3, 0), PLANNED);
+    for ago in [2, 1, 0, -1] {
+        assert_eq!(served(ago, 0), 0, "{ago} s before");
+        assert_eq!(served(ago, 1), PLANNED, "{ago} s before");
+    }
 }
 
 #[test]

@@ -2,14 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod forge;
 mod sample;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blocks::Tree;
-use bootimg::{Image, OpenError, Variant, unwatched};
+use blocks::{Tree, TreeError};
+use bootimg::{FormatError, Image, OpenError, Variant, unwatched};
 use sample::{PLANNED, Sample};
 
 fn fixture(name: &str) -> PathBuf {
@@ -93,6 +94,7 @@ fn version_1_opens_and_says_what_it_said() {
 #[test]
 fn damaged_fixtures_are_refused() {
     for name in [
+        "v1-forged-names.bimg",
         "v1-corrupt-header.bimg",
         "v1-corrupt-tree.bimg",
         "v1-corrupt-cut.bimg",
@@ -107,8 +109,49 @@ fn a_fixture_with_damaged_data_opens_and_serves_the_rest() {
     let image = Image::open(fixture("v1-corrupt-data.bimg")).unwrap();
     let report = image.verify(&mut unwatched).unwrap();
     assert_eq!((report.damaged.len(), report.parts.len()), (1, 1));
-    let lost = report.damaged[0].range.len();
+    let lost = report.damaged.first().unwrap().range.len();
     assert_eq!(Sample::new().read_all(Arc::new(image)), PLANNED - lost);
+}
+
+/// Boot images whose TREE is stored as it is, which a fuzzer can change: one is right, and the other
+/// says of many names that they have the same bytes.
+#[test]
+fn forged_fixtures_are_what_they_say() {
+    let right = Image::open(fixture("v1-plain-tree.bimg")).unwrap();
+    assert!(right.verify(&mut unwatched).unwrap().is_sound());
+    let (tree, [plain, forged]) = plain_and_forged();
+    assert_eq!(**right.tree(), tree);
+    for (name, bytes) in [
+        ("v1-plain-tree.bimg", plain),
+        ("v1-forged-names.bimg", forged),
+    ] {
+        assert_eq!(std::fs::read(fixture(name)).unwrap(), bytes, "{name}");
+    }
+    let error = Image::open(fixture("v1-forged-names.bimg")).unwrap_err();
+    let shared = |source: &FormatError| matches!(source, FormatError::Tree(TreeError::Shared(_)));
+    assert!(
+        matches!(&error, OpenError::Format { source, .. } if shared(source)),
+        "{error:?}"
+    );
+}
+
+/// Returns a small deep tree, and two boot images of it: one that is right and one that is forged.
+fn plain_and_forged() -> (Tree, [Vec<u8>; 2]) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("deep.bimg");
+    let tree = forge::deep(40, 1, 3);
+    forge::write(&tree, &path);
+    let written = std::fs::read(path).unwrap();
+    let trees = [tree.encode(), forge::with_one_long_name(&tree)];
+    (tree, trees.map(|tree| forge::replace_tree(&written, &tree)))
+}
+
+#[test]
+#[ignore = "only when they get another content"]
+fn write_the_forged_fixtures() {
+    let (_, [plain, forged]) = plain_and_forged();
+    std::fs::write(fixture("v1-plain-tree.bimg"), plain).unwrap();
+    std::fs::write(fixture("v1-forged-names.bimg"), forged).unwrap();
 }
 
 /// Writes the fixtures of a new version of the format; never those of an old one.

@@ -53,8 +53,12 @@ pub(crate) enum Answer {
     Status(Box<MountStatus>),
     /// To [`Request::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`Request::Unmount`]: it is unmounted, and the daemon ends.
-    Unmounted,
+    /// To [`Request::Unmount`]: it is unmounted, and the daemon ends when nobody uses it.
+    Unmounted {
+        /// Whether somebody does, whom the kernel does not take for a user of the mount.
+        #[serde(default)]
+        in_use: bool,
+    },
     /// It could not be done.
     Failed {
         /// Why, for people.
@@ -112,6 +116,16 @@ pub(crate) fn call<Q: Serialize, A: DeserializeOwned>(
             deadline.as_secs(),
             socket.display()
         )
+    })
+}
+
+/// Returns whether a call failed because its daemon is not there.
+#[must_use]
+pub(crate) fn nobody_listens(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<std::io::Error>();
+    cause.is_some_and(|cause| {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(cause.kind(), ConnectionRefused | NotFound)
     })
 }
 
@@ -258,7 +272,7 @@ mod tests {
         std::fs::write(&socket, "left behind").unwrap();
         let listener = listen(&socket).unwrap();
         serve(listener, |request| match request {
-            Request::Unmount { .. } => Answer::Unmounted,
+            Request::Unmount { .. } => Answer::Unmounted { in_use: false },
             other => Answer::Failed {
                 why: format!("{other:?}"),
             },
@@ -273,7 +287,7 @@ mod tests {
         let deadline = Duration::from_secs(10);
         for _ in 0..3 * CALLERS_MAX {
             let answer = call(&socket, &Request::Unmount { lazy: true }, deadline).unwrap();
-            assert!(matches!(answer, Answer::Unmounted));
+            assert!(matches!(answer, Answer::Unmounted { in_use: false }));
         }
         let answer = call(&socket, &Request::Prewarm { budget: Some(7) }, deadline).unwrap();
         assert!(matches!(answer, Answer::Failed { why } if why.contains('7')));
@@ -303,6 +317,9 @@ mod tests {
             &Request::Status,
             REQUEST_DEADLINE,
         );
-        assert!(format!("{:#}", error.unwrap_err()).contains("/nonexistent/x.sock"));
+        let error = error.unwrap_err();
+        assert!(format!("{error:#}").contains("/nonexistent/x.sock"));
+        assert!(nobody_listens(&error));
+        assert!(!nobody_listens(&anyhow::anyhow!("it is busy")));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::output::complain;
+
 /// How a command ended, beyond "it failed".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -32,6 +34,9 @@ pub(crate) enum Failure {
     /// The user, or the system, asked to stop.
     #[error("interrupted")]
     Interrupted,
+    /// Whoever read our output has seen enough (`bootimg ls | head`).
+    #[error("nobody reads standard output any more")]
+    Unread,
 }
 
 /// Prints the error, if there is one, and returns the code.
@@ -40,10 +45,14 @@ pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCod
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Different) => ExitCode::from(4),
-        Err(error) if is_broken_pipe(error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{program}: {error:#}");
-            match error.downcast_ref::<Failure>() {
+            let failure = error.downcast_ref::<Failure>();
+            if !matches!(failure, Some(Failure::Unread)) {
+                complain(&format!("{program}: {error:#}"));
+            }
+            match failure {
+                // All that there was to do is done.
+                Some(Failure::Unread) => ExitCode::SUCCESS,
                 Some(Failure::NotReady(_)) => ExitCode::from(3),
                 Some(Failure::Interrupted) => ExitCode::from(130),
                 None => ExitCode::FAILURE,
@@ -52,11 +61,20 @@ pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCod
     }
 }
 
-/// Whoever read our output has seen enough (`bootimg ls | head`): not an error.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>());
-    io.into_iter()
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn only_output_that_nobody_reads_is_no_failure() {
+        let code = |error: anyhow::Error| report("test", &Err(error));
+        assert_eq!(code(Failure::Unread.into()), ExitCode::SUCCESS);
+        // A daemon that went away while it was asked.
+        let daemon = Err::<(), _>(Error::from(ErrorKind::BrokenPipe)).context("sending");
+        assert_eq!(code(daemon.unwrap_err()), ExitCode::FAILURE);
+    }
 }

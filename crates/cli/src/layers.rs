@@ -20,14 +20,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use blocks::Digest;
-use bootimg::Store;
+use bootimg::{ImageId, Store};
 use serde::{Deserialize, Serialize};
 
+use crate::control::PrewarmSummary;
 use crate::interrupt::Interrupt;
 use crate::mount_table::labelled;
 use crate::node::client::{CallError, NodeClient};
 use crate::node::left::living_mounts;
 use crate::run_dir::{MOUNT_KIND, RunDir};
+use crate::xattrs::XattrsArg;
 use by_node::NodeServer;
 use own::OwnServer;
 pub(crate) use recorded::RecordedLayer;
@@ -68,6 +70,15 @@ pub(crate) enum ServedBy {
     Service,
     /// The node service: mounts stay when the service ends, and when it is killed.
     Node,
+}
+
+/// A layer that was warmed because somebody asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WarmedLayer {
+    /// Where it is mounted.
+    pub(crate) mountpoint: PathBuf,
+    /// What was done, or why nothing was.
+    pub(crate) warmed: Result<PrewarmSummary, String>,
 }
 
 /// Serves layers of container images, many at a time. Any thread may ask.
@@ -117,6 +128,10 @@ pub(crate) trait LayerServer: Send + Sync + std::fmt::Debug {
     /// Returns the status of all layers.
     fn status(&self) -> Vec<LayerStatus>;
 
+    /// Brings a boot image into the page cache of each layer that this process serves from it, again if
+    /// it was there before. Layers that the node serves are the node's to warm.
+    fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer>;
+
     /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
     /// them all served first.
     fn hold_warming(&self) -> Option<Hold>;
@@ -132,6 +147,7 @@ pub(crate) fn server(
     store: Store,
     label: &str,
     run_dir: &RunDir,
+    xattrs: XattrsArg,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Box<dyn LayerServer>> {
     let node = NodeClient::of(run_dir);
@@ -146,8 +162,14 @@ pub(crate) fn server(
     };
     if is_there {
         log::info!("layers are served by the node");
-        return Ok(Box::new(NodeServer::new(store, label, node, interrupt)?));
+        return Ok(Box::new(NodeServer::new(
+            store, label, node, xattrs, interrupt,
+        )?));
     }
     log::info!("no node service runs: layers are served by this process, and end with it");
-    Ok(Box::new(OwnServer::new(store, interrupt.clone())?))
+    Ok(Box::new(OwnServer::new(
+        store,
+        xattrs.answers(),
+        interrupt.clone(),
+    )?))
 }

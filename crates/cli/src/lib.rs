@@ -3,6 +3,8 @@
 //! environment.
 
 #![forbid(unsafe_code)]
+// They panic when nobody reads any more (`| head`); see `output`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admission;
 pub mod bootimg;
@@ -35,6 +37,7 @@ mod tiers;
 mod undo;
 mod until;
 mod workload;
+mod xattrs;
 pub mod yolofs;
 
 use clap::CommandFactory as _;

@@ -1,5 +1,7 @@
 //! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
+mod overlays;
+
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
@@ -15,6 +17,8 @@ use nix::unistd::geteuid;
 use rawio::mount::mount_id;
 
 use crate::run_dir::MOUNT_KIND;
+
+pub(crate) use overlays::{in_use_below, overlay_on};
 
 /// Returns what to add to "mounting on ..." for those who may not: the system says only that
 /// `/dev/fuse` cannot be opened.
@@ -183,10 +187,12 @@ struct Line {
     shared: bool,
     kind: String,
     source: String,
+    /// Those of the file system, as they stand there.
+    options: Vec<u8>,
 }
 
 /// Returns field 5 of a line, whether `shared` is among the optional fields behind field 6 and,
-/// behind the separator, the fields 1 and 2.
+/// behind the separator, the fields 1 to 3.
 fn parse(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mountpoint = unescape(fields.nth(4)?);
@@ -200,6 +206,7 @@ fn parse(line: &[u8]) -> Option<Line> {
         shared,
         kind: text(fields.next()?),
         source: text(fields.next()?),
+        options: fields.next().unwrap_or_default().to_vec(),
     })
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod memory;
 mod metrics;
 mod owned;
 mod owner;
+mod ownership;
 mod place;
 mod probe;
 mod restore;

@@ -7,6 +7,8 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::exit::Failure;
+
 /// How to print a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -59,13 +61,26 @@ pub(crate) fn print<T: Serialize>(
 /// Writes to standard output.
 ///
 /// # Errors
-/// If it cannot be written. [`report`](crate::exit::report) finds a closed pipe in the error.
+/// If it cannot be written: [`Failure::Unread`] if nobody reads it any more.
 pub(crate) fn write_out(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes)
-        .and_then(|()| out.flush())
-        .context("writing to standard output")?;
-    Ok(())
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Unread.into()),
+        written => written.context("writing to standard output"),
+    }
+}
+
+/// Writes a line to standard output.
+///
+/// # Errors
+/// As [`write_out`].
+pub(crate) fn write_line(line: &str) -> anyhow::Result<()> {
+    write_out(format!("{line}\n").as_bytes())
+}
+
+/// Writes a line to standard error. If nobody reads that, there is nobody to be told.
+pub(crate) fn complain(line: &str) {
+    let _unread = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Lays rows out in columns; the first row is the heading.

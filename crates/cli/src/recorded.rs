@@ -10,11 +10,14 @@ use std::time::{Instant, SystemTime};
 use blocks::Namespace as _;
 use bootimg::DropReason;
 use localfs::{DirSource, LazyTree, Patience, SourceKind, SourceRoot, TimedSource};
-use tracer::{Heard, Limits, Recorder, Trace};
+use tracer::{Allowance, Heard, Limits, Recorder, Trace};
 use yolofs::{Config, FileSystem, Mode};
 
 use crate::read_around::ReadAround;
 use crate::source::{Source, space_within, trace_info};
+
+/// Files that are named of those that are left out.
+const NAMED: usize = 100;
 
 /// A source, and a recorder that hears what is asked of it.
 #[derive(Debug)]
@@ -31,10 +34,18 @@ impl Recorded {
     /// # Errors
     /// If the source cannot be asked for anything.
     pub(crate) fn new(root: &Arc<SourceRoot>) -> anyhow::Result<Self> {
+        Self::sharing(root, &Arc::new(Allowance::new(Limits::default())))
+    }
+
+    /// As [`new`](Self::new), for one of several layers, whose recorders keep so much together.
+    pub(crate) fn sharing(
+        root: &Arc<SourceRoot>,
+        allowance: &Arc<Allowance>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             names: Arc::new(LazyTree::new(Arc::clone(root))?),
             root: Arc::clone(root),
-            recorder: Arc::new(Recorder::new(Limits::default())),
+            recorder: Arc::new(Recorder::sharing(allowance)),
             started: SystemTime::now(),
         })
     }
@@ -56,8 +67,10 @@ impl Recorded {
         let plain = Arc::new(names.beside(Arc::clone(&reader)));
         FileSystem::new(Arc::new(names), Arc::new(around), config)
             .with_sparse(Arc::clone(&plain) as _)
+            .with_attrs(Arc::clone(&plain) as _)
             .with_residency(reader)
             .with_space(space_within(&plain, &self.root))
+            .with_waiter(plain.waiter())
             .with_observer(Arc::clone(&self.recorder) as _)
     }
 
@@ -77,6 +90,7 @@ impl Recorded {
     pub(crate) fn trace(&self, mut heard: Heard, source: &Source) -> (Trace, Vec<String>) {
         let tree = &source.tree;
         let left_out = heard.call_files(|file| self.names.in_tree(file, tree));
+        let total = left_out.len();
         let paths = left_out.iter().filter_map(|file| self.names.path(*file));
         let left_out = paths.map(|path| {
             let reason = match tree.resolve(&path) {
@@ -85,7 +99,11 @@ impl Recorded {
             };
             format!("{}: {reason}", String::from_utf8_lossy(&path))
         });
-        let left_out = left_out.collect();
+        // For people: a hostile tree has a million, with long paths.
+        let mut left_out: Vec<String> = left_out.take(NAMED).collect();
+        if total > NAMED {
+            left_out.push(format!("{} more files", total - NAMED));
+        }
         let info = trace_info(&self.root, self.started);
         (heard.into_trace(info, tree), left_out)
     }

@@ -241,8 +241,9 @@ fn overlay_options(lower: &[PathBuf], upper: &Path, work: &Path) -> anyhow::Resu
         ),
     };
     let lower: anyhow::Result<Vec<String>> = lower.iter().map(|path| dir(path)).collect();
+    // Inode numbers are to stay the same, whatever the kernel forgets and whatever is written to.
     Ok(format!(
-        "lowerdir={},upperdir={},workdir={}",
+        "lowerdir={},upperdir={},workdir={},xino=on",
         lower?.join(":"),
         dir(upper)?,
         dir(work)?

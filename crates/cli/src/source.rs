@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use blocks::{FileId, Timestamp, Tree};
@@ -196,12 +196,7 @@ pub(crate) fn trace_info(root: &SourceRoot, started: SystemTime) -> TraceInfo {
 #[must_use]
 pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
     // A clock before 1970 is not set yet: 0 says as much.
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let secs = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp {
-        secs,
-        nanos: since.subsec_nanos(),
-    }
+    Timestamp::of(time)
 }
 
 /// Writes a trace to a file, whole or not at all.

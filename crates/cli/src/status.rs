@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use blocks::{CacheCounts, Miss, Tree};
 use bootimg::Attached;
-use localfs::Timekeeping;
+use localfs::{SourceRoot, Timekeeping};
 use serde::{Deserialize, Serialize};
 use yolofs::Counters;
 
 use crate::control::{Answer, Request, call};
 use crate::nic::NicStatus;
-use crate::output::{percent, table};
+use crate::output::{count, percent, table};
 use crate::run_dir::{MountRecord, RunDir};
 use crate::size::Size;
 
@@ -44,6 +44,10 @@ pub(crate) struct MountStatus {
     /// What there is to say of the block service, if one is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) nic: Option<NicStatus>,
+    /// What its owner should know: what the boot image has nothing of, and what is read past the
+    /// mount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The boot image of a mount.
@@ -53,6 +57,12 @@ pub(crate) struct BootStatus {
     pub(crate) image: String,
     /// Its content id.
     pub(crate) content: String,
+    /// What it was recorded from.
+    #[serde(default)]
+    pub(crate) source: String,
+    /// Files that it has something of, and that are as they were recorded.
+    #[serde(default)]
+    pub(crate) files: u64,
     /// Blocks of 4 KiB that are still valid.
     pub(crate) blocks: u64,
     /// Blocks dropped because their file changed since the recording.
@@ -149,9 +159,11 @@ impl BootStatus {
         Self {
             image: name.to_owned(),
             content: image.image().info().id.to_string(),
+            source: image.image().info().source.label.clone(),
+            files: report.files_kept,
             blocks: image.plan().block_count(),
             stale_blocks: report.blocks_dropped,
-            stale_files: report.dropped.len() as u64,
+            stale_files: report.dropped.len(),
             changed: changed.collect(),
             names_added: report.names_added,
             names_removed: report.names_removed,
@@ -229,6 +241,42 @@ impl ServedStatus {
     }
 }
 
+/// Returns what the owner of a mount should know of its source and of its boot image.
+#[must_use]
+pub(crate) fn warnings(
+    source: Option<&SourceRoot>,
+    boot: Option<(&str, &Attached)>,
+) -> Vec<String> {
+    let source = source.into_iter().flat_map(SourceRoot::warnings).cloned();
+    source
+        .chain(boot.and_then(|(name, image)| stale(name, image)))
+        .collect()
+}
+
+/// Returns what a boot image does not give because its files changed, if there is something.
+#[must_use]
+pub(crate) fn stale(name: &str, image: &Attached) -> Option<String> {
+    let report = image.report();
+    let first = report.dropped.first()?;
+    let first = String::from_utf8_lossy(&first.path);
+    let (kept, gone) = (report.files_kept, report.dropped.len());
+    let all = kept + gone;
+    let from = &image.image().info().source.label;
+    Some(if kept == 0 {
+        format!(
+            "boot image {name}, recorded from {from}, gives nothing: none of its {all} files is in \
+             the source as it was recorded, {first} for one; record the source"
+        )
+    } else {
+        let bytes = Size(report.blocks_dropped.saturating_mul(4096));
+        format!(
+            "boot image {name}, recorded from {from}: {gone} of its {all} files ({bytes}) changed \
+             since it was recorded and are read from the source, {first} among them; record again \
+             to make them fast"
+        )
+    })
+}
+
 impl MountStatus {
     /// Asks the daemon of a mount. One that does not answer is shown as such.
     #[must_use]
@@ -255,6 +303,7 @@ impl MountStatus {
             boot: None,
             served: None,
             nic: None,
+            warnings: Vec::new(),
         }
     }
 }
@@ -292,6 +341,9 @@ fn one(mount: &MountStatus) -> String {
         }
         rows.served(served);
     }
+    for warning in &mount.warnings {
+        rows.add("warning", warning);
+    }
     head + &table(&rows.0)
 }
 
@@ -307,7 +359,11 @@ impl Rows {
     fn boot(&mut self, boot: &BootStatus) {
         let id: String = boot.content.chars().take(12).collect();
         let bytes = Size(boot.blocks * 4096);
-        self.add("boot image", format!("{} ({id}), {bytes}", boot.image));
+        let files = count(boot.files, "file");
+        self.add(
+            "boot image",
+            format!("{} ({id}), {bytes} of {files}", boot.image),
+        );
         if boot.stale_files > 0 {
             let stale = Size(boot.stale_blocks * 4096);
             let files = boot.stale_files;
@@ -410,6 +466,7 @@ mod tests {
                 ..ServedStatus::default()
             }),
             nic: None,
+            warnings: Vec::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The store of boot images that the commands work on.
 
+mod scratch;
+
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -13,9 +15,10 @@ use bootimg::{
 use indicatif::ProgressBar;
 
 use crate::interrupt::Interrupt;
-use crate::run_dir::process_start;
 use crate::size::Size;
 use crate::tiers::Tiers;
+
+pub(crate) use scratch::{Scratch, is_at, is_number, random_name};
 
 /// Where boot images are kept, unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
@@ -116,10 +119,10 @@ impl StoreArgs {
         self.max.0
     }
 
-    /// Opens the store, and makes it if it is not there.
+    /// Opens the store. One that is not there is made when something is written to it.
     ///
     /// # Errors
-    /// If it cannot be made or used.
+    /// If the directory is there and no store, or cannot be used.
     pub(crate) fn open(&self) -> anyhow::Result<Store> {
         let config = StoreConfig {
             max_bytes: self.max.0,
@@ -159,17 +162,11 @@ impl StoreArgs {
     /// # Errors
     /// If it is there and cannot be used.
     pub(crate) fn open_existing(&self) -> anyhow::Result<Option<Store>> {
-        if self.dir.exists() {
-            self.open().map(Some)
-        } else {
-            Ok(None)
-        }
+        let store = self.open()?;
+        let is_there = store.is_there().context("looking for the store")?;
+        Ok(is_there.then_some(store))
     }
 }
-
-/// What an image is called while it is written: this and our pid, in the store's directory. Not
-/// in its `tmp`, which the `gc` of any other process sweeps.
-const RECORDING: &str = "recording-";
 
 /// Writes an image beside the store's own files, so that it is on the same disk, and adds it.
 ///
@@ -181,53 +178,11 @@ pub(crate) fn add_written(
     request: &WriteRequest<'_>,
     watch: Watch<'_>,
 ) -> anyhow::Result<(AddReport, WriteReport)> {
-    sweep_dead_recordings(store);
-    let path = store
-        .dir()
-        .join(format!("{RECORDING}{}", std::process::id()));
-    let add = |watch: Watch<'_>| {
-        let report = write_image(&path, request, &mut *watch)?;
-        let image = Image::open(&path)?;
-        Ok((store.add(&image, name, watch)?, report))
-    };
-    let result = add(watch);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            log::warn!("cannot remove {}: {error}", path.display());
-        }
-        _ => {}
-    }
-    result
-}
-
-/// Returns where a command may write a file beside the store's own, to remove it before it ends.
-/// If it is killed, the next one that writes removes it.
-#[must_use]
-pub(crate) fn scratch_file(store: &Store, what: &str) -> PathBuf {
-    sweep_dead_recordings(store);
-    let pid = std::process::id();
-    store.dir().join(format!("{RECORDING}{pid}.{what}"))
-}
-
-/// Removes what recordings left behind that were killed while they wrote.
-fn sweep_dead_recordings(store: &Store) {
-    let entries = std::fs::read_dir(store.dir())
-        .into_iter()
-        .flatten()
-        .flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        // Unfinished ones have a serial number and `tmp` behind the pid.
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(RECORDING)?.split('.').next());
-        let pid = pid.and_then(|pid| pid.parse().ok());
-        if pid.is_some_and(|pid| process_start(pid).is_err())
-            && let Err(error) = std::fs::remove_file(entry.path())
-        {
-            log::warn!("cannot remove {}: {error}", entry.path().display());
-        }
-    }
+    let scratch = Scratch::new(store)?;
+    let path = scratch.file("bimg");
+    let report = write_image(&path, request, &mut *watch)?;
+    let image = Image::open(&path)?;
+    Ok((store.add(&image, name, watch)?, report))
 }
 
 /// Returns what to call an image: its first name, or the start of its id.

@@ -24,10 +24,10 @@ use clap::{Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use daemon::{allow_many_files, files_for_each_of};
-pub(crate) use docker::served_layers;
+pub(crate) use docker::{served_layers, warm_by_dockers};
 pub(crate) use mount::{BootChoice, ModeArg};
-pub(crate) use snapshotter::all_snapshotters;
 use snapshotter::first_boot::recorder::{self, RecorderArgs};
+pub(crate) use snapshotter::{all_snapshotters, warm_by_snapshotters};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};

@@ -6,16 +6,19 @@
 mod lab;
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use localfs::{LocalError, SourceRoot, canonical_within};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::signal::Signal;
+use nix::sys::stat::minor;
 
 use lab::service::{Service, signal_to};
 use lab::stopped::Stopped;
-use lab::{Lab, busybox_root, fails, ok, output, until};
+use lab::{Lab, busybox_root, fails, noise, ok, output, until};
 
 /// Reads a file from a program of its own, so that a read that hangs is not the test's.
 fn cat(file: &Path) -> Command {
@@ -105,6 +108,173 @@ fn privileged_names_of_a_source_that_hangs_are_not_waited_for_either() {
         fails(1, &mut cat(&mountpoint.join("usr/lib/absent"))).contains("No such file")
     });
     lab.umount(&mountpoint);
+}
+
+/// A source with a recorded boot whose server can be stopped, and a mount of it that answers from the
+/// boot image by requests.
+struct BootBesideHung {
+    server: u32,
+    mountpoint: PathBuf,
+    waiting: Waiting,
+}
+
+/// The kernel's count of requests of a mount that are not answered.
+struct Waiting(PathBuf);
+
+impl Waiting {
+    fn of(lab: &Lab, mountpoint: &Path) -> Self {
+        // Not every machine has it mounted; it goes with the lab.
+        let control = lab.make_dir("fusectl");
+        let mut mount = Command::new("mount");
+        ok(mount.args(["-t", "fusectl", "none"]).arg(&control));
+        let device = fs::metadata(mountpoint).unwrap().dev();
+        Self(control.join(minor(device).to_string()).join("waiting"))
+    }
+
+    fn count(&self) -> u64 {
+        let count = fs::read_to_string(&self.0).unwrap();
+        count.trim().parse().unwrap()
+    }
+}
+
+/// The file of which each reader that hangs reads a part of its own: more than is read ahead.
+const PART: usize = 1 << 20;
+const READERS: usize = 64;
+
+impl BootBesideHung {
+    fn new(lab: &Lab, flags: &[&str]) -> Self {
+        let root = lab.make_dir("root");
+        busybox_root(&root);
+        fs::write(root.join("large"), noise(7, READERS * PART)).unwrap();
+        fs::write(root.join("boot"), noise(8, 4 * PART)).unwrap();
+        let source = lab.mount(&root, "source", &["--standalone"]);
+        let server = pid_of(lab, &source);
+        let mut record = lab.bootimg();
+        record.arg("record").arg(&source);
+        ok(record.args(["--name", "web", "--", "md5sum", "/boot"]));
+        let mountpoint = lab.make_dir("mnt");
+        let mut mount = lab.yolofs();
+        mount.arg("mount").args([&source, &mountpoint]).args(flags);
+        ok(mount.args(["--boot", "web", "--no-inject"]));
+        let waiting = Waiting::of(lab, &mountpoint);
+        Self {
+            server,
+            mountpoint,
+            waiting,
+        }
+    }
+
+    /// Begins to read a part of a file that only the source has.
+    fn hang(&self, part: usize) -> Child {
+        let mut dd = Command::new("dd");
+        dd.arg(format!("if={}", self.mountpoint.join("large").display()));
+        dd.args(["of=/dev/null", "bs=4096", "count=1"]);
+        dd.arg(format!("skip={}", part * PART / 4096));
+        dd.stderr(Stdio::null());
+        dd.spawn().unwrap()
+    }
+
+    /// Reads from the boot image while so many readers hang in the source, and has the source come
+    /// back.
+    fn boot_beside(&self, readers: usize, from: u64) {
+        let stopped = Stopped::stop(self.server);
+        let mut hung: Vec<Child> = (0..readers).map(|part| self.hang(part)).collect();
+        until("all readers to hang", || {
+            self.waiting.count() >= readers as u64
+        });
+        let want = noise(8, 4 * PART);
+        // Nobody has read it yet: the mount is asked.
+        let mut read = Command::new("timeout");
+        read.args(["20", "dd"]);
+        read.arg(format!("if={}", self.mountpoint.join("boot").display()));
+        read.args(["bs=1M", "count=1", &format!("skip={from}")]);
+        let got = output(&mut read);
+        assert!(got.status.success(), "{readers} readers: {got:?}");
+        let start = usize::try_from(from).unwrap() * PART;
+        assert!(got.stdout == want[start..start + PART]);
+        // Names are answered, too, whether they are there or not.
+        let mut look = Command::new("timeout");
+        look.args(["20", "stat"]);
+        look.arg(self.mountpoint.join(format!("usr/lib/part{from:02}")));
+        ok(&mut look);
+        for reader in &mut hung {
+            assert!(reader.try_wait().unwrap().is_none(), "it hangs still");
+        }
+        drop(stopped);
+        for mut reader in hung {
+            assert!(reader.wait().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn privileged_readers_that_hang_keep_nobody_from_booting() {
+    let lab = Lab::new();
+    let flags = ["--standalone", "--source-deadline", "600"];
+    let rig = BootBesideHung::new(&lab, &flags);
+    for (from, readers) in [2, 8, READERS].into_iter().enumerate() {
+        rig.boot_beside(readers, from as u64);
+        // What they have read is in memory now: the next ones read it anew.
+        let large = File::open(rig.mountpoint.join("large")).unwrap();
+        posix_fadvise(&large, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    }
+    let status = lab.status(&rig.mountpoint);
+    assert_eq!(status["served"]["late_answers"], 0);
+    lab.umount(&rig.mountpoint);
+}
+
+#[test]
+fn privileged_readers_that_hang_keep_nobody_from_booting_on_a_nodes_mount() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let rig = BootBesideHung::new(&lab, &[]);
+    rig.boot_beside(READERS, 0);
+    lab.umount(&rig.mountpoint);
+    drop(service);
+}
+
+#[test]
+fn privileged_names_that_hang_keep_no_other_request_waiting() {
+    let lab = Lab::new();
+    let mut flags = vec!["--standalone", "--source-deadline", "600"];
+    flags.extend(["--revalidate", "600"]);
+    let rig = BootBesideHung::new(&lab, &flags);
+    let dir = rig.mountpoint.join("usr/lib");
+    // Names and attributes of these are known for ten minutes from now on.
+    for known in [&dir, &rig.mountpoint.join("boot")] {
+        fs::metadata(known).unwrap();
+    }
+    let stopped = Stopped::stop(rig.server);
+    let look = |number: usize| {
+        let mut stat = Command::new("stat");
+        stat.arg(dir.join(format!("absent{number}")));
+        stat.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut hung: Vec<Child> = (0..8).map(look).collect();
+    // Directories, links and attributes of the source are asked for anew each time.
+    for question in [["ls", "/etc"], ["readlink", "/bin/sh"]] {
+        let mut ask = Command::new(question[0]);
+        ask.arg(rig.mountpoint.join(&question[1][1..]));
+        ask.stdout(Stdio::null()).stderr(Stdio::null());
+        hung.push(ask.spawn().unwrap());
+    }
+    until("all of them to hang", || rig.waiting.count() >= 10);
+    // The daemon is asked for this, and needs no source for it; content it gives only of the version
+    // that the source has now.
+    let mut sync = Command::new("timeout");
+    ok(sync.args(["20", "sync"]).arg(rig.mountpoint.join("boot")));
+    assert_eq!(lab.status(&rig.mountpoint)["state"], "serving");
+    for asker in &mut hung {
+        assert!(asker.try_wait().unwrap().is_none(), "it hangs still");
+    }
+    drop(stopped);
+    let ends = hung.iter_mut().map(|asker| asker.wait().unwrap().success());
+    assert_eq!(
+        ends.filter(|found| *found).count(),
+        2,
+        "the list and the link"
+    );
+    lab.umount(&rig.mountpoint);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -198,4 +199,30 @@ fn privileged_node_does_what_any_client_asks() {
     assert_eq!(status, 200, "{drained}");
     assert_eq!(ask(&service, "GET /readyz", "").0, 503);
     assert_eq!(ask(&service, "POST /v1/mounts", &spec).0, 409);
+}
+
+#[test]
+fn privileged_the_page_for_node_exporter_goes_with_the_node() {
+    let lab = Lab::new();
+    let mut service = Service::start(&lab);
+    let pages = lab.make_dir("pages");
+    let page = pages.join("yolofs.prom");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = script.join("../../packaging/prometheus/yolofs-textfile");
+    let write = || {
+        let mut write = Command::new(&script);
+        write.arg(lab.run_dir().join("node.sock")).arg(&page);
+        lab::output(&mut write).status.success()
+    };
+    for _ in 0..2 {
+        assert!(write());
+        let said = fs::read_to_string(&page).unwrap();
+        assert!(metric(&said, "yolofs_node_info", &[]).is_some(), "{said}");
+        service.stop();
+        assert!(!write(), "nobody answers");
+        let left = fs::read_dir(&pages).unwrap().count();
+        assert_eq!(left, 0, "old figures, or half of new ones, are left");
+        assert!(!write(), "nothing is there to be taken away");
+        service.start_again();
+    }
 }

@@ -8,7 +8,7 @@ mod node;
 use std::fs;
 
 use lab::{Lab, assert_confined_to, json, noise, ok, until};
-use node::{IMAGE, Node, archive};
+use node::{IMAGE, Node, archive, pack};
 
 /// Says which directories the container's root is made of.
 const LOWERS: &str = "while read -r _ at _ options _; do \
@@ -347,4 +347,58 @@ fn privileged_a_first_boot_ends_as_it_was_asked_for() {
     assert!(upper["used_bytes"].as_u64() > Some(0), "{upper}");
     let said = ok(lab.yolofs().args(["snapshotter", "status"]));
     assert!(said.contains("not recorded: no image"), "{said}");
+}
+
+#[test]
+fn privileged_eleven_first_boots_at_once_are_all_answered() {
+    const IMAGES: usize = 11;
+    const RECORDED: usize = 8;
+    let lab = Lab::new();
+    // No container ever runs, so no boot is over before its snapshot is removed.
+    let node = Node::start(&lab, &["--auto-record", "--until", "exit"]);
+    let dir = lab.make_dir("images");
+    for index in 0..IMAGES {
+        let layer = lab.make_dir(&format!("images/layer-{index}"));
+        fs::write(layer.join("number"), format!("{index}\n")).unwrap();
+        let name = format!("test.local/number:{index}");
+        let archive = pack(&dir, &name, &["/bin/sh"], &[&format!("layer-{index}")]);
+        node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    }
+    let listed = node.ctr(&["snapshots", "ls"]);
+    let first = |line: &str| {
+        line.split_whitespace()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let tops: Vec<_> = listed.lines().map(first).collect();
+    let tops: Vec<_> = tops
+        .iter()
+        .filter(|top| top.starts_with("sha256:"))
+        .collect();
+    assert_eq!(tops.len(), IMAGES, "{listed}");
+    let name = |index: usize| format!("at-once-{index}");
+    // Twice: what was refused or removed the first time must be in nobody's way.
+    for _round in 0..2 {
+        let prepare = |(index, top): (usize, &&String)| {
+            node.spawn_ctr(&["snapshots", "prepare", &name(index), top])
+        };
+        let prepared: Vec<_> = tops.iter().enumerate().map(prepare).collect();
+        for mut prepare in prepared {
+            assert!(prepare.wait().unwrap().success(), "each is prepared");
+        }
+        let boots = (0..IMAGES).map(|index| node.first_boot(&name(index)));
+        let (on, off): (Vec<_>, Vec<_>) = boots.partition(|(state, _)| state == "recording");
+        assert_eq!(on.len(), RECORDED, "{on:?} {off:?}");
+        for (state, boot) in off {
+            assert_eq!(state, "failed", "{boot}");
+            let why = boot["why"].as_str().unwrap();
+            assert_eq!(why, "8 other first boots are being recorded");
+        }
+        let removed = (0..IMAGES).map(|index| node.spawn_ctr(&["snapshots", "rm", &name(index)]));
+        for mut remove in removed.collect::<Vec<_>>() {
+            assert!(remove.wait().unwrap().success(), "each is removed");
+        }
+        until("the recorders to go", || node.mounts().is_empty());
+    }
 }

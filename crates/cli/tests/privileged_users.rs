@@ -7,11 +7,11 @@
 mod lab;
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::{Lab, ok, output};
+use lab::{Lab, ok, output, until};
 
 /// A user: number, group, and a further group.
 const USERS: [(u32, u32, u32); 4] = [
@@ -208,6 +208,240 @@ fn privileged_access_lists_count() {
         };
         assert_eq!(list(&mountpoint), list(&root));
         lab.umount(&mountpoint);
+    }
+}
+
+/// Nobody in particular: a user who owns nothing.
+const NOBODY: (u32, u32, u32) = (65534, 65534, 65534);
+
+/// What the file says before anything happens to it, and what nobody but root may know.
+const PUBLIC: &[u8] = b"for everybody\n";
+const SECRET: &[u8] = b"a secret of root\n";
+
+/// A file that all may read, in a directory, and a neighbour with an access list and an attribute, so
+/// that the kernel goes by such.
+fn with_public_file(lab: &Lab) -> PathBuf {
+    let root = lab.make_dir("root");
+    fs::create_dir(root.join("dir")).unwrap();
+    fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+    fs::write(root.join("dir/file"), PUBLIC).unwrap();
+    put(&root.join("dir/file"), 0o644, (0, 0));
+    put(&root.join("listed"), 0o644, (0, 0));
+    give_list(&root, "listed", (1000, 4), (4, 4));
+    root
+}
+
+/// Puts another file in the place of one, as a package manager does; `prepare` says whose it is.
+fn replace(path: &Path, prepare: impl Fn(&Path)) {
+    let new = path.with_extension("new");
+    fs::write(&new, SECRET).unwrap();
+    put(&new, 0o644, (0, 0));
+    prepare(&new);
+    fs::rename(&new, path).unwrap();
+}
+
+fn set_attribute(path: &Path, name: &std::ffi::CStr, value: &[u8]) {
+    let dir = File::open(path.parent().unwrap()).unwrap();
+    let file = std::os::unix::ffi::OsStrExt::as_bytes(path.file_name().unwrap());
+    rawio::xattr::set_at(&dir, file, name, value).unwrap();
+}
+
+/// `CAP_NET_RAW`, permitted and effective, as in `vfs_ns_cap_data` of version 2.
+const CAPABILITY: [u8; 20] = [
+    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+type Change = fn(&Path);
+
+/// What may become of the file, so that somebody may do less with it than before.
+const REVOCATIONS: [(&str, Change); 12] = [
+    ("replaced by one of root only", |file| {
+        replace(file, |new| put(new, 0o600, (0, 0)));
+    }),
+    ("replaced by one of another group", |file| {
+        replace(file, |new| put(new, 0o640, (0, 1000)));
+    }),
+    ("replaced by one of another owner", |file| {
+        replace(file, |new| put(new, 0o644, (1000, 0)));
+    }),
+    ("written after a chmod", |file| {
+        put(file, 0o600, (0, 0));
+        fs::write(file, SECRET).unwrap();
+    }),
+    ("written before a chmod", |file| {
+        fs::write(file, SECRET).unwrap();
+        put(file, 0o600, (0, 0));
+    }),
+    ("written after a chown", |file| {
+        put(file, 0o600, (1000, 1000));
+        fs::write(file, SECRET).unwrap();
+    }),
+    ("replaced by one that denies a user", |file| {
+        replace(file, |new| {
+            let name = new.file_name().unwrap().to_str().unwrap();
+            give_list(new.parent().unwrap(), name, (NOBODY.0, 0), (4, 4));
+        });
+    }),
+    ("written after a list that denies a user", |file| {
+        give_list(file.parent().unwrap(), "file", (NOBODY.0, 0), (4, 4));
+        fs::write(file, SECRET).unwrap();
+    }),
+    ("replaced by one with a capability", |file| {
+        replace(file, |new| {
+            set_attribute(new, c"security.capability", &CAPABILITY);
+        });
+    }),
+    ("replaced by a set-user-id program", |file| {
+        replace(file, |new| put(new, 0o4644, (0, 0)));
+    }),
+    ("replaced in a directory of root only", |file| {
+        fs::set_permissions(file.parent().unwrap(), Permissions::from_mode(0o700)).unwrap();
+        replace(file, |_| ());
+    }),
+    ("replaced by a directory", |file| {
+        fs::remove_file(file).unwrap();
+        fs::create_dir(file).unwrap();
+        fs::write(file.join("inside"), SECRET).unwrap();
+    }),
+];
+
+/// What a user gets of a file.
+fn cat(user: (u32, u32, u32), file: &Path) -> Vec<u8> {
+    output(&mut by(user, Path::new("/bin/cat"), &[file])).stdout
+}
+
+/// What was opened before, by whatever rights, gives: the bytes or an error number.
+fn again(open: &File) -> Result<Vec<u8>, i32> {
+    let mut bytes = vec![0; 100];
+    let read = open.read_at(&mut bytes, 0);
+    let len = read.map_err(|error| error.raw_os_error().unwrap())?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// The mount goes on to show the old attributes. So nobody may see the new bytes, neither who opens
+/// the file now nor who has it open.
+#[test]
+fn privileged_content_that_is_not_for_all_is_given_to_nobody_who_goes_by_old_rights() {
+    for (name, change) in REVOCATIONS {
+        for mode in ["lower", "disk"] {
+            println!("{name}, {mode}:");
+            let lab = open_lab();
+            let root = with_public_file(&lab);
+            let mountpoint = lab.mount(&root, "mnt", &["--mode", mode]);
+            let (file, there) = (mountpoint.join("dir/file"), root.join("dir/file"));
+            // The kernel knows attributes and lists, and has no byte.
+            assert_eq!(cat(NOBODY, &mountpoint.join("listed")), b"#!/bin/sh\n");
+            let open = File::open(&file).unwrap();
+            ok(&mut by(
+                NOBODY,
+                Path::new("/usr/bin/test"),
+                &[Path::new("-r"), &file],
+            ));
+            change(&there);
+            for _ in 0..3 {
+                for user in [NOBODY, USERS[1], USERS[0]] {
+                    assert_eq!(cat(user, &file), b"");
+                }
+                // A file that is passed through is open as it would be in the source.
+                if mode == "lower" {
+                    let errno = again(&open).unwrap_err();
+                    assert!(
+                        [nix::libc::ESTALE, nix::libc::ENOENT].contains(&errno),
+                        "{errno}"
+                    );
+                } else if !name.starts_with("written") {
+                    assert_ne!(again(&open), Ok(SECRET.to_vec()));
+                }
+            }
+            drop(open);
+            lab.umount(&mountpoint);
+            // A mount that was made afterwards says what the source says.
+            let mountpoint = lab.mount(&root, "mnt2", &["--mode", mode]);
+            for user in [NOBODY, USERS[1], USERS[0]] {
+                let here = mountpoint.join("dir/file");
+                assert_eq!(cat(user, &here), cat(user, &there), "{user:?}");
+            }
+        }
+    }
+}
+
+/// Where attributes hold for an hour, the kernel goes by the old ones for as long, and whoever opened
+/// the file in that time even longer.
+#[test]
+fn privileged_content_that_is_not_for_all_is_given_to_nobody_before_the_kernel_knows() {
+    for (name, change) in REVOCATIONS {
+        // What is in a directory is found by the names that the kernel has, for an hour.
+        if name.contains("directory of root") {
+            continue;
+        }
+        println!("{name}:");
+        let lab = open_lab();
+        let root = with_public_file(&lab);
+        let mountpoint = lab.mount(&root, "mnt", &["--revalidate", "3600"]);
+        let (file, there) = (mountpoint.join("dir/file"), root.join("dir/file"));
+        assert_eq!(cat(NOBODY, &mountpoint.join("listed")), b"#!/bin/sh\n");
+        let open = File::open(&file).unwrap();
+        ok(&mut by(
+            NOBODY,
+            Path::new("/usr/bin/test"),
+            &[Path::new("-r"), &file],
+        ));
+        change(&there);
+        // May user 65534 read it? Then there is nothing to hide, and only the old file is gone.
+        let secret = cat(NOBODY, &there).is_empty();
+        for _ in 0..3 {
+            if secret {
+                assert_ne!(cat(NOBODY, &file), SECRET);
+            }
+            assert_ne!(again(&open), Ok(SECRET.to_vec()));
+        }
+        // Long before the hour is over, root reads what is there.
+        let want = cat(USERS[0], &there);
+        let in_place = name.starts_with("written");
+        if in_place {
+            until("the kernel's forgetting the old rights", || {
+                cat(USERS[0], &file) == want
+            });
+            assert_eq!(cat(NOBODY, &file), b"");
+            assert_ne!(again(&open), Ok(SECRET.to_vec()));
+        }
+        drop(open);
+        lab.umount(&mountpoint);
+    }
+}
+
+#[test]
+fn privileged_content_for_the_same_users_is_followed_with_its_attributes() {
+    let changes: [(&str, Change); 3] = [
+        ("replaced", |file| replace(file, |_| ())),
+        ("written, with one name more", |file| {
+            fs::hard_link(file, file.with_extension("link")).unwrap();
+            fs::write(file, SECRET).unwrap();
+        }),
+        ("replaced by one for more", |file| {
+            replace(file, |new| put(new, 0o755, (0, 0)));
+        }),
+    ];
+    for (name, change) in changes {
+        for flags in [&[][..], &["--revalidate", "0"]] {
+            let lab = open_lab();
+            let root = with_public_file(&lab);
+            let mountpoint = lab.mount(&root, "mnt", flags);
+            let (file, there) = (mountpoint.join("dir/file"), root.join("dir/file"));
+            assert_eq!(fs::metadata(&file).unwrap().nlink(), 1);
+            change(&there);
+            println!("{name} {flags:?}:");
+            until("the new version", || cat(NOBODY, &file) == SECRET);
+            let same = |a: fs::Metadata, b: fs::Metadata| {
+                (a.mode(), a.nlink(), a.size(), a.ctime_nsec(), a.blocks())
+                    == (b.mode(), b.nlink(), b.size(), b.ctime_nsec(), b.blocks())
+            };
+            until("its attributes", || {
+                same(fs::metadata(&file).unwrap(), fs::metadata(&there).unwrap())
+            });
+            lab.umount(&mountpoint);
+        }
     }
 }
 

@@ -6,8 +6,10 @@
 mod lab;
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use lab::{Lab, busybox_root, fails, json, noise, ok, until};
 
@@ -120,6 +122,151 @@ fn privileged_a_file_that_changes_under_a_mount_is_followed() {
     assert_eq!(status["served"]["diverted_files"], 2, "{status}");
     drop(served);
     lab.umount(&mountpoint);
+}
+
+/// A log that grows while it is read, and is then rotated by copy and truncate.
+#[test]
+fn privileged_a_log_that_grew_under_a_read_is_readable_after_it_is_cut() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    let line = |number: u64| format!("{number:015}\n");
+    let flags = ["--revalidate", "0", "--readahead", "0"];
+    let mountpoint = lab.mount(&root, "mnt", &flags);
+    for turn in 0..3 {
+        let name = format!("log{turn}");
+        let (log, shown) = (root.join(&name), mountpoint.join(&name));
+        let mut writer = fs::File::create(&log).unwrap();
+        writer.write_all(line(0).as_bytes()).unwrap();
+        // Until the daemon has met another version between two looks of one read.
+        let grown = || {
+            lab.status(&mountpoint)["served"]["diverted_files"]
+                .as_u64()
+                .unwrap()
+        };
+        let before = grown();
+        let enough = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for number in 1.. {
+                    let over = enough.load(Relaxed) || number > 10_000_000;
+                    if over {
+                        break;
+                    }
+                    writer.write_all(line(number).as_bytes()).unwrap();
+                }
+            });
+            let stop = Stop(&enough);
+            until("a read under which the log grows", || {
+                for _ in 0..200 {
+                    // The file may change at every look; what is read is what was written.
+                    let mut read = vec![0; 4096];
+                    let open = fs::File::open(&shown);
+                    let len = open.and_then(|open| open.read_at(&mut read, 0));
+                    let Ok(len) = len else { continue };
+                    read.truncate(len);
+                    for (found, number) in read.chunks_exact(16).zip(0..) {
+                        assert_eq!(found, line(number).as_bytes(), "turn {turn}");
+                    }
+                    assert!(!read.contains(&0), "turn {turn}: zeros");
+                }
+                grown() > before
+            });
+            drop(stop);
+        });
+        // copytruncate, as logrotate does it.
+        fs::copy(&log, log.with_extension("1")).unwrap();
+        writer.set_len(0).unwrap();
+        writer.seek(SeekFrom::Start(0)).unwrap();
+        writer.write_all(line(0).as_bytes()).unwrap();
+        until("reading the log that was cut", || {
+            fs::read(&shown).is_ok_and(|read| read == line(0).as_bytes())
+        });
+        // For good, not only once.
+        for _ in 0..100 {
+            assert_eq!(fs::read(&shown).unwrap(), line(0).as_bytes());
+        }
+    }
+    lab.umount(&mountpoint);
+}
+
+/// Ends the work of another thread, however this one ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// A file system that keeps whole seconds: ext3 with small inodes.
+struct Coarse(PathBuf);
+
+impl Coarse {
+    fn new(lab: &Lab) -> Self {
+        let (image, at) = (lab.path("disk.ext3"), lab.make_dir("coarse"));
+        fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        let mut mkfs = std::process::Command::new("mkfs.ext3");
+        ok(mkfs.args(["-q", "-I", "128"]).arg(&image));
+        let mut mount = std::process::Command::new("mount");
+        ok(mount.args(["-o", "loop"]).args([&image, &at]));
+        Self(at)
+    }
+}
+
+impl Drop for Coarse {
+    fn drop(&mut self) {
+        // Nothing is left to be told; the loop device goes with its mount.
+        let mut umount = std::process::Command::new("umount");
+        let _unmounted = umount.arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// Writes `data` over a file whose version is `same`. Returns whether that left no trace.
+fn writes_unseen(path: &Path, data: &[u8]) -> bool {
+    let version = || {
+        let found = fs::metadata(path).unwrap();
+        let times = (
+            found.mtime(),
+            found.mtime_nsec(),
+            found.ctime(),
+            found.ctime_nsec(),
+        );
+        (found.len(), found.ino(), times)
+    };
+    let before = version();
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(data, 0).unwrap();
+    version() == before
+}
+
+#[test]
+fn privileged_a_write_in_the_second_of_the_last_read_is_seen() {
+    for flags in [&[][..], &["--revalidate", "0"]] {
+        let lab = Lab::new();
+        let disk = Coarse::new(&lab);
+        let root = disk.0.join("root");
+        fs::create_dir(&root).unwrap();
+        let path = root.join("file");
+        // The second may be over before all is done: then again, in another one.
+        let hidden = (0..40).any(|turn| {
+            fs::write(&path, noise(turn, 10_000)).unwrap();
+            let mountpoint = lab.mount(&root, &format!("mnt{turn}"), flags);
+            let shown = mountpoint.join("file");
+            assert_eq!(fs::read(&shown).unwrap(), noise(turn, 10_000), "{flags:?}");
+            let hidden = writes_unseen(&path, &noise(turn + 100, 10_000));
+            if hidden {
+                until("the write that left no trace", || {
+                    fs::read(&shown).is_ok_and(|read| read == noise(turn + 100, 10_000))
+                });
+            }
+            lab.umount(&mountpoint);
+            hidden
+        });
+        assert!(
+            hidden,
+            "no write was ever hidden: what is tested cannot be seen here"
+        );
+    }
 }
 
 #[test]

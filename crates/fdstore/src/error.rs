@@ -18,6 +18,12 @@ pub enum StoreError {
     /// The variables of `sd_listen_fds(3)` do not fit together.
     #[error("LISTEN_FDS is {0:?}, which is no number of descriptors")]
     Count(String),
+    /// Another process listens at the address.
+    #[error("{}", taken(*.process))]
+    Taken {
+        /// Which, if it has said so yet.
+        process: Option<u32>,
+    },
     /// The manager did not answer in time.
     #[error("the service manager has not taken notice in time")]
     Unanswered,
@@ -29,6 +35,13 @@ pub enum StoreError {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+fn taken(process: Option<u32>) -> String {
+    match process {
+        Some(process) => format!("process {process} listens there already"),
+        None => "another process listens there already".to_owned(),
+    }
 }
 
 impl StoreError {

@@ -22,6 +22,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rawio::{inherit, passing};
 
+use crate::address::Claim;
 use crate::store::Store;
 use crate::{Address, Inherited, Limits, Message, Result, StoreError};
 use child::{Child, Death};
@@ -43,6 +44,9 @@ const NAMELESS: &str = "stored";
 
 /// The longest message: names and paths, far below what a datagram may have.
 const MESSAGE_BYTES: usize = 16 << 10;
+
+/// How long a keeper that died may take to be gone.
+const SUCCESSION: Duration = Duration::from_secs(5);
 
 /// What a keeper starts.
 #[derive(Clone, Debug)]
@@ -71,6 +75,8 @@ pub struct Keeper {
     /// What to run when the child ends.
     next: Option<PathBuf>,
     address: Address,
+    /// Keeps other keepers from the address.
+    _claim: Claim,
     socket: UnixDatagram,
     signals: SignalFd,
     store: Store,
@@ -89,10 +95,12 @@ impl Keeper {
     /// Blocks the signals that it waits for in the calling thread, which must be the only one.
     ///
     /// # Errors
-    /// If it cannot listen there.
+    /// If it cannot listen there: [`StoreError::Taken`] if another keeper does.
     pub fn new(program: Program, address: Address, limits: Limits) -> Result<Self> {
+        // Before the socket, which replaces what is there.
+        let claim = address.claim(Duration::ZERO)?;
         let socket = address.bind()?;
-        Self::listen(program, address, socket, limits)
+        Self::listen(program, (address, claim), socket, limits)
     }
 
     /// Makes a keeper for the process that has started this one with [`surround`], with what
@@ -114,7 +122,9 @@ impl Keeper {
         let name = name.map_err(StoreError::step("taking the socket over"))?;
         let socket = inherited.remove(&name).pop().ok_or_else(missing);
         let socket = socket.map_err(StoreError::step("taking the socket over"))?;
-        let mut keeper = Self::listen(program, address, socket.into(), limits)?;
+        // The one before has died, and may be on its way out yet.
+        let claim = address.claim(SUCCESSION)?;
+        let mut keeper = Self::listen(program, (address, claim), socket.into(), limits)?;
         for (name, descriptor) in inherited {
             keeper.keep(&name, descriptor);
         }
@@ -126,7 +136,7 @@ impl Keeper {
 
     fn listen(
         program: Program,
-        address: Address,
+        (address, claim): (Address, Claim),
         socket: UnixDatagram,
         limits: Limits,
     ) -> Result<Self> {
@@ -146,6 +156,7 @@ impl Keeper {
             former: None,
             next: None,
             address,
+            _claim: claim,
             socket,
             signals,
             store: Store::new(limits),

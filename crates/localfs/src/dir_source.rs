@@ -10,10 +10,12 @@
 //! - A write in progress. The kernel moves the timestamps before it copies the bytes, so a read
 //!   in between may find old bytes, or some of either, under the version that the write leaves.
 //! - A write through a shared mapping to a page that is dirty already: it moves no timestamp.
-//! - Before Linux 6.13, the second of two writes within one tick of the kernel's clock (up to
-//!   10 ms): it leaves the timestamps that the first one did.
+//! - The second of two writes within one step of the file system's times: it leaves the timestamps
+//!   that the first one did. Who keeps what was read has to look at
+//!   [`Version::is_recent`](blocks::Version::is_recent).
 
 mod adviser;
+mod attrs;
 mod open_files;
 
 use std::io;
@@ -24,18 +26,19 @@ use std::sync::{Arc, OnceLock};
 
 use blocks::{
     BackingFile, BlockRange, BlockSource, FileKey, Namespace, NodeKind, Residency, Seek,
-    SourceError, SourceErrorKind, Sparse, Version,
+    SourceError, SourceErrorKind, Sparse, Version, prompt,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, ResolveFlag, fcntl, posix_fadvise};
 use nix::sys::uio::pread;
 use nix::unistd::{Whence, lseek};
 use rawio::cached::cached_pages;
+use rawio::once::Once;
 use rawio::read::{NowaitRead, pread_nowait};
 use rawio::stat::stat_at;
 
 use self::adviser::Adviser;
-use self::open_files::OpenFiles;
+use self::open_files::{OpenFile, OpenFiles};
 use crate::attr::attr_of;
 use crate::open::{gone, is_shortage, open_to_read};
 use crate::{Prompt, SourceRoot};
@@ -62,6 +65,7 @@ struct Files {
     open: OpenFiles,
     /// The file system cannot say whether a read would wait; one source lies on one.
     may_wait: AtomicBool,
+    once: Once,
 }
 
 impl DirSource {
@@ -73,6 +77,7 @@ impl DirSource {
                 names,
                 open: OpenFiles::new(OPEN_FILES),
                 may_wait: AtomicBool::new(false),
+                once: Once::default(),
             }),
             adviser: OnceLock::new(),
         }
@@ -87,7 +92,7 @@ impl DirSource {
         if let Ok(fd) = self.files.file(file, "reading ahead") {
             let will_need = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
             // Advice that the file system cannot take changes nothing.
-            posix_fadvise(&*fd, offset, len, will_need).unwrap_or_default();
+            posix_fadvise(fd.as_fd(), offset, len, will_need).unwrap_or_default();
         }
     }
 
@@ -100,7 +105,7 @@ impl DirSource {
 
 impl Files {
     /// Returns the open file in the version of the key.
-    fn file(&self, key: &FileKey, doing: &'static str) -> Result<Arc<OwnedFd>, SourceError> {
+    fn file(&self, key: &FileKey, doing: &'static str) -> Result<Arc<OpenFile>, SourceError> {
         let failed = |error| SourceError::from_io(doing, error).about(key.file);
         if let Some(fd) = self.open.get(key.file) {
             if version(&fd).map_err(failed)? == key.version {
@@ -109,9 +114,28 @@ impl Files {
             // Changed in place, or replaced under its name: the name decides.
             self.open.remove(key.file);
         }
-        let fd = Arc::new(self.open_by_path(key, doing)?);
+        let fd = Arc::new(OpenFile::new(self.open_by_path(key, doing)?));
         self.open.insert(key.file, Arc::clone(&fd));
         Ok(fd)
+    }
+
+    /// Returns a file that is open in the version of the key, if its file system can be relied on not
+    /// to wait.
+    fn looked_at_now(&self, key: &FileKey) -> Option<Arc<OpenFile>> {
+        if self.may_wait.load(Relaxed) {
+            return None;
+        }
+        let fd = self.open.get(key.file)?;
+        (version(&fd).ok()? == key.version).then_some(fd)
+    }
+
+    /// Finds out whether the file system can say that a read would wait: behind the end of a file none
+    /// does.
+    fn try_prompt(&self, fd: &OwnedFd, key: &FileKey) {
+        let behind = key.version.size.saturating_add(1 << 20);
+        if let Ok(NowaitRead::Unsupported) = pread_nowait(fd, &mut [0], behind) {
+            self.may_wait.store(true, Relaxed);
+        }
     }
 
     fn open_by_path(&self, key: &FileKey, doing: &'static str) -> Result<OwnedFd, SourceError> {
@@ -132,6 +156,7 @@ impl Files {
         };
         let fd = fd.map_err(|error| failed(gone(error)))?;
         check(&fd, key, doing)?;
+        self.try_prompt(&fd, key);
         Ok(fd)
     }
 }
@@ -155,17 +180,22 @@ fn check(fd: impl AsFd, key: &FileKey, doing: &'static str) -> Result<(), Source
 }
 
 /// Reads until `buf` is full or the file ends.
-fn read_full(fd: impl AsFd, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+fn read_full(
+    offset: u64,
+    buf: &mut [u8],
+    mut pread: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
         let at = offset.saturating_add(done as u64);
-        // No file reaches there: the end is before it.
-        let Ok(at) = i64::try_from(at) else { break };
-        match pread(fd.as_fd(), &mut buf[done..], at) {
+        if i64::try_from(at).is_err() {
+            break; // no file reaches there: the end is before it
+        }
+        match pread(&mut buf[done..], at) {
             Ok(0) => break,
             Ok(read) => done += read,
-            Err(Errno::EINTR) => (),
-            Err(errno) => return Err(errno.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
         }
     }
     Ok(done)
@@ -175,8 +205,23 @@ impl BlockSource for DirSource {
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
         let doing = "reading";
         let fd = self.files.file(file, doing)?;
-        let read = read_full(&fd, offset, buf)
-            .map_err(|error| SourceError::from_io(doing, error).about(file.file))?;
+        fd.in_no_order(false);
+        let failed = |error| SourceError::from_io(doing, error).about(file.file);
+        let read = read_full(offset, buf, |buf, at| {
+            Ok(pread(&fd, buf, i64::try_from(at).unwrap_or(i64::MAX))?)
+        })
+        .map_err(failed)?;
+        check(&fd, file, doing)?;
+        Ok(read)
+    }
+
+    fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let doing = "reading";
+        let fd = self.files.file(file, doing)?;
+        fd.in_no_order(true);
+        let failed = |error| SourceError::from_io(doing, error).about(file.file);
+        let once = &self.files.once;
+        let read = read_full(offset, buf, |buf, at| once.pread(&fd, buf, at)).map_err(failed)?;
         check(&fd, file, doing)?;
         Ok(read)
     }
@@ -196,19 +241,49 @@ impl Prompt for DirSource {
         offset: u64,
         buf: &mut [u8],
     ) -> Option<Result<usize, SourceError>> {
-        if self.files.may_wait.load(Relaxed) {
+        let read = |fd: &OpenFile, buf: &mut [u8], at| {
+            fd.in_no_order(false);
+            pread_nowait(fd, buf, at)
+        };
+        self.files.read_now(file, offset, buf, read)
+    }
+
+    fn read_once_now(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize, SourceError>> {
+        let once = &self.files.once;
+        let read = |fd: &OpenFile, buf: &mut [u8], at| {
+            fd.in_no_order(true);
+            once.pread_nowait(fd, buf, at)
+        };
+        self.files.read_now(file, offset, buf, read)
+    }
+}
+
+impl Files {
+    fn read_now(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+        pread: impl Fn(&OpenFile, &mut [u8], u64) -> io::Result<NowaitRead>,
+    ) -> Option<Result<usize, SourceError>> {
+        if self.may_wait.load(Relaxed) {
             return None;
         }
-        let fd = self.files.open.get(file.file)?;
+        let fd = self.open.get(file.file)?;
         let mut done = 0;
         while done < buf.len() {
             let at = offset.saturating_add(done as u64);
-            match pread_nowait(&fd, &mut buf[done..], at).ok()? {
+            match pread(&fd, &mut buf[done..], at).ok()? {
                 NowaitRead::Read(0) => break,
                 NowaitRead::Read(read) => done += read,
                 NowaitRead::WouldBlock => return None,
                 NowaitRead::Unsupported => {
-                    self.files.may_wait.store(true, Relaxed);
+                    self.may_wait.store(true, Relaxed);
                     return None;
                 }
             }
@@ -223,7 +298,11 @@ impl Prompt for DirSource {
 
 impl Residency for DirSource {
     fn is_resident(&self, file: &FileKey, offset: u64, len: u64) -> Option<bool> {
-        let fd = self.files.file(file, "looking for").ok()?;
+        let fd = if prompt::patience() == prompt::Patience::None {
+            self.files.looked_at_now(file)?
+        } else {
+            self.files.file(file, "looking for").ok()?
+        };
         let end = offset.saturating_add(len).min(file.version.size);
         if lacks_pages(&fd, offset..end) {
             return Some(false);
@@ -245,7 +324,7 @@ impl Residency for DirSource {
 
 /// Whether the page cache surely lacks some of these bytes. The answer reads nothing, while a read
 /// that may not wait begins to read ahead before it gives up.
-fn lacks_pages(fd: &OwnedFd, bytes: Range<u64>) -> bool {
+fn lacks_pages(fd: &OpenFile, bytes: Range<u64>) -> bool {
     let Some(len) = bytes.end.checked_sub(bytes.start) else {
         return false;
     };
@@ -278,7 +357,7 @@ impl Sparse for DirSource {
             Seek::Data => Whence::SeekData,
             Seek::Hole => Whence::SeekHole,
         };
-        let found = match lseek(&*fd, from, whence) {
+        let found = match lseek(fd.as_fd(), from, whence) {
             Ok(found) => u64::try_from(found).ok(),
             Err(Errno::ENXIO) => None,
             Err(errno) => return Err(failed(errno.into())),

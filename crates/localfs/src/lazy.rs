@@ -4,8 +4,9 @@
 //! of the boot that is to be recorded. A [`LazyTree`] is the same tree filled in piece by piece: a
 //! name that is found gets an id and its attributes are kept, and from then on every answer about
 //! it is the same. So a file that changes later is noticed where it is read, by its version, as
-//! with a scanned tree. Names that are not there, listings, links and extended attributes are not
-//! kept: the disk is asked each time.
+//! with a scanned tree. Access lists are kept as well, because who opened a file went by them. Names
+//! that are not there, listings, links and other extended attributes are not kept: the disk is asked
+//! each time.
 //!
 //! Ids are given in the order of questions, so they mean nothing to anybody else.
 //! [`LazyTree::in_tree`] says which file of a later scan one stands for.

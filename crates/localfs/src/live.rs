@@ -7,6 +7,12 @@
 //! So does a regular file of which only the time of change is another: a kernel would keep its
 //! old pages under the old id. Whoever has it open by that id may still see them.
 //!
+//! A kernel goes by the mode, the owner and the access list that it was told for as long as answers
+//! hold, and whoever has a file open by them goes on. So an id stands for a file only while nobody
+//! may do less with it than what was told under that id. When somebody may, the id is
+//! [`Stale`](blocks::SourceErrorKind::Stale) for good, and the file gets a new one when its name is
+//! looked up next.
+//!
 //! Until a renamed file or directory was met under its new name, questions about its id say that
 //! it is gone. The file system's answers live for a limited time, so that passes by itself.
 //!

@@ -14,7 +14,7 @@ use crate::{DiskFormat, LocalError};
 /// First bytes of every qcow2 image.
 const MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// Longest name of a backing file, in bytes (QEMU's specification).
+/// Longest name of a backing file, in bytes (QEMU's specification); no other file's may be longer.
 const BACKING_MAX: u32 = 1023;
 
 /// Longest chain that is followed; QEMU gets slow and unsafe on its stack long before.
@@ -231,6 +231,7 @@ fn extensions(head: &[u8], header_len: u32) -> Result<Header, Qcow2Error> {
         match kind {
             0 => return Ok(header),
             BACKING_FORMAT => header.backing_is_raw = data? == b"raw",
+            DATA_FILE if len > BACKING_MAX => return Err(Qcow2Error::Damaged),
             DATA_FILE => header.data_file = Some(data?.to_vec()),
             _ => (),
         }

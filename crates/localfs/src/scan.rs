@@ -14,7 +14,7 @@ mod disk;
 mod report;
 mod tables;
 mod walk;
-mod xattrs;
+pub(crate) mod xattrs;
 
 pub use report::{Note, Reason, ScanReport};
 

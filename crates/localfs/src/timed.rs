@@ -10,6 +10,10 @@
 //! Handing a read to another thread takes longer than a read from memory does. So it is first
 //! tried without waiting, on the calling thread, which the disk file systems of Linux can do
 //! ([`Prompt`]); what has to wait for a disk does not notice the hand-over.
+//!
+//! A thread that answers others from memory waits for no helper either. It asks within
+//! [`prompt::now`], is told that an answer would take waiting, and gives the whole request to the
+//! [`waiter`](TimedSource::waiter): a helper finishes it, or it fails at the deadline.
 
 mod headway;
 mod helpers;
@@ -20,8 +24,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blocks::prompt::{self, Waiter};
 use blocks::{
-    BackingFile, BlockRange, BlockSource, FileKey, Seek, SourceError, SourceErrorKind, Sparse,
+    AllAttrs, AttrSource, BackingFile, BlockRange, BlockSource, FileId, FileKey, Seek, SourceError,
+    SourceErrorKind, Sparse,
 };
 
 pub(crate) use self::headway::{Headway, while_it_moves};
@@ -40,6 +46,16 @@ pub trait Prompt: Send + Sync {
         offset: u64,
         buf: &mut [u8],
     ) -> Option<Result<usize, SourceError>>;
+
+    /// Reads like [`BlockSource::read_once`] if that takes no waiting, or returns `None`.
+    fn read_once_now(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize, SourceError>> {
+        self.read_now(file, offset, buf)
+    }
 }
 
 /// A source whose answers come within a deadline, or are errors.
@@ -74,6 +90,12 @@ impl<S: Send + Sync + 'static> TimedSource<S> {
         &self.source
     }
 
+    /// Returns who has requests done by the threads of this source, within its deadline.
+    #[must_use]
+    pub fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.helpers) as _
+    }
+
     /// Returns what waiting for the source has come to.
     #[must_use]
     pub fn timekeeping(&self) -> Timekeeping {
@@ -84,12 +106,21 @@ impl<S: Send + Sync + 'static> TimedSource<S> {
     ///
     /// # Errors
     /// [`TimedOut`](SourceErrorKind::TimedOut) if there is none by then, an I/O error if `ask`
-    /// panicked or no thread can be had.
+    /// panicked or no thread can be had; [`WouldWait`](SourceErrorKind::WouldWait) on a thread that
+    /// [must not wait](prompt::now).
     pub fn within<T: Send + 'static>(
         &self,
         doing: &'static str,
         ask: impl FnOnce(&S) -> T + Send + 'static,
     ) -> Result<T, SourceError> {
+        match prompt::patience() {
+            prompt::Patience::None => {
+                return Err(SourceError::new(SourceErrorKind::WouldWait, doing));
+            }
+            // It is one of ours, or like one of ours: there is nothing to hand over.
+            prompt::Patience::Endless => return Ok(ask(&self.source)),
+            prompt::Patience::Bounded => {}
+        }
         let source = Arc::clone(&self.source);
         // The source may be dropped by the helper, later than by its owner: a helper that hangs
         // holds it.
@@ -115,21 +146,49 @@ impl<S: Send + Sync + 'static> TimedSource<S> {
     }
 }
 
-impl<S: BlockSource + Prompt + 'static> BlockSource for TimedSource<S> {
-    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
-        if let Some(answer) = self.source.read_now(file, offset, buf) {
-            return answer;
-        }
+/// A way of reading a source.
+type Read<S> = fn(&S, &FileKey, u64, &mut [u8]) -> Result<usize, SourceError>;
+
+impl<S: Send + Sync + 'static> TimedSource<S> {
+    fn read_by_helper(
+        &self,
+        file: &FileKey,
+        offset: u64,
+        buf: &mut [u8],
+        read: Read<S>,
+    ) -> Result<usize, SourceError> {
         let len = buf.len();
         // Into a buffer of the helper's: a late one must not write to the caller's.
         let bytes = self.about(file, "reading", move |source, key| {
             let mut bytes = vec![0; len];
-            let read = source.read_at(key, offset, &mut bytes)?;
+            let read = read(source, key, offset, &mut bytes)?;
             bytes.truncate(read);
             Ok(bytes)
         })?;
         buf[..bytes.len()].copy_from_slice(&bytes);
         Ok(bytes.len())
+    }
+}
+
+impl<S: BlockSource + Prompt + 'static> BlockSource for TimedSource<S> {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        if prompt::patience() == prompt::Patience::Endless {
+            return self.source.read_at(file, offset, buf);
+        }
+        match self.source.read_now(file, offset, buf) {
+            Some(answer) => answer,
+            None => self.read_by_helper(file, offset, buf, S::read_at),
+        }
+    }
+
+    fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        if prompt::patience() == prompt::Patience::Endless {
+            return self.source.read_once(file, offset, buf);
+        }
+        match self.source.read_once_now(file, offset, buf) {
+            Some(answer) => answer,
+            None => self.read_by_helper(file, offset, buf, S::read_once),
+        }
     }
 
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {
@@ -143,6 +202,15 @@ impl<S: Sparse + 'static> Sparse for TimedSource<S> {
         self.about(file, "seeking", move |source, key| {
             source.seek(key, offset, what)
         })
+    }
+}
+
+impl<S: AttrSource + 'static> AttrSource for TimedSource<S> {
+    fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError> {
+        self.within("reading all attributes", move |source| {
+            source.all_attrs(file)
+        })
+        .unwrap_or_else(|error| Err(error.about(file)))
     }
 }
 

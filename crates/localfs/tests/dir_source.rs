@@ -14,9 +14,10 @@ use blocks::{
     BackingFile, BlockIndex, BlockRange, BlockSource, FileId, FileKey, Residency, Seek,
     SourceErrorKind, Sparse, Tree, Version,
 };
-use localfs::{DirSource, SourceRoot, scan};
+use localfs::{DirSource, Prompt as _, SourceRoot, scan};
 use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, openat, posix_fadvise};
 use nix::sys::stat::{Mode, mkdirat};
+use rawio::resident::Resident;
 
 struct Fixture {
     dir: tempfile::TempDir,
@@ -327,6 +328,44 @@ fn residency_tells_memory_from_disk() {
         ..key
     };
     assert_eq!(fixture.source.is_resident(&stale, 0, 1), None);
+}
+
+/// Pages of a file that are in memory.
+fn in_memory(path: &Path) -> u64 {
+    let file = File::open(path).unwrap();
+    let len = file.metadata().unwrap().len();
+    Resident::look(&file, 0..len).unwrap().count()
+}
+
+#[test]
+fn who_keeps_the_bytes_himself_leaves_the_source_as_it_was() {
+    let bytes = pattern((8 << 20) + 100);
+    let fixture = fixture(|dir| fs::write(dir.join("f"), &bytes).unwrap());
+    let (key, path) = (fixture.key("f"), fixture.path("f"));
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    assert_eq!(in_memory(&path), 0);
+    // Somebody else has a part of it in memory, and keeps it.
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM).unwrap();
+    file.read_exact_at(&mut [0; 16 * 4096], 1 << 20).unwrap();
+    assert_eq!(in_memory(&path), 16);
+    let mut buf = vec![0; 128 << 10];
+    let mut cold = 0;
+    for offset in (0..bytes.len() as u64).step_by(buf.len()) {
+        let now = fixture.source.read_once_now(&key, offset, &mut buf);
+        cold += u64::from(now.is_none());
+        let read = fixture.source.read_once(&key, offset, &mut buf).unwrap();
+        let start = usize::try_from(offset).unwrap();
+        assert!(buf[..read] == bytes[start..start + read]);
+    }
+    assert!(cold > 60, "{cold}");
+    assert_eq!(in_memory(&path), 16);
+    // Read as anybody reads, it stays.
+    let mut all = vec![0; bytes.len()];
+    let read = fixture.source.read_at(&key, 0, &mut all).unwrap();
+    assert!(all[..read] == bytes);
+    assert_eq!(in_memory(&path), 2049);
 }
 
 #[test]

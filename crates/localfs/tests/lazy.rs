@@ -10,7 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use blocks::{BlockSource as _, FileId, FileKey, Namespace as _, SourceErrorKind, Tree};
+use blocks::{
+    ACCESS_LIST, AttrSource as _, BlockSource as _, FileId, FileKey, Namespace as _,
+    SourceErrorKind, Tree,
+};
 use localfs::{DirSource, LazyTree, SourceRoot, scan};
 
 fn dir() -> tempfile::TempDir {
@@ -211,6 +214,38 @@ fn names_that_cannot_be_and_files_that_were_never_met() {
     for name in [&b""[..], b"nul\0", &[b'n'; 256]] {
         assert_eq!(lazy.xattr(file, name).unwrap(), None);
     }
+}
+
+#[test]
+fn an_access_list_stays_what_it_was_when_it_was_asked_for() {
+    let dir = dir();
+    let path = dir.path().join("f");
+    fs::write(&path, b"").unwrap();
+    let (lazy, root) = lazy(dir.path());
+    let file = find(&lazy, "f");
+    assert_eq!(lazy.xattr(file, ACCESS_LIST).unwrap(), None);
+    // The owner, a user, the group, the mask and others, who all may read.
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, number) in [
+        (1_u16, u32::MAX),
+        (2, 1000),
+        (4, u32::MAX),
+        (16, u32::MAX),
+        (32, u32::MAX),
+    ] {
+        list.extend(tag.to_le_bytes());
+        list.extend(4_u16.to_le_bytes());
+        list.extend(number.to_le_bytes());
+    }
+    let name = std::ffi::CString::new(ACCESS_LIST).unwrap();
+    let at = File::open(dir.path()).unwrap();
+    rawio::xattr::set_at(&at, b"f", &name, &list).unwrap();
+    assert_eq!(lazy.xattr(file, ACCESS_LIST).unwrap(), None);
+    // Who compares what was told with what there is sees the difference.
+    let source = DirSource::new(root, lazy as _);
+    let now = source.all_attrs(file).unwrap();
+    let found = now.xattrs.iter().find(|(name, _)| name == ACCESS_LIST);
+    assert_eq!(found.unwrap().1, list);
 }
 
 #[test]

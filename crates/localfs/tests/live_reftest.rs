@@ -35,6 +35,32 @@ struct Model {
     inodes: HashMap<Inode, (FileId, (i64, i64))>,
     /// By which paths the last walk saw which inode.
     seen: Vec<(PathBuf, Inode)>,
+    /// Which rights were told under which id.
+    told: HashMap<FileId, Rights>,
+}
+
+/// A mode and an owner, and whether somebody may do less since.
+#[derive(Clone, Copy)]
+struct Rights {
+    mode: u32,
+    owner: (u32, u32),
+    revoked: bool,
+}
+
+impl Rights {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            mode: metadata.mode() & 0o7777,
+            owner: (metadata.uid(), metadata.gid()),
+            revoked: false,
+        }
+    }
+
+    /// Whether nothing was taken from anybody since.
+    fn hold(self, now: Self) -> bool {
+        let kept = (0..9).all(|bit| self.mode >> bit & 1 <= now.mode >> bit & 1);
+        !self.revoked && kept && self.mode >> 9 == now.mode >> 9 && self.owner == now.owner
+    }
 }
 
 impl Model {
@@ -57,19 +83,32 @@ impl Model {
             ids: HashMap::new(),
             inodes: HashMap::new(),
             seen: Vec::new(),
+            told: HashMap::new(),
         };
         (model, tree)
     }
 
     /// Before anything is looked up again: what is where it was is found, and what is said about
     /// an id is never about another file.
-    fn check_known(&self) {
+    fn check_known(&mut self) {
         let now = everything(self.dir.path());
         let alive: HashMap<Inode, &Metadata> = now.values().map(|m| (inode(m), m)).collect();
         for (path, was) in &self.seen {
             let (file, _) = self.inodes[was];
             match self.live.attr(file) {
-                Ok(attr) => assert_attr(&attr, alive[was], path),
+                Ok(attr) => {
+                    assert_attr(&attr, alive[was], path);
+                    if alive[was].is_file() {
+                        let now = Rights::of(alive[was]);
+                        let told = self.told.insert(file, now);
+                        assert!(told.is_none_or(|told| told.hold(now)), "{path:?}");
+                    }
+                }
+                Err(error) if matches!(error.kind(), SourceErrorKind::Stale { .. }) => {
+                    let told = self.told.get_mut(&file).unwrap();
+                    assert!(!told.hold(Rights::of(alive[was])), "{path:?}");
+                    told.revoked = true;
+                }
                 Err(error) => {
                     assert_eq!(error.kind(), SourceErrorKind::NotFound, "{path:?}");
                     let there = now.get(path).map(inode);
@@ -106,6 +145,11 @@ impl Model {
             let keeps = |(had, then)| had == file || (metadata.is_file() && then != changed);
             assert!(had.is_none_or(keeps), "{path:?}: id changed");
             self.seen.push((path.clone(), inode(metadata)));
+            if metadata.is_file() {
+                let now = Rights::of(metadata);
+                let told = self.told.insert(file, now);
+                assert!(told.is_none_or(|told| told.hold(now)), "{path:?}: rights");
+            }
             self.check_file(path, file, metadata);
         }
         for (path, metadata) in now.iter().filter(|(_, metadata)| metadata.is_dir()) {

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use blocks::{FileId, NodeKind, Tree};
-use localfs::{Scan, SourceRoot, scan};
+use localfs::{Reason, Scan, SourceRoot, scan};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
@@ -210,4 +210,26 @@ fn progress_is_told_after_every_directory() {
     })
     .unwrap();
     assert_eq!(told, [6, 7, 8, 9, 10, 11]);
+}
+
+/// What lies below is left out and named, and all else is served.
+#[test]
+fn a_path_longer_than_a_tree_can_hold_is_left_out() {
+    let dir = dir_on_disk();
+    let mut at = File::open(dir.path()).unwrap();
+    let name = "n".repeat(255);
+    for _ in 0..258 {
+        mkdirat(&at, name.as_str(), Mode::S_IRWXU).unwrap();
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        at = openat(&at, name.as_str(), flags, Mode::empty())
+            .unwrap()
+            .into();
+    }
+    fs::write(dir.path().join("beside"), b"").unwrap();
+    let Scan { tree, report } = scan_dir(dir.path());
+    assert_eq!(tree.len(), 1 + 256 + 1);
+    assert!(tree.resolve(b"beside").is_some());
+    let notes: Vec<_> = report.notes().iter().map(|note| note.reason).collect();
+    assert_eq!(notes, [Reason::NotServable]);
+    assert_eq!(report.notes()[0].path.len(), 257 * 256 - 1);
 }

@@ -11,8 +11,8 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use blocks::{BackingFile as _, BlockSource, FileId, FileKey, Seek, SourceError, SourceErrorKind};
-use blocks::{Sparse as _, Version};
-use localfs::{DirSource, Patience, Prompt, SourceRoot, TimedSource, scan};
+use blocks::{Sparse as _, Version, prompt};
+use localfs::{DirSource, Patience, Prompt, SourceRoot, TimedSource, Timekeeping, scan};
 
 /// Longer than any test may take.
 const NEVER: Duration = Duration::from_secs(600);
@@ -222,6 +222,87 @@ fn nobody_waits_for_a_helper_that_hangs_when_the_source_is_dropped() {
     assert_eq!(gated.inside.load(SeqCst), 1);
     gated.set(true);
     until("the helper to let go", || Arc::strong_count(&gated) == 1);
+}
+
+/// Hands reads over, and returns what became of them: how many were answered, and how many were late.
+fn hand_over(timed: &Arc<TimedSource<Gated>>, count: usize) -> Arc<[AtomicUsize; 2]> {
+    let outcome = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    for _ in 0..count {
+        let (source, answered, late) = (Arc::clone(timed), outcome.clone(), outcome.clone());
+        timed.waiter().wait_for(
+            Box::new(move || {
+                if read(&source) == Ok(vec![7; 10]) {
+                    answered[0].fetch_add(1, SeqCst);
+                }
+            }),
+            Box::new(move |error| {
+                assert_eq!(error.kind(), SourceErrorKind::TimedOut);
+                late[1].fetch_add(1, SeqCst);
+            }),
+        );
+    }
+    outcome
+}
+
+#[test]
+fn who_must_not_wait_is_told_and_whoever_waits_in_his_place_is_a_helper() {
+    let timed = Arc::new(closed(NEVER, 2));
+    for _ in 0..100 {
+        let now = prompt::now(|| read(&*timed));
+        assert_eq!(now, Err(SourceErrorKind::WouldWait));
+    }
+    let now = prompt::now(|| timed.within("asking", |_| ())).unwrap_err();
+    assert_eq!(now.kind(), SourceErrorKind::WouldWait);
+    assert_eq!(timed.timekeeping(), Timekeeping::default());
+
+    let outcome = hand_over(&timed, 50);
+    until("two of them to hang", || {
+        timed.source().inside.load(SeqCst) == 2
+    });
+    // What takes no waiting is done meanwhile, by whoever wants it.
+    assert_eq!(outcome[0].load(SeqCst), 0);
+    timed.source().set(true);
+    until("all to be answered", || outcome[0].load(SeqCst) == 50);
+    assert_eq!(outcome[1].load(SeqCst), 0);
+    assert_eq!(timed.source().most_inside.load(SeqCst), 2);
+    let by = timed.source().by.lock().unwrap();
+    assert!(!by.contains(&thread::current().id()));
+}
+
+#[test]
+fn what_was_handed_over_and_hangs_is_late_once_however_many_there_are() {
+    for count in [2, 8, 64] {
+        let timed = Arc::new(closed(SOON, 3));
+        let outcome = hand_over(&timed, count);
+        until("all to be late", || outcome[1].load(SeqCst) == count);
+        let times = timed.timekeeping();
+        let hung = count.min(3);
+        assert_eq!(
+            (times.late, times.hung, times.helpers),
+            (count as u64, hung, hung)
+        );
+        assert_eq!(timed.source().inside.load(SeqCst), hung);
+        timed.source().set(true);
+        until("the helpers to come back", || timed.timekeeping().hung == 0);
+        // Of the others none was begun, and what is handed over now is answered.
+        let more = hand_over(&timed, 1);
+        until("an answer", || {
+            more[0].load(SeqCst) + more[1].load(SeqCst) == 1
+        });
+        assert_eq!(outcome[1].load(SeqCst), count);
+        assert!(outcome[0].load(SeqCst) <= hung);
+    }
+}
+
+#[test]
+fn more_than_can_wait_is_refused_at_once() {
+    let timed = Arc::new(closed(NEVER, 1));
+    let outcome = hand_over(&timed, 8192);
+    assert_eq!(outcome[1].load(SeqCst), 0);
+    assert_eq!(hand_over(&timed, 1)[1].load(SeqCst), 1);
+    timed.source().set(true);
+    until("all to be answered", || outcome[0].load(SeqCst) == 8192);
+    assert_eq!(timed.timekeeping().late, 1);
 }
 
 #[test]

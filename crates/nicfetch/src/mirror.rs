@@ -18,6 +18,7 @@ mod body;
 mod catalog;
 mod counters;
 mod document;
+mod documents;
 mod fill;
 #[cfg(feature = "testing")]
 pub mod hostile;
@@ -49,7 +50,7 @@ use tokio::sync::Semaphore;
 pub use access::{Access, ClientRule, Network, ParseNetworkError};
 pub use admin::{
     AdminDoor, AdminStatus, AdminToken, BlockSide, BlocksStatus, Collected, CollectedChunks, Fed,
-    Feed, ListedBlob, ListedSource, LoadStatus, Operated, Removed, TakenChunk, Verified,
+    Feed, ListedBlob, ListedSource, LoadStatus, Operated, Removed, SetAside, TakenChunk, Verified,
     serve_admin,
 };
 #[cfg(feature = "testing")]
@@ -61,6 +62,7 @@ pub use serve::{ServeConfig, serve};
 use access::{Caller, Decision, Grants};
 use catalog::{Catalog, Scope};
 use counters::{Counters, Kind};
+use documents::Documents;
 use layers::Needed;
 use listings::Listings;
 use reply::{Refusal, Reply, Source, bare, document as whole, set};
@@ -107,6 +109,7 @@ pub struct Mirror {
     counters: Arc<Counters>,
     turns: Turns,
     listings: Listings,
+    documents: Documents,
     fills: Arc<Semaphore>,
     fetching: Option<Arc<Pace>>,
     draining: AtomicBool,
@@ -150,7 +153,9 @@ impl Mirror {
         let worth = move |digest: &_| known.get().map_or((0, 0), |catalog| catalog.worth(digest));
         let blobs = BlobCache::open(dir, config.blobs, Box::new(worth));
         let blobs = blobs.map_err(OpenMirrorError::Blobs)?;
-        let catalog = Catalog::open(&dir.join("catalog.redb"));
+        let documents = Documents::default();
+        let budget = config.blobs.budget;
+        let catalog = Catalog::open(&dir.join("catalog.redb"), budget, documents.clone());
         let catalog = catalog.map_err(|error| OpenMirrorError::Catalog(Box::new(error)))?;
         let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
         let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
@@ -168,6 +173,7 @@ impl Mirror {
             counters: Arc::default(),
             turns: Turns::default(),
             listings: Listings::default(),
+            documents,
             fills: Arc::new(Semaphore::new(FILLS)),
             draining: AtomicBool::new(false),
         }))

@@ -7,6 +7,7 @@
 mod decompress;
 mod entry;
 mod implied;
+mod limits;
 mod root;
 mod stream;
 mod tree;
@@ -18,43 +19,14 @@ use std::path::{Path, PathBuf};
 use blocks::Digest;
 
 use crate::{BlobError, LayerBlob, Watch};
-use decompress::Watched;
+use decompress::{Teller, Watched};
 use root::Root;
 use stream::TarStream;
 use write::{Top, Writer};
 
 pub use implied::Implied;
+pub use limits::{Devices, Limits};
 pub use tree::{LayerTree, Origin, read_layer, stack};
-
-/// How much a layer may ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Files, directories and links.
-    pub entries: u64,
-    /// Bytes of its tar, uncompressed.
-    pub bytes: u64,
-    /// Whether it may have device nodes; whiteouts are none.
-    pub devices: Devices,
-}
-
-/// Whether a layer may have device nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Devices {
-    /// They are made. Needs root.
-    Made,
-    /// A layer that has one is refused.
-    Refused,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            entries: 2_000_000, // the largest images on the Hub have some hundred thousand
-            bytes: 64 << 30,
-            devices: Devices::Made,
-        }
-    }
-}
 
 /// What was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,7 +157,8 @@ pub fn unpack(
     let root = Root::open(into).map_err(opening(into))?;
     let blob = layer.open().map_err(opening(&layer.place.path))?;
     let at = |source: io::Error| explain(&layer.diff_id.short(), None, source.into());
-    let tar = decompress::tar_of(Watched::new(blob, watch), layer.diff_id, limits).map_err(at)?;
+    let teller = Teller::new(watch);
+    let tar = decompress::told_tar_of(blob, layer.diff_id, limits, &teller).map_err(at)?;
     let writer = Writer::new(root, *limits, Top::AsTold);
     write_all(tar, layer.diff_id, writer).map(|(unpacked, _)| unpacked)
 }

@@ -444,6 +444,74 @@ fn privileged_limits_hold_and_damage_is_noticed() {
     );
 }
 
+/// Returns a tar with one empty file, so deep in directories that no entry is about.
+fn one_deep(levels: usize) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o644);
+    let name = "d/".repeat(levels) + "file";
+    tar.append_data(&mut header, name, &b""[..]).unwrap();
+    tar.into_inner().unwrap()
+}
+
+/// What a few bytes ask for is counted where it is made, on a disk as in memory.
+#[test]
+fn privileged_directories_without_entries_and_attributes_are_counted() {
+    let bench = Bench::new();
+    let refused = |tar: &[u8], limits: &Limits, why: &str| {
+        let error = bench.unpack_with(tar, tar, limits).unwrap_err();
+        let (UnpackError::Entry { source, .. } | UnpackError::Layer { source, .. }) = error else {
+            panic!("{error:?}");
+        };
+        assert!(source.to_string().contains(why), "{source}");
+        let made = describe(&bench.path("out")).len();
+        bench.again();
+        made
+    };
+    let few = Limits {
+        implied: 40,
+        ..Limits::default()
+    };
+    let why = "more directories without entries than allowed";
+    assert_eq!(refused(&one_deep(50), &few, why), 41);
+    assert!(
+        bench
+            .unpack_with(&one_deep(40), &one_deep(40), &few)
+            .is_ok()
+    );
+    bench.again();
+    let entries = Limits {
+        entries: 40,
+        ..Limits::default()
+    };
+    // The file is one, too.
+    assert_eq!(refused(&one_deep(50), &entries, "more entries than"), 40);
+    let deep = "more levels of directories than allowed";
+    assert_eq!(refused(&one_deep(512), &Limits::default(), deep), 0);
+    let memory = Limits {
+        memory: 10_000,
+        ..Limits::default()
+    };
+    assert!(refused(&one_deep(500), &memory, "more to remember than allowed") < 100);
+    let names = Limits {
+        names: 1000,
+        ..Limits::default()
+    };
+    let mut tar = tar::Builder::new(Vec::new());
+    let value = "v".repeat(900);
+    let value = value.as_bytes();
+    for name in ["a", "b"] {
+        tar.append_pax_extensions([("SCHILY.xattr.user.x", value)])
+            .unwrap();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        tar.append_data(&mut header, name, &b""[..]).unwrap();
+    }
+    let tar = tar.into_inner().unwrap();
+    refused(&tar, &names, "more bytes of names and attributes than");
+}
+
 /// Attributes that would lead overlayfs astray stay out.
 #[test]
 fn privileged_attributes_of_overlayfs_are_left_out() {

@@ -32,6 +32,17 @@ const ATTEMPTS: usize = 8;
 /// Whatever `llistxattr(2)` gives. Before Linux 6.13 `/proc` must be mounted: the kernel had no
 /// such call relative to a directory.
 pub fn list_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
+    match names_at(dir, name) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// Returns what [`list_at`] does, where the file system has extended attributes.
+///
+/// # Errors
+/// As [`list_at`], and `EOPNOTSUPP` where there are none.
+pub fn names_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
     if !NO_LISTXATTRAT.load(Relaxed) {
         match list_directly(dir.as_fd(), name) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -41,19 +52,18 @@ pub fn list_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
         }
     }
     let path = path_of(dir, name)?;
-    let names = grow(|buf| {
+    grow(|buf| {
         // SAFETY: `path` ends in a NUL, and the kernel writes at most `buf.len()` bytes to `buf`,
         // both of which live through the call.
         unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }
-    });
-    none_if_unsupported(names)
+    })
 }
 
 /// The same by a call that takes a directory. A scan asks for every file, nearly all of which
 /// have no attributes: the way through `/proc` makes it twice as slow.
 fn list_directly(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<u8>> {
     let name = CString::new(if name.is_empty() { b"." } else { name })?;
-    let names = grow(|buf| {
+    grow(|buf| {
         // SAFETY: `name` ends in a NUL, and the kernel writes at most `buf.len()` bytes to `buf`,
         // both of which live through the call; the descriptor is borrowed and open.
         let result = unsafe {
@@ -67,15 +77,7 @@ fn list_directly(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<u8>> {
             )
         };
         isize::try_from(result).unwrap_or(-1)
-    });
-    none_if_unsupported(names)
-}
-
-fn none_if_unsupported(names: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
-    match names {
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
-        other => other,
-    }
+    })
 }
 
 /// Returns the value of an extended attribute of `name` in `dir` (of `dir` itself if `name` is
@@ -84,9 +86,23 @@ fn none_if_unsupported(names: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Whatever `lgetxattr(2)` gives; see [`list_at`] for `/proc`.
 pub fn get_at(dir: impl AsFd, name: &[u8], attribute: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    match value_at(dir, name, attribute) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the value of an extended attribute as [`get_at`] does, where there is one.
+///
+/// # Errors
+/// As [`get_at`]; `ENODATA` if there is no such attribute, and `EOPNOTSUPP` where there are none.
+pub fn value_at(dir: impl AsFd, name: &[u8], attribute: &[u8]) -> io::Result<Vec<u8>> {
     let path = path_of(dir, name)?;
     let attribute = CString::new(attribute)?;
-    let value = grow(|buf| {
+    grow(|buf| {
         // SAFETY: both strings end in a NUL, and the kernel writes at most `buf.len()` bytes to
         // `buf`; all three live through the call.
         unsafe {
@@ -97,14 +113,7 @@ pub fn get_at(dir: impl AsFd, name: &[u8], attribute: &[u8]) -> io::Result<Optio
                 buf.len(),
             )
         }
-    });
-    match value {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+    })
 }
 
 /// The link in `/proc` leads to the open directory itself, wherever it is and whatever is mounted

@@ -4,27 +4,37 @@
 //! (`default/3/sha256:…`), so the service need not know of namespaces.
 
 mod convert;
+mod grpc;
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use containerd_snapshots::tonic::transport::Server;
-use containerd_snapshots::tonic::{Status, async_trait};
-use containerd_snapshots::{Info, Usage, api};
+use containerd_client::services::v1::snapshots::{
+    CleanupRequest, CommitSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse,
+    MountsRequest, MountsResponse, PrepareSnapshotRequest, PrepareSnapshotResponse,
+    RemoveSnapshotRequest, StatSnapshotRequest, StatSnapshotResponse, UpdateSnapshotRequest,
+    UpdateSnapshotResponse, UsageRequest, UsageResponse, ViewSnapshotRequest, ViewSnapshotResponse,
+};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, async_trait};
 
 use crate::error::{Result, SnapshotError};
 use crate::lowers::Lowers;
-use crate::snapshot::Labels;
 use crate::snapshotter::Snapshotter;
 use convert::{info, mounts, status, usage};
+use grpc::snapshots_server::{Snapshots, SnapshotsServer};
 
 /// Requests of one connection that run at once: containerd has one connection, and each request
 /// has a thread.
 const AT_ONCE: usize = 64;
+
+/// Snapshots in one message of a list: far below the size that a client accepts, whatever their
+/// labels.
+const LISTED_AT_ONCE: usize = 100;
 
 /// Binds the socket at `path`, for its owner only. A socket that a dead process left is replaced.
 ///
@@ -58,11 +68,11 @@ pub async fn serve<L: Lowers>(
     listener: UnixListener,
     end: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let service = containerd_snapshots::server(Arc::new(Service { snapshotter }));
+    let service = SnapshotsServer::new(Service { snapshotter });
+    let connections = UnixListenerStream::new(listener);
     Server::builder()
         .concurrency_limit_per_connection(AT_ONCE)
-        .add_service(service)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), end)
+        .serve_with_incoming_shutdown(service, connections, end)
         .await
         .map_err(std::io::Error::other)
 }
@@ -92,67 +102,104 @@ fn parent_of(parent: &str) -> Option<&str> {
 }
 
 #[async_trait]
-impl<L: Lowers> containerd_snapshots::Snapshotter for Service<L> {
-    type Error = Status;
-    type InfoStream = tokio_stream::Iter<std::vec::IntoIter<Result<Info, Status>>>;
-
-    async fn stat(&self, key: String) -> Result<Info, Status> {
-        self.run(move |s| s.stat(&key)).await.map(info)
-    }
-
-    async fn update(&self, of: Info, paths: Option<Vec<String>>) -> Result<Info, Status> {
-        let paths = paths.unwrap_or_default();
-        let updated = self.run(move |s| s.update(&of.name, of.labels, &paths));
-        updated.await.map(info)
-    }
-
-    async fn usage(&self, key: String) -> Result<Usage, Status> {
-        self.run(move |s| s.usage(&key)).await.map(usage)
-    }
-
-    async fn mounts(&self, key: String) -> Result<Vec<api::types::Mount>, Status> {
-        self.run(move |s| s.mounts(&key)).await.map(mounts)
-    }
+impl<L: Lowers> Snapshots for Service<L> {
+    type ListStream = tokio_stream::Iter<std::vec::IntoIter<Result<ListSnapshotsResponse, Status>>>;
 
     async fn prepare(
         &self,
-        key: String,
-        parent: String,
-        labels: Labels,
-    ) -> Result<Vec<api::types::Mount>, Status> {
-        let made = self.run(move |s| s.prepare(&key, parent_of(&parent), labels));
-        made.await.map(mounts)
+        request: Request<PrepareSnapshotRequest>,
+    ) -> Result<Response<PrepareSnapshotResponse>, Status> {
+        let asked = request.into_inner();
+        let made = self.run(move |s| s.prepare(&asked.key, parent_of(&asked.parent), asked.labels));
+        let mounts = mounts(made.await?);
+        Ok(Response::new(PrepareSnapshotResponse { mounts }))
     }
 
     async fn view(
         &self,
-        key: String,
-        parent: String,
-        labels: Labels,
-    ) -> Result<Vec<api::types::Mount>, Status> {
-        let made = self.run(move |s| s.view(&key, parent_of(&parent), labels));
-        made.await.map(mounts)
+        request: Request<ViewSnapshotRequest>,
+    ) -> Result<Response<ViewSnapshotResponse>, Status> {
+        let asked = request.into_inner();
+        let made = self.run(move |s| s.view(&asked.key, parent_of(&asked.parent), asked.labels));
+        let mounts = mounts(made.await?);
+        Ok(Response::new(ViewSnapshotResponse { mounts }))
     }
 
-    async fn commit(&self, name: String, key: String, labels: Labels) -> Result<(), Status> {
-        self.run(move |s| s.commit(&name, &key, labels)).await
+    async fn mounts(
+        &self,
+        request: Request<MountsRequest>,
+    ) -> Result<Response<MountsResponse>, Status> {
+        let key = request.into_inner().key;
+        let mounts = mounts(self.run(move |s| s.mounts(&key)).await?);
+        Ok(Response::new(MountsResponse { mounts }))
     }
 
-    async fn remove(&self, key: String) -> Result<(), Status> {
-        self.run(move |s| s.remove(&key)).await
+    async fn commit(
+        &self,
+        request: Request<CommitSnapshotRequest>,
+    ) -> Result<Response<()>, Status> {
+        let asked = request.into_inner();
+        self.run(move |s| s.commit(&asked.name, &asked.key, asked.labels))
+            .await
+            .map(Response::new)
     }
 
-    async fn clear(&self) -> Result<(), Status> {
-        self.run(Snapshotter::cleanup).await
+    async fn remove(
+        &self,
+        request: Request<RemoveSnapshotRequest>,
+    ) -> Result<Response<()>, Status> {
+        let key = request.into_inner().key;
+        self.run(move |s| s.remove(&key)).await.map(Response::new)
+    }
+
+    async fn stat(
+        &self,
+        request: Request<StatSnapshotRequest>,
+    ) -> Result<Response<StatSnapshotResponse>, Status> {
+        let key = request.into_inner().key;
+        let info = Some(info(self.run(move |s| s.stat(&key)).await?));
+        Ok(Response::new(StatSnapshotResponse { info }))
+    }
+
+    async fn update(
+        &self,
+        request: Request<UpdateSnapshotRequest>,
+    ) -> Result<Response<UpdateSnapshotResponse>, Status> {
+        let asked = request.into_inner();
+        let Some(wanted) = asked.info else {
+            return Err(Status::invalid_argument("an update names no snapshot"));
+        };
+        let paths = asked.update_mask.map_or_else(Vec::new, |mask| mask.paths);
+        let updated = self.run(move |s| s.update(&wanted.name, wanted.labels, &paths));
+        let info = Some(info(updated.await?));
+        Ok(Response::new(UpdateSnapshotResponse { info }))
     }
 
     async fn list(
         &self,
-        _snapshotter: String,
-        filters: Vec<String>,
-    ) -> Result<Self::InfoStream, Status> {
+        request: Request<ListSnapshotsRequest>,
+    ) -> Result<Response<Self::ListStream>, Status> {
+        let filters = request.into_inner().filters;
         let found = self.run(move |s| s.walk(&filters)).await?;
-        let found: Vec<_> = found.into_iter().map(info).map(Ok).collect();
-        Ok(tokio_stream::iter(found))
+        let mut found = found.into_iter().map(info).peekable();
+        let mut messages = Vec::new();
+        while found.peek().is_some() {
+            let info = found.by_ref().take(LISTED_AT_ONCE).collect();
+            messages.push(Ok(ListSnapshotsResponse { info }));
+        }
+        Ok(Response::new(tokio_stream::iter(messages)))
+    }
+
+    async fn usage(
+        &self,
+        request: Request<UsageRequest>,
+    ) -> Result<Response<UsageResponse>, Status> {
+        let key = request.into_inner().key;
+        let used = self.run(move |s| s.usage(&key)).await.map(usage)?;
+        Ok(Response::new(used))
+    }
+
+    async fn cleanup(&self, _: Request<CleanupRequest>) -> Result<Response<()>, Status> {
+        self.run(Snapshotter::cleanup).await.map(Response::new)
     }
 }

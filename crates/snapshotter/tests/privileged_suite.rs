@@ -10,9 +10,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 
-use containerd_snapshots::tonic::Code;
 use node::{Mounted, Node, assert_code};
 use snapshotter::{FastPlace, PlainLowers, UpperConfig, WhenFull};
+use tonic::Code;
 
 /// Path to what a person would compare: type and mode, owner, contents.
 type Contents = BTreeMap<String, (u32, u32, u32, Vec<u8>)>;

@@ -4,10 +4,10 @@ mod node;
 
 use std::fs;
 
-use containerd_snapshots::api::snapshots::v1::Kind;
-use containerd_snapshots::tonic::Code;
+use containerd_client::services::v1::snapshots::Kind;
 use node::{Node, assert_code, labels};
 use snapshotter::{Config, FaultyLowers, PlainLowers, SnapshotError, Snapshotter};
+use tonic::Code;
 
 #[test]
 fn goes_from_active_to_committed_to_removed() {

@@ -1,10 +1,14 @@
 //! What a recorder heard, on its way to a trace.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use blocks::{Event, FileId, Touch, Tree};
 
 use crate::trace::{self, Trace, TraceEvent, TraceInfo, TracedFile};
+
+/// Bytes of the paths of all files of a trace. A boot of a whole Debian mentions some ten thousand files,
+/// with paths of 60 bytes.
+const PATHS_MAX: usize = 32 << 20;
 
 /// What a [`Recorder`](crate::Recorder) heard until it was stopped.
 ///
@@ -42,23 +46,26 @@ impl Heard {
     }
 
     /// Returns it as a trace of the source whose metadata `tree` is. Events about files that
-    /// `tree` does not have count as lost.
+    /// `tree` does not have count as lost, and so do all from the one on that mentions a file whose path
+    /// does not fit with those before: a source of a few KiB can have a million files with paths of
+    /// 64 KiB each.
     #[must_use]
     pub fn into_trace(self, info: TraceInfo, tree: &Tree) -> Trace {
+        let mut events = self.events;
+        let before = events.len();
+        // Answers come in another order than questions do where several threads serve.
+        events.sort_by_key(|event| event.at_us);
+        let files = traced_files(&mut events, tree);
         let mut trace = Trace {
             info,
             lasted_us: self.lasted_us,
             lost: self.lost,
-            files: traced_files(&self.events, tree),
+            files,
             commands: self.commands,
             events: Vec::new(),
         };
-        let mut events = self.events;
-        let before = events.len();
         events.retain(|event| trace.file(trace::file_of(&event.what)).is_some());
         trace.lost += (before - events.len()) as u64;
-        // Answers come in another order than questions do where several threads serve.
-        events.sort_by_key(|event| event.at_us);
         trace.events = events;
         trace
     }
@@ -72,8 +79,9 @@ fn mentioned(events: &[TraceEvent]) -> Vec<FileId> {
     mentioned
 }
 
-/// The files that events are about, as the tree has them.
-fn traced_files(events: &[TraceEvent], tree: &Tree) -> Vec<TracedFile> {
+/// The files that events are about, as the tree has them. Cuts the events off at the first whose file's
+/// path does not fit.
+fn traced_files(events: &mut Vec<TraceEvent>, tree: &Tree) -> Vec<TracedFile> {
     let traced = |file: FileId| {
         let path = tree.path(file)?;
         let fits = path.len() <= trace::PATH_LIMIT;
@@ -83,7 +91,25 @@ fn traced_files(events: &[TraceEvent], tree: &Tree) -> Vec<TracedFile> {
             path,
         })
     };
-    mentioned(events).into_iter().filter_map(traced).collect()
+    let (mut met, mut files) = (HashSet::new(), Vec::new());
+    let mut left = PATHS_MAX;
+    let cut = events.iter().position(|event| {
+        let file = trace::file_of(&event.what);
+        let Some(traced) = met.insert(file).then(|| traced(file)).flatten() else {
+            return false;
+        };
+        match left.checked_sub(traced.path.len()) {
+            Some(less) => {
+                left = less;
+                files.push(traced);
+                false
+            }
+            None => true,
+        }
+    });
+    events.truncate(cut.unwrap_or(events.len()));
+    files.sort_unstable_by_key(|traced| traced.file);
+    files
 }
 
 const fn file_mut(event: &mut Event) -> &mut FileId {

@@ -33,6 +33,6 @@ mod trace;
 
 pub use heard::Heard;
 pub use merge::{MergeError, MergeOptions, Merged, Similarity, merge};
-pub use recorder::{Limits, Recorder};
+pub use recorder::{Allowance, Limits, Recorder};
 pub use summary::{CommandShare, Footprint, GRANULARITIES, Summary, WarmthBytes};
 pub use trace::{CommandId, Trace, TraceError, TraceEvent, TraceInfo, TracedFile};

@@ -111,7 +111,11 @@ impl Plot {
     /// Returns a picture of a plan: a mark for every extent, as long as its time bin, coloured by
     /// how many of the runs needed it. `name` gives the name of a file.
     #[must_use]
-    pub fn of_plan(title: String, plan: &ReplayPlan, name: impl Fn(FileId) -> String) -> Self {
+    pub fn of_plan(
+        title: String,
+        plan: &ReplayPlan,
+        mut name: impl FnMut(FileId) -> String,
+    ) -> Self {
         let mut rows = Rows::default();
         let bin_ms = f64::from(plan.bin_ms);
         let mark = |extent: &blocks::Extent| Mark {

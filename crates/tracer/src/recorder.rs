@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use blocks::{Caller, Event, Observer, Touch, Tree};
@@ -36,6 +37,43 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// What the recorders of all layers of a container keep together, when nobody asked for the
+    /// recording: several are made at a time, of images that may be hostile. A container makes a few
+    /// thousand events.
+    pub const OF_A_CONTAINER: Self = Self {
+        events: 1 << 18,
+        name_bytes: 8 << 20,
+    };
+}
+
+/// What recorders that listen to one boot may keep together.
+#[derive(Debug)]
+pub struct Allowance {
+    events: AtomicUsize,
+    name_bytes: AtomicUsize,
+}
+
+impl Allowance {
+    /// Returns one that nothing was taken of.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Self {
+        Self {
+            events: AtomicUsize::new(limits.events),
+            name_bytes: AtomicUsize::new(limits.name_bytes),
+        }
+    }
+
+    /// Takes what an event with a name of so many bytes needs; returns whether it was there.
+    fn take(&self, name_bytes: usize) -> bool {
+        let take = |from: &AtomicUsize, count: usize| {
+            from.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(count))
+                .is_ok()
+        };
+        take(&self.name_bytes, name_bytes) && take(&self.events, 1)
+    }
+}
+
 /// Notes what a boot asks of a mount.
 ///
 /// [`Observer::note`] costs one read of `/proc/PID/comm` through a descriptor that is held open
@@ -43,7 +81,7 @@ impl Default for Limits {
 /// not kept. After [`Recorder::stop`] it is deaf.
 #[derive(Debug)]
 pub struct Recorder {
-    limits: Limits,
+    allowance: Arc<Allowance>,
     start: Instant,
     /// When the last answer was given, in microseconds since `start`, plus one; 0 before the
     /// first.
@@ -56,7 +94,6 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 struct Notes {
     events: Vec<TraceEvent>,
-    name_bytes: usize,
     lost: u64,
     command_ids: HashMap<CommandName, CommandId>,
     command_names: Vec<Vec<u8>>,
@@ -67,12 +104,19 @@ impl Recorder {
     /// Returns a recorder whose clock starts now.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self::with_proc(limits, PathBuf::from("/proc"))
+        Self::sharing(&Arc::new(Allowance::new(limits)))
     }
 
-    fn with_proc(limits: Limits, proc: PathBuf) -> Self {
+    /// Returns a recorder whose clock starts now, and which keeps what the allowance has left: as those
+    /// of the other layers of a container do.
+    #[must_use]
+    pub fn sharing(allowance: &Arc<Allowance>) -> Self {
+        Self::with_proc(Arc::clone(allowance), PathBuf::from("/proc"))
+    }
+
+    fn with_proc(allowance: Arc<Allowance>, proc: PathBuf) -> Self {
         Self {
-            limits,
+            allowance,
             start: Instant::now(),
             last_us: AtomicU64::new(0),
             commands: Commands::new(proc),
@@ -144,7 +188,7 @@ impl Observer for Recorder {
         if notes.finished {
             return;
         }
-        if !notes.admit(&event, self.limits) {
+        if !notes.admit(&event, &self.allowance) {
             notes.lost += 1;
             return;
         }
@@ -162,18 +206,12 @@ impl Observer for Recorder {
 impl Notes {
     /// Once a limit is reached nothing is kept any more: a trace is the beginning of a boot, never
     /// a sieve of it.
-    fn admit(&mut self, event: &Event, limits: Limits) -> bool {
+    fn admit(&self, event: &Event, allowance: &Allowance) -> bool {
         let name_bytes = match event {
             Event::Touch(Touch::Lookup { name, .. }) => name.len(),
             _ => 0,
         };
-        let fits = self.lost == 0
-            && self.events.len() < limits.events
-            && self.name_bytes + name_bytes <= limits.name_bytes;
-        if fits {
-            self.name_bytes += name_bytes;
-        }
-        fits
+        self.lost == 0 && allowance.take(name_bytes)
     }
 
     fn command_id(&mut self, name: CommandName) -> CommandId {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use blocks::testing::{Node, tree};
 use blocks::{Access, Caller, Event, FileId, Observer, SourceId, Timestamp, Touch, Tree, Warmth};
-use tracer::{Limits, Recorder, TraceInfo};
+use tracer::{Allowance, Limits, Recorder, TraceInfo};
 
 fn small_tree() -> Tree {
     let nodes = [
@@ -124,6 +124,58 @@ fn keeps_nothing_once_names_do_not_fit() {
         "the beginning of a boot, not a sieve of it"
     );
     assert_eq!(trace.lost, 3);
+}
+
+/// What the layers of a container may keep, they may keep together.
+#[test]
+fn recorders_of_one_boot_share_what_they_keep() {
+    let allowance = Arc::new(Allowance::new(Limits {
+        events: 5,
+        name_bytes: 100,
+    }));
+    let layers = [(); 3].map(|()| Recorder::sharing(&allowance));
+    for _ in 0..4 {
+        for layer in &layers {
+            layer.note(NOBODY, lookup(b"bin"), NO_TIME);
+        }
+    }
+    let traces = layers.map(|layer| layer.finish(info(), &small_tree()));
+    assert_eq!(
+        traces.iter().map(|trace| trace.events.len()).sum::<usize>(),
+        5
+    );
+    assert_eq!(traces.iter().map(|trace| trace.lost).sum::<u64>(), 7);
+}
+
+/// A tree of some KiB whose paths are gigabytes: the recorder of first boots took 7 GB for them.
+#[test]
+fn paths_of_a_deep_tree_do_not_fill_the_memory() {
+    const DEPTH: u32 = 300;
+    const FILES: u32 = 3000;
+    let name = "n".repeat(200);
+    let mut nodes: Vec<Node> = (1..=DEPTH)
+        .map(|next| Node::dir(&[(&name, next)]))
+        .collect();
+    let names: Vec<_> = (0..FILES).map(|number| format!("{number:04}")).collect();
+    let numbered = names.iter().map(String::as_str).zip(DEPTH + 1..);
+    nodes.push(Node::dir(&numbered.collect::<Vec<_>>()));
+    nodes.extend((0..FILES).map(|_| Node::file(4096)));
+    let deep = tree(&nodes).unwrap();
+    let recorder = Recorder::new(Limits::default());
+    for file in DEPTH + 1..=DEPTH + FILES {
+        recorder.note(NOBODY, read(file, 0, 4096), NO_TIME);
+    }
+    let trace = recorder.finish(info(), &deep);
+    trace.check().unwrap();
+    let paths: usize = trace.files.iter().map(|file| file.path.len()).sum();
+    assert!(paths <= 32 << 20, "{paths}");
+    // The beginning of the boot, and nothing else.
+    let kept = trace.files.len();
+    assert!(kept > 500, "{kept}");
+    let files = trace.files.iter().map(|file| file.file.0);
+    assert!(files.eq((DEPTH + 1..).take(kept)));
+    assert_eq!(trace.events.len(), kept);
+    assert_eq!(trace.lost, u64::from(FILES) - kept as u64);
 }
 
 #[test]

@@ -4,14 +4,19 @@
 //! Every verb goes through [`FileSystem::serve`], which counts it, and turns a panic into an
 //! error: one bad request must not take the mount away from everybody else.
 
+mod access;
 mod counters;
 mod data;
 mod demand;
 mod diversion;
 mod error;
+mod handles;
 mod injected;
+mod ledger;
 mod names;
+mod recent;
 mod sample;
+mod watched;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,21 +25,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use blocks::prompt::{self, Waiter};
 use blocks::{
-    Attr, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Lifetime, Namespace, NodeKind,
-    Observer, Residency, Sparse, WholeCopies,
+    Attr, AttrSource, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Lifetime,
+    Namespace, NodeKind, Observer, Residency, Sparse, WholeCopies,
 };
 
 pub use counters::{Counters, ReadOutcome, Request};
 pub use data::{Backing, CachePath, OpenDecision, PassedTo, is_program};
 pub use error::FsError;
+pub use ledger::{Diverted, Ledger};
 pub use names::{DirItem, Entry, Node, XattrReply};
 
 use counters::Tally;
 use demand::Demand;
 use diversion::Diversions;
 use injected::Injected;
+use recent::Recent;
 pub(crate) use sample::Sample;
+use watched::{Watch, Watched};
 
 /// Returns the number by which the kernel knows a file, and which `stat` shows: the index in the
 /// tree and one, because FUSE gives the root number 1.
@@ -52,6 +61,18 @@ pub enum Mode {
     /// For few large files, such as disk images: files without boot data are passed through to
     /// the source.
     Disk,
+}
+
+/// Who is answered about extended attributes in a tree that has none. The kernel keeps no answers, and
+/// an overlay asks at each look-up; the kernel asks no more when it is told that there is no such
+/// request, and then says `EOPNOTSUPP` to everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrAnswers {
+    /// Everybody, until the first overlay asks.
+    #[default]
+    UntilOverlay,
+    /// Everybody, always: a request for each file that an overlay looks up.
+    Always,
 }
 
 /// What a [`FileSystem`] is told beyond what it serves.
@@ -80,6 +101,9 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
+/// What the names of an overlay's attributes begin with, by root's and by others'.
+const OVERLAYS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
+
 type SpaceSource = dyn Fn() -> io::Result<Space> + Send + Sync;
 
 /// A read-only file system over a namespace and a source of blocks.
@@ -88,6 +112,7 @@ type SpaceSource = dyn Fn() -> io::Result<Space> + Send + Sync;
 pub struct FileSystem {
     names: Arc<dyn Namespace>,
     source: Arc<dyn BlockSource>,
+    attrs: Option<Arc<dyn AttrSource>>,
     sparse: Option<Arc<dyn Sparse>>,
     backing: Option<Arc<dyn BackingFile>>,
     copies: Option<Arc<dyn WholeCopies>>,
@@ -96,11 +121,15 @@ pub struct FileSystem {
     listener: Option<Arc<dyn Observer>>,
     space: Option<Arc<SpaceSource>>,
     config: Config,
+    xattr_answers: XattrAnswers,
     tally: Tally,
     diversions: Diversions,
+    recent: Recent,
     injected: Injected,
     sample: Sample,
-    demand: Demand,
+    watched: Watched,
+    demand: Arc<Demand>,
+    waiter: Option<Arc<dyn Waiter>>,
 }
 
 impl FileSystem {
@@ -111,6 +140,7 @@ impl FileSystem {
         Self {
             names,
             source,
+            attrs: None,
             sparse: None,
             backing: None,
             copies: None,
@@ -119,12 +149,24 @@ impl FileSystem {
             listener: None,
             space: None,
             config,
+            xattr_answers: XattrAnswers::default(),
             tally: Tally::default(),
             diversions: Diversions::default(),
+            recent: Recent::default(),
             injected: Injected::default(),
             sample: Sample::default(),
-            demand: Demand::default(),
+            watched: Watched::default(),
+            demand: Arc::default(),
+            waiter: None,
         }
+    }
+
+    /// Adds who knows the attributes that files have now. Without it, nothing is served of files
+    /// that changed under names and attributes that are fixed.
+    #[must_use]
+    pub fn with_attrs(mut self, attrs: Arc<dyn AttrSource>) -> Self {
+        self.attrs = Some(attrs);
+        self
     }
 
     /// Adds who knows the holes of files; without it, every file is all data.
@@ -156,6 +198,14 @@ impl FileSystem {
         self
     }
 
+    /// Adds who waits for the source: requests that need it are answered by him, so that the threads
+    /// of a mount are there for all others. Without him they wait for the source themselves.
+    #[must_use]
+    pub fn with_waiter(mut self, waiter: Arc<dyn Waiter>) -> Self {
+        self.waiter = Some(waiter);
+        self
+    }
+
     /// Adds who is told every request: a mount of this file system records. Nothing is passed
     /// through then, and the kernel reads nothing ahead.
     #[must_use]
@@ -182,6 +232,13 @@ impl FileSystem {
         self
     }
 
+    /// Says who is answered about extended attributes where there are none.
+    #[must_use]
+    pub const fn with_xattr_answers(mut self, answers: XattrAnswers) -> Self {
+        self.xattr_answers = answers;
+        self
+    }
+
     /// Returns how the file system serves.
     #[must_use]
     pub const fn mode(&self) -> Mode {
@@ -201,10 +258,13 @@ impl FileSystem {
         self.config.mode == Mode::Disk && to_any && !self.is_recording()
     }
 
-    /// Returns whether any file may have an extended attribute.
+    /// Returns whether the question for an extended attribute is one that the kernel need not send
+    /// again, whatever the file and the name: an overlay asks it, and nothing has attributes.
     #[must_use]
-    pub fn has_xattrs(&self) -> bool {
-        self.names.has_xattrs()
+    pub fn is_vain_question(&self, name: &[u8]) -> bool {
+        self.xattr_answers == XattrAnswers::UntilOverlay
+            && !self.names.has_xattrs()
+            && OVERLAYS.iter().any(|prefix| name.starts_with(prefix))
     }
 
     /// Returns whether any file may have an access list, which the kernel has to go by.
@@ -289,6 +349,10 @@ impl FileSystem {
         &self.diversions
     }
 
+    pub(crate) const fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
     pub(crate) const fn injected(&self) -> &Injected {
         &self.injected
     }
@@ -298,14 +362,44 @@ impl FileSystem {
         &self.sample
     }
 
-    pub(crate) const fn demand(&self) -> &Demand {
+    /// Notes from now on what is heard of some files, until what is returned is dropped. Names that do
+    /// not change are not listened to: what reads find out of their files is a diversion.
+    pub(crate) fn watch(&self, files: impl Iterator<Item = FileId>) -> Option<Watch<'_>> {
+        let may_change = self.names.lifetime() != Lifetime::Forever;
+        may_change.then(|| self.watched.watch(files))
+    }
+
+    /// Returns whether nothing but the version of the key was heard of its file, if it is watched.
+    pub(crate) fn is_still(&self, key: &FileKey) -> bool {
+        self.watched.is_still(key)
+    }
+
+    pub(crate) const fn waiter(&self) -> Option<&Arc<dyn Waiter>> {
+        self.waiter.as_ref()
+    }
+
+    /// Counts a request that was handed over and not answered in time.
+    pub(crate) fn count_late(&self, request: Request) {
+        self.tally.error();
+        if request == Request::Read {
+            self.tally.read(ReadOutcome::Failed, 0);
+        }
+    }
+
+    pub(crate) const fn demand(&self) -> &Arc<Demand> {
         &self.demand
     }
 
     /// The attributes of a file, corrected for what was found out since.
     fn current_attr(&self, file: FileId) -> Result<Attr, FsError> {
         let attr = self.names.attr(file)?;
-        Ok(self.diversions.correct(file, attr))
+        Ok(match self.names.lifetime() {
+            Lifetime::Forever => self.diversions.correct(file, attr),
+            Lifetime::For(_) => {
+                self.watched.heard(file, attr.version());
+                attr
+            }
+        })
     }
 
     /// Answers one request: counts it, counts its failure, and survives its panic.
@@ -314,8 +408,12 @@ impl FileSystem {
         request: Request,
         answer: impl FnOnce() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        let _busy = self.demand.enter();
-        self.tally.request(request);
+        // Whoever handed it over has counted it, and says when nobody waits for it any more.
+        let is_new = prompt::patience() != prompt::Patience::Endless;
+        let _busy = is_new.then(|| self.demand.enter());
+        if is_new {
+            self.tally.request(request);
+        }
         // Unwind safety: the locks are parking_lot's, which do not poison, and none of what they
         // guard is left half changed by code that can panic.
         let result = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {

@@ -4,7 +4,12 @@
 //! abilities are asked for, and how its caches are to be used.
 
 mod backings;
+mod connect;
 mod convert;
+mod give;
+mod handing;
+mod handles;
+mod listing;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -15,36 +20,43 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use blocks::{Lifetime, Seek};
+use blocks::{FileId, Lifetime, Seek};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, TimeOrNow, WriteFlags,
 };
 
+use crate::connection::Hello;
 use crate::errno::errno;
-use crate::fs::{CachePath, FileSystem, FsError, Mode, PassedTo, Request, XattrReply};
+use crate::fs::{CachePath, Entry, FileSystem, FsError, Mode, PassedTo, Request};
+use crate::serving::State;
 use backings::{Backings, Opened};
-use convert::{NO_NODE, caller, file, file_attr, file_type, lifetime, node};
+use connect::Answer;
+use convert::{caller, file, file_attr, file_type, lifetime, node};
+use give::{give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr};
+use handles::{Asked, Handles};
 
 /// Largest request: 256 pages is what Linux allows unless `fs.fuse.max_pages_limit` is raised,
 /// and larger ones were not faster.
 const MAX_REQUEST_BYTES: u32 = 1 << 20;
 
-/// File numbers are never given to another file.
-const GENERATION: Generation = Generation(0);
+/// Requests for readahead that the kernel sends at a time; every read through its page cache is one.
+/// Those that hang in the source count. With the usual 12 or 16, as many hung readers would hold up all
+/// others.
+const MAX_BACKGROUND: u16 = 4096;
 
-/// What a file handle says: which way the file was opened. Nothing else hangs on it.
-const CACHED: FileHandle = FileHandle(1);
-const PASSED: FileHandle = FileHandle(2);
+/// The generation of nothing.
+const NO_GENERATION: Generation = Generation(0);
 
 /// Serves a [`FileSystem`] to the kernel.
 pub(crate) struct Adapter {
     fs: Arc<FileSystem>,
     /// How much the kernel may read ahead, in bytes; `None` leaves it as it is.
     readahead: Option<u32>,
-    backings: Backings,
+    backings: Arc<Backings>,
+    handles: Arc<Handles>,
 }
 
 thread_local! {
@@ -53,11 +65,16 @@ thread_local! {
 }
 
 impl Adapter {
-    pub(crate) fn new(fs: Arc<FileSystem>, readahead: Option<u32>) -> Self {
+    pub(crate) fn new(
+        fs: Arc<FileSystem>,
+        readahead: Option<u32>,
+        (hello, state): (&Hello, &Arc<State>),
+    ) -> Self {
         Self {
+            handles: Arc::new(Handles::new(&fs, hello, state)),
             fs,
             readahead,
-            backings: Backings::default(),
+            backings: Arc::default(),
         }
     }
 
@@ -71,7 +88,8 @@ impl Adapter {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_ASYNC_DIO;
+            | InitFlags::FUSE_ASYNC_DIO
+            | self.handles.wanted();
         if self.fs.mode() == Mode::Lower {
             flags |= InitFlags::FUSE_NO_OPEN_SUPPORT | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
         } else if self.fs.may_pass_through() {
@@ -86,21 +104,56 @@ impl Adapter {
         flags
     }
 
-    fn read_into(
-        &self,
-        req: &fuser::Request,
-        ino: INodeNo,
-        offset: u64,
-        buf: &mut [u8],
-        flags: OpenFlags,
-    ) -> Result<usize, FsError> {
-        let direct = flags.0 & nix::libc::O_DIRECT != 0;
-        let path = if direct {
-            CachePath::Around
-        } else {
-            CachePath::Through
+    /// Answers a question for the handle of a file that the kernel has forgotten.
+    fn connect(&self, entry: &Entry, reply: ReplyEntry) {
+        let Some(node) = entry.node else {
+            return reply.error(Errno::ESTALE);
         };
-        self.fs.read(caller(req), file(ino)?, offset, buf, path)
+        self.handles.connector.answer(Answer {
+            file: node.file,
+            attr: file_attr(node.file, &node.attr),
+            lifetime: lifetime(entry.lifetime),
+            generation: self.handles.generation(node.file),
+            reply,
+        });
+    }
+
+    /// Answers a request: at once if that takes no waiting, and otherwise by somebody who may wait.
+    /// What is asked for then is made by `later`, to be kept until its turn.
+    fn answer<R: Send + 'static, T, Later>(
+        &self,
+        request: Request,
+        reply: R,
+        now: impl FnOnce(&FileSystem) -> Result<T, FsError>,
+        later: impl FnOnce() -> Later,
+        give: impl Fn(R, Result<T, FsError>) + Send + Sync + 'static,
+    ) where
+        Later: FnOnce(&FileSystem) -> Result<T, FsError> + Send + 'static,
+    {
+        match handing::now(&self.fs, || now(&self.fs)) {
+            Err(error) if error.would_wait() => {
+                handing::over(&self.fs, request, reply, later(), give);
+            }
+            answer => give(reply, answer),
+        }
+    }
+
+    /// Answers an open of a file that was open already, and is once more.
+    fn give_again(&self, file: FileId, opened: Opened, reply: ReplyOpen) {
+        self.fs.count(Request::Open);
+        if !matches!(opened, Opened::Passed(_, PassedTo::Source)) {
+            return give_opened(&self.fs, reply, Ok(opened));
+        }
+        // The kernel reads the file as it is now, and checked rights as they are shown.
+        let ask = move |fs: &FileSystem| fs.admit(file);
+        let (fs, backings) = (Arc::clone(&self.fs), Arc::clone(&self.backings));
+        let give = move |reply: ReplyOpen, admitted: Result<(), FsError>| {
+            let opened = admitted
+                .map(|()| opened.clone())
+                .inspect_err(|_| backings.close(file));
+            give_opened(&fs, reply, opened);
+        };
+        self.answer(Request::Open, reply, ask, || ask, give);
     }
 }
 
@@ -121,8 +174,11 @@ impl Filesystem for Adapter {
         let wanted = self.wanted() & config.capabilities();
         let unknown = |flags| io::Error::other(format!("the kernel has no {flags:?}"));
         config.add_capabilities(wanted).map_err(unknown)?;
+        self.handles.agree(wanted);
         // Both are smaller than the largest that the calls allow.
         let _was = config.set_max_write(MAX_REQUEST_BYTES);
+        // The kernel holds back what it reads ahead beyond this, and with it reads that need no source.
+        let _was = config.set_max_background(MAX_BACKGROUND);
         if wanted.contains(InitFlags::FUSE_PASSTHROUGH) {
             // 1: files may be passed through, and an overlay may still lie on top.
             let _was = config.set_max_stack_depth(1);
@@ -138,17 +194,26 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &fuser::Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = file(parent).and_then(|dir| self.fs.lookup(caller(req), dir, name.as_bytes()));
-        match found {
-            Ok(entry) => {
-                // An entry without a node is how FUSE says "no such name, and remember that".
-                let attr = entry
-                    .node
-                    .map_or(NO_NODE, |node| file_attr(node.file, &node.attr));
-                reply.entry(&lifetime(entry.lifetime), &attr, GENERATION);
+        let (who, name) = (caller(req), name.as_bytes());
+        let asked = file(parent).map(|file| self.handles.asked(file, name));
+        match asked {
+            Ok(Some(Asked::Forgotten(Ok(entry)))) => return self.connect(&entry, reply),
+            Ok(Some(Asked::Forgotten(found) | Asked::Known(found))) => {
+                return give_entry(&self.handles, reply, found);
             }
-            Err(error) => reply.error(errno(&error)),
+            Ok(None) | Err(_) => (),
         }
+        let handles = Arc::clone(&self.handles);
+        self.answer(
+            Request::Lookup,
+            reply,
+            |fs| fs.lookup(who, file(parent)?, name),
+            || {
+                let name = name.to_vec();
+                move |fs: &FileSystem| fs.lookup(who, file(parent)?, &name)
+            },
+            move |reply, found| give_entry(&handles, reply, found),
+        );
     }
 
     fn forget(&self, _: &fuser::Request, _: INodeNo, _: u64) {
@@ -156,18 +221,21 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &fuser::Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let attr = file(ino).and_then(|file| Ok(file_attr(file, &self.fs.getattr(file)?)));
-        match attr {
-            Ok(attr) => reply.attr(&self.ttl(), &attr),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let (ask, ttl) = (move |fs: &FileSystem| fs.getattr(file(ino)?), self.ttl());
+        let give = move |reply: ReplyAttr, attr| {
+            let shown = file(ino).and_then(|file| Ok(file_attr(file, &attr?)));
+            match shown {
+                Ok(attr) => reply.attr(&ttl, &attr),
+                Err(error) => reply.error(errno(&error)),
+            }
+        };
+        self.answer(Request::GetAttr, reply, ask, || ask, give);
     }
 
     fn readlink(&self, req: &fuser::Request, ino: INodeNo, reply: ReplyData) {
-        match file(ino).and_then(|link| self.fs.readlink(caller(req), link)) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let who = caller(req);
+        let ask = move |fs: &FileSystem| fs.readlink(who, file(ino)?);
+        self.answer(Request::ReadLink, reply, ask, || ask, give_data);
     }
 
     fn open(&self, _: &fuser::Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -180,26 +248,24 @@ impl Filesystem for Adapter {
             self.fs.count(Request::Open);
             return reply.error(errno(&FsError::ReadOnly));
         }
-        let opened = file(ino).and_then(|file| {
-            // Most opens are of what is open: libraries that every program maps.
-            if let Some(opened) = self.backings.open_again(file) {
-                self.fs.count(Request::Open);
-                return Ok(opened);
-            }
-            let decision = self.fs.open(file)?;
-            Ok(self.backings.open(file, decision, |backing| {
-                let registered = reply.open_backing(&backing.fd);
-                registered.inspect_err(|_| self.fs.count_refused(backing.to))
-            }))
-        });
-        if let Ok(Opened::Passed(_, PassedTo::Copy)) = opened {
-            self.fs.count_copy();
+        // Most opens are of what is open: libraries that every program maps.
+        let again = file(ino).ok();
+        let again = again.and_then(|file| Some((file, self.backings.open_again(file)?)));
+        if let Some((file, opened)) = again {
+            return self.give_again(file, opened, reply);
         }
-        match opened {
-            Ok(Opened::Cached) => reply.opened(CACHED, FopenFlags::FOPEN_KEEP_CACHE),
-            Ok(Opened::Passed(id, _)) => reply.opened_passthrough(PASSED, FopenFlags::empty(), &id),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let ask = move |fs: &FileSystem| fs.open(file(ino)?);
+        let (fs, backings) = (Arc::clone(&self.fs), Arc::clone(&self.backings));
+        let give = move |reply: ReplyOpen, decision| {
+            let opened = file(ino).and_then(|file| {
+                Ok(backings.open(file, decision?, |backing| {
+                    let registered = reply.open_backing(&backing.fd);
+                    registered.inspect_err(|_| fs.count_refused(backing.to))
+                }))
+            });
+            give_opened(&fs, reply, opened);
+        };
+        self.answer(Request::Open, reply, ask, || ask, give);
     }
 
     fn read(
@@ -213,13 +279,32 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let size = size as usize;
+        let path = match flags.0 & nix::libc::O_DIRECT {
+            0 => CachePath::Through,
+            _ => CachePath::Around,
+        };
+        let who = caller(req);
+        let ask = move |fs: &FileSystem, buf: &mut [u8]| {
+            let file = file(ino)?;
+            fs.read(who, file, offset, buf, path)
+        };
         READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            match self.read_into(req, ino, offset, &mut buffer[..size], flags) {
-                Ok(len) => reply.data(&buffer[..len]),
+            let buf = &mut buffer[..size];
+            match handing::now(&self.fs, || ask(&self.fs, buf)) {
+                Ok(len) => reply.data(&buf[..len]),
+                Err(error) if error.would_wait() => {
+                    let ask = move |fs: &FileSystem| {
+                        let mut bytes = vec![0; size];
+                        let len = ask(fs, &mut bytes)?;
+                        bytes.truncate(len);
+                        Ok(bytes)
+                    };
+                    handing::over(&self.fs, Request::Read, reply, ask, give_data);
+                }
                 Err(error) => reply.error(errno(&error)),
             }
         });
@@ -271,16 +356,22 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listed = file(ino).and_then(|dir| {
-            self.fs.readdir(caller(req), dir, offset, &mut |item| {
-                let kind = file_type(item.kind);
-                let name = OsStr::from_bytes(item.name);
+        let (fs, who, mut any) = (&self.fs, caller(req), false);
+        let listed = handing::now(fs, || {
+            fs.readdir(who, file(ino)?, offset, &mut |item| {
+                any = true;
+                let (kind, name) = (file_type(item.kind), OsStr::from_bytes(item.name));
                 stop_if(reply.add(node(item.file), item.next, kind, name))
             })
         });
         match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) if error.would_wait() && !any => {
+                let ask = move |fs: &FileSystem| listing::names(fs, who, file(ino)?, offset);
+                handing::over(fs, Request::ReadDir, reply, ask, listing::give_names);
+            }
+            // What is there is an answer: the kernel asks for the rest.
+            Err(error) if !error.would_wait() => reply.error(errno(&error)),
+            _ => reply.ok(),
         }
     }
 
@@ -292,18 +383,24 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let ttl = self.ttl();
-        let listed = file(ino).and_then(|dir| {
-            self.fs
-                .readdirplus(caller(req), dir, offset, &mut |item, attr| {
-                    let name = OsStr::from_bytes(item.name);
-                    let attr = file_attr(item.file, &attr);
-                    stop_if(reply.add(node(item.file), item.next, name, &ttl, &attr, GENERATION))
-                })
+        let (fs, who, ttl, mut any) = (&self.fs, caller(req), self.ttl(), false);
+        let listed = handing::now(fs, || {
+            fs.readdirplus(who, file(ino)?, offset, &mut |item, attr| {
+                any = true;
+                let (name, attr) = (OsStr::from_bytes(item.name), file_attr(item.file, &attr));
+                let generation = self.handles.generation(item.file);
+                stop_if(reply.add(node(item.file), item.next, name, &ttl, &attr, generation))
+            })
         });
         match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) if error.would_wait() && !any => {
+                let ask = move |fs: &FileSystem| listing::nodes(fs, who, file(ino)?, offset);
+                let handles = Arc::clone(&self.handles);
+                let give = move |reply, listed| listing::give_nodes(&handles, reply, listed, ttl);
+                handing::over(fs, Request::ReadDirPlus, reply, ask, give);
+            }
+            Err(error) if !error.would_wait() => reply.error(errno(&error)),
+            _ => reply.ok(),
         }
     }
 
@@ -320,20 +417,8 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _: &fuser::Request, _: INodeNo, reply: ReplyStatfs) {
-        const NAME_MAX: u32 = 255;
-        match self.fs.statfs() {
-            Ok(space) => reply.statfs(
-                space.blocks,
-                space.blocks_free,
-                space.blocks_available,
-                space.inodes,
-                space.inodes_free,
-                space.block_size,
-                NAME_MAX,
-                space.block_size,
-            ),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let ask = |fs: &FileSystem| fs.statfs();
+        self.answer(Request::StatFs, reply, ask, || ask, give_space);
     }
 
     fn getxattr(
@@ -344,23 +429,28 @@ impl Filesystem for Adapter {
         size: u32,
         reply: ReplyXattr,
     ) {
-        if !self.fs.has_xattrs() {
+        let name = name.as_bytes();
+        if self.fs.is_vain_question(name) {
+            // The kernel never asks again.
             self.fs.count(Request::GetXattr);
             return reply.error(Errno::ENOSYS);
         }
-        let value = file(ino).and_then(|file| self.fs.getxattr(file, name.as_bytes(), size));
-        reply_xattr(value, reply);
+        self.answer(
+            Request::GetXattr,
+            reply,
+            |fs| fs.getxattr(file(ino)?, name, size),
+            || {
+                let name = name.to_vec();
+                move |fs: &FileSystem| fs.getxattr(file(ino)?, &name, size)
+            },
+            give_xattr,
+        );
     }
 
     fn listxattr(&self, _: &fuser::Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if !self.fs.has_xattrs() {
-            self.fs.count(Request::ListXattr);
-            return reply.error(Errno::ENOSYS);
-        }
-        reply_xattr(
-            file(ino).and_then(|file| self.fs.listxattr(file, size)),
-            reply,
-        );
+        // Always answered, also where there are none: no look-up asks for it.
+        let ask = move |fs: &FileSystem| fs.listxattr(file(ino)?, size);
+        self.answer(Request::ListXattr, reply, ask, || ask, give_xattr);
     }
 
     fn access(
@@ -370,10 +460,8 @@ impl Filesystem for Adapter {
         mask: fuser::AccessFlags,
         reply: ReplyEmpty,
     ) {
-        match file(ino).and_then(|file| self.fs.access(file, mask.bits())) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let ask = move |fs: &FileSystem| fs.access(file(ino)?, mask.bits());
+        self.answer(Request::Access, reply, ask, || ask, give_ok);
     }
 
     fn lseek(
@@ -385,20 +473,17 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let found = file(ino).and_then(|file| {
+        let ask = move |fs: &FileSystem| {
             let what = match whence {
                 nix::libc::SEEK_DATA => Seek::Data,
                 nix::libc::SEEK_HOLE => Seek::Hole,
                 _ => return Err(FsError::Invalid), // the kernel does the others by itself
             };
             let offset = u64::try_from(offset).map_err(|_| FsError::BeyondEnd)?;
-            let found = self.fs.lseek(file, offset, what)?;
+            let found = fs.lseek(file(ino)?, offset, what)?;
             i64::try_from(found).map_err(|_| FsError::Invalid)
-        });
-        match found {
-            Ok(offset) => reply.offset(offset),
-            Err(error) => reply.error(errno(&error)),
-        }
+        };
+        self.answer(Request::Lseek, reply, ask, || ask, give_offset);
     }
 
     fn fsync(&self, _: &fuser::Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -456,13 +541,5 @@ fn stop_if(full: bool) -> ControlFlow<()> {
         ControlFlow::Break(())
     } else {
         ControlFlow::Continue(())
-    }
-}
-
-fn reply_xattr(answer: Result<XattrReply, FsError>, reply: ReplyXattr) {
-    match answer {
-        Ok(XattrReply::Size(len)) => reply.size(len),
-        Ok(XattrReply::Bytes(bytes)) => reply.data(&bytes),
-        Err(error) => reply.error(errno(&error)),
     }
 }

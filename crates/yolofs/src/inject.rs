@@ -93,6 +93,7 @@ pub(crate) fn push(
     report: &mut PrewarmReport,
 ) -> Result<Pushed, PrewarmError> {
     let fs = serving.file_system();
+    let _watch = fs.watch(plan.extents.iter().map(|extent| extent.file));
     let mut keys = HashMap::new();
     let mut jobs = jobs(&plan.extents, |file| {
         *keys.entry(file).or_insert_with(|| fs.key_to_inject(file))
@@ -305,13 +306,13 @@ impl Pusher<'_> {
             missing -= len;
             self.fs.demand().wait_idle(YIELD);
             let data = part.data(buffer, *run);
-            match self.store(job.key.file, run.bytes().start, data)? {
+            match self.store(&job.key, run.bytes().start, data)? {
                 Stored::Done => {
                     self.fs.injected().pushed(job.key.file, *run);
                     self.pushed.entry(job.key.file).or_default().insert(*run);
                     self.report.injected_bytes += len;
                 }
-                Stored::Diverted => self.report.diverted_bytes += len,
+                Stored::Changed => self.report.diverted_bytes += len,
                 Stored::Unknown => self.report.unknown_bytes += len,
             }
         }
@@ -320,21 +321,31 @@ impl Pusher<'_> {
     }
 
     /// Stores some pages of a file that the kernel has to know first. If it does not, the file is
-    /// looked up again, once.
-    fn store(&mut self, file: FileId, offset: u64, data: &[u8]) -> Result<Stored, PrewarmError> {
+    /// looked up again, once. What the kernel was told to be of another version meanwhile, it is
+    /// made to forget.
+    fn store(&mut self, key: &FileKey, offset: u64, data: &[u8]) -> Result<Stored, PrewarmError> {
+        let (fs, file) = (self.fs, key.file);
         // The descriptor is held until the pages are there, even if it cannot be pinned.
         let mut held = self.walker.reach(file);
         for _ in 0..2 {
             if held.is_err() {
                 break;
             }
-            let Some(pushing) = self.fs.diversions().begin_push(file) else {
-                return Ok(Stored::Diverted);
+            let pushing = fs.diversions().begin_push(file);
+            let pushing = pushing.filter(|_| fs.is_still(key));
+            let Some(pushing) = pushing else {
+                return Ok(Stored::Changed);
             };
-            let told = self.serving.notifier().store(file, offset, data);
+            let notifier = self.serving.notifier();
+            let told = notifier.store(file, offset, data);
             drop(pushing);
             match told {
-                Ok(Told::Known) => return Ok(Stored::Done),
+                Ok(Told::Known) if fs.is_still(key) => return Ok(Stored::Done),
+                Ok(Told::Known) => {
+                    notifier.invalidate(file).map_err(PrewarmError::Push)?;
+                    fs.injected().forget(file);
+                    return Ok(Stored::Changed);
+                }
                 Ok(Told::Unknown) => held = self.walker.reach_again(file),
                 Err(error) if is_about_the_file(&error) => break,
                 Err(error) => return Err(PrewarmError::Push(error)),
@@ -347,7 +358,8 @@ impl Pusher<'_> {
 /// What became of a message.
 enum Stored {
     Done,
-    Diverted,
+    /// It is of a version that is over.
+    Changed,
     Unknown,
 }
 

@@ -33,8 +33,9 @@ mod visible;
 pub use connection::{Connection, Hello, HelloError};
 pub use control::{Control, EndSwitch};
 pub use fs::{
-    Backing, CachePath, Config, Counters, DirItem, Entry, FileSystem, FsError, Mode, Node,
-    OpenDecision, PassedTo, ReadOutcome, Request, Space, XattrReply, is_program, node_id,
+    Backing, CachePath, Config, Counters, DirItem, Diverted, Entry, FileSystem, FsError, Ledger,
+    Mode, Node, OpenDecision, PassedTo, ReadOutcome, Request, Space, XattrAnswers, XattrReply,
+    is_program, node_id,
 };
 pub use mount::{Mount, MountError, MountOptions};
 pub use mounter::{Itself, Mounter};

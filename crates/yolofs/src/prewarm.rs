@@ -104,7 +104,7 @@ pub struct PrewarmReport {
     pub skipped_bytes: u64,
     /// Of these, bytes that the cache did not have, or would not give.
     pub missing_bytes: u64,
-    /// Of these, bytes of files that are diverted.
+    /// Of these, bytes of files that have changed.
     pub diverted_bytes: u64,
     /// Of these, bytes of files that the kernel did not know, even when looked up again.
     pub unknown_bytes: u64,
@@ -230,7 +230,7 @@ impl Serving {
         walker
             .prepare(&**fs.names(), plan, options.max_pins)
             .map_err(PrewarmError::Walk)?;
-        walker.settle_protocol(plan, fs.has_xattrs());
+        walker.settle_protocol(plan, fs);
         for touches in plan.touches.chunks(STEP) {
             if options.is_over() {
                 break;

@@ -2,8 +2,9 @@
 //!
 //! A server may die at any moment. Whoever holds the device gives it to the next one, which
 //! agrees to what the kernel was told first, takes what the dead one had read and not answered
-//! (the kernel sends it again when asked), and goes on. No state hangs on open files, and files
-//! keep their numbers if the names are the same: nobody notices but by waiting.
+//! (the kernel sends it again when asked), and goes on. No state hangs on open files, files
+//! keep their numbers if the names are the same, and which files changed is in a
+//! [ledger](crate::Ledger): nobody notices but by waiting.
 
 mod invalidate;
 mod session;
@@ -126,7 +127,11 @@ impl Serving {
         }
         let raw = connection.device().try_clone_to_owned();
         let notifier = Arc::new(Notifier::new(raw.map_err(MountError::Device)?));
-        let adapter = Adapter::new(Arc::clone(&fs), readahead.bytes());
+        let adapter = Adapter::new(
+            Arc::clone(&fs),
+            readahead.bytes(),
+            (connection.hello(), &state),
+        );
         let agreed = Agreed::on(connection, adapter, options)?;
         let (hello, turn) = (agreed.hello.clone(), agreed.turn);
         if turn == Turn::Later {
@@ -135,6 +140,7 @@ impl Serving {
         }
         // Before the first answer: a change that nobody is told of is never forgotten.
         let invalidator = Some(Invalidator::start(&fs, &notifier, &state));
+        fs.diversions().tell_again();
         let session = agreed.run(&state, &notifier, options)?;
         Ok(Self {
             fs,

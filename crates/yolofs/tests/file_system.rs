@@ -7,15 +7,18 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock};
 
-use blocks::testing::{Fault, Faulty, MemObserver, MemSource, Node, tree};
+use blocks::testing::{Fault, Faulty, MemAttrs, MemObserver, MemSource, Node, tree};
 use blocks::{
-    Access, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Observer, Residency, Seek,
-    SourceError, SourceErrorKind, Sparse, Timestamp, Touch, Tree, Version, Warmth, WholeCopies,
+    ACCESS_LIST, Access, AllAttrs, AttrSource, BackingFile, BlockSource, Caller, Event, FileId,
+    FileKey, NodeKind, Observer, Residency, Seek, SourceError, SourceErrorKind, Sparse, Timestamp,
+    Touch, Tree, Version, Warmth, WholeCopies,
 };
-use yolofs::{CachePath, Config, FileSystem, FsError, Mode, OpenDecision, PassedTo, Request};
+use yolofs::{
+    CachePath, Config, Diverted, FileSystem, FsError, Ledger, Mode, OpenDecision, PassedTo, Request,
+};
 
 const ME: Caller = Caller { pid: 42 };
 const FILE: FileId = FileId(1);
@@ -79,6 +82,16 @@ fn a_source_that_fails_and_recovers_never_gives_wrong_bytes() {
 #[derive(Default)]
 struct Restless(AtomicU64);
 
+impl AttrSource for Restless {
+    fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError> {
+        let mut all = MemAttrs::of(&names()).all_attrs(file)?;
+        if file == FILE {
+            all.attr.size = self.0.fetch_add(1, Relaxed);
+        }
+        Ok(all)
+    }
+}
+
 impl BlockSource for Restless {
     fn read_at(&self, file: &FileKey, _: u64, _: &mut [u8]) -> Result<usize, SourceError> {
         let now = Version {
@@ -95,40 +108,211 @@ impl BlockSource for Restless {
 #[test]
 fn a_file_that_never_stops_changing_is_given_up() {
     let source = Arc::new(Restless::default());
-    let fs = FileSystem::new(names(), Arc::clone(&source) as _, Config::default());
+    let fs = FileSystem::new(names(), Arc::clone(&source) as _, Config::default())
+        .with_attrs(Arc::clone(&source) as _);
     let error = read(&fs, 0, 10).unwrap_err();
-    let stale = |error: &SourceError| matches!(error.kind(), SourceErrorKind::Stale { .. });
-    assert!(matches!(&error, FsError::Source(error) if stale(error)));
+    assert!(is_stale(&error));
     assert!(source.0.load(Relaxed) < 100);
     assert_eq!(fs.counters().diverted_files, 1);
     assert_eq!(fs.diverted_files(), [FILE]);
 }
 
-#[test]
-fn attributes_follow_a_change_that_a_read_found() {
+/// A file of which a new version with this content was put into the source; its other attributes
+/// are the same until they are changed.
+struct Changed {
+    fs: FileSystem,
+    source: Arc<Changing>,
+    attrs: Arc<MemAttrs>,
+}
+
+struct Changing(RwLock<MemSource>);
+
+impl BlockSource for Changing {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        self.0.read().unwrap().read_at(file, offset, buf)
+    }
+}
+
+fn changed(content: &[u8]) -> Changed {
     let tree = names();
     let key = tree.key(FILE).unwrap();
-    let now = Version {
-        size: 5,
+    let version = Version {
+        size: content.len() as u64,
         ctime: Timestamp { secs: 1, nanos: 2 },
         ..key.version
     };
     let mut source = source(&tree);
-    source.insert(
-        FileKey {
-            version: now,
-            ..key
-        },
-        b"fresh".to_vec(),
-    );
-    let fs = FileSystem::new(tree, Arc::new(source), Config::default());
+    source.insert(FileKey { version, ..key }, content.to_vec());
+    let source = Arc::new(Changing(RwLock::new(source)));
+    let attrs = Arc::new(MemAttrs::of(&tree));
+    attrs.set_version(FILE, version);
+    let fs = FileSystem::new(tree, Arc::clone(&source) as _, Config::default())
+        .with_attrs(Arc::clone(&attrs) as _);
+    Changed { fs, source, attrs }
+}
+
+#[test]
+fn attributes_follow_a_change_that_a_read_found() {
+    let Changed { fs, attrs, .. } = changed(b"fresh");
+    attrs.change(FILE, |all| {
+        all.attr.nlink = 3;
+        all.attr.perm = 0o755;
+    });
     assert_eq!(fs.getattr(FILE).unwrap().size, 10_000);
     assert_eq!(read(&fs, 0, 100).unwrap(), b"fresh");
     let attr = fs.getattr(FILE).unwrap();
     assert_eq!((attr.size, attr.ctime.nanos), (5, 2));
+    assert_eq!((attr.nlink, attr.perm), (3, 0o755));
     let entry = fs.lookup(ME, FileId::ROOT, b"file").unwrap();
     assert_eq!(entry.node.unwrap().attr, attr);
     assert_eq!(fs.counters().reads_diverted, 1);
+}
+
+/// Whoever has the file open by the rights that are shown reads whatever is given to anybody.
+#[test]
+fn what_was_replaced_by_what_fewer_may_read_is_given_to_nobody() {
+    let access_list = || (ACCESS_LIST.to_vec(), b"a list".to_vec());
+    type Change = fn(&mut AllAttrs);
+    let changes: [(FileId, Change); 13] = [
+        (FILE, |all| all.attr.perm = 0o600),
+        (FILE, |all| all.attr.perm = 0o640),
+        (FILE, |all| all.attr.perm = 0o4644),
+        (FILE, |all| all.attr.perm = 0o2644),
+        (FILE, |all| all.attr.uid = 1),
+        (FILE, |all| all.attr.gid = 1),
+        (FILE, |all| all.attr.kind = NodeKind::Dir),
+        (FILE, |all| all.attr.kind = NodeKind::Symlink),
+        (FILE, |all| all.attr.kind = NodeKind::CharDevice),
+        (FILE, |all| {
+            let capability = (b"security.capability".to_vec(), b"all".to_vec());
+            all.xattrs.push(capability);
+        }),
+        (FileId::ROOT, |all| all.attr.perm = 0o700),
+        (FileId::ROOT, |all| all.attr.uid = 1),
+        (FileId::ROOT, |all| all.attr.gid = 1),
+    ];
+    for (number, (file, change)) in changes.into_iter().enumerate() {
+        let Changed { fs, attrs, .. } = changed(b"fresh");
+        let shown = fs.getattr(FILE).unwrap();
+        let as_before = attrs.all_attrs(file).unwrap();
+        attrs.change(file, change);
+        for _ in 0..2 {
+            let error = read(&fs, 0, 100).unwrap_err();
+            assert!(is_stale(&error), "change {number}: {error}");
+        }
+        assert_eq!(fs.getattr(FILE).unwrap(), shown, "change {number}");
+        assert_eq!(fs.counters().diverted_files, 0);
+        // As soon as everybody may read it again, everybody may.
+        attrs.change(file, |all| *all = as_before);
+        assert_eq!(read(&fs, 0, 100).unwrap(), b"fresh", "change {number}");
+    }
+    for file in [FILE, FileId::ROOT] {
+        let Changed { fs, attrs, .. } = changed(b"fresh");
+        attrs.change(file, |all| all.xattrs.push(access_list()));
+        assert!(is_stale(&read(&fs, 0, 100).unwrap_err()));
+    }
+}
+
+#[test]
+fn rights_that_one_version_gave_are_not_taken_by_the_next() {
+    let Changed { fs, source, attrs } = changed(b"fresh");
+    attrs.change(FILE, |all| all.attr.perm = 0o666);
+    assert_eq!(read(&fs, 0, 100).unwrap(), b"fresh");
+    let mut version = attrs.all_attrs(FILE).unwrap().attr.version();
+    version.ctime.secs = 9;
+    attrs.set_version(FILE, version);
+    // As it was when it was scanned, but by now somebody may have it open to write.
+    attrs.change(FILE, |all| all.attr.perm = 0o644);
+    let key = FileKey {
+        file: FILE,
+        version,
+    };
+    source.0.write().unwrap().insert(key, b"other".to_vec());
+    assert!(is_stale(&read(&fs, 0, 100).unwrap_err()));
+    assert_eq!(fs.getattr(FILE).unwrap().perm, 0o666);
+    attrs.change(FILE, |all| all.attr.perm = 0o777);
+    assert_eq!(read(&fs, 0, 100).unwrap(), b"other");
+}
+
+#[test]
+fn a_change_of_a_source_that_cannot_say_its_attributes_is_given_to_nobody() {
+    let tree = names();
+    let key = tree.key(FILE).unwrap();
+    let version = Version {
+        size: 5,
+        ..key.version
+    };
+    let mut source = source(&tree);
+    source.insert(FileKey { version, ..key }, b"fresh".to_vec());
+    let fs = FileSystem::new(tree, Arc::new(source), Config::default());
+    assert!(is_stale(&read(&fs, 0, 100).unwrap_err()));
+    assert_eq!(fs.getattr(FILE).unwrap().size, 10_000);
+}
+
+fn is_stale(error: &FsError) -> bool {
+    matches!(error, FsError::Source(error) if matches!(error.kind(), SourceErrorKind::Stale { .. }))
+}
+
+/// What a server wrote down for the next one, if there was room.
+#[derive(Default)]
+struct Page {
+    full: AtomicBool,
+    noted: Mutex<Vec<Diverted>>,
+}
+
+impl Ledger for Page {
+    fn note(&self, diverted: &Diverted) -> io::Result<()> {
+        if self.full.load(Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.noted.lock().unwrap().push(*diverted);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_change_is_written_down_before_it_is_seen_and_the_next_server_begins_with_it() {
+    let tree = names();
+    let old = tree.key(FILE).unwrap();
+    let version = Version {
+        size: 5,
+        ctime: Timestamp { secs: 1, nanos: 2 },
+        ..old.version
+    };
+    let mut source = source(&tree);
+    source.insert(FileKey { version, ..old }, b"fresh".to_vec());
+    let source = Arc::new(source);
+    let attrs = Arc::new(MemAttrs::of(&tree));
+    attrs.set_version(FILE, version);
+    let fs = || {
+        let fs = FileSystem::new(Arc::clone(&tree) as _, source.clone(), Config::default());
+        fs.with_attrs(attrs.clone())
+    };
+    let page = Arc::new(Page::default());
+    let first = fs().with_ledger(page.clone(), &[]);
+    page.full.store(true, Relaxed);
+    let error = read(&first, 0, 100).unwrap_err();
+    let failed = |error: &SourceError| error.kind() == SourceErrorKind::Io;
+    assert!(matches!(&error, FsError::Source(error) if failed(error)));
+    assert_eq!(first.getattr(FILE).unwrap().size, 10_000);
+    assert!(first.diverted_files().is_empty());
+    page.full.store(false, Relaxed);
+    assert_eq!(read(&first, 0, 100).unwrap(), b"fresh");
+    let noted = page.noted.lock().unwrap().clone();
+    let expected = Diverted {
+        file: FILE,
+        from: old.version,
+        now: version,
+        attr: Some(attrs.all_attrs(FILE).unwrap().attr),
+        believed: 10_000,
+    };
+    assert_eq!(noted, [expected]);
+    // It knows before anybody has read.
+    let next = fs().with_ledger(page.clone(), &noted);
+    assert_eq!(next.getattr(FILE).unwrap(), first.getattr(FILE).unwrap());
+    assert_eq!(next.key(FILE).unwrap().version, version);
+    assert_eq!(next.diverted_files(), [FILE]);
+    assert_eq!(page.noted.lock().unwrap().len(), 1);
 }
 
 /// A source that knows one hole and what it has in memory.

@@ -35,7 +35,7 @@ impl Container {
             lab.make_dir(&format!("container/{name}"))?;
         }
         let options = format!(
-            "lowerdir={},upperdir={},workdir={}",
+            "lowerdir={},upperdir={},workdir={},xino=on",
             lower.display(),
             made.dir.join("upper").display(),
             made.dir.join("work").display()

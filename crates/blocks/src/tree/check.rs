@@ -1,11 +1,17 @@
 //! What the tables of a tree must satisfy, checked in one pass and one walk from the root.
 
+use std::ops::Range;
+
 use super::{Inode, NO_ENTRY, NodeData, NodeKind, Span, Tree, narrow};
 use crate::FileId;
 
 /// Longest name in a directory and of an extended attribute, in bytes (Linux's NAME_MAX and
 /// XATTR_NAME_MAX).
 pub const NAME_MAX: usize = 255;
+/// Longest path of a file, in bytes, as in traces. Linux's PATH_MAX (4096) bounds what one call can
+/// name, and not how deep a directory can lie; this bounds what a forged tree can make of a few
+/// bytes, and how deep anything can nest.
+pub const PATH_LIMIT: usize = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux's PATH_MAX, less the NUL).
 pub const TARGET_MAX: usize = 4095;
 
@@ -25,8 +31,8 @@ pub enum TreeError {
     /// Names or attributes are out of order or appear twice.
     #[error("inode {0} has entries out of order")]
     Order(u32),
-    /// Inodes have entries or attributes in common.
-    #[error("inode {0}, or one before it, shares entries or attributes with another")]
+    /// Inodes have entries, attributes, or the bytes of names, targets or attributes in common.
+    #[error("inode {0}, or one before it, shares entries, attributes or bytes with another")]
     Shared(u32),
     /// An inode's data are of another kind than its attributes.
     #[error("inode {0} has the data of another kind of file")]
@@ -34,6 +40,9 @@ pub enum TreeError {
     /// A directory has no parent, two parents, or is its own ancestor.
     #[error("directory {0} does not hang on the root by exactly one name")]
     Shape(u32),
+    /// A directory has a name whose path is longer than [`PATH_LIMIT`].
+    #[error("directory {0} has a path that is too long")]
+    Path(u32),
     /// More inodes than [`FileId`] can count.
     #[error("too many inodes")]
     TooMany,
@@ -45,22 +54,57 @@ impl Span {
     }
 }
 
+/// Which elements of a table belong to a run already. No two runs may have one in common, or n of
+/// them could each be the whole table: a small file would describe a tree without measure.
+struct Taken(Vec<u64>);
+
+impl Taken {
+    fn new(len: usize) -> Self {
+        Self(vec![0; len.div_ceil(64)])
+    }
+
+    /// Takes a run that lies in the table. Returns whether all of it was free.
+    fn take(&mut self, run: Span) -> bool {
+        let Range { mut start, end } = run.range();
+        while start < end {
+            let (word, bit) = (start / 64, start % 64);
+            let count = (64 - bit).min(end - start);
+            let mask = (u64::MAX >> (64 - count)) << bit;
+            if self.0[word] & mask != 0 {
+                return false;
+            }
+            self.0[word] |= mask;
+            start += count;
+        }
+        true
+    }
+}
+
+/// The same for all tables that have runs.
+struct AllTaken {
+    entries: Taken,
+    xattrs: Taken,
+    bytes: Taken,
+}
+
 impl Tree {
     /// Checks the tables, and notes by which entry each file is first named.
     pub(super) fn check(&mut self) -> Result<(), TreeError> {
-        // Runs of different inodes may not overlap, or n of them could each be the whole table.
-        // Where they did, their lengths would add up to more than the table has.
-        let mut left = (self.parts.entries.len(), self.parts.xattrs.len());
+        let mut taken = AllTaken {
+            entries: Taken::new(self.parts.entries.len()),
+            xattrs: Taken::new(self.parts.xattrs.len()),
+            bytes: Taken::new(self.parts.bytes.len()),
+        };
         for index in 0..self.parts.inodes.len() {
             let file = FileId(narrow(index));
-            self.claim_runs(file, &mut left)?;
-            self.check_inode(file)?;
+            self.take_runs(file, &mut taken)?;
+            self.check_inode(file, &mut taken.bytes)?;
         }
         self.check_shape()
     }
 
-    /// Takes the lengths of an inode's runs from what is `left` of both tables.
-    fn claim_runs(&self, file: FileId, left: &mut (usize, usize)) -> Result<(), TreeError> {
+    /// Takes an inode's runs of entries and of attributes.
+    fn take_runs(&self, file: FileId, taken: &mut AllTaken) -> Result<(), TreeError> {
         let Inode { data, xattrs, .. } = self.parts.inodes[file.index()];
         let entries = match data {
             NodeData::Dir { entries } => entries,
@@ -69,25 +113,24 @@ impl Tree {
         if !entries.fits(self.parts.entries.len()) || !xattrs.fits(self.parts.xattrs.len()) {
             return Err(TreeError::OutOfBounds(file.0));
         }
-        let claim = |left: usize, run: Span| left.checked_sub(run.len as usize);
-        match (claim(left.0, entries), claim(left.1, xattrs)) {
-            (Some(entries), Some(xattrs)) => *left = (entries, xattrs),
-            _ => return Err(TreeError::Shared(file.0)),
+        if taken.entries.take(entries) && taken.xattrs.take(xattrs) {
+            Ok(())
+        } else {
+            Err(TreeError::Shared(file.0))
         }
-        Ok(())
     }
 
-    fn check_inode(&mut self, file: FileId) -> Result<(), TreeError> {
+    fn check_inode(&mut self, file: FileId, taken: &mut Taken) -> Result<(), TreeError> {
         let inode = self.parts.inodes[file.index()];
-        self.check_xattrs(file, inode.xattrs)?;
+        self.check_xattrs(file, inode.xattrs, taken)?;
         match (inode.attr.kind, inode.data) {
-            (NodeKind::Dir, NodeData::Dir { entries }) => self.check_entries(file, entries),
+            (NodeKind::Dir, NodeData::Dir { entries }) => self.check_entries(file, entries, taken),
             (NodeKind::Symlink, NodeData::Symlink { target }) => {
-                let target = self.checked(file, target)?;
-                if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
+                let text = self.checked(file, target)?;
+                if text.is_empty() || text.len() > TARGET_MAX || text.contains(&0) {
                     return Err(TreeError::Name(file.0));
                 }
-                Ok(())
+                claim(taken, file, target)
             }
             (NodeKind::Dir | NodeKind::Symlink, _) => Err(TreeError::Kind(file.0)),
             (_, NodeData::None) => Ok(()),
@@ -103,7 +146,7 @@ impl Tree {
         }
     }
 
-    fn check_xattrs(&self, file: FileId, span: Span) -> Result<(), TreeError> {
+    fn check_xattrs(&self, file: FileId, span: Span, taken: &mut Taken) -> Result<(), TreeError> {
         let mut last: &[u8] = &[];
         for xattr in &self.parts.xattrs[span.range()] {
             let name = self.checked(file, xattr.name)?;
@@ -114,12 +157,19 @@ impl Tree {
             if name <= last {
                 return Err(TreeError::Order(file.0));
             }
+            claim(taken, file, xattr.name)?;
+            claim(taken, file, xattr.value)?;
             last = name;
         }
         Ok(())
     }
 
-    fn check_entries(&mut self, dir: FileId, span: Span) -> Result<(), TreeError> {
+    fn check_entries(
+        &mut self,
+        dir: FileId,
+        span: Span,
+        taken: &mut Taken,
+    ) -> Result<(), TreeError> {
         let mut last = Span::default();
         for index in span.range() {
             let entry = self.parts.entries[index];
@@ -135,6 +185,7 @@ impl Tree {
             if name <= self.bytes(last) {
                 return Err(TreeError::Order(dir.0));
             }
+            claim(taken, dir, entry.name)?;
             last = entry.name;
             let Some(child) = self.parts.inodes.get(entry.file.index()) else {
                 return Err(TreeError::OutOfBounds(dir.0));
@@ -152,16 +203,24 @@ impl Tree {
     }
 
     /// Every directory has at most one name by now; what is left is to see that it hangs on the
-    /// root: walk down from the root and count.
+    /// root, not too deep: walk down from the root and count.
     fn check_shape(&self) -> Result<(), TreeError> {
         let mut seen = vec![false; self.parts.inodes.len()];
-        let mut waiting = vec![FileId::ROOT];
-        while let Some(dir) = waiting.pop() {
+        let mut waiting = vec![(FileId::ROOT, 0)];
+        while let Some((dir, path_len)) = waiting.pop() {
             if std::mem::replace(&mut seen[dir.index()], true) {
                 return Err(TreeError::Shape(dir.0));
             }
-            let below = self.entry_span(dir).iter().map(|entry| entry.file);
-            waiting.extend(below.filter(|file| self.is_dir(*file)));
+            for entry in self.entry_span(dir) {
+                let slash = usize::from(dir != FileId::ROOT);
+                let path_len = path_len + slash + entry.name.len as usize;
+                if path_len > PATH_LIMIT {
+                    return Err(TreeError::Path(dir.0));
+                }
+                if self.is_dir(entry.file) {
+                    waiting.push((entry.file, path_len));
+                }
+            }
         }
         let lost = self
             .files()
@@ -172,5 +231,14 @@ impl Tree {
     fn is_dir(&self, file: FileId) -> bool {
         self.inode(file)
             .is_some_and(|inode| inode.attr.kind == NodeKind::Dir)
+    }
+}
+
+/// Takes the bytes of a name, a target or a value, which lie in the table.
+fn claim(taken: &mut Taken, file: FileId, run: Span) -> Result<(), TreeError> {
+    if taken.take(run) {
+        Ok(())
+    } else {
+        Err(TreeError::Shared(file.0))
     }
 }

@@ -41,6 +41,18 @@ fn read(bytes: Vec<u8>) {
             misses += 1;
         }
     }
+    // Attached to a source that has none of its files, it tells of each, in bounded memory.
+    let empty = blocks::testing::tree(&[blocks::testing::Node::dir(&[])]).expect("a directory");
+    let report = Arc::clone(&image).attach(&empty).report().clone();
+    assert_eq!(report.files_kept, 0);
+    assert_eq!(report.dropped.len(), image.info().files);
+    let told: usize = report.dropped.iter().map(|file| file.path.len()).sum();
+    assert!(report.dropped.iter().len() <= 1000 && told <= (1 << 20) + 1000 * 300);
+    for (file, _) in tree.files() {
+        let path = tree.path(file).unwrap_or_default();
+        assert!(path.len() <= blocks::PATH_LIMIT);
+        assert!(path.is_empty() || tree.resolve(&path) == Some(file));
+    }
     // What verifies is served.
     assert!(misses == 0 || damaged != Ok(0) || !attached.report().dropped.is_empty());
 }

@@ -4,7 +4,7 @@ use blocks::{ReplayPlan, Tree};
 
 use super::matching::{Matching, Sameness};
 use super::{report, translate};
-use crate::{DroppedFile, Image};
+use crate::{DroppedFile, FirstOf, Image};
 
 /// A plan for a copy of the source that an image was recorded from, such as the same container
 /// layer on another node.
@@ -16,7 +16,7 @@ pub struct Hint {
     /// What boots need, in the file ids of the copy.
     pub plan: ReplayPlan,
     /// Files that the copy does not have, or has with another length.
-    pub dropped: Vec<DroppedFile>,
+    pub dropped: FirstOf<DroppedFile>,
 }
 
 impl Image {

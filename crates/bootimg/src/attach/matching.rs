@@ -1,6 +1,6 @@
 //! Which file of one tree is which of another.
 
-use blocks::{FileId, Inode, NodeKind, Tree};
+use blocks::{FileId, Inode, NodeKind, Tree, Version};
 
 use crate::DropReason;
 
@@ -17,7 +17,12 @@ pub(super) struct Matching {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sameness {
     /// Its version: nobody wrote to it since. For serving content.
-    Version,
+    Version {
+        /// When the content of the other tree's files was read, in seconds since 1970; 0 if that is
+        /// not known. A release that did not know of file systems that keep whole seconds may have read a file before its last
+        /// change within that second.
+        read_at: i64,
+    },
     /// Its path, kind and length: the same file in a copy of the source. For hints.
     Shape,
 }
@@ -130,7 +135,10 @@ fn compare(was: &Inode, is: &Inode, sameness: Sameness) -> Result<(), DropReason
     // Only the content of regular files is served from the image.
     let same = was.attr.kind != NodeKind::File
         || match sameness {
-            Sameness::Version => was.attr.version() == is.attr.version(),
+            Sameness::Version { read_at } => {
+                let version = was.attr.version();
+                version == is.attr.version() && !may_hide_a_change(&version, read_at)
+            }
             Sameness::Shape => was.attr.size == is.attr.size,
         };
     if same {
@@ -138,6 +146,13 @@ fn compare(was: &Inode, is: &Inode, sameness: Sameness) -> Result<(), DropReason
     } else {
         Err(DropReason::Changed)
     }
+}
+
+/// Returns whether a file system that keeps whole seconds may have given the same version to what was
+/// read at some moment and to what was written after it.
+fn may_hide_a_change(version: &Version, read_at: i64) -> bool {
+    let settled = version.tick().as_secs().cast_signed() + 1;
+    read_at != 0 && version.ctime.nanos == 0 && version.ctime.secs.saturating_add(settled) > read_at
 }
 
 /// Returns whether every path means the same file id in both trees, as in scans of a source

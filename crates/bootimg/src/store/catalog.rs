@@ -256,7 +256,7 @@ pub(super) fn open_copy(copy: CopyParts, path: &Path, id: &ImageId) -> Result<Im
     let sealed = seal(copy.image, path, id)?;
     let files = copy.segments.into_iter();
     let files: BTreeMap<ContentId, Backing> = files
-        .map(|(name, file)| (name, Backing::File(Arc::new(file))))
+        .map(|(name, file)| (name, Backing::file(file)))
         .collect();
     let mut segments = Vec::new();
     for id in sealed.segments().map_err(in_file)? {
@@ -332,7 +332,7 @@ fn read_sealed(path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
 }
 
 fn seal(file: File, path: &Path, id: &ImageId) -> Result<Sealed, OpenError> {
-    let file = Backing::File(Arc::new(file));
+    let file = Backing::file(file);
     let sealed = Sealed::read(file).map_err(|error| located(path, error))?;
     if sealed.header.variant != Variant::Thin || sealed.id() != *id {
         let source = FormatError::Rule {

@@ -18,13 +18,23 @@ pub(super) struct Lock {
 impl Lock {
     /// Takes the lock, or gives up after `timeout`.
     pub(super) fn take(path: &Path, timeout: Duration) -> Result<Self, StoreError> {
+        let mut options = File::options();
+        let file = options.create(true).truncate(false).write(true).open(path);
+        let file = file.map_err(|error| StoreError::io(path, "locking", error))?;
+        Self::of(file, path, timeout)
+    }
+
+    /// Does the same without making the file; `None` if it is not there.
+    pub(super) fn take_present(path: &Path, timeout: Duration) -> Result<Option<Self>, StoreError> {
+        match File::open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::io(path, "locking", error)),
+            Ok(file) => Self::of(file, path, timeout).map(Some),
+        }
+    }
+
+    fn of(file: File, path: &Path, timeout: Duration) -> Result<Self, StoreError> {
         let failed = |error| StoreError::io(path, "locking", error);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .map_err(failed)?;
         let deadline = Instant::now() + timeout;
         loop {
             match file.try_lock() {

@@ -11,6 +11,7 @@ use blocks::ContentId;
 
 use crate::durable::{Steps, TempFile};
 use crate::store::catalog::file_bytes;
+use crate::store::marker::{self, Kind, MARKER};
 use crate::store::reading;
 use crate::{ImageId, StoreError};
 
@@ -27,13 +28,36 @@ const PINS: &str = "pins";
 const STACKS: &str = "stacks";
 const TMP: &str = "tmp";
 
+const LOCK: &str = "lock";
+/// What commands keep beside the store's own files: copies on tiers and what is known of them, and
+/// what is being fetched.
+const BESIDE: [&str; 2] = ["tiers", "pulling"];
+/// What commands write beside the store's own files begins with this.
+const RECORDING: &str = "recording-";
+/// What a fresh file system may have.
+const LOST_FOUND: &str = "lost+found";
+
 impl Places {
-    pub(super) fn make(dir: PathBuf) -> Result<Self, StoreError> {
-        for part in [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP] {
-            let path = dir.join(part);
-            fs::create_dir_all(&path).map_err(|error| StoreError::io(path, "creating", error))?;
-        }
+    /// Returns the places of a store, or of one that is to be. Makes nothing.
+    pub(super) fn of(dir: PathBuf) -> Result<Self, StoreError> {
+        marker::look(&dir)?;
         Ok(Self { dir })
+    }
+
+    /// Returns whether there is a store, or what commands keep beside one: whole files are on tiers
+    /// without any boot image.
+    pub(super) fn is_there(&self) -> Result<bool, StoreError> {
+        let is_store = marker::look(&self.dir)? != Kind::Nothing;
+        Ok(is_store || BESIDE.iter().any(|part| self.dir.join(part).is_dir()))
+    }
+
+    /// Makes the store's directories if they are not there: somebody is about to write. Looked at
+    /// again before, because it may be another directory than it was.
+    pub(super) fn make(&self) -> Result<Kind, StoreError> {
+        let kind = marker::look(&self.dir)?;
+        // A marked store may lack what only later releases keep.
+        marker::make_parts(&self.dir, &[TMP, IMAGES, SEGMENTS, NAMES, PINS, STACKS])?;
+        Ok(kind)
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -41,7 +65,7 @@ impl Places {
     }
 
     pub(super) fn lock(&self) -> PathBuf {
-        self.dir.join("lock")
+        self.dir.join(LOCK)
     }
 
     pub(super) fn tmp(&self) -> PathBuf {
@@ -124,11 +148,14 @@ impl Places {
     /// Returns how many bytes images, segments and leftovers take, garbage included.
     pub(super) fn bytes(&self) -> Result<u64, StoreError> {
         let mut bytes = 0;
-        for part in [IMAGES, SEGMENTS, TMP] {
+        for part in [IMAGES, SEGMENTS] {
             let dir = self.dir.join(part);
             for name in list(&dir)? {
                 bytes += file_bytes(&dir.join(name))?;
             }
+        }
+        for path in self.leftovers()? {
+            bytes += file_bytes(&path)?;
         }
         Ok(bytes)
     }
@@ -141,19 +168,21 @@ impl Places {
             let Ok(name) = name.into_string() else {
                 continue; // nothing that we put there
             };
-            let target = fs::read_link(dir.join(&name)).ok();
-            let file = target.as_deref().and_then(Path::file_name);
-            let id = file.and_then(|file| id_of(file, ".bimg"));
+            let Some(target) = link_into_images(&dir.join(&name)) else {
+                continue; // nor is this
+            };
+            let id = target.file_name().and_then(|file| id_of(file, ".bimg"));
             names.push((name, id.map(ImageId)));
         }
         Ok(names)
     }
 
-    /// Returns what writers that died left behind. Only for those who hold the lock.
+    /// Returns what writers that died left behind: files with names that writers give, and nothing
+    /// else that somebody may have put there. Only for those who hold the lock.
     pub(super) fn leftovers(&self) -> Result<Vec<PathBuf>, StoreError> {
         let dir = self.tmp();
-        let names = list(&dir)?;
-        Ok(names.into_iter().map(|name| dir.join(name)).collect())
+        let paths = list(&dir)?.into_iter().map(|name| dir.join(name));
+        Ok(paths.filter(|path| is_leftover(path)).collect())
     }
 
     /// When a name came or went last.
@@ -248,15 +277,66 @@ impl Places {
     }
 }
 
+/// Returns whether a store has, or may have, an entry of this name.
+pub(super) fn is_own_entry(name: &OsStr) -> bool {
+    let parts = [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP, LOCK, MARKER];
+    let known = |known: &&str| name == *known;
+    parts.iter().chain(&BESIDE).any(known)
+        || name == LOST_FOUND
+        || name.as_bytes().starts_with(RECORDING.as_bytes())
+}
+
+/// Returns whether there is a boot image in a directory of the layout of a store, by its name.
+pub(super) fn has_image(dir: &Path) -> Result<bool, StoreError> {
+    let names = list(&dir.join(IMAGES))?;
+    Ok(names.iter().any(|name| id_of(name, ".bimg").is_some()))
+}
+
+/// Returns whether a writer made this file in `tmp`: `<file>.<pid>.<serial>.tmp`, where the file is
+/// one that a store has, or `<name>.name`, a link to an image.
+fn is_leftover(path: &Path) -> bool {
+    let Some(name) = path.file_name() else {
+        return false;
+    };
+    let is_file = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
+    match name.as_bytes().strip_suffix(b".name") {
+        Some(_) => link_into_images(path).is_some(),
+        None => is_temporary(name.as_bytes()) && is_file(),
+    }
+}
+
+fn is_temporary(name: &[u8]) -> bool {
+    let is_number =
+        |part: &[u8]| !part.is_empty() && part.len() <= 20 && part.iter().all(u8::is_ascii_digit);
+    let mut parts = name.rsplitn(4, |byte| *byte == b'.');
+    let end = parts.next() == Some(b"tmp");
+    let numbered = end && parts.by_ref().take(2).all(is_number);
+    let of = parts.next().map(OsStr::from_bytes);
+    let suffixes = [".bimg", ".seg", ".json", ""];
+    let is_ours = |of: &OsStr| of == MARKER || suffixes.iter().any(|end| id_of(of, end).is_some());
+    numbered && of.is_some_and(is_ours)
+}
+
+/// Returns where a link leads, if it is one to a file in `images`.
+fn link_into_images(path: &Path) -> Option<PathBuf> {
+    let target = fs::read_link(path).ok()?;
+    let into = Path::new("..").join(IMAGES);
+    (target.parent() == Some(&into)).then_some(target)
+}
+
 /// Returns the id in the name of a file, if there is one.
 fn id_of(name: &OsStr, suffix: &str) -> Option<ContentId> {
     let digits = name.as_bytes().strip_suffix(suffix.as_bytes())?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Returns the names in a directory, sorted.
+/// Returns the names in a directory, sorted; none if it is not there, as in a store that nobody has
+/// written to.
 fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>, StoreError> {
-    let entries = fs::read_dir(dir).map_err(reading(dir))?;
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(reading(dir))?,
+    };
     let mut names = entries
         .map(|entry| entry.map(|entry| entry.file_name()))
         .collect::<Result<Vec<_>, _>>()

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use blocks::ContentId;
 
@@ -33,7 +32,7 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn open(path: &Path) -> Result<Self, ReadError> {
-        let file = Backing::File(Arc::new(File::open(path)?));
+        let file = Backing::file(File::open(path)?);
         let len = file.len()?;
         if len < PAGE_BYTES {
             return Err(FormatError::TooShort { len }.into());

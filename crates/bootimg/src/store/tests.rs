@@ -13,6 +13,7 @@ use super::*;
 use crate::sample::{PLANNED, Sample};
 use crate::{OpenError, Variant, unwatched};
 
+mod directory;
 mod faster;
 mod model;
 mod stacks;
@@ -44,6 +45,11 @@ fn assert_right(store: &Store, id: &ImageId, sample: &Sample) {
     let image = store.open_image(id).unwrap();
     assert!(image.verify(&mut unwatched).unwrap().is_sound());
     assert_eq!(sample.read_all(Arc::new(image)), PLANNED);
+}
+
+/// What a writer leaves who is killed while it writes an image.
+fn left_over(id: &ImageId) -> String {
+    format!("tmp/{id}.bimg.4711.0.tmp")
 }
 
 fn files_in(dir: &Path) -> BTreeMap<String, u64> {
@@ -193,7 +199,7 @@ fn gc_says_the_same_dry_and_wet_and_frees_what_it_says() {
     let keep = add(&store, &Sample::other(1), "keep").id;
     let gone = add(&store, &Sample::other(2), "gone").id;
     store.remove(&gone).unwrap();
-    fs::write(dir.path().join("tmp/dead.tmp"), [1; 500]).unwrap();
+    fs::write(dir.path().join(left_over(&gone)), [1; 500]).unwrap();
     std::os::unix::fs::symlink("../images/none.bimg", dir.path().join("names/lost")).unwrap();
     let before = files_in(dir.path());
     let taken = || -> u64 {

@@ -1,7 +1,7 @@
 //! Making sure that what was read is one version of each file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use blocks::{BlockIndex, BlockRange, FileId, FileKey, Timestamp};
 
@@ -11,45 +11,32 @@ use crate::extents::{Content, EXTENT_BLOCKS_MAX, EXTENT_BYTES_MAX, Row};
 use crate::layout::{hash, len_usize};
 use crate::writer::WriteRequest;
 
-/// A change within this time of the last one may leave the ctime as it is: the kernel takes file
-/// times from its tick, 10 ms at CONFIG_HZ=100, and we want to be well beyond it.
-const TICK: Duration = Duration::from_millis(20);
-
 /// Files that had changed so shortly before they were read that a change after it may not show.
 #[derive(Debug, Default)]
 pub(super) struct Racy {
     files: BTreeSet<FileId>,
     /// When a change of any of them would show.
-    settled: Option<SystemTime>,
+    settled: Option<Instant>,
 }
 
 impl Racy {
     /// Notes that a file is about to be read.
     pub(super) fn note(&mut self, key: &FileKey) {
-        let Some(changed) = system_time(key.version.ctime) else {
-            return;
-        };
-        let now = SystemTime::now();
-        let apart = match now.duration_since(changed) {
-            Ok(since) => since,
-            Err(ahead) => ahead.duration(),
-        };
-        if apart <= TICK {
+        if key.version.is_recent(Timestamp::of(SystemTime::now())) {
             self.files.insert(key.file);
-            let settled = changed + TICK;
+            // By our clock from now on: that of a file server may be ahead.
+            let settled = Instant::now() + key.version.tick();
             self.settled = Some(self.settled.map_or(settled, |other| other.max(settled)));
         }
     }
 
-    /// Waits until the clock is past every ctime by a tick: at most two ticks from the read.
+    /// Waits until a tick has passed since any of them was read.
     fn settle(&self) {
         let left = self
             .settled
-            .and_then(|settled| settled.duration_since(SystemTime::now()).ok());
-        if let Some(left) = left {
-            // What is waited for is the time itself.
-            std::thread::sleep(left.min(2 * TICK));
-        }
+            .map(|settled| settled.saturating_duration_since(Instant::now()));
+        // What is waited for is the time itself.
+        std::thread::sleep(left.unwrap_or_default());
     }
 }
 
@@ -114,14 +101,4 @@ fn probe(request: &WriteRequest<'_>, file: FileId, block: BlockIndex) -> Option<
     }
     let range = BlockRange::with_len(block, 1);
     read_blocks(request.blocks, &key, range, &mut [0]).err()
-}
-
-fn system_time(time: Timestamp) -> Option<SystemTime> {
-    let secs = Duration::from_secs(time.secs.unsigned_abs());
-    let whole = if time.secs < 0 {
-        SystemTime::UNIX_EPOCH.checked_sub(secs)
-    } else {
-        SystemTime::UNIX_EPOCH.checked_add(secs)
-    };
-    whole?.checked_add(Duration::from_nanos(time.nanos.into()))
 }

@@ -59,6 +59,9 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let source = Source::open(&args.source)?;
+    for warning in source.root.warnings() {
+        log::warn!("{warning}");
+    }
     let mut traces = Vec::new();
     for path in &args.trace {
         let trace = Trace::read(&read(path)?);

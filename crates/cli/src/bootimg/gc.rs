@@ -53,7 +53,11 @@ struct Gone {
 }
 
 pub(super) fn run(args: &GcArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
-    let store = store.open()?;
+    let Some(store) = store.open_existing()? else {
+        let nothing = Collected::of(&GcReport::default(), Vec::new(), args.dry_run);
+        print(args.format.format(), &nothing, text)?;
+        return Ok(Outcome::Done);
+    };
     let gone = unbound(&store)?;
     let mut report = store.gc(GcMode::DryRun).context("looking for garbage")?;
     if args.dry_run {

@@ -349,7 +349,7 @@ pub(super) fn merge(
         .map(open)
         .collect::<Result<Vec<_>, _>>()?;
     let merged = bootimg::merge(&images).context("merging")?;
-    let left_out: usize = merged.reports().map(|report| report.dropped.len()).sum();
+    let left_out: u64 = merged.reports().map(|report| report.dropped.len()).sum();
     if left_out > 0 {
         log::warn!("{left_out} files changed between the recordings: the newest counts");
     }

@@ -20,6 +20,10 @@ use crate::store::StoreArgs;
 /// How many files the text shows: the largest. All are in the JSON.
 const FILES_SHOWN: usize = 20;
 
+/// Bytes of all paths together; beyond them a file is told by its last name. The paths of 500 000
+/// files of a real source fit.
+pub(super) const PATHS_BUDGET: usize = 64 << 20;
+
 /// Show what is in a boot image, or in those of a container image
 ///
 /// Where it comes from, how it was recorded, and which files it has how much of. Of a container
@@ -75,10 +79,11 @@ pub(super) fn open(store: &StoreArgs, wanted: &str) -> anyhow::Result<Arc<Image>
     if wanted.contains('/') {
         return Ok(Arc::new(Image::open(Path::new(wanted))?));
     }
-    let store = store.open_present()?;
+    let looking = || format!("looking for {wanted}");
+    let store = store.open_present().with_context(looking)?;
     let id = store.resolve(wanted)?;
     let image = store
-        .open_image(&id)
+        .peek_image(&id)
         .with_context(|| format!("opening {wanted}"))?;
     Ok(Arc::new(image))
 }
@@ -104,17 +109,17 @@ pub(super) fn run(args: &InspectArgs, store: &StoreArgs) -> anyhow::Result<Outco
         }
     };
     if let Some(path) = &args.plot {
+        let mut paths = image.tree().paths_within(PATHS_BUDGET);
         let title = format!("{}: {}", args.image, image.info().source.label);
-        let svg = Plot::of_plan(title, image.plan(), |file| path_of(&image, file)).svg();
+        let svg = Plot::of_plan(title, image.plan(), |file| text_of(&paths.next(file))).svg();
         std::fs::write(path, svg).with_context(|| format!("drawing to {}", path.display()))?;
     }
     print(args.format.format(), &inspect(&image), text)?;
     Ok(Outcome::Done)
 }
 
-fn path_of(image: &Image, file: FileId) -> String {
-    let path = image.tree().path(file).unwrap_or_default();
-    String::from_utf8_lossy(&path).into_owned()
+fn text_of(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
 }
 
 fn inspect(image: &Image) -> Inspected {
@@ -144,11 +149,12 @@ fn inspect(image: &Image) -> Inspected {
 /// Returns the files of an image, those with the most blocks first.
 fn files(image: &Image) -> Vec<InspectedFile> {
     let plan = image.plan();
+    let mut paths = image.tree().paths_within(PATHS_BUDGET);
     let mut files: BTreeMap<FileId, InspectedFile> = BTreeMap::new();
     for extent in &plan.extents {
         let first_ms = u64::from(extent.bin) * u64::from(plan.bin_ms);
         let file = files.entry(extent.file).or_insert_with(|| InspectedFile {
-            path: path_of(image, extent.file),
+            path: text_of(&paths.next(extent.file)),
             size: image
                 .tree()
                 .inode(extent.file)

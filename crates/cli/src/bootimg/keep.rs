@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blocks::ReplayPlan;
-use bootimg::{DroppedFile, SourceInfo, Variant, WriteRequest, write_image};
+use bootimg::{DroppedFile, FirstOf, SourceInfo, Variant, WriteRequest, write_image};
 use serde::Serialize;
 use tracer::Merged;
 
@@ -122,7 +122,7 @@ pub(super) fn keep(
     let (name, report) = written.context("keeping the boot image")?;
     let similarity = recording.merged.similarity;
     let mut dropped = recording.left_out.clone();
-    dropped.extend(report.dropped.iter().map(describe));
+    dropped.extend(lines(&report.dropped, describe));
     Ok(Kept {
         name,
         file: args.out.clone(),
@@ -171,6 +171,12 @@ fn files_of(plan: &ReplayPlan) -> u64 {
     files.sort_unstable();
     files.dedup();
     files.len() as u64
+}
+
+/// Returns a line for each of what is kept of a list, and one for the rest.
+pub(super) fn lines<T>(list: &FirstOf<T>, line: impl Fn(&T) -> String) -> Vec<String> {
+    let more = (list.more() > 0).then(|| format!("and {} more", list.more()));
+    list.iter().map(line).chain(more).collect()
 }
 
 pub(super) fn describe(file: &DroppedFile) -> String {

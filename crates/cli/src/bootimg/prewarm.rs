@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use blocks::Digest;
 use bootimg::{Image, ImageId, Store, StoreError};
 use oci::Reference;
 use serde::Serialize;
@@ -16,10 +17,14 @@ use super::stacks;
 use crate::control::{Answer, PrewarmSummary, Request, call};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
+use crate::layers::WarmedLayer;
+use crate::node::client::{CallError, NodeClient};
+use crate::node::view::MountView;
 use crate::output::{FormatArg, byte_bar, duration, print};
 use crate::run_dir::{MountRecord, RunDir, RunDirArg};
 use crate::size::Size;
 use crate::store::{StoreArgs, name_of, watch};
+use crate::yolofs::{warm_by_dockers, warm_by_snapshotters};
 
 /// How long a mount may take to push a boot image into its page cache: minutes on a machine that
 /// is busy with everything else.
@@ -107,8 +112,13 @@ pub(super) fn run(
         } else {
             left -= one.bytes;
             // Demand first: mounts answer from the boot image meanwhile, with or without us.
+            let before = image.residue();
             load(&image, &mut one, interrupt)?;
             one.mounts = warm_mounts(&run_dir, &id)?;
+            if !one.mounts.is_empty() {
+                // The page caches of the mounts have it: once is enough.
+                before.drop_since();
+            }
         }
         warmed.push(one);
     }
@@ -154,7 +164,7 @@ fn named(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<(ImageId, String)>> {
     let unknown = match store.resolve(name) {
-        Ok(id) => return Ok(vec![(id, name.to_owned())]),
+        Ok(id) => return with_copies(store, id, name),
         Err(error @ StoreError::NotFound { .. }) => error,
         Err(error) => return Err(error.into()),
     };
@@ -171,6 +181,24 @@ fn named(
         ),
         Err(_) => Err(unknown.into()),
     }
+}
+
+/// Returns a boot image and, if it is that of a layer, those that are bound to places where the layer is:
+/// mounts are served from these.
+fn with_copies(store: &Store, id: ImageId, name: &str) -> anyhow::Result<Vec<(ImageId, String)>> {
+    let mut found = vec![(id, name.to_owned())];
+    if name.parse::<Digest>().is_err() {
+        return Ok(found);
+    }
+    for image in store.list().context("listing the store")? {
+        let is_bound = |bound: &&String| bound.split_once('@').is_some_and(|(of, _)| of == name);
+        if let Some(bound) = image.names.iter().find(is_bound)
+            && image.info.id != id
+        {
+            found.push((image.info.id, bound.clone()));
+        }
+    }
+    Ok(found)
 }
 
 impl Warmed {
@@ -196,13 +224,70 @@ fn load(image: &Image, one: &mut Warmed, interrupt: &Interrupt) -> anyhow::Resul
     interrupt.check()?;
     let report = loaded.context(doing)?;
     one.loaded_bytes = report.bytes;
-    one.damaged = report.damaged.len() as u64;
+    one.damaged = report.damaged.len();
     one.took_ms = millis(started.elapsed());
     Ok(())
 }
 
-/// Has every living mount that uses the image push it into its page cache.
+/// Has every living mount that uses the image push it into its page cache, whoever serves it: a daemon
+/// of its own, the node, or the service of an engine.
 fn warm_mounts(run_dir: &RunDir, id: &ImageId) -> anyhow::Result<Vec<WarmedMount>> {
+    let mut warmed = warm_by_daemons(run_dir, id)?;
+    warmed.extend(warm_by_node(run_dir, id));
+    let mut layers = warm_by_dockers(run_dir, id, MOUNT_DEADLINE)?;
+    layers.extend(warm_by_snapshotters(run_dir, id, MOUNT_DEADLINE)?);
+    for WarmedLayer {
+        mountpoint,
+        warmed: by,
+    } in layers
+    {
+        warmed.extend(counted(mountpoint, by));
+    }
+    Ok(warmed)
+}
+
+/// Returns what is to be told of a mount; a failure costs speed only.
+fn counted<E: std::fmt::Display>(
+    mountpoint: PathBuf,
+    warmed: Result<PrewarmSummary, E>,
+) -> Option<WarmedMount> {
+    match warmed {
+        Ok(summary) => Some(WarmedMount {
+            mountpoint,
+            summary,
+        }),
+        Err(why) => {
+            log::warn!("{}: {why:#}", mountpoint.display());
+            None
+        }
+    }
+}
+
+fn warm_by_node(run_dir: &RunDir, id: &ImageId) -> Vec<WarmedMount> {
+    let node = NodeClient::of(run_dir);
+    let mounts = match node.mounts() {
+        Ok(mounts) => mounts,
+        Err(CallError::Nobody(_)) => return Vec::new(),
+        Err(error) => {
+            log::warn!("the node's mounts are not warmed: {error}");
+            return Vec::new();
+        }
+    };
+    let id = id.to_string();
+    let uses = |mount: &MountView| {
+        let boot = mount.status.boot.as_ref();
+        mount.status.state == "serving" && boot.is_some_and(|boot| boot.content == id)
+    };
+    let using = mounts.into_iter().filter(uses);
+    using
+        .filter_map(|mount| {
+            let warmed = node.prewarm(&mount.status.id, None);
+            counted(mount.status.mountpoint, warmed)
+        })
+        .collect()
+}
+
+fn warm_by_daemons(run_dir: &RunDir, id: &ImageId) -> anyhow::Result<Vec<WarmedMount>> {
     let mut warmed = Vec::new();
     let id = id.to_string();
     for record in run_dir.list()?.into_iter().filter(MountRecord::is_alive) {

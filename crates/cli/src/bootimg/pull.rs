@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -342,10 +343,15 @@ impl Pull<'_> {
     }
 
     fn scratch_dir(&self) -> anyhow::Result<PathBuf> {
+        self.store.make().context("making the store")?;
         let dir = self.store.dir().join(PULLING);
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
         for entry in entries {
+            let name = entry.file_name();
+            if !is_of_blob(name.as_bytes()) {
+                continue; // nothing that we put there
+            }
             let changed = entry.metadata().and_then(|meta| meta.modified());
             let age = changed.map(|changed| SystemTime::now().duration_since(changed));
             if matches!(age, Ok(Ok(age)) if age > ABANDONED) {
@@ -354,6 +360,12 @@ impl Pull<'_> {
         }
         Ok(dir)
     }
+}
+
+/// Whether a file has the name of one that is being fetched: the blob's digest, and perhaps more.
+fn is_of_blob(name: &[u8]) -> bool {
+    let digits = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+    digits.len() == 64 && digits.iter().all(u8::is_ascii_hexdigit)
 }
 
 fn remove(file: &Path) {

@@ -1,8 +1,7 @@
 //! `bootimg push`: the boot images of a container image into a registry.
 
-use std::fs::{self, File};
-use std::io::{self, Cursor};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Cursor;
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
@@ -18,7 +17,7 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::{FormatArg, byte_bar, count, print};
 use crate::size::Size;
-use crate::store::{StoreArgs, scratch_file, watch};
+use crate::store::{Scratch, StoreArgs, watch};
 
 /// Put the boot images of a container image into a registry
 ///
@@ -210,24 +209,20 @@ fn push_layer(
     image: ImageId,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(PackedLayer, bool)> {
-    let packed = Packed(scratch_file(store, "push"));
+    let scratch = Scratch::new(store)?;
+    let path = scratch.file("push");
     let bar = byte_bar("packing", 0);
     store
-        .export(
-            &image,
-            &packed.0,
-            Variant::Packed,
-            &mut watch(&bar, interrupt),
-        )
+        .export(&image, &path, Variant::Packed, &mut watch(&bar, interrupt))
         .with_context(|| format!("packing the boot image of {layer}"))?;
-    let (blob, size) = File::open(&packed.0)
+    let (blob, size) = File::open(&path)
         .and_then(digest_and_len)
-        .with_context(|| format!("reading {}", packed.0.display()))?;
+        .with_context(|| format!("reading {}", path.display()))?;
     let bar = byte_bar("pushing", size);
     let mut watch = transfer(&bar, interrupt);
     let present = repository.has_blob(blob, &mut watch)?;
     if !present {
-        let file = File::open(&packed.0).context("opening the packed boot image")?;
+        let file = File::open(&path).context("opening the packed boot image")?;
         repository.push_blob(blob, size, file, &mut watch)?;
     }
     let packed = PackedLayer {
@@ -237,19 +232,6 @@ fn push_layer(
         size,
     };
     Ok((packed, present))
-}
-
-/// A file that goes when it is no longer needed.
-struct Packed(PathBuf);
-
-impl Drop for Packed {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            log::warn!("cannot remove {}: {error}", self.0.display());
-        }
-    }
 }
 
 /// Pushes what is known of the image, under the name it has there.

@@ -132,6 +132,9 @@ struct Report {
     #[serde(flatten)]
     kept: Kept,
     runs: Vec<Run>,
+    /// What the boot image has nothing of: disk images that are read past the mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]

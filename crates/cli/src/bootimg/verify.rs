@@ -7,7 +7,7 @@ use bootimg::FormatError;
 use serde::Serialize;
 
 use super::inspect::open;
-use super::keep::describe;
+use super::keep::{describe, lines};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::output::{FormatArg, byte_bar, print};
@@ -97,10 +97,9 @@ pub(super) fn run(
     interrupt.check()?;
     let report = report.with_context(|| format!("verifying {}", args.image))?;
     let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
-    let extents = report
-        .damaged
-        .iter()
-        .map(|extent| format!("{}: blocks {:?}", path(&extent.path), extent.range));
+    let extents = lines(&report.damaged, |extent| {
+        format!("{}: blocks {:?}", path(&extent.path), extent.range)
+    });
     let parts = report.parts.iter().map(ToString::to_string);
     let unreadable = report
         .unreadable
@@ -138,7 +137,7 @@ fn compare(
     bar.finish_and_clear();
     interrupt.check()?;
     let report = report.context("comparing with the source")?;
-    let wrong = report.differences.iter().map(|file| {
+    let wrong = lines(&report.differences, |file| {
         let path = String::from_utf8_lossy(&file.path);
         match file.failed {
             Some(reason) => format!("{path}: {reason}"),
@@ -147,8 +146,8 @@ fn compare(
     });
     Ok(Against {
         blocks_same: report.blocks_same,
-        stale: report.attach.dropped.iter().map(describe).collect(),
-        wrong: wrong.collect(),
+        stale: lines(&report.attach.dropped, describe),
+        wrong,
         names_added: report.attach.names_added,
         names_removed: report.attach.names_removed,
     })

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::bind::{bind, is_of, open, recorded_here};
 use super::warm::Hold;
-use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy};
+use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy, WarmedLayer};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{is_covered, labelled, top_at};
 use crate::node::client::{CallError, NodeClient};
@@ -27,6 +27,7 @@ use crate::node::spec::MountSpec;
 use crate::node::view::MountView;
 use crate::run_dir::{MOUNT_KIND, RunDir};
 use crate::source::Source;
+use crate::xattrs::XattrsArg;
 use crate::yolofs::{BootChoice, ModeArg};
 use patience::PatientClient;
 
@@ -46,6 +47,7 @@ pub(super) struct NodeServer {
     /// The store's, as the node is to find it.
     store_dir: PathBuf,
     label: String,
+    all_xattrs: bool,
     node: PatientClient,
     interrupt: Interrupt,
     now: Mutex<Now>,
@@ -77,6 +79,7 @@ impl NodeServer {
         store: Store,
         label: &str,
         node: NodeClient,
+        xattrs: XattrsArg,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let store_dir = std::path::absolute(store.dir()).context("finding the store")?;
@@ -84,6 +87,7 @@ impl NodeServer {
             store,
             store_dir,
             label: label.to_owned(),
+            all_xattrs: xattrs.all_xattrs,
             node: PatientClient::new(node, interrupt.clone()),
             interrupt: interrupt.clone(),
             now: Mutex::default(),
@@ -200,6 +204,7 @@ impl NodeServer {
             auto: false,
             // What an image's programs may do is for its containers to say.
             suid_dev: true,
+            all_xattrs: self.all_xattrs,
             plain: true,
             // After a reboot the service knows what is to be attached.
             lasting: false,
@@ -349,6 +354,10 @@ impl LayerServer for NodeServer {
                 unheard.collect()
             }
         }
+    }
+
+    fn prewarm(&self, _: &ImageId) -> Vec<WarmedLayer> {
+        Vec::new()
     }
 
     /// The node's workers warm layers when they see fit.

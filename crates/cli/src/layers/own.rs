@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use bootimg::Store;
+use bootimg::{ImageId, Store};
 use localfs::{Patience, SourceRoot};
 use parking_lot::{Condvar, Mutex};
-use yolofs::Layering;
+use yolofs::{Layering, XattrAnswers};
 
 use super::bind::{bind, recorded_here};
 use super::served::Served;
 use super::warm::{Hold, WarmPool};
-use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy};
+use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy, WarmedLayer};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{Top, clear, is_covered, top_at};
 use crate::source::Source;
@@ -31,6 +31,7 @@ const LARGE_BLOCK: u32 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct OwnServer {
     store: Store,
+    xattrs: XattrAnswers,
     interrupt: Interrupt,
     layers: Mutex<Layers>,
     changed: Condvar,
@@ -60,12 +61,17 @@ impl OwnServer {
     ///
     /// # Errors
     /// If no threads can be had.
-    pub(super) fn new(store: Store, interrupt: Interrupt) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        store: Store,
+        xattrs: XattrAnswers,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
         // Each session has a buffer for the largest request there may be, 16 MiB, of which layers
         // that are only read touch the first page.
         rawio::malloc::map_blocks_from(LARGE_BLOCK);
         Ok(Self {
             store,
+            xattrs,
             interrupt,
             layers: Mutex::default(),
             changed: Condvar::new(),
@@ -110,7 +116,7 @@ impl OwnServer {
             None => Layering::Over,
         };
         self.store.note_use(&image.info().id);
-        let served = Served::start(place, &source, image, layering)?;
+        let served = Served::start(place, &source, image, layering, self.xattrs)?;
         Ok(Some(Arc::new(served)))
     }
 
@@ -272,6 +278,23 @@ impl LayerServer for OwnServer {
         });
         let leaving = layers.leaving.iter().map(|served| served.status("leaving"));
         served.chain(leaving).collect()
+    }
+
+    fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer> {
+        let is_from = |served: &&Arc<Served>| served.image.image().info().id == *image;
+        let served: Vec<Arc<Served>> = {
+            let layers = self.layers.lock();
+            let slots = layers.by_target.values().filter_map(|slot| match slot {
+                Slot::Served(served) => Some(served),
+                Slot::Busy => None,
+            });
+            slots.filter(is_from).cloned().collect()
+        };
+        let warmed = served.into_iter().map(|served| WarmedLayer {
+            mountpoint: served.place.target.clone(),
+            warmed: served.prewarm().map_err(|error| format!("{error:#}")),
+        });
+        warmed.collect()
     }
 
     fn hold_warming(&self) -> Option<Hold> {

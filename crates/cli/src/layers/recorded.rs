@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use localfs::{Patience, SourceRoot};
-use tracer::{Heard, Trace};
+use tracer::{Allowance, Heard, Trace};
 use yolofs::{Busy, Layering, Mount};
 
 use super::LayerPlace;
@@ -26,17 +26,17 @@ pub(crate) struct RecordedLayer {
 }
 
 impl RecordedLayer {
-    /// Mounts a layer with a recorder under it.
+    /// Mounts a layer with a recorder under it, which keeps what the allowance has left.
     ///
     /// # Errors
     /// If it cannot be opened or mounted.
-    pub(crate) fn start(place: &LayerPlace) -> anyhow::Result<Self> {
+    pub(crate) fn start(place: &LayerPlace, allowance: &Arc<Allowance>) -> anyhow::Result<Self> {
         // Opened before the mount covers it: it may be served in place.
         let context = || format!("opening layer {}", place.layer.short());
         let patience = Patience::default().deadline;
         let root = SourceRoot::open_within(&place.source, patience).with_context(context)?;
         let root = Arc::new(root);
-        let recorded = Recorded::new(&root).with_context(context)?;
+        let recorded = Recorded::sharing(&root, allowance).with_context(context)?;
         let mount = mount(recorded.file_system(), place, Layering::Over)?;
         Ok(Self {
             place: place.clone(),

@@ -11,10 +11,11 @@ use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, TimedSource};
 use yolofs::{
     Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, PrewarmReport,
-    Privileges,
+    Privileges, XattrAnswers,
 };
 
 use super::LayerPlace;
+use crate::control::PrewarmSummary;
 use crate::mount_table::needs_root;
 use crate::prewarming::Prewarming;
 use crate::source::{Source, space_within};
@@ -52,6 +53,7 @@ impl Served {
         source: &Source,
         image: Arc<Image>,
         layering: Layering,
+        xattrs: XattrAnswers,
     ) -> anyhow::Result<Self> {
         // Mostly the two trees are equal. One of them is enough then: the trees are most of what
         // a served layer takes of memory.
@@ -73,8 +75,11 @@ impl Served {
             Arc::clone(&cached) as _,
             Config { mode, boot_files },
         )
+        .with_xattr_answers(xattrs)
         .with_sparse(Arc::clone(&reader) as _)
-        .with_space(space_within(&reader, &source.root));
+        .with_attrs(Arc::clone(&reader) as _)
+        .with_space(space_within(&reader, &source.root))
+        .with_waiter(reader.waiter());
         let mount = mount(fs, place, layering)?;
         Ok(Self {
             place: place.clone(),
@@ -95,8 +100,11 @@ impl Served {
         self.prewarming.state()
     }
 
-    /// Brings the boot image into the page cache. A failure costs speed only: it is logged.
-    pub(super) fn prewarm(&self) {
+    /// Brings the boot image into the page cache.
+    ///
+    /// # Errors
+    /// If the mount cannot be used. That costs speed only.
+    pub(super) fn prewarm(&self) -> anyhow::Result<PrewarmSummary> {
         let max_pins = Some(files_for_each_of(PINS_SHARED_BY).min(PINS_MAX));
         let prewarmed = self.prewarming.run(|cancel| {
             let options = PrewarmOptions {
@@ -104,9 +112,8 @@ impl Served {
                 max_pins,
                 ..PrewarmOptions::default()
             };
-            let result = self
-                .mount
-                .prewarm(self.image.plan(), &*self.image, &options);
+            let blocks = self.image.passing();
+            let result = self.mount.prewarm(self.image.plan(), &blocks, &options);
             match result {
                 // Unmounted by whoever removes the layer: nothing is wrong.
                 Err(_) if !self.mount.visible() => Ok(PrewarmReport {
@@ -116,10 +123,7 @@ impl Served {
                 result => result,
             }
         });
-        if let Err(error) = prewarmed {
-            let layer = self.layer().short();
-            log::warn!("layer {layer}: {error}; reads are answered one by one instead");
-        }
+        prewarmed.context("bringing the boot image into the page cache")
     }
 
     /// Makes a prewarm end soon, whether it has begun or not.

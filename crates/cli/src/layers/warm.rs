@@ -99,7 +99,10 @@ impl WarmPool {
 impl Queue {
     fn work(&self) {
         while let Some(layer) = self.next() {
-            layer.prewarm();
+            if let Err(error) = layer.prewarm() {
+                let layer = layer.layer().short();
+                log::warn!("layer {layer}: {error:#}; reads are answered one by one instead");
+            }
             self.inner
                 .lock()
                 .running

@@ -27,7 +27,7 @@ impl BootBlocks {
     /// Has something done that goes through all of them in the order of the plan.
     pub(crate) fn in_order<T>(&self, work: impl FnOnce(&dyn BlockCache) -> T) -> T {
         match self {
-            Self::Own(image) => work(image),
+            Self::Own(image) => work(&image.passing()),
             Self::OfSource(planned) => work(&planned.in_order()),
         }
     }
@@ -38,6 +38,13 @@ impl BlockCache for BootBlocks {
         match self {
             Self::Own(image) => image.get(file, range, out),
             Self::OfSource(planned) => planned.get(file, range, out),
+        }
+    }
+
+    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        match self {
+            Self::Own(image) => image.get_once(file, range, out),
+            Self::OfSource(planned) => planned.get_once(file, range, out),
         }
     }
 }

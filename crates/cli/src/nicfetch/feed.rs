@@ -3,41 +3,46 @@
 //!
 //! One thread, one image at a time, and none while the machine is pressed. What is to be done is noted
 //! on the disk first, so that it is taken up again after a restart; doing it twice does no harm.
-//!
-//! ```text
-//! STORE/feed/<hash of the name>     {"name": …, "digest": …, "done": …}
-//! ```
+//! An image that fails, or with which the process ends, is not tried for ever: each attempt is noted
+//! before it begins, and after [`TRIES`] of them it is set aside until somebody asks for it.
 
-use std::collections::{HashMap, VecDeque};
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+mod notes;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fs;
+use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use blocks::{ContentId, Digest};
+use blocks::Digest;
 use nicfetch::Stay;
 use nicfetch::load::{Level, Load};
-use nicfetch::mirror::{Fed, Feed, Mirror, WholeImage};
+use nicfetch::mirror::{Fed, Feed, Mirror, SetAside, WholeImage};
 use oci::{ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 
-use super::image::take_image;
+use super::image::{CONFIG_MAX, take_image};
 use super::shelf::Here;
+use notes::{Note, Notes};
 
 /// Images that may wait. One that finds no place is taken up with the next pull, or the next start.
 const WAITING_MAX: usize = 1024;
+/// Names of which it is remembered what became of them.
+const SEEN_MAX: usize = 20_000;
+/// Attempts at an image that nobody has asked for by hand. One may have failed for another reason: a
+/// full disk, or a process that was killed for what others did.
+const TRIES: u32 = 2;
+/// Images that were set aside, as they are shown.
+const ASIDE_SHOWN: usize = 100;
 /// How often it is looked whether clients have pulled something, or the machine has time again.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often all tags are looked at, whatever has changed.
 const LOOK_AT_ALL: Duration = Duration::from_secs(60);
-/// A configuration has some KiB.
-const CONFIG_MAX: u64 = 8 << 20;
 
 /// Which images are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,29 +63,37 @@ struct Shared {
     mirror: Arc<Mirror>,
     load: Arc<Load>,
     shelf: Here,
-    dir: PathBuf,
+    notes: Notes,
     taken: Taken,
     state: Mutex<State>,
-    /// Held while a note is written.
-    noting: Mutex<()>,
     wake: Condvar,
     stop: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<WholeImage>,
+    queue: VecDeque<Wanted>,
     at: Option<WholeImage>,
     done: u64,
     failed: u64,
     /// What became, or did not become, of which name: the digest of its manifest.
     seen: HashMap<String, String>,
+    /// What is not tried again by itself, by name.
+    aside: BTreeMap<String, SetAside>,
+}
+
+/// An image that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    image: WholeImage,
+    /// Attempts that were begun already.
+    tries: u32,
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
-            .field("dir", &self.dir)
+            .field("notes", &self.notes)
             .field("taken", &self.taken)
             .finish_non_exhaustive()
     }
@@ -88,22 +101,57 @@ impl std::fmt::Debug for Shared {
 
 impl State {
     /// Takes the next image out, unless the machine is pressed: nobody waits for it.
-    fn due(&mut self, level: Level) -> Option<WholeImage> {
+    fn due(&mut self, level: Level) -> Option<Wanted> {
         if level >= Level::Careful {
             return None;
         }
-        let image = self.queue.pop_front()?;
-        self.at = Some(image.clone());
-        Some(image)
+        let wanted = self.queue.pop_front()?;
+        self.at = Some(wanted.image.clone());
+        Some(wanted)
     }
-}
 
-/// What is noted of an image.
-#[derive(Debug, Deserialize, Serialize)]
-struct Note {
-    name: String,
-    digest: String,
-    done: bool,
+    /// Puts an image into the queue, unless it is there or being taken.
+    fn enqueue(&mut self, wanted: Wanted) -> io::Result<()> {
+        let image = &wanted.image;
+        if let Some(waiting) = self.queue.iter_mut().find(|other| other.image == *image) {
+            waiting.tries = waiting.tries.min(wanted.tries);
+            return Ok(());
+        }
+        if self.at.as_ref() == Some(image) {
+            return Ok(());
+        }
+        if self.queue.len() >= WAITING_MAX {
+            return Err(io::Error::other("too many images wait to be taken"));
+        }
+        self.queue.push_back(wanted);
+        Ok(())
+    }
+
+    /// Sets an image aside.
+    fn set_aside(&mut self, name: &str, digest: &str, why: &str) {
+        let aside = SetAside {
+            name: name.to_owned(),
+            digest: digest.to_owned(),
+            why: why.to_owned(),
+        };
+        self.aside.insert(name.to_owned(), aside);
+    }
+
+    /// Takes in what an earlier process has noted; `image` is what the mirror knows of it.
+    fn take_up(&mut self, note: Note, image: Option<WholeImage>) {
+        if note.is_set_aside() {
+            self.set_aside(&note.name, &note.digest, note.why());
+        } else if let Some(image) = image.filter(|_| !note.done) {
+            let wanted = Wanted {
+                image,
+                tries: note.tries,
+            };
+            if self.enqueue(wanted).is_ok() {
+                return; // not seen yet
+            }
+        }
+        self.seen.insert(note.name, note.digest);
+    }
 }
 
 impl Feeder {
@@ -118,17 +166,15 @@ impl Feeder {
         dir: PathBuf,
         taken: Taken,
     ) -> anyhow::Result<Self> {
-        let reading = || format!("reading what is to be taken, in {}", dir.display());
-        fs::create_dir_all(&dir).with_context(reading)?;
-        let state = left_in(&dir, &mirror).with_context(reading)?;
+        let notes = Notes::open(dir).context("reading which images are to be taken")?;
+        let state = left_in(&notes, &mirror).context("reading which images are to be taken")?;
         let shared = Arc::new(Shared {
             mirror,
             load,
             shelf,
-            dir,
+            notes,
             taken,
             state: Mutex::new(state),
-            noting: Mutex::new(()),
             wake: Condvar::new(),
             stop: AtomicBool::new(false),
         });
@@ -162,44 +208,30 @@ impl Drop for Feeder {
     }
 }
 
-/// Returns what earlier processes have noted.
-fn left_in(dir: &Path, mirror: &Mirror) -> io::Result<State> {
+/// Returns what earlier processes have noted. What the mirror does not know any more is forgotten, unless
+/// it was set aside.
+fn left_in(notes: &Notes, mirror: &Mirror) -> io::Result<State> {
     let mut state = State::default();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.extension().is_some() {
-            continue; // was being written when the power went
-        }
-        let note = fs::read(&path)?;
-        let Ok(note) = serde_json::from_slice::<Note>(&note) else {
-            log::warn!("{} is no note of an image: left alone", path.display());
+    for note in notes.read()? {
+        let image = mirror.document(&note.digest).map(|_| WholeImage {
+            name: note.name.clone(),
+            digest: note.digest.clone(),
+        });
+        if image.is_none() && !note.is_set_aside() {
+            notes.remove(&note.name)?;
             continue;
-        };
-        let image = mirror.image(&note.name, &note.digest);
-        match image.filter(|_| !note.done && state.queue.len() < WAITING_MAX) {
-            Some(image) => state.queue.push_back(image),
-            None => {
-                state.seen.insert(note.name, note.digest);
-            }
         }
+        if note.is_set_aside() {
+            log::warn!("{} is not tried again: {}", note.name, note.why());
+        }
+        state.take_up(note, image);
     }
     Ok(state)
 }
 
 impl Feed for Shared {
     fn want(&self, image: WholeImage) -> io::Result<()> {
-        self.note(&image, false)?;
-        let mut state = self.state.lock();
-        let same = |other: &WholeImage| *other == image;
-        if state.queue.iter().any(same) || state.at.as_ref().is_some_and(same) {
-            return Ok(());
-        }
-        if state.queue.len() >= WAITING_MAX {
-            return Err(io::Error::other("too many images wait to be taken"));
-        }
-        state.queue.push_back(image);
-        self.wake.notify_all();
-        Ok(())
+        self.queue(image)
     }
 
     fn fed(&self) -> Fed {
@@ -209,42 +241,80 @@ impl Feed for Shared {
             waiting: state.queue.len() as u64,
             done: state.done,
             failed: state.failed,
+            set_aside: state.aside.len() as u64,
+            aside: state.aside.values().take(ASIDE_SHOWN).cloned().collect(),
         }
     }
 }
 
 impl Shared {
+    /// Has an image taken, as if it had never been tried.
+    fn queue(&self, image: WholeImage) -> io::Result<()> {
+        self.notes.write(&Note::of(&image, 0))?;
+        let mut state = self.state.lock();
+        state.aside.remove(&image.name);
+        state.enqueue(Wanted { image, tries: 0 })?;
+        self.wake.notify_all();
+        Ok(())
+    }
+
     fn run(&self) {
         let mut looked = (None, Instant::now());
-        while let Some(image) = self.next(&mut looked) {
-            let taken = self.take(&image);
-            if self.stop.load(SeqCst) {
-                return; // the note stays: the next process takes it up
+        while let Some(Wanted { image, tries }) = self.next(&mut looked) {
+            let mut note = Note::of(&image, tries + 1);
+            // Before the work begins: if it ends this process, the next one knows of it.
+            let begun = self.notes.write(&note).context("noting that it is tried");
+            let taken = begun.and_then(|()| self.take(&image));
+            if self.stop.load(SeqCst) && taken.is_err() {
+                // The next process takes it up, and this attempt was none.
+                if let Err(error) = self.notes.write(&Note::of(&image, tries)) {
+                    log::warn!("noting that {} is to be taken: {error}", image.name);
+                }
+                return;
             }
-            let mut state = self.state.lock();
-            state.at = None;
-            state.seen.insert(image.name.clone(), image.digest.clone());
             match &taken {
-                Ok(()) => state.done += 1,
-                Err(_) => state.failed += 1,
+                Ok(()) => {
+                    note = Note::done(&image);
+                    log::info!("{} is a source of the block service", image.name);
+                }
+                Err(error) => {
+                    note.failed = Some(format!("{error:#}"));
+                    log::warn!("{} cannot be taken: {error:#}", image.name);
+                }
             }
-            drop(state);
-            match taken {
-                Ok(()) => log::info!("{} is a source of the block service", image.name),
-                Err(error) => log::warn!("{} cannot be taken: {error:#}", image.name),
+            if let Err(error) = self.notes.write(&note) {
+                log::warn!("noting what became of {}: {error}", image.name);
             }
+            if note.is_set_aside() {
+                log::warn!("{} is not tried again before it is prewarmed", image.name);
+            }
+            self.is_over(note);
         }
     }
 
+    /// Counts what became of the image that was being taken.
+    fn is_over(&self, note: Note) {
+        let mut state = self.state.lock();
+        state.at = None;
+        match note.done {
+            true => state.done += 1,
+            false => state.failed += 1,
+        }
+        if note.is_set_aside() {
+            state.set_aside(&note.name, &note.digest, note.why());
+        }
+        state.seen.insert(note.name, note.digest);
+    }
+
     /// Waits for the next image; `None` when there will be none.
-    fn next(&self, looked: &mut (Option<(usize, usize)>, Instant)) -> Option<WholeImage> {
+    fn next(&self, looked: &mut (Option<(usize, usize)>, Instant)) -> Option<Wanted> {
         loop {
             let mut state = self.state.lock();
             if self.stop.load(SeqCst) {
                 return None;
             }
-            if let Some(image) = state.due(self.load.level()) {
-                return Some(image);
+            if let Some(wanted) = state.due(self.load.level()) {
+                return Some(wanted);
             }
             match self.taken {
                 Taken::WhenAsked if state.queue.is_empty() => self.wake.wait(&mut state),
@@ -267,20 +337,47 @@ impl Shared {
             return;
         }
         *looked = (Some(now), Instant::now());
-        for image in self.mirror.whole_images() {
+        let images = self.mirror.whole_images();
+        if let Err(error) = self.forget_others(&images) {
+            log::warn!("forgetting images that are gone: {error}");
+        }
+        for image in images {
             let seen = {
                 let state = self.state.lock();
-                state.seen.get(&image.name) == Some(&image.digest)
+                let aside = state.aside.get(&image.name).map(|aside| &aside.digest);
+                let waiting = state.queue.iter().any(|wanted| wanted.image == image);
+                waiting
+                    || aside == Some(&image.digest)
+                    || state.seen.get(&image.name) == Some(&image.digest)
             };
-            if !seen && let Err(error) = self.want(image) {
+            if !seen && let Err(error) = self.queue(image) {
                 log::warn!("an image that was pulled is not taken now: {error}");
                 return;
             }
         }
     }
 
+    /// Forgets names that mean no image that is here, if there are too many. What was set aside is not
+    /// forgotten: others must not be able to have it tried again.
+    fn forget_others(&self, images: &[WholeImage]) -> io::Result<()> {
+        let gone: Vec<String> = {
+            let mut state = self.state.lock();
+            if state.seen.len() <= SEEN_MAX {
+                return Ok(());
+            }
+            let here: HashSet<&str> = images.iter().map(|image| image.name.as_str()).collect();
+            let State { seen, aside, .. } = &mut *state;
+            let gone = seen
+                .extract_if(|name, _| !here.contains(name.as_str()) && !aside.contains_key(name));
+            gone.map(|(name, _)| name).collect()
+        };
+        gone.iter().try_for_each(|name| self.notes.remove(name))
+    }
+
     fn take(&self, image: &WholeImage) -> anyhow::Result<()> {
-        let manifest = Manifest::decode(&image.manifest)?;
+        let manifest = self.mirror.document(&image.digest);
+        let manifest = manifest.context("its manifest is not here any more")?;
+        let manifest = Manifest::decode(&manifest)?;
         manifest.must_be_image()?;
         let config = self.blob(manifest.config.digest)?;
         let len = config
@@ -311,7 +408,7 @@ impl Shared {
                 false => ControlFlow::Continue(()),
             },
         )?;
-        self.note(image, true).context("noting that it is taken")
+        Ok(())
     }
 
     fn blob(&self, digest: Digest) -> anyhow::Result<PathBuf> {
@@ -320,47 +417,48 @@ impl Shared {
             None => bail!("its blob {digest} is not here any more"),
         }
     }
-
-    /// Notes what becomes of an image, whole or not at all.
-    fn note(&self, image: &WholeImage, done: bool) -> io::Result<()> {
-        let note = Note {
-            name: image.name.clone(),
-            digest: image.digest.clone(),
-            done,
-        };
-        let _turn = self.noting.lock();
-        let path = self
-            .dir
-            .join(ContentId::of(image.name.as_bytes()).to_string());
-        let aside = path.with_extension("new");
-        let mut file = File::create(&aside)?;
-        file.write_all(&serde_json::to_vec(&note)?)?;
-        file.sync_all()?;
-        fs::rename(&aside, &path)?;
-        File::open(&self.dir)?.sync_all()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn image(name: &str) -> WholeImage {
+        WholeImage {
+            name: name.to_owned(),
+            digest: "sha256:0".to_owned(),
+        }
+    }
+
     #[test]
     fn while_the_machine_is_pressed_images_wait() {
-        let image = WholeImage {
-            name: "docker.io/library/redis:7".to_owned(),
-            digest: "sha256:0".to_owned(),
-            manifest: Vec::from("{}").into(),
-        };
+        let image = image("docker.io/library/redis:7");
+        let wanted = Wanted { image, tries: 0 };
         let mut state = State::default();
-        state.queue.push_back(image.clone());
+        state.enqueue(wanted.clone()).unwrap();
         for level in [Level::Careful, Level::Shedding] {
             assert_eq!(state.due(level), None);
         }
-        assert_eq!(state.due(Level::Normal), Some(image.clone()));
+        assert_eq!(state.due(Level::Normal), Some(wanted.clone()));
         assert_eq!(
             (state.at.take(), state.due(Level::Normal)),
-            (Some(image), None)
+            (Some(wanted.image), None)
         );
+    }
+
+    #[test]
+    fn what_was_tried_too_often_is_not_taken_up() {
+        let image = image("docker.io/library/redis:7");
+        for tries in 0..4 {
+            let mut state = State::default();
+            let note = Note::of(&image, tries);
+            state.take_up(note, Some(image.clone()));
+            let waits = state.queue.front().map(|wanted| wanted.tries);
+            let aside = state.aside.get(&image.name).map(|aside| &*aside.why);
+            match tries < TRIES {
+                true => assert_eq!((waits, aside), (Some(tries), None)),
+                false => assert_eq!((waits, aside), (None, Some(notes::DIED))),
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use blocks::NodeKind;
 use nicfetch::Stay;
 use nicfetch::index::{Index, Tally};
 use nicfetch::mirror::ListedSource;
@@ -13,6 +14,9 @@ use oci::unpack::{Limits, read_layer, stack};
 use serde::Serialize;
 
 use super::shelf::Shelf;
+
+/// Bytes of an image's configuration. It has some KiB.
+pub(super) const CONFIG_MAX: u64 = 8 << 20;
 
 /// A container image that was taken, as `--json` shows it.
 #[derive(Debug, Serialize)]
@@ -42,9 +46,16 @@ pub(super) fn take_image(
     let mut tally = Tally::default();
     let (mut indexes, mut listed) = (Vec::new(), Vec::new());
     let mut done = 0;
+    // What one layer may ask for, all of them together get.
+    let mut left = Limits::default();
     for layer in layers {
         let mut watch = |bytes: u64| watch(done + bytes);
-        let index = take_layer(layer, shelf, &mut tally, &mut watch)?;
+        let index = take_layer(layer, shelf, &left, &mut tally, &mut watch)?;
+        left = left_after(left, &index);
+        ensure!(
+            left.entries > 0 && left.bytes > 0 && left.memory > 0,
+            "its layers together have more files than one image may have"
+        );
         // Also one that was there: what it needs may just have gone.
         listed.push(shelf.add(&layer.diff_id.to_string(), &index, Stay::WhileUsed)?);
         indexes.push(index);
@@ -62,6 +73,7 @@ pub(super) fn take_image(
 fn take_layer(
     layer: &LayerBlob,
     shelf: &dyn Shelf,
+    limits: &Limits,
     tally: &mut Tally,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> anyhow::Result<Arc<Index>> {
@@ -71,13 +83,25 @@ fn take_layer(
     }
     let read = read_layer(
         layer,
-        &Limits::default(),
+        limits,
         &mut |content| tally.cut(content, shelf.chunks()),
         watch,
     )?;
     let index = Index::new(name.as_bytes(), Arc::new(read.tree), read.contents.concat());
     let index = index.with_context(|| format!("making an index of the layer {name}"))?;
     Ok(Arc::new(index))
+}
+
+/// Returns what is left for the layers above one that has this index, which is kept until they are
+/// stacked: its tree, and the bytes that the tree was made from.
+fn left_after(left: Limits, index: &Index) -> Limits {
+    let tree = index.tree();
+    let sizes = tree.files().map(|(_, inode)| match inode.attr.kind {
+        NodeKind::File => inode.attr.size,
+        _ => 0,
+    });
+    let bytes = sizes.fold(0, u64::saturating_add);
+    left.without(tree.len() as u64, bytes, 2 * index.bytes().len() as u64)
 }
 
 /// Returns the index of all layers on each other. Their chunks are the layers' own.

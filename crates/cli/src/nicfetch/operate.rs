@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::admin::Admin;
 use super::operator::AdminArgs;
 use crate::exit::Outcome;
-use crate::output::{count, waiting};
+use crate::output::{FormatArg, count, print, waiting};
 use crate::size::Size;
 
 /// How long a question may take.
@@ -29,9 +29,8 @@ const SLOW: Duration = Duration::from_secs(3600);
 pub(super) struct AskArgs {
     #[command(flatten)]
     admin: AdminArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArg,
 }
 
 /// Show how nicfetch does: the mirror, and the block service
@@ -78,35 +77,39 @@ const fn architecture() -> &'static str {
 }
 
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
-    args.ask
-        .show(Method::GET, "/v1/status", QUICK, |status: &AdminStatus| {
-            let upstreams = status.upstreams.iter().map(|upstream| match upstream.out {
-                true => format!("{} (does not answer)", upstream.name),
-                false => upstream.name.clone(),
-            });
-            println!("version    {}", status.version);
-            println!(
-                "ready      {}",
-                if status.ready { "yes" } else { "no: it ends" }
-            );
-            println!("upstreams  {}", upstreams.collect::<Vec<_>>().join(", "));
-            println!("manifests  {}", status.manifests);
-            println!(
-                "blobs      {} ({} on their way)",
-                status.blobs, status.growing
-            );
-            let (stored, budget) = (Size(status.stored_bytes), Size(status.budget_bytes));
-            println!("stored     {stored} of {budget}");
-            println!(
-                "removed    {} ({})",
-                count(status.evicted.blobs, "blob"),
-                Size(status.evicted.bytes)
-            );
-            println!("load       {}", load(&status.load));
-            if let Some(blocks) = &status.blocks {
-                blocks_status(blocks);
-            }
-        })
+    args.ask.show(Method::GET, "/v1/status", QUICK, status_text)
+}
+
+fn status_text(status: &AdminStatus) -> String {
+    let upstreams = status.upstreams.iter().map(|upstream| match upstream.out {
+        true => format!("{} (does not answer)", upstream.name),
+        false => upstream.name.clone(),
+    });
+    let (stored, budget) = (Size(status.stored_bytes), Size(status.budget_bytes));
+    let mut lines = vec![
+        format!("version    {}", status.version),
+        format!(
+            "ready      {}",
+            if status.ready { "yes" } else { "no: it ends" }
+        ),
+        format!("upstreams  {}", upstreams.collect::<Vec<_>>().join(", ")),
+        format!("manifests  {}", status.manifests),
+        format!(
+            "blobs      {} ({} on their way)",
+            status.blobs, status.growing
+        ),
+        format!("stored     {stored} of {budget}"),
+        format!(
+            "removed    {} ({})",
+            count(status.evicted.blobs, "blob"),
+            Size(status.evicted.bytes)
+        ),
+        format!("load       {}", load(&status.load)),
+    ];
+    if let Some(blocks) = &status.blocks {
+        lines.extend(blocks_lines(blocks));
+    }
+    lines.join("\n")
 }
 
 fn load(load: &LoadStatus) -> String {
@@ -142,9 +145,13 @@ pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {
         },
     };
     args.ask.print(&listed, |listed| {
+        let mut lines = Vec::new();
         for blob in &listed.blobs {
             let (bytes, images) = (Size(blob.bytes), count(blob.references, "manifest"));
-            println!("{} {bytes:>10} {:8} {images}", blob.digest, blob.state);
+            lines.push(format!(
+                "{} {bytes:>10} {:8} {images}",
+                blob.digest, blob.state
+            ));
         }
         for source in &listed.sources {
             let (bytes, boots) = (Size(source.bytes), count(source.boots, "boot image"));
@@ -153,8 +160,12 @@ pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {
                 absent => format!("{} missing", count(absent, "chunk")),
             };
             let pinned = if source.pinned { ", pinned" } else { "" };
-            println!("{} {bytes:>10} {state:8} {boots}{pinned}", source.name);
+            lines.push(format!(
+                "{} {bytes:>10} {state:8} {boots}{pinned}",
+                source.name
+            ));
         }
+        lines.join("\n")
     })
 }
 
@@ -173,10 +184,13 @@ pub(super) fn prewarm(args: &PrewarmArgs) -> anyhow::Result<Outcome> {
         .show(Method::POST, &path, SLOW, |done: &Prewarmed| {
             let (bytes, fetched) = (Size(done.bytes), Size(done.fetched_bytes));
             let blobs = count(done.blobs, "blob");
-            println!("{image}: {blobs}, {bytes}, of which {fetched} were fetched");
+            let mut text = format!("{image}: {blobs}, {bytes}, of which {fetched} were fetched");
             if let Some(source) = &done.source {
-                println!("chunks are made of it: it can be mounted as nic:{source} soon");
+                text.push_str(&format!(
+                    "\nchunks are made of it: it can be mounted as nic:{source} soon"
+                ));
             }
+            text
         })
 }
 
@@ -184,15 +198,16 @@ pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
     args.ask
         .show(Method::POST, "/v1/gc", SLOW, |removed: &Collected| {
             let (blobs, bytes) = (removed.blobs.blobs, Size(removed.blobs.bytes));
-            println!("removed {} ({bytes})", count(blobs, "blob"));
+            let mut text = format!("removed {} ({bytes})", count(blobs, "blob"));
             if let Some(chunks) = &removed.chunks {
-                println!(
-                    "removed {}, chunks take {} instead of {}",
+                text.push_str(&format!(
+                    "\nremoved {}, chunks take {} instead of {}",
                     count(chunks.indexes, "old source"),
                     Size(chunks.bytes_after),
                     Size(chunks.bytes_before)
-                );
+                ));
             }
+            text
         })
 }
 
@@ -213,7 +228,7 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
     bar.finish_and_clear();
     let verified: Verified = verified?;
     args.ask.print(&verified, |verified| {
-        println!(
+        let read = format!(
             "{} of {} and {} of {} read, {} damaged",
             count(verified.blobs, "blob"),
             Size(verified.blob_bytes),
@@ -221,9 +236,9 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
             Size(verified.chunk_bytes),
             verified.damaged
         );
-        for name in &verified.damaged_names {
-            println!("{name}");
-        }
+        let names = verified.damaged_names.iter().cloned();
+        let lines: Vec<_> = [read].into_iter().chain(names).collect();
+        lines.join("\n")
     })?;
     Ok(match verified.damaged {
         0 => Outcome::Done,
@@ -231,31 +246,40 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
     })
 }
 
-fn blocks_status(blocks: &BlocksStatus) {
+fn blocks_lines(blocks: &BlocksStatus) -> Vec<String> {
     let (stored, raw) = (Size(blocks.stored_bytes), Size(blocks.raw_bytes));
     let (disk, budget) = (Size(blocks.disk_bytes), Size(blocks.budget_bytes));
-    println!(
-        "sources    {} of {}",
-        blocks.sources,
-        Size(blocks.source_bytes)
-    );
-    println!(
-        "chunks     {} of {raw}, in {stored}; files of {disk} of {budget}; {} pinned",
-        blocks.chunks, blocks.pinned_chunks
-    );
-    println!(
-        "sent       {} ({}) to {}; {} missing, {} refused",
-        count(blocks.sent_chunks, "chunk"),
-        Size(blocks.sent_bytes),
-        count(blocks.connections, "connection"),
-        blocks.absent,
-        blocks.refused
-    );
     let at = blocks.feed.at.as_deref().unwrap_or("none at the moment");
-    println!(
-        "making     {at}; {} waiting, {} made, {} failed",
-        blocks.feed.waiting, blocks.feed.done, blocks.feed.failed
-    );
+    let mut lines = vec![
+        format!(
+            "sources    {} of {}",
+            blocks.sources,
+            Size(blocks.source_bytes)
+        ),
+        format!(
+            "chunks     {} of {raw}, in {stored}; files of {disk} of {budget}; {} pinned",
+            blocks.chunks, blocks.pinned_chunks
+        ),
+        format!(
+            "sent       {} ({}) to {}; {} missing, {} refused",
+            count(blocks.sent_chunks, "chunk"),
+            Size(blocks.sent_bytes),
+            count(blocks.connections, "connection"),
+            blocks.absent,
+            blocks.refused
+        ),
+        format!(
+            "making     {at}; {} waiting, {} made, {} failed, {} set aside",
+            blocks.feed.waiting, blocks.feed.done, blocks.feed.failed, blocks.feed.set_aside
+        ),
+    ];
+    lines.extend(blocks.feed.aside.iter().map(|aside| {
+        format!(
+            "set aside  {}: {} (nicfetch prewarm tries it again)",
+            aside.name, aside.why
+        )
+    }));
+    lines
 }
 
 impl AskArgs {
@@ -265,18 +289,19 @@ impl AskArgs {
         method: Method,
         path: &str,
         deadline: Duration,
-        print: impl FnOnce(&T),
+        text: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<Outcome> {
         let admin = Admin::connect(&self.admin)?;
         let answer: T = admin.document(method, path, Bytes::new(), deadline)?;
-        self.print(&answer, print)
+        self.print(&answer, text)
     }
 
-    fn print<T: Serialize>(&self, answer: &T, print: impl FnOnce(&T)) -> anyhow::Result<Outcome> {
-        match self.json {
-            true => println!("{}", serde_json::to_string_pretty(answer)?),
-            false => print(answer),
-        }
+    fn print<T: Serialize>(
+        &self,
+        answer: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<Outcome> {
+        print(self.format.format(), answer, text)?;
         Ok(Outcome::Done)
     }
 }

@@ -45,6 +45,6 @@ pub(super) fn unpin(args: &UnpinArgs) -> anyhow::Result<Outcome> {
 fn ask(method: Method, source: &str, ask: &AskArgs, does: &str) -> anyhow::Result<Outcome> {
     let path = format!("/v1/pins?name={}", escaped(source));
     ask.show(method, &path, DEADLINE, |source: &ListedSource| {
-        println!("{} {does}", source.name);
+        format!("{} {does}", source.name)
     })
 }

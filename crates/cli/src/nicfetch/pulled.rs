@@ -7,9 +7,11 @@ use anyhow::{Context as _, ensure};
 use oci::registry::{Access, Repository, Target};
 use oci::{Descriptor, ImageConfig, LayerBlob, Platform, Reference};
 
+use super::image::CONFIG_MAX;
 use crate::bootimg::registry::{RegistryArgs, transfer};
 use crate::interrupt::Interrupt;
 use crate::output::byte_bar;
+use crate::store::random_name;
 
 /// The layers of an image, in a directory that goes when this is dropped.
 pub(super) struct Pulled {
@@ -46,16 +48,19 @@ impl Pulled {
         let found = repository.image(&Target::of(&reference), &Platform::host(), &mut quiet)?;
         drop(quiet);
         let (_, manifest) = found.context("the registry has no such image")?;
-        let dir = scratch.join(format!("nicfetch-import-{}", std::process::id()));
-        // It may be left of a process that had our number and was killed.
-        let _nothing = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        // Process numbers of two PID namespaces are the same: what is there may be a living one's.
+        let dir = scratch.join(random_name("nicfetch-import-")?);
+        fs::create_dir_all(scratch)
+            .and_then(|()| fs::create_dir(&dir))
+            .with_context(|| format!("making {}", dir.display()))?;
         let mut pulled = Self {
             dir,
             name: reference.to_string(),
             layers: Vec::new(),
         };
         bar.set_length(manifest.layers.iter().map(|layer| layer.size).sum());
+        let len = manifest.config.size;
+        ensure!(len <= CONFIG_MAX, "its configuration has {len} bytes");
         let config = pulled.blob(&repository, &manifest.config, &mut |_| {
             interrupted(interrupt)
         })?;

@@ -22,6 +22,7 @@ use super::place;
 use super::shelf::Here;
 use crate::admission::Admission;
 use crate::exit::Outcome;
+use crate::output::write_out;
 use crate::size::Size;
 
 /// Mirror registries, and serve blocks to mounts of yolofs: what one machine fetched, all have
@@ -201,12 +202,16 @@ async fn serve_until_told(
     let operator = admit_operator(&config.admin, token).await?;
     let blocks = parts.listen_for_blocks().await?;
     // Whoever asked for any port is told which; others learn when it is ready.
+    let mut told = String::new();
     if let Some(clients) = &clients {
-        println!("clients {}", clients.local_addr()?);
+        told.push_str(&format!("clients {}\n", clients.local_addr()?));
     }
-    println!("admin {}", operator.address()?);
+    told.push_str(&format!("admin {}\n", operator.address()?));
     if let Some(blocks) = &blocks {
-        println!("blocks {}", blocks.address()?);
+        told.push_str(&format!("blocks {}\n", blocks.address()?));
+    }
+    if let Err(error) = write_out(told.as_bytes()) {
+        log::debug!("nobody is told the addresses: {error:#}");
     }
     let mut ends = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mirror = &parts.mirror;

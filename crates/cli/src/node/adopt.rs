@@ -96,8 +96,8 @@ impl Owner {
         }
         // Whoever finds the mount after a crash of ours finds its worker.
         self.record(mount);
-        let (adoption, private) = mount.adoption();
-        let beside = mount.descriptors(private.as_deref());
+        let (adoption, held) = mount.adoption();
+        let beside = mount.descriptors(&held);
         let question = Question::Adopt(Box::new(adoption));
         match worker.ask_with(&question, &beside, ADOPTION) {
             Ok((Answer::Adopted { hello }, _)) => {
@@ -106,6 +106,7 @@ impl Owner {
                     mount.visible.set_readahead(Readahead::Kib(kib));
                 }
                 self.record(mount);
+                let [_, private] = &held;
                 match private {
                     None => mount.set_told(),
                     // It went while the worker was asked.

@@ -294,6 +294,18 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
+    /// An earlier release refuses a record, a request or an adoption that has a field which it does not
+    /// know; so a field that came later is there only when it is asked for.
+    #[test]
+    fn a_spec_that_asks_for_nothing_new_is_read_by_earlier_releases() {
+        let mut spec = spec("/mnt");
+        let text = serde_json::to_string(&spec).unwrap();
+        assert!(!text.contains("all_xattrs"), "{text}");
+        spec.all_xattrs = true;
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<MountSpec>(&text).unwrap(), spec);
+    }
+
     #[test]
     fn records_come_back_and_damaged_ones_are_named() {
         let dir = tempfile::tempdir().unwrap();

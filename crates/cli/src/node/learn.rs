@@ -155,12 +155,12 @@ fn teach(mount: &Owned, trace: &OwnedFd) -> anyhow::Result<Lesson> {
         String::from(spec.boot).into(),
     ];
     let files = mount.source_and_names();
-    let [source, names] = files.context("its source is on no disk")?;
+    let (source, names) = files.context("its source is on no disk, or it is over")?;
     let pid = rawio::inherit::start(
         &own_program(),
         &arguments,
         std::env::vars_os(),
-        &[source, names, trace.as_fd(), account.as_fd()],
+        &[source.as_fd(), names, trace.as_fd(), account.as_fd()],
         &DESCRIPTORS.join(":"),
     )
     .context("starting the process that learns")?;

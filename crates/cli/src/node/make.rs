@@ -17,7 +17,8 @@ use super::owner::Owner;
 use super::place;
 use super::spec::MountSpec;
 use super::turns::Turn;
-use super::wire::HelloBytes;
+use super::wire::{HelloBytes, Question};
+use crate::mount_table::{in_use_below, overlay_on};
 use crate::store::StoreArgs;
 use crate::tiers::ways::note_passing;
 use crate::yolofs::assemble::note_use;
@@ -28,6 +29,8 @@ const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// How long it waits if somebody may go on using it.
 const LAZY_END_PATIENCE: Duration = Duration::from_millis(200);
+/// How long it waits for the worker to close what it had of the mount.
+const CLOSE: Duration = Duration::from_secs(5);
 
 impl Owner {
     /// Makes a mount, or finds that it is there.
@@ -219,6 +222,12 @@ impl Owner {
                 false => Err(NodeError::Unknown(id.to_owned())),
             };
         };
+        if busy == Busy::Wait
+            && let Some(overlay) = overlay_on(mount.visible.target())?
+        {
+            let why = in_use_below(mount.visible.target(), &overlay);
+            return Err(NodeError::Conflict(why));
+        }
         self.take_away(&mount, busy, UMOUNT_PATIENCE)?;
         self.records.unwish(id);
         Ok(())
@@ -261,7 +270,9 @@ impl Owner {
             Busy::Lazy => LAZY_END_PATIENCE,
         };
         if ended_within(mount, patience) {
+            let server = mount.service();
             self.forget(mount);
+            close_at(&server, &mount.key);
         }
         Ok(())
     }
@@ -294,6 +305,18 @@ impl Owner {
         }
         self.keep.settle();
         self.records.forget(&mount.key);
+    }
+}
+
+/// Waits until the worker that served a mount has closed what it had of it: whoever has unmounted may
+/// unmount the source's file system next.
+fn close_at(server: &Service, key: &str) {
+    let (Service::By(worker) | Service::Asked(worker)) = server else {
+        return;
+    };
+    let id = key.to_owned();
+    if let Err(error) = worker.ask(&Question::Close { id }, CLOSE) {
+        log::warn!("{key}: its worker may have it open yet: {error:#}");
     }
 }
 

@@ -117,6 +117,8 @@ fn boot(choice: &BootChoice) -> Option<BootStatus> {
     Some(BootStatus {
         image,
         content: "1ab221de3be08a1f".to_owned(),
+        source: "dir:/srv/web/root".to_owned(),
+        files: 12,
         blocks: 484,
         stale_blocks: 0,
         stale_files: 0,
@@ -150,6 +152,7 @@ fn view_of(spec: &MountSpec) -> MountView {
             pid: 4242,
             boot: boot(&spec.boot),
             nic: None,
+            warnings: Vec::new(),
             served: Some(ServedStatus {
                 requests: [("lookup".to_owned(), 7), ("read".to_owned(), 2)].into(),
                 ..ServedStatus::default()

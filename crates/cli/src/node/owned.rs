@@ -39,7 +39,6 @@ pub(crate) struct Owned {
     /// Where it is.
     pub(crate) visible: Visible,
     device: OwnedFd,
-    source: Option<OwnedFd>,
     names: OwnedFd,
     state: Mutex<State>,
     changed: Condvar,
@@ -52,6 +51,9 @@ struct State {
     spec: MountSpec,
     hello: HelloBytes,
     private: Option<Arc<OwnedFd>>,
+    /// None if it is on no disk, or the mount is over: whoever looks at the mount then does not keep
+    /// the source open.
+    source: Option<Arc<OwnedFd>>,
     /// Whether its worker has let go of the private mount, or never had it.
     told: bool,
     service: Service,
@@ -89,12 +91,12 @@ impl Owned {
             key: instance.key.clone(),
             visible: Visible::resume(place, instance.mount.into()),
             device: kept.device,
-            source: kept.source,
             names: kept.names,
             state: Mutex::new(State {
                 spec: instance.spec.clone(),
                 hello: instance.hello.clone(),
                 private: kept.private.map(Arc::new),
+                source: kept.source.map(Arc::new),
                 told: false,
                 service: Service::Nobody,
                 over: false,
@@ -146,42 +148,44 @@ impl Owned {
         Company::of(&state.spec, state.deaths.alone())
     }
 
-    /// Returns what a worker needs to serve it.
-    pub(crate) fn adoption(&self) -> (Adoption, Option<Arc<OwnedFd>>) {
+    /// Returns what a worker needs to serve it, with the source and the private mount.
+    pub(crate) fn adoption(&self) -> (Adoption, [Option<Arc<OwnedFd>>; 2]) {
         let state = self.state.lock();
         let adoption = Adoption {
             id: self.key.clone(),
             spec: state.spec.clone(),
             hello: state.hello.clone(),
         };
-        (adoption, state.private.clone())
+        (adoption, [state.source.clone(), state.private.clone()])
     }
 
     /// Returns the descriptors in the order in which they travel.
-    pub(crate) fn descriptors<'a>(&'a self, private: Option<&'a OwnedFd>) -> Vec<BorrowedFd<'a>> {
-        let source = self.source.as_ref();
+    pub(crate) fn descriptors<'a>(
+        &'a self,
+        [source, private]: &'a [Option<Arc<OwnedFd>>; 2],
+    ) -> Vec<BorrowedFd<'a>> {
+        let (source, private) = (source.as_deref(), private.as_deref());
         let all = [Some(&self.device), source, Some(&self.names), private];
         all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
     }
 
     /// Returns what tells of the source: itself, and the names that the kernel knows; `None` if the
     /// source is on no disk.
-    pub(crate) fn source_and_names(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        Some([self.source.as_ref()?.as_fd(), self.names.as_fd()])
+    pub(crate) fn source_and_names(&self) -> Option<(Arc<OwnedFd>, BorrowedFd<'_>)> {
+        let source = self.state.lock().source.clone()?;
+        Some((source, self.names.as_fd()))
     }
 
     /// Returns what is kept over the node's own death, with what each is.
     pub(crate) fn kept(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
-        let shared = |fd: &OwnedFd| fd.try_clone().map(Arc::new);
         let mut kept = Vec::new();
-        let source = self.source.as_ref().map(|fd| ("source", fd));
-        for (what, fd) in [("device", &self.device)].into_iter().chain(source) {
-            match shared(fd) {
-                Ok(fd) => kept.push((what, fd)),
-                Err(error) => log::warn!("{}: its {what} is not kept: {error}", self.id),
-            }
+        match self.device.try_clone() {
+            Ok(device) => kept.push(("device", Arc::new(device))),
+            Err(error) => log::warn!("{}: its device is not kept: {error}", self.id),
         }
-        kept.extend(self.state.lock().private.clone().map(|fd| ("private", fd)));
+        let state = self.state.lock();
+        kept.extend(state.source.clone().map(|fd| ("source", fd)));
+        kept.extend(state.private.clone().map(|fd| ("private", fd)));
         kept
     }
 
@@ -285,9 +289,14 @@ impl Owned {
         self.state.lock().over
     }
 
-    /// Notes that it is over: its record is written no more.
+    /// Notes that it is over: its record is written no more, and its source is closed.
     pub(crate) fn set_over(&self) {
-        self.state.lock().over = true;
+        let source = {
+            let mut state = self.state.lock();
+            state.over = true;
+            state.source.take()
+        };
+        drop(source);
         self.changed.notify_all();
         drop(self.recording.lock());
     }
@@ -359,6 +368,7 @@ impl Owned {
             boot: None,
             served: None,
             nic: None,
+            warnings: Vec::new(),
         });
         // Below one name there is one mount to be seen at a place; others are told apart.
         status.id = if leaving { &self.key } else { &self.id }.clone();

@@ -23,6 +23,7 @@ use super::wire::{Answer, Question};
 use super::workers::{Pool, Worker};
 use crate::control::PrewarmSummary;
 use crate::interrupt::Interrupt;
+use crate::output::complain;
 use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
 use crate::tiers::background::Watched;
@@ -128,9 +129,16 @@ impl Owner {
             return;
         }
         self.keep.tell(Notifier::stopping);
+        for worker in self.pool.all() {
+            if worker.end_if_idle() {
+                self.pool.bury(&worker);
+            }
+        }
         let (mounts, workers) = (self.count(), self.pool.all().len());
         if mounts > 0 {
-            eprintln!("yolofs: the node ends; {mounts} mounts stay, served by {workers} workers");
+            complain(&format!(
+                "yolofs: the node ends; {mounts} mounts stay, served by {workers} workers"
+            ));
         }
     }
 

@@ -88,6 +88,7 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
             boot: None,
             served: None,
             nic: None,
+            warnings: Vec::new(),
         },
         restarts: 0,
         last_gap_ms: None,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -10,16 +9,16 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use confine::Identity;
-use fdstore::{Address, Inherited, Keeper, Limits, Notifier, Program, Variables};
-use nix::fcntl::{Flock, FlockArg};
+use fdstore::{Address, Inherited, Keeper, Limits, Notifier, Program, StoreError, Variables};
 
 use super::api::{self, Api};
 use super::instance::Records;
 use super::keep::{self, Keep, Returned};
 use super::owned::Owned;
 use super::owner::{Config, Owner, Tools, own_program};
+use super::ownership::{Ownership, taken};
 use super::workers::Pool;
 use super::{guard, learn, probe, restore, watch};
 use crate::interrupt::Interrupt;
@@ -64,8 +63,15 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<()> {
     match std::env::var_os("NOTIFY_SOCKET") {
         Some(address) => serve(settings, &Address::parse(&address)?),
         None => {
-            let address = keeper_address(settings)?;
-            let keeper = Keeper::new(node_program(), address, Limits::default())?;
+            let run_dir = RunDir::open(&settings.run_dir)?;
+            // Asked before anything of the other's is touched: that may have no keeper at the moment.
+            Ownership::is_free(&run_dir)?;
+            let address = keeper_address(&run_dir);
+            let keeper = Keeper::new(node_program(), address, Limits::default());
+            let keeper = keeper.map_err(|error| match error {
+                StoreError::Taken { process } => taken(&run_dir, process),
+                error => error.into(),
+            })?;
             keeper.run().context("keeping the node running").map(drop)
         }
     }
@@ -77,7 +83,7 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<()> {
 /// If that is gone.
 pub(crate) fn keep_parent(settings: &Settings) -> anyhow::Result<()> {
     let inherited = Inherited::take(&variables())?;
-    let address = keeper_address(settings)?;
+    let address = keeper_address(&RunDir::open(&settings.run_dir)?);
     let keeper = Keeper::adopt(node_program(), address, Limits::default(), inherited)?;
     keeper.run().context("keeping the node running").map(drop)
 }
@@ -92,9 +98,8 @@ fn node_program() -> Program {
     }
 }
 
-fn keeper_address(settings: &Settings) -> anyhow::Result<Address> {
-    let dir = RunDir::open(&settings.run_dir)?;
-    Ok(Address::Path(dir.path().join("keeper.sock")))
+fn keeper_address(run_dir: &RunDir) -> Address {
+    Address::Path(run_dir.path().join("keeper.sock"))
 }
 
 fn variables() -> Variables {
@@ -112,7 +117,7 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     crate::yolofs::allow_many_files();
     let run_dir = RunDir::open(&settings.run_dir)?;
     let records = Records::open(run_dir.path(), &settings.state_dir)?;
-    let _only_one = lock(&run_dir)?;
+    let _only_one = Ownership::take(&run_dir)?;
     let mut inherited = Inherited::take(&variables())?;
     let listener = inherited.remove(API).into_iter().next();
     let keeper = guard::keeper_pid();
@@ -229,24 +234,6 @@ fn sort(inherited: Inherited) -> BTreeMap<u32, Returned> {
         }
     }
     returned
-}
-
-/// Keeps other nodes from the same run directory, until dropped.
-fn lock(run_dir: &RunDir) -> anyhow::Result<Flock<File>> {
-    let path = run_dir.path().join("node/lock");
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(|| format!("opening {}", path.display()))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(lock),
-        Err(_) => bail!(
-            "another node owns the mounts of {}",
-            run_dir.path().display()
-        ),
-    }
 }
 
 /// Has the kernel end other processes before this one when memory runs out, if it lets us.

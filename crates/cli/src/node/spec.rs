@@ -46,6 +46,10 @@ pub(crate) struct MountSpec {
     /// Whether set-user-id bits and devices of the source count.
     #[serde(default)]
     pub(crate) suid_dev: bool,
+    /// Whether it is answered about extended attributes also where no file has any. Left out unless it
+    /// is asked for: nodes and workers of an earlier release refuse fields that they do not know.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) all_xattrs: bool,
     /// Whether the source is opened below whatever is mounted over it: for those who mount over
     /// the source itself, where others do, too.
     #[serde(default)]

@@ -82,6 +82,11 @@ pub(crate) enum Question {
         /// The mount.
         id: String,
     },
+    /// The session of a mount is over: answer when everything that was open for it is closed.
+    Close {
+        /// The mount.
+        id: String,
+    },
     /// Give the descriptors of a mount: the node has lost its own.
     Hand {
         /// The mount.
@@ -176,7 +181,7 @@ pub(crate) enum Answer {
     Status(WorkerStatus),
     /// To [`Question::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`Question::Swap`], [`Question::Heard`] and [`Question::LetGo`].
+    /// To [`Question::Swap`], [`Question::Heard`], [`Question::LetGo`] and [`Question::Close`].
     Done,
     /// To [`Question::Hand`]: [`Handed`] travels beside the answer.
     Handed,

@@ -5,6 +5,7 @@
 //! orderly end, and whatever goes wrong beyond one request ends the process: its successor does
 //! better than a worker that limps.
 
+mod changes;
 mod ears;
 mod names;
 mod prepare;

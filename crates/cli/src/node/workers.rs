@@ -150,6 +150,19 @@ impl Worker {
         self.kill();
     }
 
+    /// Ends it if it has nothing to serve; returns whether it has ended. It takes no more then.
+    pub(crate) fn end_if_idle(&self) -> bool {
+        {
+            let mut mounts = self.mounts.lock();
+            if mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
+                return false;
+            }
+            *mounts = None;
+        }
+        self.replace();
+        self.handle.ended_within(ENDING).unwrap_or(false)
+    }
+
     pub(crate) fn is_replaced(&self) -> bool {
         self.replaced.load(SeqCst)
     }
@@ -188,7 +201,8 @@ impl Worker {
             // It was killed, and is gone when its mounts are served again.
             let pid = self.process.pid;
             log::warn!("worker {pid} is dead and waits for the kernel");
-            if let Some(mut child) = self.child.lock().take() {
+            let child = self.child.lock().take();
+            if let Some(mut child) = child {
                 let reap = std::thread::Builder::new().name("reap".to_owned());
                 if let Err(error) = reap.spawn(move || child.wait()) {
                     log::warn!("worker {pid} is never collected: {error}");

@@ -32,19 +32,30 @@ impl CopiedSource {
         File::from(copy).read_exact_at(&mut buf[..len], offset)?;
         Ok(Some(len))
     }
+
+    fn read_usable_copy(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let read = self.read_copy(file, offset, buf);
+        read.unwrap_or_else(|error| {
+            let number = file.file.0;
+            log::warn!("the copy of file {number} fails, its source is read: {error}");
+            None
+        })
+    }
 }
 
 impl BlockSource for CopiedSource {
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
-        match self.read_copy(file, offset, buf) {
-            Ok(Some(len)) => return Ok(len),
-            Ok(None) => {}
-            Err(error) => {
-                let number = file.file.0;
-                log::warn!("the copy of file {number} fails, its source is read: {error}");
-            }
+        match self.read_usable_copy(file, offset, buf) {
+            Some(len) => Ok(len),
+            None => self.source.read_at(file, offset, buf),
         }
-        self.source.read_at(file, offset, buf)
+    }
+
+    fn read_once(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        match self.read_usable_copy(file, offset, buf) {
+            Some(len) => Ok(len),
+            None => self.source.read_once(file, offset, buf),
+        }
     }
 
     fn advise(&self, file: &FileKey, ranges: &[BlockRange]) {

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blocks::{ContentId, FileKey, Timestamp, Tree, Version, WholeCopies};
@@ -88,6 +89,16 @@ impl WholeFile {
     }
 }
 
+impl WholeFile {
+    /// Waits, if the file changed just now, until a change of what is read from then on would show.
+    fn wait_for_a_tick(&self) {
+        if self.version.is_recent(Timestamp::of(SystemTime::now())) {
+            // What is waited for is the time itself.
+            std::thread::sleep(self.version.tick());
+        }
+    }
+}
+
 fn version_of(found: &Metadata) -> Version {
     let time = |secs, nanos: i64| Timestamp {
         secs,
@@ -136,6 +147,7 @@ impl Mover {
         let reading = || format!("reading {}", file.path.display());
         let mut opened = File::open(&file.path).with_context(reading)?;
         file.check(&opened)?;
+        file.wait_for_a_tick();
         let mut paced = PacedRead {
             file: &opened,
             pace,

@@ -13,6 +13,7 @@ use super::from::From;
 use super::mount::{BootChoice, ModeArg, MountArgs};
 use crate::nic::{BootBlocks, Nic, NicBoot, NicName};
 use crate::source::{Source, space_within};
+use crate::status::stale;
 use crate::store::StoreArgs;
 use crate::tiers::unpassed::CopiedSource;
 use crate::tiers::whole::SourceCopies;
@@ -50,6 +51,9 @@ fn assemble_disk(
     store: &StoreArgs,
     root: &Arc<SourceRoot>,
 ) -> anyhow::Result<Assembly> {
+    for warning in root.warnings() {
+        log::warn!("{warning}");
+    }
     if args.nic.nic_share {
         bail!("--nic-share is for sources of the service (nic:NAME)");
     }
@@ -60,6 +64,13 @@ fn assemble_disk(
     };
     let image = choose_image(&args.boot, unusable, store, root)?;
     let tree = match &image {
+        // Names and attributes would be those of the other.
+        Some((name, image)) if args.trust && image.info().source.id != root.id() => bail!(
+            "--trust takes names and attributes from the boot image, and {name} was recorded from \
+             {}, not from {}",
+            image.info().source.label,
+            root.path().display()
+        ),
         Some((_, image)) if args.trust => Arc::clone(image.tree()),
         None if args.trust => bail!(
             "--trust takes names and attributes from a boot image, and there is none of {}: \
@@ -106,22 +117,24 @@ fn assemble_disk(
         }
         _ => below,
     };
-    let boot = image.map(|(name, image)| {
+    let boot = image.map(|(name, image)| -> anyhow::Result<Boot> {
         let image = Arc::new(image.attach(&tree));
+        refuse_foreign(&args.boot, &name, &image, root)?;
         let blocks = BootBlocks::Own(Arc::clone(&image));
-        attach(
-            NicBoot {
-                name,
-                image,
-                blocks,
-            },
-            &below,
-        )
+        let boot = NicBoot {
+            name,
+            image,
+            blocks,
+        };
+        Ok(attach(boot, &below))
     });
-    let mut fs = file_system(names, below, mode, boot.as_ref())
+    let boot = boot.transpose()?;
+    let mut fs = file_system(args, names, below, mode, boot.as_ref())
         .with_sparse(Arc::clone(&timed) as _)
+        .with_attrs(Arc::clone(&timed) as _)
         .with_backing(Arc::clone(&timed) as _)
-        .with_space(space_within(&timed, root));
+        .with_space(space_within(&timed, root))
+        .with_waiter(timed.waiter());
     if let Some(copies) = copies {
         fs = fs.with_copies(copies);
     }
@@ -182,7 +195,7 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
         Some(ModeArg::Lower) | None => Mode::Lower,
     };
     let names = Arc::clone(&tree) as Arc<dyn Namespace>;
-    let mut fs = file_system(names, below, mode, boot.as_ref());
+    let mut fs = file_system(args, names, below, mode, boot.as_ref());
     // Beside a boot image, what is recorded to be shared is what that one lacks.
     let recorder = (args.record.is_some() || args.nic.nic_share)
         .then(|| Arc::new(Recorder::new(tracer::Limits::default())));
@@ -215,6 +228,7 @@ fn attach(boot: NicBoot, below: &Arc<dyn BlockSource>) -> Boot {
 }
 
 fn file_system(
+    args: &MountArgs,
     names: Arc<dyn Namespace>,
     below: Arc<dyn BlockSource>,
     mode: Mode,
@@ -227,6 +241,7 @@ fn file_system(
     let boot_files = boot.iter().flat_map(|(_, image, _)| &image.plan().extents);
     let boot_files = boot_files.map(|extent| extent.file).collect();
     FileSystem::new(names, source, Config { mode, boot_files })
+        .with_xattr_answers(args.xattrs.answers())
 }
 
 /// Returns how to serve a source.
@@ -350,15 +365,35 @@ pub(crate) fn choose_image(
     }
 }
 
+/// Refuses a boot image of another source that has nothing of this one: whoever named it meant
+/// another. One that has something is worth it, and one of the same source may be out of date.
+///
+/// # Errors
+/// If it has nothing.
+pub(crate) fn refuse_foreign(
+    choice: &BootChoice,
+    name: &str,
+    image: &Attached,
+    root: &SourceRoot,
+) -> anyhow::Result<()> {
+    let named = matches!(choice, BootChoice::Image(_) | BootChoice::File(_));
+    let (report, recorded) = (image.report(), &image.image().info().source);
+    let has_nothing = report.files_kept == 0 && !report.dropped.is_empty();
+    if named && has_nothing && recorded.id != root.id() {
+        bail!(
+            "boot image {name} was recorded from {}, and has nothing of {}: none of its {} files is \
+             there as it was recorded (use --boot auto, or record this source)",
+            recorded.label,
+            root.path().display(),
+            report.dropped.len()
+        );
+    }
+    Ok(())
+}
+
 /// Says once that a boot image is partly stale; `status` says it again whenever asked.
 pub(crate) fn warn_stale(name: &str, image: &Attached) {
-    let report = image.report();
-    if let Some(first) = report.dropped.first() {
-        log::warn!(
-            "boot image {name}: {} files changed since it was recorded and are read from the \
-             source, {} among them; record again to make them fast",
-            report.dropped.len(),
-            String::from_utf8_lossy(&first.path)
-        );
+    if let Some(warning) = stale(name, image) {
+        log::warn!("{warning}");
     }
 }

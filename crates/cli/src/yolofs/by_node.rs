@@ -64,6 +64,7 @@ fn spec(args: &MountArgs, store: &StoreArgs, mountpoint: &Path) -> anyhow::Resul
         threads: args.threads,
         auto: args.auto,
         suid_dev: args.suid_dev,
+        all_xattrs: args.xattrs.all_xattrs,
         plain: false,
         lasting: true,
         label: None,

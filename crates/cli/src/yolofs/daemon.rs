@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 use blocks::Tree;
 use bootimg::Attached;
+use localfs::SourceRoot;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use tracer::Recorder;
@@ -30,12 +31,15 @@ use crate::interrupt::Interrupt;
 use crate::mount_table::{clear_by_force, kind_at, needs_root};
 use crate::nic::Nic;
 use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
-use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
+use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus, warnings};
 use crate::store::StoreArgs;
 use crate::tiers;
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long an unmounted mount that nobody uses may take to come to its end.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the wait for the last user of an unmounted mount takes between two looks; each look
 /// is a wait on a condition, so this bounds nothing that anyone sees.
@@ -49,6 +53,8 @@ struct Daemon {
     mode: Mode,
     mount: Arc<Mount>,
     boot: Option<Boot>,
+    /// The source, if it is on a disk.
+    root: Option<Arc<SourceRoot>>,
     disk: Option<Arc<Timed>>,
     nic: Option<Arc<Nic>>,
     recorder: Option<Arc<Recorder>>,
@@ -157,6 +163,7 @@ pub(super) fn serve(
         mode: assembly.mode,
         mount,
         boot,
+        root: from.root().cloned(),
         disk: assembly.disk,
         nic: assembly.nic,
         recorder: assembly.recorder,
@@ -257,7 +264,10 @@ impl Daemon {
                         // The place is free for another daemon from now on.
                         Ok(()) => {
                             self.leave();
-                            Answer::Unmounted
+                            // Whoever detaches does not ask.
+                            let in_use =
+                                busy == Busy::Wait && !self.mount.wait_for_users(END_PATIENCE);
+                            Answer::Unmounted { in_use }
                         }
                         Err(error) => Answer::Failed {
                             why: format!("{error:#}"),
@@ -420,6 +430,10 @@ impl Daemon {
                     .map(|miss| FirstMiss::of(&miss, &self.tree)),
             )),
             nic: self.nic.as_ref().map(|nic| nic.status()),
+            warnings: warnings(
+                self.root.as_deref(),
+                boot.map(|boot| (boot.name.as_str(), &*boot.image)),
+            ),
         }
     }
 

@@ -22,7 +22,7 @@ mod worker;
 
 use clap::Subcommand;
 
-pub(crate) use served::served_layers;
+pub(crate) use served::{served_layers, warm_by_dockers};
 
 use crate::exit::Outcome;
 use crate::run_dir::{RunDir, RunDirArg};

@@ -29,6 +29,14 @@ impl From {
         })
     }
 
+    /// Returns the source, if it is on a disk.
+    pub(super) const fn root(&self) -> Option<&Arc<SourceRoot>> {
+        match self {
+            Self::Disk(root) => Some(root),
+            Self::Nic(_) => None,
+        }
+    }
+
     /// Returns what the mount table and `status` show.
     pub(super) fn shown(&self) -> PathBuf {
         match self {

@@ -22,10 +22,13 @@ use crate::exit::Outcome;
 use crate::interrupt::{Interrupt, unblock_signals};
 use crate::nic::{NicArgs, NicName};
 use crate::node::client::CallError;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::output::{Format, FormatArg, print};
+use crate::run_dir::{MountRecord, RunDir, RunDirArg};
 use crate::size::Size;
+use crate::status::MountStatus;
 use crate::store::StoreArgs;
 use crate::until::seconds;
+use crate::xattrs::XattrsArg;
 
 /// Set for the daemon by the command that starts it: a flag could not be appended to a command
 /// line that has a `--`.
@@ -56,6 +59,8 @@ pub(super) struct MountArgs {
     /// Let set-user-id programs and devices of the source count (default: `nosuid,nodev`)
     #[arg(long)]
     pub(super) suid_dev: bool,
+    #[command(flatten)]
+    pub(super) xattrs: XattrsArg,
     /// Serve in this process instead of a daemon of its own
     #[arg(long)]
     pub(super) foreground: bool,
@@ -95,6 +100,8 @@ pub(super) struct MountArgs {
     pub(super) threads: u8,
     #[command(flatten)]
     pub(super) nic: NicArgs,
+    #[command(flatten)]
+    pub(super) format: FormatArg,
     /// Tell the parent on standard output when it is served
     #[arg(long, hide = true, env = NOTIFY_PARENT)]
     pub(super) notify_parent: bool,
@@ -200,7 +207,7 @@ pub(super) fn run(
                 .context("opening the source")?,
         };
         if existing.source == source {
-            return Ok(Outcome::Done);
+            return served(args, &run_dir, &mountpoint);
         }
         bail!(
             "{} is mounted on {} already: unmount it first (yolofs umount)",
@@ -218,11 +225,37 @@ pub(super) fn run(
             Err(CallError::Nobody(_)) => {}
             done => {
                 done?;
-                return Ok(Outcome::Done);
+                return served(args, &run_dir, &mountpoint);
             }
         }
     }
     start_daemon(&run_dir.log(&RunDir::id_of(&mountpoint)))?;
+    served(args, &run_dir, &mountpoint)
+}
+
+/// Tells what is served now: with `--json` all of it, and else what somebody should know.
+fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Result<Outcome> {
+    let found = || -> anyhow::Result<MountStatus> {
+        if let Some(record) = run_dir.find(mountpoint)?.filter(MountRecord::is_alive) {
+            return Ok(MountStatus::ask(run_dir, &record));
+        }
+        let mounts = by_node::mounts(run_dir)?.into_iter();
+        let found = mounts.rev().find(|mount| mount.mountpoint == mountpoint);
+        found.context("it is gone already")
+    };
+    let status = match found() {
+        Ok(status) => status,
+        // It is mounted all the same.
+        Err(error) if args.format.format() == Format::Text => {
+            log::warn!("how the mount does is not known: {error:#}");
+            return Ok(Outcome::Done);
+        }
+        Err(error) => return Err(error.context("asking how the mount does")),
+    };
+    for warning in &status.warnings {
+        log::warn!("{warning}");
+    }
+    print(args.format.format(), &status, |_| String::new())?;
     Ok(Outcome::Done)
 }
 

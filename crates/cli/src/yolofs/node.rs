@@ -12,7 +12,7 @@ use crate::mountpoint;
 use crate::node::client::NodeClient;
 use crate::node::service::{self, Settings};
 use crate::node::view::NodeView;
-use crate::output::{FormatArg, print};
+use crate::output::{FormatArg, complain, print};
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::sandbox::user::resolve;
 use crate::status::text;
@@ -133,10 +133,10 @@ pub(super) fn run(
         NodeVerb::Drain => {
             let drained = node.drain()?;
             if drained.in_use > 0 {
-                eprintln!(
+                complain(&format!(
                     "yolofs: {} mounts are detached and still used; they are served until that ends",
                     drained.in_use
-                );
+                ));
             }
         }
     }

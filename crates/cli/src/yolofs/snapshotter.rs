@@ -30,6 +30,7 @@ use crate::mount_table::needs_root;
 use crate::run_dir::{RunDir, RunDirArg};
 use crate::store::StoreArgs;
 use crate::until::Until;
+use crate::xattrs::XattrsArg;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
 use homeward::Homeward;
 use layers_fast::ByArg;
@@ -40,8 +41,8 @@ use served::ServedLowers;
 pub(in crate::yolofs) use staging::Desk;
 use staging::Staging;
 pub(in crate::yolofs) use status::StagingPlaces;
-pub(crate) use status::all as all_snapshotters;
 use status::{Ask, LayersFastStatus, SnapshotterStatus, Told, UpperStatus};
+pub(crate) use status::{all as all_snapshotters, warm_by_snapshotters};
 use upper::FullArg;
 
 /// Threads for requests: containerd sends few at once, and each waits for a disk.
@@ -113,6 +114,8 @@ pub(super) struct SnapshotterArgs {
     /// download
     #[arg(long, value_name = "DIR", default_value = "/var/lib/containerd")]
     containerd_root: PathBuf,
+    #[command(flatten)]
+    xattrs: XattrsArg,
     /// Record the first boot of every image on this node, so that the next is fast
     #[arg(long)]
     auto_record: bool,
@@ -149,7 +152,14 @@ impl SnapshotterArgs {
         interrupt: &Interrupt,
     ) -> anyhow::Result<ServedLowers> {
         let first_boots = FirstBootsHand::new(self.policy()?, run_dir, root);
-        ServedLowers::new(store.open()?, root, run_dir, first_boots, interrupt)
+        ServedLowers::new(
+            store.open()?,
+            root,
+            run_dir,
+            first_boots,
+            self.xattrs,
+            interrupt,
+        )
     }
 
     fn layers(&self, placing: &Placing) -> anyhow::Result<Option<FastConfig>> {
@@ -278,6 +288,13 @@ fn answer_status(
     // Weak: who only looks keeps nobody from taking over.
     let snapshotter = Arc::downgrade(snapshotter);
     let answer = move |ask: Ask| {
+        // It takes a while, and is to keep nobody from closing the snapshots.
+        if let Ask::Prewarm { image } = &ask {
+            return match image.parse() {
+                Ok(image) => Told::Warmed(served.prewarm(&image)),
+                Err(error) => Told::Failed(format!("{image} is no boot image: {error}")),
+            };
+        }
         let Some(snapshotter) = snapshotter.upgrade() else {
             return Told::Failed("the snapshotter is about to end".to_owned());
         };

@@ -4,16 +4,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use rawio::pidfd::PidFd;
 
 use super::by_node;
 use crate::control::{Answer, Request, call};
 use crate::exit::Outcome;
-use crate::mount_table::{clear_by_force, kind_at};
+use crate::mount_table::{clear_by_force, in_use_below, kind_at, overlay_on};
 use crate::mountpoint;
-use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, RunDirArg};
+use crate::output::complain;
+use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, RunDirArg, process_start};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// How long the end of a daemon that has unmounted may take if somebody may use the mount.
+const LAZY_ENDING: Duration = Duration::from_millis(200);
 /// How long a process that was killed may take to be gone.
 const DYING: Duration = Duration::from_secs(2);
 /// How often that is looked at; nothing tells the end of a process that is not a child.
@@ -48,12 +52,25 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
     }
     let record = run_dir.find(&mountpoint)?;
     if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
+        if !lazy && let Some(overlay) = overlay_on(&mountpoint)? {
+            bail!("{}", in_use_below(&mountpoint, &overlay));
+        }
+        let daemon = Daemon::of(record)?;
         match call(
             &run_dir.socket(&record.id),
             &Request::Unmount { lazy },
             DEADLINE,
         ) {
-            Ok(Answer::Unmounted) => return Ok(()),
+            Ok(Answer::Unmounted { in_use: true }) => {
+                complain(&format!(
+                    "yolofs: {} is unmounted, but something that the list of mounts does not tell \
+                     uses it yet: process {} serves that until its end",
+                    mountpoint.display(),
+                    record.pid
+                ));
+                return Ok(());
+            }
+            Ok(Answer::Unmounted { in_use: false }) => return daemon.await_end(lazy),
             Ok(Answer::Failed { why }) => bail!("{why}"),
             Ok(other) => bail!("the daemon gave an answer to another question: {other:?}"),
             // It died while it was asked: what it leaves behind is cleared below.
@@ -74,13 +91,72 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
     match (&record, kind.as_deref()) {
         (_, Some(MOUNT_KIND)) => clear_by_force(&mountpoint)?,
         (Some(_), None) => {}
-        (None, None) => eprintln!("yolofs: {} is not mounted", mountpoint.display()),
+        (None, None) => complain(&format!("yolofs: {} is not mounted", mountpoint.display())),
         (_, Some(kind)) => bail!("a mount of type {kind} is there, which is not ours to unmount"),
     }
     if let Some(record) = record {
         run_dir.remove(&record, &turn);
     }
     Ok(())
+}
+
+/// The daemon of a mount.
+struct Daemon {
+    pid: u32,
+    /// `None` if it has ended.
+    process: Option<PidFd>,
+}
+
+impl Daemon {
+    fn of(record: &MountRecord) -> anyhow::Result<Self> {
+        let process = PidFd::open(record.pid);
+        // The number may be another's by now.
+        let process = match (process, record.is_alive()) {
+            (_, false) => None,
+            (process, true) => Some(process.context("watching the daemon")?),
+        };
+        Ok(Self {
+            pid: record.pid,
+            process,
+        })
+    }
+
+    /// Waits until a daemon that has unmounted is gone, with all that it had open of the source: whoever
+    /// has unmounted may unmount the source's file system next. A source that hangs holds the threads
+    /// that wait for it, and with them the process, for as long as it likes: that is not waited for.
+    fn await_end(&self, lazy: bool) -> anyhow::Result<()> {
+        // It may be writing what it has recorded. Those who use a mount that is detached keep it.
+        let patience = if lazy { LAZY_ENDING } else { DEADLINE };
+        let mut deadline = Instant::now() + patience;
+        let mut exiting = false;
+        while !self.ends_within(LOOK_EVERY)? {
+            if !exiting && self.is_exiting() {
+                exiting = true;
+                deadline = deadline.min(Instant::now() + DYING);
+            }
+            if Instant::now() >= deadline {
+                if !lazy {
+                    complain(&format!(
+                        "yolofs: it is unmounted, but process {} does not end, and has the source open",
+                        self.pid
+                    ));
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn ends_within(&self, patience: Duration) -> anyhow::Result<bool> {
+        let process = self.process.as_ref();
+        let ended = process.map_or(Ok(true), |process| process.ended_within(patience));
+        ended.context("waiting for the daemon's end")
+    }
+
+    /// Returns whether the process has come to its end but for threads that the kernel cannot end.
+    fn is_exiting(&self) -> bool {
+        process_start(self.pid).is_err()
+    }
 }
 
 /// Returns whether a daemon that gave no answer is on its way out: a process that is killed

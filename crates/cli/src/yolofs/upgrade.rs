@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use crate::exit::Outcome;
 use crate::node::client::NodeClient;
+use crate::output::write_line;
 use crate::run_dir::{RunDir, RunDirArg};
 
 /// Have the node service and its workers run another program, under living mounts
@@ -27,11 +28,11 @@ pub(super) fn run(args: &UpgradeArgs, run_dir: &RunDirArg) -> anyhow::Result<Out
     };
     let node = NodeClient::of(&RunDir::open(&run_dir.run_dir)?);
     let upgraded = node.upgrade(&program)?;
-    println!(
+    write_line(&format!(
         "{} runs now; {} workers were replaced, and no mount was without one for more than {} ms",
         upgraded.program.display(),
         upgraded.workers,
         upgraded.longest_gap_ms
-    );
+    ))?;
     Ok(Outcome::Done)
 }

@@ -1,5 +1,10 @@
 //! A control group with little in it, of whatever version this machine has.
 
+#![allow(
+    clippy::allow_attributes,
+    reason = "what is unused differs from test to test"
+)]
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -57,6 +62,15 @@ impl Tight {
 
     pub(crate) fn lift_limit(&self) {
         fs::write(&self.limit, self.no_limit).unwrap();
+    }
+
+    /// Bytes of the page cache that are charged to it.
+    pub(crate) fn page_cache(&self) -> u64 {
+        let dir = self.dirs.last().unwrap();
+        let stat = fs::read_to_string(dir.join("memory.stat")).unwrap();
+        let words = ["total_cache ", "file "];
+        let line = |word| stat.lines().find_map(|line: &str| line.strip_prefix(word));
+        words.into_iter().find_map(line).unwrap().parse().unwrap()
     }
 
     /// Returns a command that enters it and becomes the given one.

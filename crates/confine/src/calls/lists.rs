@@ -112,7 +112,7 @@ const DEVICES: Group = group! {
 const MEMORY: Group = group! {
     "memory, none of it executable":
     SYS_mmap if 2 Is::Without(PROT_EXEC); SYS_mprotect if 2 Is::Without(PROT_EXEC);
-    SYS_munmap; SYS_mremap; SYS_brk; SYS_madvise; SYS_mlock; SYS_mlock2; SYS_munlock;
+    SYS_munmap; SYS_mremap; SYS_brk; SYS_madvise; SYS_mincore; SYS_mlock; SYS_mlock2; SYS_munlock;
     SYS_membarrier;
 };
 

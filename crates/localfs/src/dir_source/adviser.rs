@@ -1,6 +1,7 @@
 //! Readahead on a thread of its own, because `posix_fadvise(2)` waits for a file's metadata.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -86,7 +87,7 @@ fn work(files: &Files, waiting: &Receiver<(FileKey, Vec<BlockRange>)>) {
             };
             let will_need = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
             // Advice that the file system cannot take changes nothing.
-            posix_fadvise(&*fd, start, len, will_need).unwrap_or_default();
+            posix_fadvise(fd.as_fd(), start, len, will_need).unwrap_or_default();
         }
     }
 }

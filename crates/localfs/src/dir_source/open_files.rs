@@ -2,11 +2,43 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blocks::FileId;
 use parking_lot::Mutex;
+use rawio::once::Once;
+
+/// A file, and in which way it was read last.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    fd: OwnedFd,
+    /// Whether the kernel was told that reads come in no order.
+    no_order: AtomicBool,
+}
+
+impl OpenFile {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            no_order: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells the kernel whether it is to read ahead, unless it knows.
+    pub(super) fn in_no_order(&self, no_order: bool) {
+        if self.no_order.swap(no_order, Relaxed) != no_order {
+            Once::in_no_order(&self.fd, no_order);
+        }
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
 
 /// Open files, shared by threads. Evicts by the clock algorithm: a hand goes round and takes the
 /// first file that was not used since it came by last.
@@ -26,7 +58,7 @@ struct Clock {
 
 struct Slot {
     file: FileId,
-    fd: Arc<OwnedFd>,
+    fd: Arc<OpenFile>,
     used: bool,
 }
 
@@ -43,7 +75,7 @@ impl OpenFiles {
         self.clock.lock().slots.len()
     }
 
-    pub(super) fn get(&self, file: FileId) -> Option<Arc<OwnedFd>> {
+    pub(super) fn get(&self, file: FileId) -> Option<Arc<OpenFile>> {
         let mut clock = self.clock.lock();
         let at = *clock.by_file.get(&file)?;
         let slot = clock.slots.get_mut(at)?;
@@ -51,7 +83,7 @@ impl OpenFiles {
         Some(Arc::clone(&slot.fd))
     }
 
-    pub(super) fn insert(&self, file: FileId, fd: Arc<OwnedFd>) {
+    pub(super) fn insert(&self, file: FileId, fd: Arc<OpenFile>) {
         // Closed when this function returns, which is after the lock is released: closing a
         // file may take long on a network file system.
         let _evicted = self.clock.lock().insert(file, fd, self.limit);
@@ -69,7 +101,7 @@ impl OpenFiles {
 
 impl Clock {
     /// Returns the file that had to go, or an older descriptor of the same file.
-    fn insert(&mut self, file: FileId, fd: Arc<OwnedFd>, limit: usize) -> Option<Slot> {
+    fn insert(&mut self, file: FileId, fd: Arc<OpenFile>, limit: usize) -> Option<Slot> {
         let slot = Slot {
             file,
             fd,
@@ -139,8 +171,8 @@ mod tests {
         ]
     }
 
-    fn some_fd() -> Arc<OwnedFd> {
-        Arc::new(std::io::pipe().unwrap().0.into())
+    fn some_fd() -> Arc<OpenFile> {
+        Arc::new(OpenFile::new(std::io::pipe().unwrap().0.into()))
     }
 
     proptest! {
@@ -150,7 +182,7 @@ mod tests {
             ops in prop::collection::vec(any_op(), 0..100),
         ) {
             let open = OpenFiles::new(limit);
-            let mut latest: HashMap<u32, Arc<OwnedFd>> = HashMap::new();
+            let mut latest: HashMap<u32, Arc<OpenFile>> = HashMap::new();
             for op in ops {
                 match op {
                     Op::Insert(file) => {

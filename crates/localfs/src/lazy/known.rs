@@ -16,6 +16,8 @@ struct Node {
     /// The root holds itself.
     dir: FileId,
     name: Arc<[u8]>,
+    /// The access list, or that there is none, if it was asked for: who opened the file went by it.
+    list: Option<Option<Vec<u8>>>,
 }
 
 pub(super) struct Known {
@@ -33,6 +35,7 @@ impl Known {
             attr: root,
             dir: FileId::ROOT,
             name: Arc::default(),
+            list: None,
         };
         Self {
             nodes: vec![root],
@@ -47,6 +50,23 @@ impl Known {
 
     pub(super) fn attr(&self, file: FileId) -> Option<Attr> {
         Some(self.nodes.get(file.index())?.attr)
+    }
+
+    /// Returns the access list of a file, or that it has none, if that was asked for before.
+    pub(super) fn access_list(&self, file: FileId) -> Option<Option<Vec<u8>>> {
+        self.nodes.get(file.index())?.list.clone()
+    }
+
+    /// Notes the access list of a file, and returns the one to tell: the first that was asked for.
+    pub(super) fn note_access_list(
+        &mut self,
+        file: FileId,
+        list: Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        match self.nodes.get_mut(file.index()) {
+            Some(node) => node.list.get_or_insert(list).clone(),
+            None => list,
+        }
     }
 
     pub(super) fn dir_of(&self, file: FileId) -> Option<FileId> {
@@ -87,7 +107,13 @@ impl Known {
             None => {
                 let file = FileId(u32::try_from(self.nodes.len()).ok()?);
                 let name = Arc::clone(&name);
-                self.nodes.push(Node { attr, dir, name });
+                let list = None;
+                self.nodes.push(Node {
+                    attr,
+                    dir,
+                    name,
+                    list,
+                });
                 if has_names {
                     self.linked.insert(disk, file);
                 }

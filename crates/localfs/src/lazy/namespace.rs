@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 
 use blocks::{
-    Attr, EntryRef, FileId, Lifetime, NAME_MAX, Namespace, NodeKind, SourceError, SourceErrorKind,
+    ACCESS_LIST, Attr, EntryRef, FileId, Lifetime, NAME_MAX, Namespace, NodeKind, SourceError,
+    SourceErrorKind,
 };
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlinkat};
@@ -152,8 +153,16 @@ impl Namespace for LazyTree {
         if !possible || self.is_made_up(file) {
             return Ok(None);
         }
-        self.ask(file, "reading an attribute", |(dir, at)| {
+        let is_list = name == ACCESS_LIST;
+        if is_list && let Some(list) = self.known.lock().access_list(file) {
+            return Ok(list);
+        }
+        let value = self.ask(file, "reading an attribute", |(dir, at)| {
             xattr::get_at(dir, at, name)
+        })?;
+        Ok(match is_list {
+            true => self.known.lock().note_access_list(file, value),
+            false => value,
         })
     }
 

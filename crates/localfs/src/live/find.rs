@@ -1,14 +1,16 @@
 //! Finding files by the names they were met by, and making sure that they are what was met.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use blocks::{Attr, FileId, SourceError, SourceErrorKind};
+use blocks::{ACCESS_LIST, Attr, FileId, NodeKind, SourceError, SourceErrorKind};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use rawio::stat::{Stat, stat_at};
+use rawio::xattr;
 
 use super::LiveTree;
+use super::ids::Identity;
 use crate::attr::attr_of;
 use crate::disk_inode::DiskInode;
 use crate::open::{gone, open_beneath, open_to_read};
@@ -29,7 +31,8 @@ pub(super) struct Found {
 }
 
 impl LiveTree {
-    /// Finds a file by one of the names it was met by.
+    /// Finds a file by one of the names it was met by. It is [`Stale`](SourceErrorKind::Stale) if
+    /// somebody may do less with it now than under this id.
     pub(super) fn find(&self, file: FileId, doing: &'static str) -> Result<Found, SourceError> {
         let gone = || SourceError::new(SourceErrorKind::NotFound, doing).about(file);
         let failed = |error| SourceError::from_io(doing, error).about(file);
@@ -41,15 +44,40 @@ impl LiveTree {
             let Some(path) = self.ids.lock().path(dir) else {
                 continue;
             };
-            match self.find_at(&path, &name) {
-                Ok(Some(found)) if self.ids.lock().is(file, &found.stat, dir, &name) => {
-                    return Ok(found);
-                }
-                Ok(_) => (),
-                Err(error) => return Err(failed(error)),
+            let Some(found) = self.find_at(&path, &name).map_err(failed)? else {
+                continue;
+            };
+            let identity = self.ids.lock().identify(file, &found.stat, dir, &name);
+            let allowed = match identity {
+                Identity::Other => continue,
+                Identity::Revoked => false,
+                Identity::Same => self
+                    .has_list_told(file, &found.dir, &name, &found.attr)
+                    .map_err(failed)?,
+            };
+            if !allowed {
+                let now = found.attr.version();
+                return Err(SourceError::new(SourceErrorKind::Stale { now }, doing).about(file));
             }
+            return Ok(found);
         }
         Err(gone())
+    }
+
+    /// Returns whether a file has the access list that was told of it, if any was.
+    fn has_list_told(
+        &self,
+        file: FileId,
+        dir: impl AsFd,
+        name: &[u8],
+        attr: &Attr,
+    ) -> io::Result<bool> {
+        if attr.kind != NodeKind::File || !self.ids.lock().may_have_another_list(file, attr.ctime) {
+            return Ok(true);
+        }
+        let list = xattr::get_at(dir, name, ACCESS_LIST)?;
+        let mut ids = self.ids.lock();
+        Ok(ids.has_list(file, list.as_deref(), attr.ctime))
     }
 
     fn find_root(&self) -> io::Result<Found> {
@@ -139,29 +167,44 @@ impl LiveTree {
         }
     }
 
-    /// Returns the id of what was found, a new one if it was never met.
+    /// Returns the id of what was found as `name` in `dir`, which is open as `fd`: a new one if it was
+    /// never met, or if its old one says of somebody that they may do more.
     pub(super) fn meet(
         &self,
-        stat: &Stat,
+        fd: &OwnedFd,
+        (stat, attr): (&Stat, &Attr),
         dir: FileId,
         name: &[u8],
     ) -> Result<FileId, SourceError> {
-        let (id, forgettable) = {
-            let mut ids = self.ids.lock();
-            (ids.meet(stat, dir, name), ids.take_forgettable())
-        };
-        self.forget_gone(&forgettable);
-        id.ok_or_else(|| SourceError::new(SourceErrorKind::Io, "giving out one more id"))
+        let doing = "giving out one more id";
+        for _ in 0..ATTEMPTS {
+            let (id, forgettable) = {
+                let mut ids = self.ids.lock();
+                (ids.meet(stat, dir, name), ids.take_forgettable())
+            };
+            self.forget_gone(&forgettable);
+            let id = id.ok_or_else(|| SourceError::new(SourceErrorKind::Io, doing))?;
+            let allowed = self.has_list_told(id, fd, name, attr);
+            // Of a new one no list was told: mostly the second turn is the last.
+            if allowed.map_err(|error| SourceError::from_io(doing, gone(error)).about(id))? {
+                return Ok(id);
+            }
+        }
+        Err(SourceError::new(SourceErrorKind::NotFound, doing).about(dir))
     }
 
-    /// Forgets those files that are at none of the names they were met by.
+    /// Forgets those files that are at none of the names they were met by, and ids that were revoked.
     fn forget_gone(&self, files: &[FileId]) {
         if files.is_empty() {
             return;
         }
         let is_gone = |file: &FileId| {
             let found = self.find(*file, "looking again");
-            found.is_err_and(|error| error.kind() == SourceErrorKind::NotFound)
+            let gone = |error: SourceError| {
+                use SourceErrorKind::{NotFound, Stale};
+                matches!(error.kind(), NotFound | Stale { .. })
+            };
+            found.is_err_and(gone)
         };
         let gone: Vec<FileId> = files.iter().copied().filter(is_gone).collect();
         self.ids.lock().forget(&gone);

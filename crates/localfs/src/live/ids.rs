@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use blocks::{FileId, Namespace, NodeKind, Tree, Version};
+use blocks::{Attr, FileId, Namespace, NodeKind, Timestamp, Tree, Version};
 use rawio::stat::Stat;
 
 use crate::attr::attr_of;
@@ -29,10 +29,38 @@ struct Known {
     disk: DiskInode,
     /// The version it had when a name last led to it.
     version: Version,
+    /// The most that anybody was allowed by the attributes that were told of it; `None` before the
+    /// first, and for all but regular files.
+    allowed: Option<Attr>,
+    /// The access list that was told of it, if somebody asked.
+    list: Option<ListTold>,
+    /// Somebody may do less with the inode by now than under this id.
+    revoked: bool,
     /// How many ids the inode had before this one.
     earlier: u32,
     /// The latest last.
     places: Vec<Place>,
+}
+
+/// An access list that a kernel may go by.
+#[derive(Debug)]
+struct ListTold {
+    /// `None` if there was none.
+    list: Option<Vec<u8>>,
+    /// The time of change of the file that surely has this list.
+    changed: Timestamp,
+}
+
+/// What an inode at one of the names of a file is to that file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// It is the file.
+    Same,
+    /// It is the file, and somebody may do less with it than the attributes said that were told
+    /// under this id.
+    Revoked,
+    /// It is another file.
+    Other,
 }
 
 /// All ids that were given out and may still be asked for.
@@ -68,6 +96,9 @@ impl Ids {
         let known = Known {
             disk: root,
             version: Version::default(),
+            allowed: None,
+            list: None,
+            revoked: false,
             earlier: 0,
             places: Vec::new(),
         };
@@ -139,12 +170,70 @@ impl Ids {
     }
 
     /// Returns whether what was found at one of a file's names is that file.
-    pub(super) fn is(&mut self, file: FileId, stat: &Stat, dir: FileId, name: &[u8]) -> bool {
-        match self.known.get(&file) {
+    pub(super) fn identify(
+        &mut self,
+        file: FileId,
+        stat: &Stat,
+        dir: FileId,
+        name: &[u8],
+    ) -> Identity {
+        let same = match self.known.get(&file) {
             Some(known) => known.disk == DiskInode::of(stat),
             // Files of the tree are recognised when they are first asked for.
             None => self.meet(stat, dir, name) == Some(file),
+        };
+        if !same {
+            return Identity::Other;
         }
+        match self
+            .known
+            .get_mut(&file)
+            .is_some_and(|known| known.tell(stat))
+        {
+            true => Identity::Same,
+            false => Identity::Revoked,
+        }
+    }
+
+    /// Notes which access list was told of a file that had changed last at `changed`.
+    pub(super) fn told_list(&mut self, file: FileId, list: Option<&[u8]>, changed: Timestamp) {
+        let Some(known) = self.known.get_mut(&file) else {
+            return;
+        };
+        match &known.list {
+            Some(told) if told.list.as_deref() != list => known.revoked = true,
+            Some(_) => (),
+            None => {
+                let list = list.map(<[u8]>::to_vec);
+                known.list = Some(ListTold { list, changed });
+            }
+        }
+    }
+
+    /// Returns whether the access list of a file has to be looked at: it may be another than the one
+    /// that was told.
+    pub(super) fn may_have_another_list(&self, file: FileId, changed: Timestamp) -> bool {
+        let told = self.known.get(&file).and_then(|known| known.list.as_ref());
+        told.is_some_and(|told| told.changed != changed)
+    }
+
+    /// Notes which access list a file has that had changed last at `changed`. Returns whether it is
+    /// the one that was told.
+    pub(super) fn has_list(
+        &mut self,
+        file: FileId,
+        list: Option<&[u8]>,
+        changed: Timestamp,
+    ) -> bool {
+        let Some(known) = self.known.get_mut(&file) else {
+            return false;
+        };
+        match &mut known.list {
+            Some(told) if told.list.as_deref() == list => told.changed = changed,
+            Some(_) => known.revoked = true,
+            None => (),
+        }
+        !known.revoked
     }
 
     /// Returns the id of an inode that was found as `name` in `dir`; a new one if it was never
@@ -152,7 +241,8 @@ impl Ids {
     pub(super) fn meet(&mut self, stat: &Stat, dir: FileId, name: &[u8]) -> Option<FileId> {
         let disk = DiskInode::of(stat);
         let known = self.met.get(&disk).copied();
-        let file = match known.filter(|file| !self.changed_unseen(*file, stat)) {
+        let goes_on = |file: &FileId| !self.changed_unseen(*file, stat) && self.tell(*file, stat);
+        let file = match known.filter(goes_on) {
             Some(file) => file,
             None => self.introduce(disk, stat, dir, name)?,
         };
@@ -160,6 +250,14 @@ impl Ids {
             self.note_place(file, dir, name);
         }
         Some(file)
+    }
+
+    /// Notes that the attributes of a file are told. Returns whether that is possible under its id:
+    /// a kernel goes by those that it was told first for a while, and whoever has the file open
+    /// never looks at others.
+    fn tell(&mut self, file: FileId, stat: &Stat) -> bool {
+        let known = self.known.get_mut(&file);
+        known.is_none_or(|known| known.tell(stat))
     }
 
     /// Notes the version of a file that a name led to. Returns whether it is one that a kernel
@@ -202,6 +300,9 @@ impl Ids {
         let known = Known {
             disk,
             version: version.unwrap_or_default(),
+            allowed: attr_of(stat).filter(|attr| attr.kind == NodeKind::File),
+            list: None,
+            revoked: false,
             earlier: before.map_or(0, |before| before.earlier.saturating_add(1)),
             places: Vec::new(),
         };
@@ -292,6 +393,20 @@ impl Ids {
         }
         // Twice what is left, so that a look at all of it is paid by as many new files.
         self.limit = (self.known.len() * 2).max(self.least);
+    }
+}
+
+impl Known {
+    /// Notes that these attributes are told. Returns whether they take nothing from anybody.
+    fn tell(&mut self, stat: &Stat) -> bool {
+        if let (Some(allowed), Some(attr)) = (&mut self.allowed, attr_of(stat)) {
+            if attr.give_all_rights_of(allowed) {
+                *allowed = attr;
+            } else {
+                self.revoked = true;
+            }
+        }
+        !self.revoked
     }
 }
 

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 
 use blocks::{
-    Attr, EntryRef, FileId, Lifetime, NAME_MAX, Namespace, NodeKind, SourceError, SourceErrorKind,
+    ACCESS_LIST, Attr, EntryRef, FileId, Lifetime, NAME_MAX, Namespace, NodeKind, SourceError,
+    SourceErrorKind,
 };
 use nix::fcntl::{OFlag, readlinkat};
 use rawio::xattr;
@@ -50,7 +51,7 @@ impl LiveTree {
         };
         Ok(visit(EntryRef {
             name,
-            file: self.meet(&stat, dir, name)?,
+            file: self.meet(fd, (&stat, &attr), dir, name)?,
             kind: attr.kind,
             next,
         }))
@@ -76,7 +77,7 @@ impl Namespace for LiveTree {
         }
         let shown = stat_shown(&fd, name, self.mount);
         match shown.map_err(|error| SourceError::from_io(doing, error).about(dir))? {
-            Some((stat, _)) => self.meet(&stat, dir, name).map(Some),
+            Some((stat, attr)) => self.meet(&fd, (&stat, &attr), dir, name).map(Some),
             None => Ok(None),
         }
     }
@@ -128,7 +129,12 @@ impl Namespace for LiveTree {
             return Ok(None);
         }
         self.ask(file, "reading an attribute", |found| {
-            xattr::get_at(&found.dir, &found.name, name)
+            let value = xattr::get_at(&found.dir, &found.name, name)?;
+            if name == ACCESS_LIST {
+                let mut ids = self.ids.lock();
+                ids.told_list(file, value.as_deref(), found.attr.ctime);
+            }
+            Ok(value)
         })
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use blocks::{FileId, NAME_MAX, NodeKind, TARGET_MAX};
+use blocks::{FileId, NAME_MAX, NodeKind, PATH_LIMIT, TARGET_MAX};
 use nix::errno::Errno;
 use nix::fcntl::readlinkat;
 use nix::unistd::{Whence, lseek};
@@ -30,6 +30,8 @@ pub(super) struct DirReader {
     found: Vec<Found>,
     /// See [`DirRead::notes`].
     notes: Vec<(Vec<u8>, Reason)>,
+    /// Bytes that the directory's path puts before each of its names.
+    prefix: usize,
 }
 
 /// A directory that was read.
@@ -56,20 +58,22 @@ impl DirReader {
             names: Vec::new(),
             found: Vec::new(),
             notes: Vec::new(),
+            prefix: 0,
         }
     }
 
     /// Adds what is in the directory to the tables, in the order of names, and brings its own
-    /// attributes up to date.
+    /// attributes up to date. Its path, with a slash behind it, has `prefix` bytes.
     ///
     /// Reads again when the directory changed meanwhile. One that cannot be read has no entries.
     pub(super) fn read(
         &mut self,
         tables: &mut Tables,
-        dir: FileId,
+        (dir, prefix): (FileId, usize),
         fd: &OwnedFd,
         headway: &Headway,
     ) -> Result<DirRead, LocalError> {
+        self.prefix = prefix;
         let mark = tables.mark();
         let start = tables.parts.entries.len();
         let mut attempts = 0..ATTEMPTS;
@@ -181,7 +185,9 @@ impl DirReader {
         };
         let elsewhere = stat.mount != self.mount;
         let reason = match attr_of(stat) {
-            _ if name.len() > NAME_MAX => Reason::NotServable,
+            _ if name.len() > NAME_MAX || self.prefix + name.len() > PATH_LIMIT => {
+                Reason::NotServable
+            }
             None => Reason::NotServable,
             Some(attr) if elsewhere && attr.kind != NodeKind::Dir => Reason::OtherMount,
             Some(_) => match add_node(tables, fd, name, stat)? {

@@ -19,7 +19,8 @@ pub enum Reason {
         /// The error number of the system; 0 if there was none.
         errno: i32,
     },
-    /// Its name is longer than 255 bytes, or it is of an unknown kind: left out.
+    /// Its name is longer than 255 bytes, its path longer than 65 535, or it is of an unknown kind:
+    /// left out.
     NotServable,
 }
 

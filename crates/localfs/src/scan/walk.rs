@@ -39,6 +39,8 @@ struct Frame {
     /// The entry that names it; `None` for the root.
     named: Option<usize>,
     identity: Identity,
+    /// Bytes of its path, and of the slash behind it: none for the root.
+    prefix: usize,
     /// `None` while too many below it are open, or if it cannot be found again.
     fd: Option<OwnedFd>,
     /// Entries that were not looked at yet.
@@ -129,11 +131,16 @@ impl<'a> Walk<'a> {
         if self.headway.is_given_up() {
             return Err(self.root.scan_failed(Errno::ETIMEDOUT.into()));
         }
-        let read = self.reader.read(&mut self.tables, dir, &fd, self.headway);
+        let above = self.stack.last().map_or(0, |frame| frame.prefix);
+        let prefix = named.map_or(0, |entry| above + self.tables.name(entry).len() + 1);
+        let read = self
+            .reader
+            .read(&mut self.tables, (dir, prefix), &fd, self.headway);
         let DirRead { entries, notes } = read?;
         self.stack.push(Frame {
             named,
             identity,
+            prefix,
             fd: Some(fd),
             entries,
         });

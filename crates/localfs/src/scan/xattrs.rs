@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rawio::xattr;
 
 /// Returns names and values, sorted by name, of `name` in `dir`; of `dir` itself if it is empty.
-pub(super) fn read(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn read(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut all = Vec::new();
     let names = xattr::list_at(dir.as_fd(), name)?;
     for attribute in names.split(|byte| *byte == 0).filter(|a| !a.is_empty()) {

@@ -4,6 +4,10 @@
 //! takes its call out of the queue if no thread has begun it, so the queue is never longer than
 //! there are callers. If one has, the thread *hangs*: it counts towards the limit until the call
 //! returns, and then goes on with the queue.
+//!
+//! A request that is [handed over](Waiter) has no caller who waits: a thread of its own keeps the time
+//! for all of these, and answers in their place once it is over. It looks at the first that will be
+//! late, and nobody wakes it: whatever comes later is late later.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +21,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use blocks::prompt::{self, Waiter};
+use blocks::{SourceError, SourceErrorKind};
+
 use super::DEADLINE;
+
+/// Requests that were handed over and are not answered, at most: each is somebody who waits, and the
+/// next is told at once that there are too many.
+const HANDED_MAX: usize = 8192;
+
+/// What fails when a request that was handed over does.
+const ANSWERING: &str = "having a request answered";
 
 /// How a source is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,16 +85,29 @@ pub(super) struct Helpers {
     shared: Arc<Shared>,
 }
 
+/// What was handed over, until it is answered.
+struct Handed {
+    number: u64,
+    deadline: Instant,
+    late: Box<dyn FnOnce(SourceError) + Send>,
+}
+
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     /// There is a call to make, or nobody will ever have one again.
     work: Condvar,
+    /// Nobody will ever hand anything over again.
+    time: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Call>,
+    /// In the order of their deadlines.
+    handed: VecDeque<Handed>,
+    /// Whether a thread keeps the time for them.
+    timed: bool,
     /// What runs now, by number, and whether its caller has given up.
     running: Vec<(u64, Caller)>,
     threads: usize,
@@ -126,7 +153,8 @@ impl Helpers {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Disconnected) => Err(NoAnswer::Died),
             Err(RecvTimeoutError::Timeout) => {
-                self.shared.state.lock().give_up(number);
+                let queued = self.shared.state.lock().give_up(number);
+                drop(queued);
                 // It may have come at the last moment.
                 answers.try_recv().map_err(|_| NoAnswer::Late)
             }
@@ -146,7 +174,10 @@ impl Helpers {
     /// Queues a call, starts a thread for it if all are busy and there may be more, and returns
     /// its number.
     fn submit(&self, run: Box<dyn FnOnce() + Send>) -> io::Result<u64> {
-        let mut state = self.shared.state.lock();
+        self.submit_to(&mut self.shared.state.lock(), run)
+    }
+
+    fn submit_to(&self, state: &mut State, run: Box<dyn FnOnce() + Send>) -> io::Result<u64> {
         let number = state.next;
         state.next += 1;
         state.queue.push_back(Call { number, run });
@@ -177,22 +208,69 @@ impl Helpers {
     }
 }
 
+impl Waiter for Helpers {
+    fn wait_for(&self, work: Box<dyn FnOnce() + Send>, late: Box<dyn FnOnce(SourceError) + Send>) {
+        let mut state = self.shared.state.lock();
+        if state.handed.len() >= HANDED_MAX {
+            state.late += 1;
+            drop(state);
+            return late(SourceError::new(SourceErrorKind::TimedOut, ANSWERING));
+        }
+        let timed = state.timed || self.keep_time();
+        let submitted = match timed {
+            true => self.submit_to(&mut state, work),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        };
+        state.timed = timed;
+        match submitted {
+            Ok(number) => {
+                let deadline = Instant::now() + self.patience.deadline;
+                let handed = Handed {
+                    number,
+                    deadline,
+                    late,
+                };
+                state.handed.push_back(handed);
+            }
+            Err(error) => {
+                drop(state);
+                late(SourceError::from_io(ANSWERING, error));
+            }
+        }
+    }
+}
+
+impl Helpers {
+    /// Starts the thread that keeps the time, and returns whether it could.
+    fn keep_time(&self) -> bool {
+        let (shared, deadline) = (Arc::clone(&self.shared), self.patience.deadline);
+        let started = thread::Builder::new()
+            .name("source-time".to_owned())
+            .spawn(move || shared.keep_time(deadline));
+        started.is_ok()
+    }
+}
+
 impl Drop for Helpers {
     fn drop(&mut self) {
         self.shared.state.lock().ended = true;
         self.shared.work.notify_all();
+        self.shared.time.notify_all();
     }
 }
 
 impl State {
-    fn give_up(&mut self, number: u64) {
+    /// Notes that nobody waits for a call any more, and returns it if it was not begun.
+    fn give_up(&mut self, number: u64) -> Option<Call> {
         self.late += 1;
-        self.queue.retain(|call| call.number != number);
+        let queued = self.queue.iter().position(|call| call.number == number);
+        let queued = queued.and_then(|at| self.queue.remove(at));
         for (running, caller) in &mut self.running {
             if *running == number {
                 *caller = Caller::GaveUp;
             }
         }
+        queued
     }
 }
 
@@ -207,9 +285,21 @@ impl Shared {
                 // Unwind safety: what the call leaves half done is the source's, whose locks are
                 // parking_lot's and guard nothing that code which panics has in hand. The caller
                 // is told by the end of its channel.
-                let _panicked = catch_unwind(AssertUnwindSafe(run));
+                let _panicked = catch_unwind(AssertUnwindSafe(|| prompt::may_hang(run)));
                 state = self.state.lock();
                 state.running.retain(|(running, _)| *running != number);
+                // Near the front, unless much was handed over that hangs.
+                let answered = state
+                    .handed
+                    .iter()
+                    .position(|handed| handed.number == number);
+                let answered = answered.and_then(|at| state.handed.remove(at));
+                if answered.is_some() {
+                    // It may own the last of what it was asked for, and dropping that takes the lock.
+                    drop(state);
+                    drop(answered);
+                    state = self.state.lock();
+                }
                 continue;
             }
             if state.ended {
@@ -223,6 +313,39 @@ impl Shared {
             }
         }
         state.threads -= 1;
+    }
+}
+
+impl Shared {
+    /// Answers what was handed over and is late, until nothing is left to wait for.
+    fn keep_time(&self, deadline: Duration) {
+        let mut state = self.state.lock();
+        loop {
+            let now = Instant::now();
+            let next = state.handed.front().map(|handed| handed.deadline);
+            if next.is_some_and(|next| next <= now) {
+                if let Some(Handed { number, late, .. }) = state.handed.pop_front() {
+                    let waiting = state.give_up(number);
+                    drop(state);
+                    let late = || late(SourceError::new(SourceErrorKind::TimedOut, ANSWERING));
+                    // As with calls: nobody is to be left without an answer for it.
+                    let _panicked = catch_unwind(AssertUnwindSafe(late));
+                    drop(waiting);
+                    state = self.state.lock();
+                }
+                continue;
+            }
+            if next.is_none() && state.ended {
+                break;
+            }
+            // What is handed over meanwhile is late after that.
+            let until = next.unwrap_or(now + deadline);
+            let timed_out = self.time.wait_until(&mut state, until).timed_out();
+            if timed_out && next.is_none() && state.handed.is_empty() {
+                break;
+            }
+        }
+        state.timed = false;
     }
 }
 

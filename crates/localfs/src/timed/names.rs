@@ -118,6 +118,10 @@ impl<N: PromptNames + 'static> Namespace for TimedSource<N> {
         })
     }
 
+    fn generation(&self, file: FileId) -> Option<u32> {
+        self.source().generation(file)
+    }
+
     fn has_xattrs(&self) -> bool {
         self.source().has_xattrs()
     }

@@ -175,22 +175,29 @@ pub(super) fn path_of(dir: &Path, digest: &BlobDigest) -> PathBuf {
     dir.join(format!("{}-{}", digest.algorithm().word(), digest.hex()))
 }
 
-/// Returns what the parts in a directory are called, with their lengths. What belongs to none is
-/// removed.
+/// Returns what the parts in a directory are called, with their lengths. A part without a journal is
+/// removed, and a journal without a part; what is named like neither is not ours, and left alone.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<(BlobDigest, u64)>> {
     let mut parts = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        let name = entry.file_name().to_string_lossy().replace('-', ":");
-        match name.parse::<BlobDigest>() {
-            Ok(digest) if journal_path(&path).exists() => {
+        let digest = |path: &Path| -> Option<BlobDigest> {
+            let name = path.file_name()?.to_str()?;
+            name.replacen('-', ":", 1).parse().ok()
+        };
+        let ending = path.extension().and_then(|end| end.to_str());
+        match (digest(&path), ending) {
+            (Some(digest), _) if journal_path(&path).exists() => {
                 parts.push((digest, entry.metadata()?.len()));
             }
-            Err(_)
-                if path.extension().is_some_and(|end| end == "json") && part_of(&path).exists() => {
+            (Some(_), _) => forget(&path),
+            (None, Some("json" | "tmp")) if digest(&part_of(&path)).is_some() => {
+                if ending == Some("tmp") || !part_of(&path).exists() {
+                    forget(&path);
+                }
             }
-            _ => forget(&path),
+            (None, _) => log::warn!("{} is none of ours; left alone", path.display()),
         }
     }
     Ok(parts)
@@ -278,6 +285,24 @@ mod tests {
         forget(&journal_path(&path_of(dir.path(), &name())));
         assert!(list(dir.path()).unwrap().is_empty());
         assert!(!path_of(dir.path(), &name()).exists());
+    }
+
+    /// `nicfetch --store` may be somebody's directory.
+    #[test]
+    fn only_what_is_named_like_a_part_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(begun(dir.path(), b"x"));
+        let other = BlobDigest::of(Algorithm::Sha256, b"another");
+        let other = path_of(dir.path(), &other);
+        let left = [journal_path(&other), other.with_extension("tmp")];
+        let mine = ["mine", "mine.json", "mine.tmp", "sha256-12"].map(|name| dir.path().join(name));
+        for file in left.iter().chain(&mine) {
+            fs::write(file, b"x").unwrap();
+        }
+        assert_eq!(list(dir.path()).unwrap(), [(name(), 1)]);
+        assert!(left.iter().all(|file| !file.exists()));
+        assert!(mine.iter().all(|file| file.exists()));
+        assert!(path_of(dir.path(), &name()).exists());
     }
 
     #[test]

@@ -52,6 +52,12 @@ pub struct AdminStatus {
     pub upstreams: Vec<UpstreamStatus>,
     /// Manifests that are known.
     pub manifests: u64,
+    /// Bytes of the file of tags and manifests.
+    #[serde(default)]
+    pub catalog_bytes: u64,
+    /// What it may have.
+    #[serde(default)]
+    pub catalog_budget_bytes: u64,
     /// Blobs that are whole.
     pub blobs: u64,
     /// Blobs that are on their way.
@@ -174,7 +180,8 @@ impl BlockSide {
 
 /// Makes sources of the block service of images that the mirror has, in the background.
 pub trait Feed: Send + Sync + std::fmt::Debug {
-    /// Notes an image that is to be taken. It is not forgotten when the process ends.
+    /// Notes an image that is to be taken, also one that was set aside. It is not forgotten when the
+    /// process ends.
     ///
     /// # Errors
     /// If that cannot be noted.
@@ -195,6 +202,24 @@ pub struct Fed {
     pub done: u64,
     /// Images that could not be.
     pub failed: u64,
+    /// Images that failed, or whose taking ended the process, so often that they are not tried again
+    /// before somebody asks for them.
+    #[serde(default)]
+    pub set_aside: u64,
+    /// Some of these.
+    #[serde(default)]
+    pub aside: Vec<SetAside>,
+}
+
+/// An image that is not tried again by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// What clients call it.
+    pub name: String,
+    /// The digest of its manifest; another one is tried again.
+    pub digest: String,
+    /// Why the last attempt failed.
+    pub why: String,
 }
 
 /// Serves the operator until `closed` becomes true.
@@ -311,7 +336,7 @@ impl Mirror {
 
     fn page(&self) -> String {
         let load = self.config.load.report();
-        self.counters.page(&self.blobs, &load)
+        self.counters.page(&self.blobs, &self.catalog, &load)
     }
 
     fn status(&self) -> AdminStatus {
@@ -324,6 +349,8 @@ impl Mirror {
             ready: self.is_ready(),
             upstreams: upstreams.collect(),
             manifests: self.catalog.manifest_count() as u64,
+            catalog_bytes: self.catalog.size().0,
+            catalog_budget_bytes: self.catalog.size().1,
             blobs: self.blobs.whole_count() as u64,
             growing: self.blobs.growing_count() as u64,
             stored_bytes: self.blobs.used_bytes(),

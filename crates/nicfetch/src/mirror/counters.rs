@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::catalog::Catalog;
 use super::reply::Source;
 use crate::blobs::BlobCache;
 use crate::load::LoadReport;
@@ -53,7 +54,8 @@ impl Counters {
     }
 
     /// Returns the page for Prometheus.
-    pub(super) fn page(&self, blobs: &BlobCache, load: &LoadReport) -> String {
+    pub(super) fn page(&self, blobs: &BlobCache, catalog: &Catalog, load: &LoadReport) -> String {
+        let (catalog_bytes, catalog_budget) = catalog.size();
         let mut page = String::new();
         head(
             &mut page,
@@ -150,6 +152,24 @@ impl Counters {
                 "gauge",
                 "Blobs that are on their way.",
                 blobs.growing_count() as u64,
+            ),
+            (
+                "manifests",
+                "gauge",
+                "Manifests and indexes that are known.",
+                catalog.manifest_count() as u64,
+            ),
+            (
+                "catalog_bytes",
+                "gauge",
+                "Bytes of the file of tags and manifests.",
+                catalog_bytes,
+            ),
+            (
+                "catalog_budget_bytes",
+                "gauge",
+                "What it may have.",
+                catalog_budget,
             ),
             (
                 "load_level",

@@ -1,6 +1,10 @@
 //! Manifests and indexes, as far as a mirror looks into them.
 
-use serde::Deserialize;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::blobs::BlobDigest;
 
@@ -16,15 +20,19 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.v1+prettyjws, \
     application/json, */*";
 
+/// What a document may name for the mirror to look into it. An image has 500 layers at most, and an
+/// index one manifest for each platform.
+pub(super) const CHILDREN_MAX: usize = 1024;
+
 #[derive(Deserialize)]
 struct Document {
     config: Option<Child>,
     #[serde(default)]
-    layers: Vec<Child>,
+    layers: Few<Child>,
     #[serde(default)]
-    blobs: Vec<Child>,
+    blobs: Few<Child>,
     #[serde(default)]
-    manifests: Vec<Child>,
+    manifests: Few<Child>,
 }
 
 #[derive(Deserialize)]
@@ -32,31 +40,73 @@ struct Child {
     digest: String,
 }
 
-/// Returns what a manifest or an index names. What cannot be decoded names nothing: the mirror
-/// serves it as it is, and lets the client complain.
-pub(super) fn children(bytes: &[u8]) -> Vec<BlobDigest> {
+/// The beginning of a list: what is beyond [`CHILDREN_MAX`] is counted, not kept.
+struct Few<T> {
+    first: Vec<T>,
+    more: usize,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        let first = Vec::new();
+        Self { first, more: 0 }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(decoder: D) -> Result<Self, D::Error> {
+        decoder.deserialize_seq(FewVisitor(PhantomData))
+    }
+}
+
+struct FewVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FewVisitor<T> {
+    type Value = Few<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+        let mut few = Few::default();
+        while few.first.len() < CHILDREN_MAX {
+            match list.next_element()? {
+                Some(one) => few.first.push(one),
+                None => return Ok(few),
+            }
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            few.more += 1;
+        }
+        Ok(few)
+    }
+}
+
+/// Returns what a manifest or an index names; `None` if that is more than the mirror looks into. What
+/// cannot be decoded names nothing: the mirror serves it as it is, and lets the client complain.
+pub(super) fn children(bytes: &[u8]) -> Option<Vec<BlobDigest>> {
     let Ok(document) = serde_json::from_slice::<Document>(bytes) else {
-        return Vec::new();
+        return Some(Vec::new());
     };
     let lists = [document.layers, document.blobs, document.manifests];
-    let all = document
-        .config
-        .into_iter()
-        .chain(lists.into_iter().flatten());
-    all.filter_map(|child| child.digest.parse().ok()).collect()
+    let named: usize = lists.iter().map(|list| list.first.len() + list.more).sum();
+    let lists = lists.into_iter().flat_map(|list| list.first);
+    let all = document.config.into_iter().chain(lists);
+    (named <= CHILDREN_MAX).then(|| all.filter_map(|child| child.digest.parse().ok()).collect())
 }
 
 /// Returns whether a document lists manifests.
 pub(super) fn is_index(bytes: &[u8]) -> bool {
     let document = serde_json::from_slice::<Document>(bytes);
-    document.is_ok_and(|document| !document.manifests.is_empty())
+    document.is_ok_and(|document| !document.manifests.first.is_empty())
 }
 
 /// Returns the manifest of an index that is for this machine's kind, or all if none says so.
 pub(super) fn for_platform(bytes: &[u8], architecture: &str) -> Vec<BlobDigest> {
     #[derive(Deserialize)]
     struct Index {
-        manifests: Vec<Entry>,
+        manifests: Few<Entry>,
     }
     #[derive(Deserialize)]
     struct Entry {
@@ -75,7 +125,7 @@ pub(super) fn for_platform(bytes: &[u8], architecture: &str) -> Vec<BlobDigest> 
         let platform = entry.platform.as_ref();
         platform.is_none_or(|is| is.os == "linux" && is.architecture == architecture)
     };
-    let fitting = manifests.iter().filter(fits);
+    let fitting = manifests.first.iter().filter(fits);
     fitting
         .filter_map(|entry| entry.digest.parse().ok())
         .collect()
@@ -112,15 +162,37 @@ mod tests {
             r#"{{"config":{{"digest":"{}"}},"layers":[{{"digest":"{}"}},{{"digest":"md5:1"}}]}}"#,
             names[0], names[1]
         );
-        assert_eq!(children(manifest.as_bytes()), names[..2]);
+        assert_eq!(children(manifest.as_bytes()).as_deref(), Some(&names[..2]));
         let index = format!(
             r#"{{"manifests":[{{"digest":"{}","platform":{{"os":"linux","architecture":"amd64"}}}},
                 {{"digest":"{}","platform":{{"os":"linux","architecture":"arm64"}}}}]}}"#,
             names[2], names[3]
         );
-        assert_eq!(children(index.as_bytes()), names[2..]);
+        assert_eq!(children(index.as_bytes()).as_deref(), Some(&names[2..]));
         assert_eq!(for_platform(index.as_bytes(), "arm64"), names[3..]);
-        assert!(children(b"<html>").is_empty() && for_platform(b"7", "x").is_empty());
+        assert_eq!(children(b"<html>"), Some(Vec::new()));
+        assert!(for_platform(b"7", "x").is_empty());
+    }
+
+    #[test]
+    fn a_document_that_names_more_than_any_image_has_is_not_looked_into() {
+        let child = format!(
+            r#"{{"digest":"{}"}}"#,
+            BlobDigest::of(Algorithm::Sha256, b"")
+        );
+        let naming = |layers: usize, blobs: usize| {
+            let list = |count: usize| vec![child.as_str(); count].join(",");
+            let text = format!(
+                r#"{{"layers":[{}],"blobs":[{}]}}"#,
+                list(layers),
+                list(blobs)
+            );
+            children(text.as_bytes()).map(|children| children.len())
+        };
+        assert_eq!(naming(CHILDREN_MAX, 0), Some(CHILDREN_MAX));
+        assert_eq!(naming(CHILDREN_MAX + 1, 0), None);
+        assert_eq!(naming(CHILDREN_MAX, 1), None);
+        assert_eq!(naming(50_000, 0), None);
     }
 
     #[test]

@@ -32,5 +32,7 @@ pub fn content_range_in(header: &str) -> Option<(u64, u64)> {
 #[must_use]
 pub fn names_in(document: &[u8], accept: &str) -> usize {
     let taken = usize::from(accepts(std::iter::once(accept), "application/json"));
-    children(document).len() + for_platform(document, "amd64").len() + taken
+    children(document).map_or(0, |children| children.len())
+        + for_platform(document, "amd64").len()
+        + taken
 }

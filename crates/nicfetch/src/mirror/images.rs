@@ -1,6 +1,6 @@
 //! Images all of whose blobs are here: what chunks can be made of without another download.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use hyper::body::Bytes;
@@ -14,10 +14,8 @@ use crate::blobs::BlobDigest;
 pub struct WholeImage {
     /// As clients call it, with everything that they may leave out: `docker.io/library/redis:7`.
     pub name: String,
-    /// The digest of its manifest.
+    /// The digest of its manifest: a list of blobs that are here.
     pub digest: String,
-    /// Its manifest: a list of blobs that are here.
-    pub manifest: Bytes,
 }
 
 impl Mirror {
@@ -36,14 +34,13 @@ impl Mirror {
         let whole: HashSet<_> = whole.map(|blob| blob.digest).collect();
         let tags = self.catalog.tags().into_iter();
         let tags = tags.filter(|(name, _)| open.iter().any(|open| name.starts_with(open)));
+        // Many names may mean one manifest: each is read once.
+        let mut images: HashMap<BlobDigest, Option<BlobDigest>> = HashMap::new();
         tags.filter_map(|(name, digest)| {
-            let (digest, manifest) = self.whole_manifest(digest, &whole)?;
-            let digest = digest.to_string();
-            Some(WholeImage {
-                name,
-                digest,
-                manifest,
-            })
+            let image = images.entry(digest);
+            let image = image.or_insert_with_key(|digest| self.whole_manifest(digest, &whole));
+            let digest = image.as_ref()?.to_string();
+            Some(WholeImage { name, digest })
         })
         .collect()
     }
@@ -51,35 +48,30 @@ impl Mirror {
     /// Returns the manifest of the image that a document is or lists, if all of its blobs are here.
     fn whole_manifest(
         &self,
-        digest: BlobDigest,
+        digest: &BlobDigest,
         whole: &HashSet<BlobDigest>,
-    ) -> Option<(BlobDigest, Bytes)> {
-        let document = self.catalog.document(&digest)?;
-        let mut images = vec![(digest, document)];
-        if is_index(&images[0].1) {
-            // Which of them was pulled tells which machines there are: not this one's kind.
-            let listed = children(&images[0].1).into_iter();
-            let known = listed.filter_map(|image| {
-                let document = self.catalog.document(&image)?;
-                Some((image, document))
-            });
-            images = known.collect();
-        }
-        images.into_iter().find(|(_, manifest)| {
-            let blobs = children(manifest);
+    ) -> Option<BlobDigest> {
+        let is_whole = |manifest: &Bytes| {
+            let blobs = children(manifest).unwrap_or_default();
             !blobs.is_empty() && blobs.iter().all(|blob| whole.contains(blob))
-        })
+        };
+        let document = self.catalog.document(digest)?;
+        if !is_index(&document) {
+            return is_whole(&document).then(|| digest.clone());
+        }
+        // Which of them was pulled tells which machines there are: not this one's kind.
+        let listed = children(&document).unwrap_or_default();
+        drop(document);
+        let known = |image: &BlobDigest| self.catalog.document(image);
+        listed
+            .into_iter()
+            .find(|image| known(image).is_some_and(|manifest| is_whole(&manifest)))
     }
 
-    /// Returns an image by the digest of its manifest, if that is known.
+    /// Returns the manifest or index that has this digest, if it is known.
     #[must_use]
-    pub fn image(&self, name: &str, digest: &str) -> Option<WholeImage> {
-        let manifest = self.catalog.document(&digest.parse().ok()?)?;
-        Some(WholeImage {
-            name: name.to_owned(),
-            digest: digest.to_owned(),
-            manifest,
-        })
+    pub fn document(&self, digest: &str) -> Option<Bytes> {
+        self.catalog.document(&digest.parse().ok()?)
     }
 
     /// Returns the file of a blob that is whole. It may be removed at any time.

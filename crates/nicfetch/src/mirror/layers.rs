@@ -127,7 +127,8 @@ impl Mirror {
             match self.blobs.peek(digest).map_err(unreadable)? {
                 Some(Place::Whole(whole)) => return Ok((Source::Hit, whole.size)),
                 Some(Place::Growing(growing)) => {
-                    if let Some(size) = growing.watch().borrow().size {
+                    let size = growing.watch().borrow().size;
+                    if let Some(size) = size {
                         return Ok((Source::Joined, size));
                     }
                 }

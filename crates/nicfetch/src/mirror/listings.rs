@@ -11,16 +11,18 @@ use hyper::header::{CONTENT_TYPE, LINK};
 use hyper::{Method, StatusCode};
 use parking_lot::Mutex;
 
-use super::document::MANIFEST_MAX;
+use super::documents::Documents;
 use super::reply::{Refusal, Reply, Source, document, set};
 use super::route::{Route, parameter};
 use super::{Granted, Mirror};
-use crate::upstream::{Ask, UpstreamError, body};
+use crate::upstream::{Ask, UpstreamError};
 
 /// Entries that are kept.
 const KEPT_MAX: usize = 1024;
 /// The longest list that is kept; longer ones are passed on each time.
 const KEPT_BYTES_MAX: usize = 64 << 10;
+/// The longest question to which the answer is kept. Clients choose what they ask.
+const KEPT_NAME_MAX: usize = 1024;
 
 /// What the upstream said a moment ago.
 #[derive(Debug, Default)]
@@ -53,6 +55,9 @@ impl Listings {
     }
 
     fn keep(&self, name: String, page: Option<Page>, ttl: Duration) {
+        if name.len() > KEPT_NAME_MAX {
+            return;
+        }
         let mut kept = self.0.lock();
         if kept.len() >= KEPT_MAX {
             let now = Instant::now();
@@ -102,7 +107,7 @@ impl Mirror {
         ask.asker = granted.asker.clone();
         self.counters.asked.fetch_add(1, Relaxed);
         let answered = match granted.upstream.ask(&ask).await {
-            Ok(answer) => Page::take(answer).await,
+            Ok(answer) => Page::take(answer, &self.documents).await,
             Err(error) => Err(error),
         };
         match answered {
@@ -132,7 +137,7 @@ impl Mirror {
 }
 
 impl Page {
-    async fn take(answer: reqwest::Response) -> Result<Self, UpstreamError> {
+    async fn take(answer: reqwest::Response, documents: &Documents) -> Result<Self, UpstreamError> {
         let header = |name| {
             let value: Option<&hyper::header::HeaderValue> = answer.headers().get(name);
             value
@@ -141,7 +146,7 @@ impl Page {
         };
         let media_type = header(CONTENT_TYPE).unwrap_or_else(|| "application/json".to_owned());
         let link = header(LINK);
-        let bytes = Bytes::from(body(answer, MANIFEST_MAX).await?);
+        let bytes = documents.body(answer).await?;
         Ok(Self {
             media_type,
             link,

@@ -12,13 +12,13 @@ use hyper::{Method, StatusCode};
 use tokio::time::timeout;
 
 use super::catalog::{Manifest, Tagged, now_millis};
-use super::document::{ACCEPT as TAKEN, MANIFEST_MAX, accepts};
+use super::document::{ACCEPT as TAKEN, accepts};
 use super::layers::Needed;
 use super::reply::{Refusal, Reply, Source, bare, document, set};
 use super::route::Version;
 use super::{Granted, Mirror, not_modified};
 use crate::blobs::{Algorithm, BlobDigest};
-use crate::upstream::{Ask, UpstreamError, body};
+use crate::upstream::{Ask, UpstreamError};
 
 pub(super) const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
@@ -364,7 +364,7 @@ impl Mirror {
         let is_head = ask.method == Method::HEAD;
         let bytes = match is_head {
             true => Bytes::new(),
-            false => Bytes::from(body(answer, MANIFEST_MAX).await?),
+            false => self.documents.body(answer).await?,
         };
         let fetched = bytes.len() as u64;
         self.counters.fetched_bytes.fetch_add(fetched, Relaxed);

@@ -68,7 +68,11 @@ impl Mirror {
         if images.is_empty() {
             images.push((digest.clone(), bytes));
         }
-        let blobs: Vec<_> = images.iter().flat_map(|image| children(&image.1)).collect();
+        let mut blobs = Vec::new();
+        for (_, manifest) in &images {
+            let named = children(manifest);
+            blobs.extend(named.ok_or_else(|| Refusal::absent("it names too many blobs"))?);
+        }
         let mut done = Prewarmed {
             digest: digest.to_string(),
             blobs: blobs.len() as u64,
@@ -83,17 +87,13 @@ impl Mirror {
                 done.fetched_bytes += size;
             }
         }
-        let (digest, manifest) = images.swap_remove(0);
+        let (digest, _) = images.swap_remove(0);
         let name = match &version {
             Version::Tag(tag) => format!("{}:{tag}", granted.scope),
             Version::Digest(digest) => format!("{}@{digest}", granted.scope),
         };
         let digest = digest.to_string();
-        let image = WholeImage {
-            name,
-            digest,
-            manifest,
-        };
+        let image = WholeImage { name, digest };
         Ok((done, image))
     }
 

@@ -33,6 +33,9 @@ pub enum UpstreamError {
     /// It answers with another status.
     #[error("the upstream answered {0}")]
     Refused(u16),
+    /// Too many long answers are in memory.
+    #[error("too many long documents are on their way")]
+    NoMemory,
     /// The answer breaks the protocol.
     #[error("the upstream breaks a rule: {0}")]
     Protocol(&'static str),

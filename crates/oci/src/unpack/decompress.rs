@@ -1,5 +1,6 @@
 //! From the bytes of a layer as they lie there to its tar.
 
+use std::cell::{Cell, RefCell};
 use std::io::{self, BufReader, Read};
 use std::ops::ControlFlow;
 
@@ -10,8 +11,34 @@ use crate::{Verified, Watch};
 
 /// Enough for the first bytes by which formats are known.
 const MAGIC: usize = 4;
+/// Bytes of a tar that are read at a time.
+const BUFFER: usize = 128 << 10;
 /// Memory that a zstd frame may ask for: 2 to this power, what `zstd -19 --long=27` needs.
 const WINDOW_LOG_MAX: u32 = 27;
+
+/// Returns the tar of a layer that lies somewhere, as [`tar_of`] does. `teller` is told how much of the
+/// blob was read, and asked about what comes out of it, too: a buffer of compressed zeros is gigabytes.
+pub(crate) fn told_tar_of<'a>(
+    blob: impl Read + 'a,
+    diff_id: Digest,
+    limits: &Limits,
+    teller: &'a Teller<'a>,
+) -> io::Result<impl Read + 'a> {
+    let told = Told {
+        inner: blob,
+        teller,
+        counts: Counts::Yes,
+    };
+    let tar = tar_of(told, diff_id, limits)?;
+    Ok(BufReader::with_capacity(
+        BUFFER,
+        Told {
+            inner: tar,
+            teller,
+            counts: Counts::No,
+        },
+    ))
+}
 
 /// Returns the tar of a layer: decompressed, counted, and verified at its end.
 pub(crate) fn tar_of<'a>(
@@ -39,9 +66,51 @@ pub(crate) fn tar_of<'a>(
     };
     // A decoder gives a few bytes at a time, and headers are read one by one.
     Ok(BufReader::with_capacity(
-        128 << 10,
+        BUFFER,
         Verified::new(bounded, diff_id, None),
     ))
+}
+
+/// Somebody who wants to know how far reading has come, asked from two places.
+pub(crate) struct Teller<'a> {
+    watch: RefCell<Watch<'a>>,
+    done: Cell<u64>,
+}
+
+impl<'a> Teller<'a> {
+    pub(crate) fn new(watch: Watch<'a>) -> Self {
+        Self {
+            watch: RefCell::new(watch),
+            done: Cell::new(0),
+        }
+    }
+}
+
+/// Whether what is read is what is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    Yes,
+    No,
+}
+
+struct Told<'a, R> {
+    inner: R,
+    teller: &'a Teller<'a>,
+    counts: Counts,
+}
+
+impl<R: Read> Read for Told<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let teller = self.teller;
+        if (teller.watch.borrow_mut())(teller.done.get()).is_break() {
+            return Err(io::Error::other(TarError::Cancelled));
+        }
+        let count = self.inner.read(into)?;
+        if self.counts == Counts::Yes {
+            teller.done.set(teller.done.get() + count as u64);
+        }
+        Ok(count)
+    }
 }
 
 /// Tells how far reading has come, and stops if somebody wants that.

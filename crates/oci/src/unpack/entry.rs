@@ -49,7 +49,13 @@ pub(crate) struct Corrections {
     gid: Option<u64>,
     mtime: Option<(i64, u32)>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of their names, each with the NUL that the kernel adds.
+    xattr_names: usize,
 }
+
+/// Bytes of the names of all extended attributes of a file that the kernel lists (XATTR_LIST_MAX): a
+/// file cannot have more.
+const XATTR_NAMES_MAX: usize = 64 << 10;
 
 /// How `SCHILY.xattr.user.x` says that `user.x` is an extended attribute.
 const XATTR: &[u8] = b"SCHILY.xattr.";
@@ -88,6 +94,10 @@ impl Corrections {
             _ if key.starts_with(b"GNU.sparse.") => return Err(TarError::Sparse),
             _ => {
                 if let Some(name) = key.strip_prefix(XATTR) {
+                    self.xattr_names += name.len() + 1;
+                    if self.xattr_names > XATTR_NAMES_MAX {
+                        return Err(TarError::Limit("extended attributes on one entry"));
+                    }
                     self.xattrs.push((name.to_vec(), value.to_vec()));
                 }
             }

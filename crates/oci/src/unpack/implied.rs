@@ -16,19 +16,14 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
 use rawio::xattr;
 
-use super::TarError;
 use super::root::Root;
 use super::write::is_kept;
-
-/// Bytes of names that are remembered.
-const NAMES_MAX: usize = 64 << 20;
 
 /// The directories of a layer of which its tar says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Implied {
     /// Their paths; the empty one is the top.
     dirs: BTreeSet<Vec<u8>>,
-    names_len: usize,
 }
 
 impl Implied {
@@ -42,17 +37,11 @@ impl Implied {
     pub(super) fn new() -> Self {
         Self {
             dirs: BTreeSet::from([Vec::new()]),
-            names_len: 0,
         }
     }
 
-    pub(super) fn add(&mut self, dir: &[u8]) -> Result<(), TarError> {
-        self.names_len += dir.len();
-        if self.names_len > NAMES_MAX {
-            return Err(TarError::Limit("names of directories"));
-        }
+    pub(super) fn add(&mut self, dir: &[u8]) {
         self.dirs.insert(dir.to_vec());
-        Ok(())
     }
 
     /// Forgets a directory of which the tar says what it is like.

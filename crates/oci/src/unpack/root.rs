@@ -18,6 +18,11 @@ use super::TarError;
 /// Bytes of a path, as the kernel takes them.
 const PATH_MAX: usize = 4095;
 const NAME_MAX: usize = 255;
+/// How deep directories may lie in each other. Whoever walks down for each name pays for the depth
+/// each time; real trees have some tens.
+pub(super) const DEPTH_MAX: usize = 512;
+/// What a layer has too many of then.
+pub(super) const TOO_DEEP: TarError = TarError::Limit("levels of directories");
 /// What a directory has that no entry made: engines do the same.
 const IMPLIED_MODE: Mode = Mode::from_bits_truncate(0o755);
 
@@ -143,12 +148,13 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// empty for the top.
 ///
 /// # Errors
-/// If it goes up, or is longer than the kernel takes.
+/// If it goes up, is longer than the kernel takes, or deeper than allowed.
 pub(crate) fn clean(name: &[u8]) -> Result<Vec<u8>, TarError> {
     if name.len() > PATH_MAX {
         return Err(TarError::Rule("a name has at most 4095 bytes"));
     }
     let mut clean = Vec::with_capacity(name.len());
+    let mut depth = 0;
     for part in name.split(|&byte| byte == b'/') {
         match part {
             b"" | b"." => continue,
@@ -158,6 +164,10 @@ pub(crate) fn clean(name: &[u8]) -> Result<Vec<u8>, TarError> {
                 return Err(TarError::Rule("a part of a name has at most 255 bytes"));
             }
             _ => {}
+        }
+        depth += 1;
+        if depth > DEPTH_MAX {
+            return Err(TOO_DEEP);
         }
         if !clean.is_empty() {
             clean.push(b'/');

@@ -9,8 +9,8 @@ use super::entry::{Corrections, Entry, Kind};
 
 /// What tars are made of.
 const RECORD: usize = 512;
-/// Bytes of a header that corrects the next one. Names have 4 KiB, and an attribute's value at
-/// most 64 KiB.
+/// Bytes of all headers together that correct one entry. Names have 4 KiB, and an attribute's value
+/// at most 64 KiB.
 const CORRECTION_MAX: u64 = 1 << 20;
 
 /// Reads a tar from its start to its end.
@@ -37,23 +37,25 @@ impl<R: Read> TarStream<R> {
     /// If it cannot be read, or breaks a rule.
     pub(crate) fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         let mut corrections = Corrections::default();
+        let mut left = CORRECTION_MAX;
         while let Some(header) = self.next_header()? {
             let kind = match header.entry_type() {
                 EntryType::XHeader => {
-                    let records = self.correction(&header)?;
+                    let records = self.correction(&header, &mut left)?;
                     corrections.add_pax(&records)?;
                     continue;
                 }
                 EntryType::GNULongName => {
-                    corrections.name = Some(self.long_name(&header)?);
+                    corrections.name = Some(self.long_name(&header, &mut left)?);
                     continue;
                 }
                 EntryType::GNULongLink => {
-                    corrections.target = Some(self.long_name(&header)?);
+                    corrections.target = Some(self.long_name(&header, &mut left)?);
                     continue;
                 }
                 EntryType::XGlobalHeader => {
-                    self.correction(&header)?; // comments: nothing that engines heed
+                    // Comments: nothing that engines heed.
+                    self.correction(&header, &mut left)?;
                     continue;
                 }
                 other => kind_of(other)?,
@@ -96,20 +98,20 @@ impl<R: Read> TarStream<R> {
         self.padding = (RECORD - size % RECORD) % RECORD;
     }
 
-    /// Reads the content of a header that corrects the next one.
-    fn correction(&mut self, header: &Header) -> Result<Vec<u8>, TarError> {
+    /// Reads the content of a header that corrects the next entry, for which `left` bytes are left.
+    fn correction(&mut self, header: &Header, left: &mut u64) -> Result<Vec<u8>, TarError> {
         let size = header.entry_size()?;
-        if size > CORRECTION_MAX {
-            return Err(TarError::Rule("an extended header has at most 1 MiB"));
-        }
+        *left = left.checked_sub(size).ok_or(TarError::Rule(
+            "the extended headers of an entry have at most 1 MiB",
+        ))?;
         self.start_content(size);
         let mut bytes = Vec::new();
         self.content().read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn long_name(&mut self, header: &Header) -> Result<Vec<u8>, TarError> {
-        let mut name = self.correction(header)?;
+    fn long_name(&mut self, header: &Header, left: &mut u64) -> Result<Vec<u8>, TarError> {
+        let mut name = self.correction(header, left)?;
         let end = name.iter().position(|&byte| byte == 0);
         name.truncate(end.unwrap_or(name.len()));
         Ok(name)

@@ -17,6 +17,7 @@ use rawio::xattr;
 
 use super::entry::{Entry, Kind};
 use super::implied::Implied;
+use super::limits::Spent;
 use super::root::{Root, Spot, clean, split};
 use super::{Devices, Limits, TarError, Unpacked};
 
@@ -27,8 +28,9 @@ const SPECIAL: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// How overlayfs knows that a directory hides those below it.
 pub(crate) const OPAQUE_XATTR: &std::ffi::CStr = c"trusted.overlay.opaque";
-/// Bytes of names of directories that are remembered, because their times are set at the end.
-const DIRECTORY_NAMES_MAX: usize = 256 << 20;
+/// Bytes of memory that a remembered directory takes beside its path: a place in a tree, and what the
+/// allocator adds.
+const REMEMBERED_BYTES: usize = 96;
 /// The kernel's own bounds: a larger attribute is no attribute.
 pub(crate) const XATTR_VALUE_MAX: usize = 64 << 10;
 
@@ -78,10 +80,10 @@ pub(crate) struct Writer {
     root: Root,
     top: Top,
     limits: Limits,
+    spent: Spent,
     done: Unpacked,
     /// Directories and the times that they get when nothing is put into them any more.
     times: BTreeMap<Vec<u8>, (i64, u32)>,
-    names_len: usize,
     implied: Implied,
 }
 
@@ -91,20 +93,19 @@ impl Writer {
             root,
             top,
             limits,
+            spent: Spent::new(limits),
             done: Unpacked::default(),
             times: BTreeMap::new(),
-            names_len: 0,
             implied: Implied::new(),
         }
     }
 
     /// Makes what an entry says.
     pub(crate) fn write(&mut self, entry: &Entry, content: &mut dyn Read) -> Result<(), TarError> {
+        self.spent.entry()?;
         self.done.entries += 1;
-        if self.done.entries > self.limits.entries {
-            return Err(TarError::Limit("entries"));
-        }
         let path = clean(&entry.name)?;
+        self.spent.names(path.len() + entry.target.len())?;
         let (parent, name) = split(&path);
         if let Some(marker) = Marker::of(name)? {
             return self.mark(parent, marker);
@@ -142,8 +143,13 @@ impl Writer {
 
     /// Returns the place of a path, and remembers the directories that have to be made for it.
     fn make_way<'a>(&mut self, path: &'a [u8]) -> Result<Spot<'a>, TarError> {
-        let implied = &mut self.implied;
-        self.root.make_way(path, &mut |dir| implied.add(dir))
+        let (implied, spent) = (&mut self.implied, &mut self.spent);
+        self.root.make_way(path, &mut |dir| {
+            spent.implied()?;
+            spent.memory(dir.len() + REMEMBERED_BYTES)?;
+            implied.add(dir);
+            Ok(())
+        })
     }
 
     /// Sets the times of directories, now that nothing is put into them any more. Returns what was
@@ -260,11 +266,12 @@ impl Writer {
     }
 
     /// Returns whether the attribute was set.
-    fn set_xattr(&self, spot: &Spot<'_>, name: &[u8], value: &[u8]) -> Result<bool, TarError> {
+    fn set_xattr(&mut self, spot: &Spot<'_>, name: &[u8], value: &[u8]) -> Result<bool, TarError> {
         let fits = value.len() <= XATTR_VALUE_MAX;
         let (true, Ok(name), true) = (is_kept(name), CString::new(name), fits) else {
             return Ok(false);
         };
+        self.spent.names(name.count_bytes() + value.len())?;
         match xattr::set_at(spot.fd(), spot.name, &name, value) {
             Ok(()) => Ok(true),
             Err(error) => match error.raw_os_error().map(Errno::from_raw) {
@@ -276,10 +283,7 @@ impl Writer {
 
     fn remember(&mut self, path: Vec<u8>, mtime: (i64, u32)) -> Result<(), TarError> {
         self.implied.is_told(&path);
-        self.names_len += path.len();
-        if self.names_len > DIRECTORY_NAMES_MAX {
-            return Err(TarError::Limit("names of directories"));
-        }
+        self.spent.memory(path.len() + REMEMBERED_BYTES)?;
         self.times.insert(path, mtime);
         Ok(())
     }

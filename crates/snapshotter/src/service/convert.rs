@@ -1,39 +1,47 @@
 //! Our words in those of containerd's API.
 
 use std::error::Error as _;
+use std::time::SystemTime;
 
-use containerd_snapshots::tonic::{Code, Status};
-use containerd_snapshots::{Info, api};
+use containerd_client::services::v1::snapshots as api;
+use containerd_client::types;
+use prost_types::Timestamp;
+use tonic::{Code, Status};
 
 use crate::error::SnapshotError;
 use crate::overlay::Mount;
 use crate::snapshot::{Kind, Snapshot, Usage};
 
-pub(super) fn info(snapshot: Snapshot) -> Info {
-    Info {
-        kind: match snapshot.kind {
-            Kind::Active => containerd_snapshots::Kind::Active,
-            Kind::View => containerd_snapshots::Kind::View,
-            Kind::Committed => containerd_snapshots::Kind::Committed,
-        },
+pub(super) fn info(snapshot: Snapshot) -> api::Info {
+    let kind = match snapshot.kind {
+        Kind::Active => api::Kind::Active,
+        Kind::View => api::Kind::View,
+        Kind::Committed => api::Kind::Committed,
+    };
+    api::Info {
+        kind: kind.into(),
         name: snapshot.name,
         parent: snapshot.parent.unwrap_or_default(),
         labels: snapshot.labels.into_iter().collect(),
-        created_at: snapshot.created,
-        updated_at: snapshot.updated,
+        created_at: Some(timestamp(snapshot.created)),
+        updated_at: Some(timestamp(snapshot.updated)),
     }
 }
 
-pub(super) fn usage(usage: Usage) -> containerd_snapshots::Usage {
-    containerd_snapshots::Usage {
+fn timestamp(time: SystemTime) -> Timestamp {
+    time.into()
+}
+
+pub(super) fn usage(usage: Usage) -> api::UsageResponse {
+    api::UsageResponse {
         inodes: i64::try_from(usage.inodes).unwrap_or(i64::MAX),
         size: i64::try_from(usage.bytes).unwrap_or(i64::MAX),
     }
 }
 
-pub(super) fn mounts(mounts: Vec<Mount>) -> Vec<api::types::Mount> {
+pub(super) fn mounts(mounts: Vec<Mount>) -> Vec<types::Mount> {
     let each = mounts.into_iter();
-    each.map(|mount| api::types::Mount {
+    each.map(|mount| types::Mount {
         r#type: mount.fs_type.to_owned(),
         source: mount.source,
         target: String::new(),

@@ -103,6 +103,7 @@ impl<L: Lowers> State<L> {
         let Stack { snapshot, parents } = stack;
         let layers: Vec<LayerDir> = parents.iter().map(|parent| self.layer(parent)).collect();
         let mut places = self.lowers.places(snapshot, &layers).into_iter();
+        let plain: Vec<PathBuf> = layers.iter().map(|layer| layer.dir.clone()).collect();
         let lowers: Vec<PathBuf> = layers
             .into_iter()
             .map(|layer| lower(places.next().flatten(), layer))
@@ -113,6 +114,7 @@ impl<L: Lowers> State<L> {
             fs: &dirs.fs(snapshot.id),
             work: &dirs.work(snapshot.id),
             lowers: &lowers,
+            served: lowers != plain,
         })
     }
 

@@ -10,24 +10,19 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use containerd_snapshots::api::snapshots::v1 as grpc;
-use containerd_snapshots::api::types::Mount;
-use containerd_snapshots::tonic::codegen::{Service, http::Uri};
-use containerd_snapshots::tonic::transport::{Channel, Endpoint};
-use containerd_snapshots::tonic::{Code, Status};
+use containerd_client::services::v1::snapshots as grpc;
+use containerd_client::types::Mount;
 use grpc::snapshots_client::SnapshotsClient;
 use snapshotter::{Config, Lowers, PlainLowers, Snapshotter, UpperConfig, service};
-use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 /// Longest wait for anything: the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,8 +80,8 @@ impl Node {
             .spawn(service::serve(snapshotter, listener, async {
                 drop(ended.await);
             }));
-        let channel = Endpoint::from_static("http://unix");
-        let channel = channel.connect_with_connector_lazy(Connector(socket));
+        let connecting = containerd_client::connect(&socket);
+        let channel = self.runtime.block_on(connecting).unwrap();
         self.running = Some(Running {
             client: SnapshotsClient::new(channel),
             end,
@@ -317,23 +312,5 @@ impl Drop for Mounted {
         if !std::thread::panicking() {
             assert!(output.status.success(), "{output:?}");
         }
-    }
-}
-
-/// Connects to a unix socket, whatever the address says.
-#[derive(Clone)]
-struct Connector(PathBuf);
-
-impl Service<Uri> for Connector {
-    type Response = UnixStream;
-    type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = std::io::Result<UnixStream>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _address: Uri) -> Self::Future {
-        Box::pin(UnixStream::connect(self.0.clone()))
     }
 }

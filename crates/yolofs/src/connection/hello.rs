@@ -33,6 +33,7 @@ const INIT_EXT: u32 = 1 << 30;
 /// Where things are in a request: `struct fuse_in_header` and `struct fuse_init_in`.
 mod request {
     pub(super) const OPCODE: usize = 4;
+    pub(super) const MINOR: usize = 44;
     pub(super) const ABILITIES: usize = 52;
     pub(super) const MORE_ABILITIES: usize = 56;
     /// Enough for both words of abilities, which kernels have had since 5.17.
@@ -135,6 +136,11 @@ impl Hello {
     #[must_use]
     pub fn answer(&self) -> Option<&[u8]> {
         self.answer.as_deref()
+    }
+
+    /// Returns the second part of the version of the protocol that the kernel speaks: the first is 7.
+    pub(crate) fn kernel_minor(&self) -> u32 {
+        word(&self.request, request::MINOR).unwrap_or(0)
     }
 
     /// Returns the request to show to a server: with no abilities but those that the kernel was
@@ -314,6 +320,14 @@ mod tests {
         let refused = message(16, &[(answer::ERROR, (-71_i32).cast_unsigned())]);
         assert_eq!(hello.answered(refused), Err(HelloError::Refused(71)));
         assert_eq!(hello.answered(Vec::new()), Err(HelloError::Answer));
+    }
+
+    #[test]
+    fn the_version_of_the_kernel_is_in_its_request() {
+        let mut bytes = request(1, 0);
+        bytes[request::MINOR..][..4].copy_from_slice(&45_u32.to_ne_bytes());
+        let hello = Hello::from_parts(bytes, None).unwrap();
+        assert_eq!(hello.kernel_minor(), 45);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Content: opening, reading, seeking.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use blocks::{
     Access, Attr, BlockRange, Caller, Event, FileId, FileKey, Seek, SourceError, SourceErrorKind,
-    Warmth,
+    Version, Warmth, prompt,
 };
 
 use super::{FileSystem, FsError, Mode, ReadOutcome, Request};
@@ -84,6 +85,10 @@ impl FileSystem {
             let key = FileKey { file, version };
             if self.config.mode != Mode::Disk || self.is_recording() || attr.size == 0 {
                 return Ok(OpenDecision::Cached);
+            }
+            let asks_source = !self.config.boot_files.contains(&file) && self.backing.is_some();
+            if asks_source || self.copies.is_some() {
+                may_wait("opening")?;
             }
             let mut backings = Vec::from_iter(self.open_copy(&key));
             if !self.config.boot_files.contains(&file) {
@@ -170,9 +175,24 @@ impl FileSystem {
                 self.sample.asked(file, asked);
             }
             let warmth = self.warmth(file, offset, len);
-            let read = self.follow(file, |key| self.source.read_at(key, offset, buf))?;
+            // What goes through the page cache of the mount is kept there, and need not be anywhere
+            // else; a recording leaves the source as any boot would.
+            let once = path == CachePath::Through && !self.is_recording();
+            let mut version = Version::default();
+            // Before the bytes are read: they may be of before another change, however long the rest takes.
+            let mut begun = SystemTime::now();
+            let read = self.follow(file, |key| {
+                (version, begun) = (key.version, SystemTime::now());
+                match once {
+                    true => self.source.read_once(key, offset, buf),
+                    false => self.source.read_at(key, offset, buf),
+                }
+            })?;
             if path == CachePath::Through {
-                self.refuse_cut(file, offset, read.0 as u64, len)?;
+                self.refuse_cut(file, &version, offset..offset.saturating_add(len), read.0)?;
+                if self.recent.read(file, &version, begun) {
+                    self.diversions.tell_of(file);
+                }
             }
             let access = Access {
                 file,
@@ -185,6 +205,7 @@ impl FileSystem {
         });
         match &result {
             Ok((read, outcome)) => self.tally.read(*outcome, *read),
+            Err(error) if error.would_wait() => {}
             Err(_) => self.tally.read(ReadOutcome::Failed, 0),
         }
         result.map(|(read, _)| read)
@@ -234,12 +255,14 @@ impl FileSystem {
         let mut outcome = ReadOutcome::Served;
         let mut chases = 0;
         loop {
-            let key = self.key(file)?;
+            let key = self
+                .key(file)
+                .inspect_err(|error| self.forget_revoked(file, error))?;
             match ask(&key) {
                 Ok(answer) => return Ok((answer, outcome)),
                 Err(error) => match error.kind() {
                     SourceErrorKind::Stale { now } if chases < CHASES => {
-                        self.diversions.divert(file, key.version, now);
+                        self.divert(&key, now)?;
                         outcome = ReadOutcome::Diverted;
                         chases += 1;
                     }
@@ -249,10 +272,18 @@ impl FileSystem {
         }
     }
 
-    /// Fails if the kernel would make zeros of what an answer lacks.
-    fn refuse_cut(&self, file: FileId, offset: u64, read: u64, len: u64) -> Result<(), FsError> {
-        let (end, wanted) = (offset.saturating_add(read), offset.saturating_add(len));
-        match self.diversions.cuts(file, end, wanted) {
+    /// Fails if the kernel would make zeros of what an answer of `read` bytes lacks.
+    fn refuse_cut(
+        &self,
+        file: FileId,
+        version: &Version,
+        wanted: Range<u64>,
+        read: usize,
+    ) -> Result<(), FsError> {
+        let end = wanted.start.saturating_add(read as u64);
+        let cut = self.diversions.cuts(file, end, wanted.end);
+        let being_forgotten = self.recent.cuts(file, end, wanted.end);
+        match cut.or(being_forgotten.then_some(*version)) {
             None => Ok(()),
             Some(now) => {
                 let kind = SourceErrorKind::Stale { now };
@@ -275,6 +306,14 @@ impl FileSystem {
             Some(false) => Warmth::Cold,
             None => Warmth::Unknown,
         }
+    }
+}
+
+/// Fails on a thread that must not wait.
+pub(super) fn may_wait(doing: &'static str) -> Result<(), SourceError> {
+    match prompt::patience() {
+        prompt::Patience::None => Err(SourceError::new(SourceErrorKind::WouldWait, doing)),
+        prompt::Patience::Bounded | prompt::Patience::Endless => Ok(()),
     }
 }
 

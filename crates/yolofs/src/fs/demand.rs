@@ -1,5 +1,6 @@
 //! Whether anybody is being served right now: background work yields to it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -18,12 +19,12 @@ pub(crate) struct Demand {
 
 /// A request that is being served.
 #[derive(Debug)]
-pub(crate) struct Serving<'a>(&'a Demand);
+pub(crate) struct Serving(Arc<Demand>);
 
 impl Demand {
-    pub(crate) fn enter(&self) -> Serving<'_> {
+    pub(crate) fn enter(self: &Arc<Self>) -> Serving {
         self.serving.fetch_add(1, SeqCst);
-        Serving(self)
+        Serving(Arc::clone(self))
     }
 
     /// Waits until no request is being served, but no longer than `patience`.
@@ -43,7 +44,7 @@ impl Demand {
     }
 }
 
-impl Drop for Serving<'_> {
+impl Drop for Serving {
     fn drop(&mut self) {
         // SeqCst: either this sees the waiter, or the waiter sees that nothing is served.
         if self.0.serving.fetch_sub(1, SeqCst) == 1 && self.0.waiting.load(SeqCst) > 0 {
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn background_work_goes_on_when_the_last_request_is_served() {
-        let demand = Demand::default();
+        let demand = Arc::new(Demand::default());
         demand.wait_idle(Duration::MAX.min(Duration::from_secs(3600)));
         let first = demand.enter();
         let second = demand.enter();
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn background_work_is_not_starved() {
-        let demand = Demand::default();
+        let demand = Arc::new(Demand::default());
         let _busy = demand.enter();
         demand.wait_idle(Duration::from_millis(1));
         assert_eq!(demand.waiting.load(SeqCst), 0);

@@ -8,14 +8,18 @@
 //! The kernel fills up a page that is answered in part with zeros, which nobody sees as long as it
 //! knows where the file ends. It takes a short answer for the new end of a file that was cut short,
 //! but not if anything about the file moved since it asked, such as our telling it to forget.
-//! So as long as it may believe the file to be longer ([`Diversions::settle`] ends that), an answer
-//! that ends too early is none ([`Diversions::cuts`]).
+//! So as long as it may believe the file to be longer, an answer that ends too early is none
+//! ([`Diversions::cuts`]). That ends when it has forgotten, whatever happens to the file since
+//! ([`Diversions::settle`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use blocks::{Attr, FileId, Version};
+use blocks::{Attr, FileId, SourceError, SourceErrorKind, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use super::ledger::{Diverted, Ledger};
 
 /// Who is told of each file that is diverted; it must not block.
 type Told = Box<dyn Fn(FileId) + Send>;
@@ -27,6 +31,10 @@ pub(crate) struct Diversions {
     /// The size of `files`, to be asked without the lock: almost always 0.
     count: AtomicU64,
     told: Mutex<Option<Told>>,
+    /// Where diversions are written down, if they are to outlive this process.
+    ledger: Option<Arc<dyn Ledger>>,
+    /// Whether anything was refused yet: that is logged once.
+    refused: AtomicBool,
     /// Held for reading while pages of a file are pushed, see [`Diversions::begin_push`].
     pushing: RwLock<()>,
 }
@@ -36,32 +44,117 @@ struct Diversion {
     /// What the namespace says; if it comes to say something else, it knows better than we do.
     from: Version,
     now: Version,
+    /// All attributes in that version, if more than the version is known.
+    attr: Option<Attr>,
     /// The largest size that the kernel may believe the file has, until it knows the true one.
     believed: Option<u64>,
 }
 
+/// A version that the kernel was not told of yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unsettled {
+    /// Which.
+    pub(crate) now: Version,
+    /// Whether the kernel may believe the file to be longer than that.
+    pub(crate) shortened: bool,
+}
+
 impl Diversions {
-    /// Notes that a file which was thought to be in version `asked` is in version `now`.
-    pub(super) fn divert(&self, file: FileId, asked: Version, now: Version) {
+    /// Has every diversion written down in `ledger`, and starts with those that are in it.
+    pub(super) fn remember(&mut self, ledger: Arc<dyn Ledger>, earlier: &[Diverted]) {
+        let diversions = earlier.iter().map(|diverted| {
+            let diversion = Diversion {
+                from: diverted.from,
+                now: diverted.now,
+                attr: diverted.attr,
+                believed: Some(diverted.believed),
+            };
+            (diverted.file, diversion)
+        });
+        let files = self.files.get_mut();
+        files.extend(diversions);
+        *self.count.get_mut() = files.len() as u64;
+        self.ledger = Some(ledger);
+    }
+
+    /// Notes that a file of names that are asked each time, which was thought to be in version `asked`,
+    /// is in version `now`.
+    ///
+    /// # Errors
+    /// If it cannot be written down. Then the file is not diverted: nobody may see the new version,
+    /// because the next server would not know of it and show the old one.
+    pub(super) fn divert(
+        &self,
+        file: FileId,
+        asked: Version,
+        now: Version,
+    ) -> Result<(), SourceError> {
         let told = self.told.lock();
-        let mut files = self.files.write();
-        let before = files.get(&file).copied();
-        let from = match before {
+        let from = match self.find(file) {
             Some(diversion) if diversion.now == asked => diversion.from,
             _ => asked,
         };
+        self.note(&told, file, from, now, None)
+    }
+
+    /// Notes that a file, which by its names is in version `named` and was thought to be in version
+    /// `asked`, has the attributes `attr`. If it is in another version than `asked` by now, another
+    /// reader was faster: nothing is noted, and whoever asks again learns what that reader found.
+    ///
+    /// # Errors
+    /// As [`Diversions::divert`].
+    pub(super) fn divert_fixed(
+        &self,
+        file: FileId,
+        named: Version,
+        asked: Version,
+        attr: Attr,
+    ) -> Result<(), SourceError> {
+        let told = self.told.lock();
+        let known = self.find(file).filter(|known| known.from == named);
+        if known.map_or(named, |known| known.now) != asked {
+            return Ok(());
+        }
+        self.note(&told, file, named, attr.version(), Some(attr))
+    }
+
+    fn find(&self, file: FileId) -> Option<Diversion> {
+        self.files.read().get(&file).copied()
+    }
+
+    /// Enters a diversion, for whoever holds the lock of `told`: one after the other. Only those who
+    /// found a change wait for it.
+    fn note(
+        &self,
+        told: &Option<Told>,
+        file: FileId,
+        from: Version,
+        now: Version,
+        attr: Option<Attr>,
+    ) -> Result<(), SourceError> {
+        let before = self.find(file);
         if before.is_some_and(|before| (before.from, before.now) == (from, now)) {
-            return;
+            return Ok(());
         }
         let earlier = before.and_then(|before| before.believed).unwrap_or(0);
-        let believed = earlier.max(asked.size).max(now.size);
+        let last = before.filter(|before| before.from == from);
+        let last = last.map_or(from.size, |before| before.now.size);
+        let believed = earlier.max(last).max(now.size);
+        self.write_down(&Diverted {
+            file,
+            from,
+            now,
+            attr,
+            believed,
+        })?;
         let diversion = Diversion {
             from,
             now,
+            attr,
             // If nobody is told, there is no kernel that believes anything.
             believed: told.is_some().then_some(believed),
         };
-        files.insert(file, diversion);
+        self.files.write().insert(file, diversion);
         if before.is_none() && self.count.fetch_add(1, Relaxed) == 0 {
             log::warn!(
                 "file {} changed since it was scanned or recorded; it is served from the source \
@@ -69,10 +162,23 @@ impl Diversions {
                 file.0
             );
         }
-        drop(files);
-        if let Some(told) = &*told {
+        if let Some(told) = told {
             told(file);
         }
+        Ok(())
+    }
+
+    fn write_down(&self, diverted: &Diverted) -> Result<(), SourceError> {
+        let noted = self.ledger.as_ref().map(|ledger| ledger.note(diverted));
+        noted.unwrap_or(Ok(())).map_err(|error| {
+            let file = diverted.file;
+            log::warn!(
+                "file {} changed, which cannot be written down: {error}",
+                file.0
+            );
+            // Without the cause: "no space" is nothing that a reader can do anything about.
+            SourceError::new(SourceErrorKind::Io, "writing down a change").about(file)
+        })
     }
 
     /// Returns the version of a file if an answer about it that ends at `end`, where bytes up to
@@ -83,14 +189,15 @@ impl Diversions {
         (end < wanted.min(believed)).then_some(diversion.now)
     }
 
-    /// Returns the version of a diverted file if the kernel may believe that it is longer.
-    pub(crate) fn shortened(&self, file: FileId) -> Option<Version> {
+    /// Returns the version of a diverted file of which the kernel may believe what was so before.
+    pub(crate) fn unsettled(&self, file: FileId) -> Option<Unsettled> {
         let Diversion { now, believed, .. } = self.diversion(file)?;
-        (believed? > now.size).then_some(now)
+        let shortened = believed? > now.size;
+        Some(Unsettled { now, shortened })
     }
 
     /// Notes that the kernel has forgotten what it had of a file, and knows what size it has in the
-    /// version `now`, unless it has changed again since.
+    /// version `now` if it is shorter, unless it has changed again since.
     pub(crate) fn settle(&self, file: FileId, now: Version) {
         if let Some(diversion) = self.files.write().get_mut(&file)
             && diversion.now == now
@@ -106,18 +213,35 @@ impl Diversions {
         self.files.read().get(&file).copied()
     }
 
+    /// Notes that the new content of a file is not given to anybody.
+    pub(super) fn refuse(&self, file: FileId) {
+        if !self.refused.swap(true, Relaxed) {
+            log::warn!(
+                "file {} was replaced by one with another owner, mode, access list or extended \
+                 attribute, or lies where fewer users get to: none of its content is given, until \
+                 it is mounted anew (further files are not logged)",
+                file.0
+            );
+        }
+    }
+
     /// Returns the attributes of a file as they are now, given what the namespace says.
     pub(super) fn correct(&self, file: FileId, attr: Attr) -> Attr {
         match self.diversion(file) {
-            Some(diversion) if diversion.from == attr.version() => Attr {
-                size: diversion.now.size,
-                mtime: diversion.now.mtime,
-                ctime: diversion.now.ctime,
-                source_inode: diversion.now.inode,
+            Some(Diversion {
+                from,
+                now,
+                attr: known,
+                ..
+            }) if from == attr.version() => known.unwrap_or(Attr {
+                size: now.size,
+                mtime: now.mtime,
+                ctime: now.ctime,
+                source_inode: now.inode,
                 // The space it takes now is not known: as if it had no holes, in units of 512.
-                blocks: diversion.now.size.div_ceil(512),
+                blocks: now.size.div_ceil(512),
                 ..attr
-            },
+            }),
             _ => attr,
         }
     }
@@ -135,6 +259,22 @@ impl Diversions {
     /// Has `told` told of every file that is diverted from now on, or nobody.
     pub(crate) fn tell(&self, told: Option<Told>) {
         let _before = std::mem::replace(&mut *self.told.lock(), told);
+    }
+
+    /// Tells again of every file that is diverted: the server that found out may have died before
+    /// the kernel had forgotten the old version.
+    pub(crate) fn tell_again(&self) {
+        let told = self.told.lock();
+        if let Some(told) = &*told {
+            self.files().into_iter().for_each(told);
+        }
+    }
+
+    /// Tells of a file of which the kernel has to forget something, now or later.
+    pub(super) fn tell_of(&self, file: FileId) {
+        if let Some(told) = &*self.told.lock() {
+            told(file);
+        }
     }
 
     /// Starts to push pages of a file, unless it is diverted.
@@ -164,12 +304,16 @@ mod tests {
         }
     }
 
+    fn divert(diversions: &Diversions, file: FileId, asked: Version, now: Version) {
+        diversions.divert(file, asked, now).unwrap();
+    }
+
     #[test]
     fn a_file_that_changes_twice_is_followed() {
         let diversions = Diversions::default();
         let attr = blocks::testing::attr(NodeKind::File);
-        diversions.divert(FileId(7), version(0), version(1));
-        diversions.divert(FileId(7), version(1), version(2));
+        divert(&diversions, FileId(7), version(0), version(1));
+        divert(&diversions, FileId(7), version(1), version(2));
         assert_eq!(diversions.correct(FileId(7), attr).size, 2);
         assert_eq!(diversions.correct(FileId(8), attr), attr);
         assert_eq!(diversions.files(), [FileId(7)]);
@@ -179,7 +323,7 @@ mod tests {
     #[test]
     fn a_namespace_that_learns_of_the_change_is_believed() {
         let diversions = Diversions::default();
-        diversions.divert(FileId(7), version(0), version(1));
+        divert(&diversions, FileId(7), version(0), version(1));
         let mut fresh = blocks::testing::attr(NodeKind::File);
         fresh.size = 3;
         assert_eq!(diversions.correct(FileId(7), fresh), fresh);
@@ -189,9 +333,32 @@ mod tests {
     fn nothing_is_pushed_into_a_diverted_file() {
         let diversions = Diversions::default();
         assert!(diversions.begin_push(FileId(7)).is_some());
-        diversions.divert(FileId(7), version(0), version(1));
+        divert(&diversions, FileId(7), version(0), version(1));
         assert!(diversions.begin_push(FileId(7)).is_none());
         assert!(diversions.begin_push(FileId(8)).is_some());
+    }
+
+    #[test]
+    fn who_is_late_to_find_a_change_takes_nothing_back() {
+        let diversions = Diversions::default();
+        let file = FileId(7);
+        let named = blocks::testing::attr(NodeKind::File);
+        let of = |size| Attr { size, ..named };
+        let divert = |asked: u64, now: u64| {
+            let (named, asked) = (named.version(), of(asked).version());
+            diversions.divert_fixed(file, named, asked, of(now))
+        };
+        let size = || diversions.correct(file, named).size;
+        divert(named.size, 1).unwrap();
+        divert(1, 2).unwrap();
+        // Two readers found the same change, and a third one an earlier version than they.
+        divert(1, 2).unwrap();
+        assert_eq!(size(), 2);
+        divert(named.size, 1).unwrap();
+        assert_eq!(size(), 2);
+        // The file may go back by itself.
+        divert(2, 1).unwrap();
+        assert_eq!(size(), 1);
     }
 
     #[test]
@@ -199,9 +366,9 @@ mod tests {
         let diversions = Diversions::default();
         let (sender, receiver) = std::sync::mpsc::channel();
         diversions.tell(Some(Box::new(move |file| sender.send(file).unwrap())));
-        diversions.divert(FileId(7), version(0), version(1));
-        diversions.divert(FileId(7), version(0), version(1));
-        diversions.divert(FileId(7), version(1), version(2));
+        divert(&diversions, FileId(7), version(0), version(1));
+        divert(&diversions, FileId(7), version(0), version(1));
+        divert(&diversions, FileId(7), version(1), version(2));
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [FileId(7); 2]);
     }
 
@@ -210,23 +377,27 @@ mod tests {
         let diversions = Diversions::default();
         let file = FileId(7);
         diversions.tell(Some(Box::new(|_| ())));
-        diversions.divert(file, version(9000), version(5000));
+        divert(&diversions, file, version(9000), version(5000));
         assert_eq!(diversions.cuts(file, 5000, 8192), Some(version(5000)));
         assert_eq!(
             diversions.cuts(file, 5000, 5000),
             None,
             "all that was asked for"
         );
-        assert_eq!(diversions.shortened(file), Some(version(5000)));
+        let unsettled = |size, shortened| {
+            let now = version(size);
+            Some(Unsettled { now, shortened })
+        };
+        assert_eq!(diversions.unsettled(file), unsettled(5000, true));
         // The kernel may still believe the first size, and is not told by who saw the second.
-        diversions.divert(file, version(5000), version(6000));
+        divert(&diversions, file, version(5000), version(6000));
         diversions.settle(file, version(5000));
         assert_eq!(diversions.cuts(file, 6000, 8192), Some(version(6000)));
         diversions.settle(file, version(6000));
         assert_eq!(diversions.cuts(file, 6000, 8192), None);
-        assert_eq!(diversions.shortened(file), None);
+        assert_eq!(diversions.unsettled(file), None);
         // Nor does it believe more than the last size that it was told.
-        diversions.divert(file, version(6000), version(100));
+        divert(&diversions, file, version(6000), version(100));
         assert_eq!(diversions.cuts(file, 8192, 12288), None);
         assert_eq!(diversions.cuts(file, 100, 4096), Some(version(100)));
     }
@@ -235,8 +406,33 @@ mod tests {
     fn a_file_that_grew_is_answered_to_its_end() {
         let diversions = Diversions::default();
         diversions.tell(Some(Box::new(|_| ())));
-        diversions.divert(FileId(7), version(10), version(5000));
+        divert(&diversions, FileId(7), version(10), version(5000));
         assert_eq!(diversions.cuts(FileId(7), 5000, 8192), None);
-        assert_eq!(diversions.shortened(FileId(7)), None);
+        let now = version(5000);
+        let shortened = false;
+        let unsettled = Some(Unsettled { now, shortened });
+        assert_eq!(diversions.unsettled(FileId(7)), unsettled);
+        // Once the kernel has forgotten, what it was told then is of no account: where the names are
+        // asked again and again, the file may be shorter at the next look, with no diversion.
+        diversions.settle(FileId(7), now);
+        assert_eq!(diversions.cuts(FileId(7), 100, 4096), None);
+    }
+
+    #[test]
+    fn a_file_that_changed_has_all_attributes_of_the_new_version() {
+        let diversions = Diversions::default();
+        let attr = blocks::testing::attr(NodeKind::File);
+        let now = Attr {
+            perm: 0o755,
+            nlink: 7,
+            blocks: 3,
+            size: 9,
+            ..attr
+        };
+        let version = attr.version();
+        diversions
+            .divert_fixed(FileId(7), version, version, now)
+            .unwrap();
+        assert_eq!(diversions.correct(FileId(7), attr), now);
     }
 }

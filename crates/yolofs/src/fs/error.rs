@@ -1,6 +1,6 @@
 //! Why a request was not answered.
 
-use blocks::SourceError;
+use blocks::{SourceError, SourceErrorKind};
 
 /// Why the file system did not answer a request.
 ///
@@ -44,9 +44,15 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// Whether the answer would take waiting, on a thread that must not wait.
+    pub(crate) fn would_wait(&self) -> bool {
+        matches!(self, Self::Source(error) if error.kind() == SourceErrorKind::WouldWait)
+    }
+
     /// Whether something went wrong here or below, rather than in what was asked.
-    pub(super) const fn is_failure(&self) -> bool {
+    pub(super) fn is_failure(&self) -> bool {
         match self {
+            Self::Source(_) if self.would_wait() => false,
             Self::Source(_) | Self::Space(_) | Self::Panicked => true,
             Self::UnknownNode(_)
             | Self::NameTooLong

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use blocks::{Attr, Caller, Event, FileId, Lifetime, NodeKind, Touch};
 
+use super::data::may_wait;
 use super::{FileSystem, FsError, Request, Space};
 
 /// Longest name in a directory, in bytes (Linux's NAME_MAX). FUSE itself lets longer ones through.
@@ -133,15 +134,21 @@ impl FileSystem {
         visit: &mut dyn FnMut(DirItem<'_>, Attr) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         self.serve(Request::ReadDirPlus, || {
+            let mut put_off = None;
             self.list(
                 caller,
                 dir,
                 offset,
                 &mut |item| match self.current_attr(item.file) {
                     Ok(attr) => visit(item, attr),
+                    Err(error) if error.would_wait() => {
+                        put_off = Some(error);
+                        ControlFlow::Break(())
+                    }
                     Err(_gone) => ControlFlow::Continue(()),
                 },
-            )
+            )?;
+            put_off.map_or(Ok(()), Err)
         })
     }
 
@@ -151,7 +158,10 @@ impl FileSystem {
     /// If the source does not tell.
     pub fn statfs(&self) -> Result<Space, FsError> {
         self.serve(Request::StatFs, || match &self.space {
-            Some(space) => space().map_err(FsError::Space),
+            Some(space) => {
+                may_wait("asking how full it is")?;
+                space().map_err(FsError::Space)
+            }
             None => Ok(Space::default()),
         })
     }
@@ -190,11 +200,12 @@ impl FileSystem {
         if self.names.attr(dir)?.kind != NodeKind::Dir {
             return Err(FsError::NotADirectory);
         }
+        let parent = self.names.parent(dir)?;
         // Told once for each listing, however many requests it takes.
         if offset == 0 {
             self.observe(caller, start, || Event::Touch(Touch::List { dir }));
         }
-        let dots: [(u64, &[u8], FileId); 2] = [(1, b".", dir), (2, b"..", self.names.parent(dir)?)];
+        let dots: [(u64, &[u8], FileId); 2] = [(1, b".", dir), (2, b"..", parent)];
         for (next, name, file) in dots.into_iter().filter(|(next, ..)| *next > offset) {
             let kind = NodeKind::Dir;
             let item = DirItem {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::fs::{Backing, OpenDecision, PassedTo};
 
 /// How a file was opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Opened {
     /// Through the page cache.
     Cached,

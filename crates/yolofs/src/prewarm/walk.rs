@@ -16,6 +16,10 @@ use rawio::dents::Lister;
 use rawio::lock::LockedPages;
 
 use super::names::Names;
+use crate::fs::FileSystem;
+
+/// One of the attributes that overlays ask for at each look-up.
+const BY_OVERLAYS: &[u8] = b"trusted.overlay.opaque";
 
 /// Descriptors of the process that pins leave alone: for everything else it does.
 const SPARE_DESCRIPTORS: u64 = 128;
@@ -70,15 +74,14 @@ impl Walker {
     }
 
     /// Sends one request of each kind that the kernel sends once and never again, so that the
-    /// boot need not: opening, closing, and attributes if there are none.
+    /// boot need not: opening, closing, and what overlays ask of attributes if there are none.
     ///
     /// Failures are of no account: then the boot sends the request.
-    pub(super) fn settle_protocol(&mut self, plan: &ReplayPlan, has_xattrs: bool) {
+    pub(super) fn settle_protocol(&mut self, plan: &ReplayPlan, fs: &FileSystem) {
         let root = Arc::clone(&self.pins[&FileId::ROOT]);
         let _opendir = open_under(root.as_fd(), b".", OFlag::O_DIRECTORY);
-        if !has_xattrs {
-            let _getxattr = rawio::xattr::get_at(&root, b"", b"security.capability");
-            let _listxattr = rawio::xattr::list_at(&root, b"");
+        if fs.is_vain_question(BY_OVERLAYS) {
+            let _getxattr = rawio::xattr::get_at(&root, b"", BY_OVERLAYS);
         }
         // Any file will do; one that is gone will not.
         let mut files = plan.extents.iter().map(|extent| extent.file);

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 
 use blocks::FileId;
@@ -77,26 +77,50 @@ impl Worker {
         let mount = mount.clone();
         let thread = std::thread::Builder::new()
             .name("yolofs-inval".to_owned())
-            .spawn(move || receiver.iter().for_each(|file| mount.forget(file)))?;
+            .spawn(move || mount.forget_all(&receiver))?;
         Ok(Self { diverted, thread })
     }
 }
 
 impl Told {
+    /// Makes the kernel forget files as they are told of, and those that were read soon after a
+    /// change once that is over; until nobody tells of any more.
+    fn forget_all(&self, told: &Receiver<FileId>) {
+        loop {
+            let file = match told.recv_timeout(self.fs.recent().idle()) {
+                Ok(file) => Some(file),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let later = |file: &FileId| {
+                self.fs.recent().holds(*file) && self.fs.diversions().unsettled(*file).is_none()
+            };
+            if let Some(file) = file.filter(|file| !later(file)) {
+                self.forget(file);
+            }
+            for due in self.fs.recent().take_due() {
+                self.fs.recent().forgets(Some(due));
+                self.forget(due.file);
+                self.fs.recent().forgets(None);
+            }
+        }
+    }
+
     /// Makes the kernel forget a file, and lets it know if the file is shorter now.
     fn forget(&self, file: FileId) {
         let diversions = self.fs.diversions();
-        let shortened = diversions.shortened(file);
+        let unsettled = diversions.unsettled(file);
         diversions.wait_for_pushes();
         self.fs.injected().forget(file);
         if let Err(error) = self.notifier.invalidate(file) {
             log::warn!("the kernel keeps what it has of file {}: {error}", file.0);
             return;
         }
-        let Some(now) = shortened else { return };
+        let Some(unsettled) = unsettled else { return };
         // Without a private mount, nobody is left but those who still use an unmounted one. Every
         // read that was under way has ended in the invalidation, so a single change is safe.
-        if let Some(root) = self.state.private()
+        if unsettled.shortened
+            && let Some(root) = self.state.private()
             && let Err(error) = Walker::new(root).refresh(&**self.fs.names(), file)
         {
             log::debug!(
@@ -104,7 +128,7 @@ impl Told {
                 file.0
             );
         }
-        diversions.settle(file, now);
+        diversions.settle(file, unsettled.now);
     }
 }
 

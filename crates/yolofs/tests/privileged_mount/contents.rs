@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use blocks::{
 use nix::libc::O_DIRECT;
 use nix::sys::statvfs::FsFlags;
 use nix::unistd::{Whence, lseek};
-use yolofs::{Config, FileSystem, Mode, Request, Space};
+use tempfile::TempDir;
+use yolofs::{Config, FileSystem, Mode, Request, Space, XattrAnswers};
 
 use crate::rig::{Files, Mounted, pattern};
 use crate::undisturbed::undisturbed;
@@ -143,21 +145,75 @@ fn extended_attributes_are_served_with_their_sizes() {
     assert_eq!(names, b"trusted.overlay.opaque\0user.empty\0user.large\0");
 }
 
-#[test]
-fn a_tree_without_extended_attributes_is_asked_once() {
-    let mounted = Mounted::new(small_tree().file_system(Mode::Lower));
-    let dir = File::open(mounted.mount().target()).unwrap();
-    for name in [&b"hello"[..], b"etc", b"hello"] {
-        assert!(
-            rawio::xattr::get_at(&dir, name, b"user.any")
-                .unwrap_or(None)
-                .is_none()
+/// The names of attributes that programs ask for, and the two that an overlay asks for.
+const ASKED: [&[u8]; 4] = [
+    b"user.any",
+    b"security.capability",
+    b"trusted.any",
+    b"system.posix_acl_access",
+];
+const BY_OVERLAYS: [&[u8]; 2] = [b"trusted.overlay.metacopy", b"trusted.overlay.opaque"];
+
+/// What the system says of attributes of files in a directory: lengths, or errors.
+fn said_of(dir: &Path, names: &[&[u8]]) -> Vec<Result<usize, i32>> {
+    let dir = File::open(dir).unwrap();
+    let mut said = Vec::new();
+    for file in [&b"hello"[..], b"etc"] {
+        let listed = rawio::xattr::names_at(&dir, file);
+        let values = names
+            .iter()
+            .map(|name| rawio::xattr::value_at(&dir, file, name));
+        said.extend(
+            std::iter::once(listed)
+                .chain(values)
+                .map(|said| match said {
+                    Ok(bytes) => Ok(bytes.len()),
+                    Err(error) => Err(error.raw_os_error().unwrap()),
+                }),
         );
-        assert_eq!(rawio::xattr::list_at(&dir, name).unwrap(), b"");
     }
-    let counters = mounted.mount().counters();
-    assert_eq!(counters.requests(Request::GetXattr), 1);
-    assert_eq!(counters.requests(Request::ListXattr), 1);
+    said
+}
+
+/// A directory with the same names on the file system that the tests run on, which has attributes.
+fn native() -> TempDir {
+    let dir = tempfile::Builder::new().tempdir_in("/var/tmp").unwrap();
+    fs::write(dir.path().join("hello"), b"").unwrap();
+    fs::create_dir(dir.path().join("etc")).unwrap();
+    dir
+}
+
+#[test]
+fn what_has_no_extended_attributes_says_so_as_others_do() {
+    let native = native();
+    let mounted = Mounted::new(small_tree().file_system(Mode::Lower));
+    for _ in 0..3 {
+        let said = said_of(mounted.mount().target(), &ASKED);
+        assert_eq!(said, said_of(native.path(), &ASKED));
+    }
+    let all = [&ASKED[..], &BY_OVERLAYS].concat();
+    let fs = small_tree().file_system(Mode::Lower);
+    let mounted = Mounted::new(fs.with_xattr_answers(XattrAnswers::Always));
+    for _ in 0..3 {
+        let said = said_of(mounted.mount().target(), &all);
+        assert_eq!(said, said_of(native.path(), &all));
+    }
+}
+
+#[test]
+fn overlays_ask_a_tree_without_extended_attributes_once() {
+    let mounted = Mounted::new(small_tree().file_system(Mode::Lower));
+    let asked = || mounted.mount().counters().requests(Request::GetXattr);
+    for _ in 0..3 {
+        let said = said_of(mounted.mount().target(), &BY_OVERLAYS);
+        // Lists are right all the same; the rest is what it costs.
+        let no = Err(nix::libc::EOPNOTSUPP);
+        assert_eq!(said, [Ok(0), no, no, Ok(0), no, no]);
+        assert_eq!(asked(), 1);
+    }
+    let said = said_of(mounted.mount().target(), &ASKED);
+    assert_eq!(said.iter().filter(|said| said.is_ok()).count(), 2);
+    assert_eq!(asked(), 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use yolofs::{Config, FileSystem};
 use crate::rig::{ChangingSource, Mounted, pattern};
 
 /// Names and attributes that are another tree from one moment to the next.
-struct LiveNames(RwLock<Tree>);
+pub(crate) struct LiveNames(pub(crate) RwLock<Tree>);
 
 impl LiveNames {
     fn now(&self) -> std::sync::RwLockReadGuard<'_, Tree> {

@@ -9,10 +9,12 @@ mod handed;
 
 mod contents;
 mod disk;
+mod handles;
 mod lifecycle;
 mod live;
 mod overlay;
 mod prewarm;
+mod pushes;
 mod read_only;
 mod rig;
 mod takeover;

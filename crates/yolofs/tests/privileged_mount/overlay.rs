@@ -22,6 +22,10 @@ struct Overlay {
 
 impl Overlay {
     fn new(middle: &Path) -> Self {
+        Self::with(middle, "")
+    }
+
+    fn with(middle: &Path, further: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
         for name in ["base", "upper", "work", "merged"] {
@@ -41,6 +45,7 @@ impl Overlay {
             options.push(text);
             options.push(path);
         }
+        options.push(further);
         let merged = path("merged");
         let fixed: [&OsStr; 4] = [
             "-t".as_ref(),
@@ -144,14 +149,16 @@ fn a_prewarmed_boot_in_an_overlay_sends_no_request() {
         let plan = plan_of(recorder.take());
 
         let image = memory_image(&files, &plan);
-        let mounted = Mounted::new(files.file_system(Mode::Lower));
-        let options = PrewarmOptions::default();
-        let report = mounted.mount().prewarm(&plan, &image, &options).unwrap();
-        assert_eq!((report.failed_touches, report.skipped_bytes), (0, 0));
-        let overlay = Overlay::new(mounted.mount().target());
-        let (bytes, requests) = mounted.requests_of(|| boot(&overlay.merged));
-        let counters = mounted.mount().counters();
-        assert_eq!(bytes, expected);
-        assert_eq!(requests, 0, "{:?}", counters.by_kind().collect::<Vec<_>>());
+        for further in ["", ",xino=on"] {
+            let mounted = Mounted::new(files.file_system(Mode::Lower));
+            let options = PrewarmOptions::default();
+            let report = mounted.mount().prewarm(&plan, &image, &options).unwrap();
+            assert_eq!((report.failed_touches, report.skipped_bytes), (0, 0));
+            let overlay = Overlay::with(mounted.mount().target(), further);
+            let (bytes, requests) = mounted.requests_of(|| boot(&overlay.merged));
+            let counters = mounted.mount().counters();
+            assert_eq!(bytes, expected);
+            assert_eq!(requests, 0, "{:?}", counters.by_kind().collect::<Vec<_>>());
+        }
     });
 }

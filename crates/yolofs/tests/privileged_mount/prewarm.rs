@@ -1,6 +1,5 @@
 //! That a prewarmed mount asks for nothing, and never gives a wrong byte.
 
-use std::collections::HashSet;
 use std::fs::{self, File};
 use std::num::NonZeroU32;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -8,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use blocks::testing::{MemCache, MemObserver, MemSource, Node};
+use blocks::testing::{MemAttrs, MemCache, MemObserver, MemSource, Node};
 use blocks::{
     BlockCache, BlockIndex, BlockRange, CachedSource, Extent, FileId, FileKey, NodeKind, Observer,
     ReplayPlan, Timestamp, Touch,
@@ -490,11 +489,9 @@ fn the_kernel_forgets_the_pages_of_a_file_that_changed() {
     // The boot image has the first block only, of the version that was recorded.
     let image = Arc::new(memory_image(&files, &extents(&[(1, run(0, 1))])));
     let stack = CachedSource::new(Arc::clone(&image), Arc::clone(&source));
-    let config = Config {
-        mode: Mode::Lower,
-        boot_files: HashSet::new(),
-    };
-    let fs = FileSystem::new(files.tree.clone(), Arc::new(stack), config);
+    let attrs = Arc::new(MemAttrs::of(&files.tree));
+    let fs = FileSystem::new(files.tree.clone(), Arc::new(stack), Config::default())
+        .with_attrs(Arc::clone(&attrs) as _);
     let mounted = Mounted::without_readahead(fs);
     let report = mounted
         .mount()
@@ -506,6 +503,7 @@ fn the_kernel_forgets_the_pages_of_a_file_that_changed() {
     version.size = 4 * 4096;
     version.ctime = Timestamp { secs: 9, nanos: 9 };
     put(FileKey { version, ..key }, pattern(2, 4 * 4096));
+    attrs.set_version(key.file, version);
     let file = File::open(mounted.path("file")).unwrap();
     let mut block = vec![0; 4096];
     file.read_exact_at(&mut block, 8192).unwrap();

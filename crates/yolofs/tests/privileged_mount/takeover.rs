@@ -11,35 +11,36 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use blocks::FileId;
+use blocks::testing::MemAttrs;
+use blocks::{FileId, FileKey, Timestamp, Version};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use rawio::lock::LockedPages;
 use rawio::passing;
 use tempfile::TempDir;
 use yolofs::{
-    Busy, Config, Connection, End, FileSystem, Hello, Mode, MountTable, PrewarmOptions,
-    ServeOptions, Serving, Visible, node_id,
+    Busy, Config, Connection, Diverted, End, FileSystem, Hello, Ledger, Mode, MountTable,
+    PrewarmOptions, ServeOptions, Serving, Visible, node_id,
 };
 
 use crate::handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
 use crate::lifecycle::{example, one_file, whole_file};
-use crate::rig::{PATIENCE, eventually, memory_image, pattern};
+use crate::rig::{ChangingSource, PATIENCE, eventually, memory_image, pattern};
 use crate::undisturbed::undisturbed;
 
 /// How often the server is killed.
 const KILLS: u64 = 10;
 
 /// A mount without a server, and all that is needed to serve it.
-struct Unserved {
-    connection: Connection,
-    visible: Visible,
-    private: Option<OwnedFd>,
+pub(crate) struct Unserved {
+    pub(crate) connection: Connection,
+    pub(crate) visible: Visible,
+    pub(crate) private: Option<OwnedFd>,
     _dir: TempDir,
 }
 
 impl Unserved {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let (connection, detached) = Connection::open("taken over").unwrap();
         let (visible, private) = Visible::attach(detached, dir.path()).unwrap();
@@ -51,7 +52,7 @@ impl Unserved {
         }
     }
 
-    fn serve(&mut self, fs: FileSystem, options: &ServeOptions) -> Serving {
+    pub(crate) fn serve(&mut self, fs: FileSystem, options: &ServeOptions) -> Serving {
         let private = self.private.as_ref().unwrap().try_clone().unwrap();
         let serving = Serving::start(Arc::new(fs), &self.connection, Some(private), options);
         let serving = serving.unwrap();
@@ -59,7 +60,7 @@ impl Unserved {
         serving
     }
 
-    fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.visible.target().join(name)
     }
 
@@ -354,6 +355,63 @@ fn a_prewarm_by_the_next_server_leaves_alone_what_is_there() {
         next.let_go();
         assert!(first.wait_for_users(PATIENCE) && next.wait_for_users(PATIENCE));
     });
+}
+
+/// Stands for what is written down elsewhere.
+struct Forgotten;
+
+impl Ledger for Forgotten {
+    fn note(&self, _: &Diverted) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_next_server_has_the_kernel_forget_what_the_dead_one_left_there() {
+    let mut mount = Unserved::new();
+    let files = one_file();
+    let key = files.key(1);
+    let source = Arc::new(ChangingSource::default());
+    let put = |key: FileKey, content: Vec<u8>| source.0.write().unwrap().insert(key, content);
+    put(key, pattern(1, 100_000));
+    let attrs = Arc::new(MemAttrs::of(&files.tree));
+    let fs = || {
+        let fs = FileSystem::new(files.tree.clone(), source.clone(), Config::default());
+        fs.with_attrs(Arc::clone(&attrs) as _)
+    };
+    let options = ServeOptions::default();
+    let first = mount.serve(fs(), &options);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), pattern(1, 100_000));
+    // All of it is in the kernel, which asks nobody. The first one saw the change, and no more.
+    let now = Version {
+        size: 150_000,
+        ctime: Timestamp { secs: 1, nanos: 1 },
+        ..key.version
+    };
+    put(
+        FileKey {
+            version: now,
+            ..key
+        },
+        pattern(2, 150_000),
+    );
+    attrs.set_version(key.file, now);
+    let earlier = [Diverted {
+        file: key.file,
+        from: key.version,
+        now,
+        attr: None,
+        believed: 150_000,
+    }];
+    let next = mount.serve(fs().with_ledger(Arc::new(Forgotten), &earlier), &options);
+    eventually("the kernel forgets the old version", || {
+        fs::read(mount.path("file")).unwrap() == pattern(2, 150_000)
+    });
+    mount.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+    mount.private = None;
+    first.let_go();
+    next.let_go();
+    assert!(first.wait_for_users(PATIENCE) && next.wait_for_users(PATIENCE));
 }
 
 #[test]

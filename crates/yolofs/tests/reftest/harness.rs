@@ -4,15 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, RwLock};
 
-use blocks::testing::{Fault, Faulty, MemCache, MemSource, tree};
+use blocks::testing::{Fault, Faulty, MemAttrs, MemCache, MemSource, tree};
 use blocks::{
-    Attr, BLOCK_SIZE, BlockCache, BlockRange, BlockSource, CachedSource, Caller, FileId, FileKey,
-    Lifetime, Lookup, NodeKind, Seek, SourceError, Timestamp, Version,
+    AllAttrs, Attr, BLOCK_SIZE, BlockCache, BlockRange, BlockSource, CachedSource, Caller, FileId,
+    FileKey, Lifetime, Lookup, NodeKind, Seek, SourceError, SourceErrorKind, Timestamp,
 };
 use proptest::sample::Index;
 use yolofs::{Config, DirItem, FileSystem, FsError, Mode, Request, Space, XattrReply};
 
-use crate::model::{Content, File, Model, Spec};
+use crate::model::{Content, File, Model, Rights, Spec, State};
 use crate::ops::Operation;
 
 const NOBODY: Caller = Caller { pid: 0 };
@@ -48,13 +48,15 @@ pub(crate) struct Harness {
     model: Model,
     fs: FileSystem,
     source: Arc<ChangingSource>,
+    attrs: Arc<MemAttrs>,
     cache: Arc<MemCache>,
-    /// The changes that the file system has found out about.
-    known: HashMap<usize, (Content, Version)>,
+    /// The changes that the file system has found out about, and that it has followed.
+    known: HashMap<usize, State>,
     /// Files of which the cache has anything.
     recorded: HashSet<usize>,
     changes: i64,
     reads: u64,
+    refused: u64,
 }
 
 impl Harness {
@@ -64,7 +66,7 @@ impl Harness {
         let source = Arc::new(ChangingSource::default());
         for file in model.of_kind(NodeKind::File) {
             let key = tree.key(id(file)).unwrap();
-            let bytes = model.files[file].scanned.bytes();
+            let bytes = model.files[file].scanned.content.bytes();
             source.0.write().unwrap().insert(key, bytes);
         }
         let cache = Arc::new(MemCache::default());
@@ -74,15 +76,21 @@ impl Harness {
             mode: Mode::Lower,
             boot_files: HashSet::new(),
         };
+        let attrs = Arc::new(MemAttrs::of(&tree));
+        let fs = FileSystem::new(tree, stack, config)
+            .with_attrs(Arc::clone(&attrs) as _)
+            .with_space(|| Ok(SPACE));
         Self {
             model,
-            fs: FileSystem::new(tree, stack, config).with_space(|| Ok(SPACE)),
+            fs,
             source,
+            attrs,
             cache,
             known: HashMap::new(),
             recorded: HashSet::new(),
             changes: 0,
             reads: 0,
+            refused: 0,
         }
     }
 
@@ -109,21 +117,23 @@ impl Harness {
                     return;
                 };
                 let mut buf = vec![0xAA; *len];
-                let read = self
-                    .fs
-                    .read(NOBODY, id(file), *offset, &mut buf, *path)
-                    .unwrap();
+                let read = self.fs.read(NOBODY, id(file), *offset, &mut buf, *path);
                 self.reads += 1;
-                self.notice(file, *offset, *len);
-                assert_eq!(
-                    &buf[..read],
-                    &slice(&self.content(file).bytes(), *offset, *len)
-                );
+                match read {
+                    Ok(read) => {
+                        self.notice(file, *offset, *len);
+                        assert_eq!(
+                            &buf[..read],
+                            &slice(&self.shown(file).content.bytes(), *offset, *len)
+                        );
+                    }
+                    Err(error) => self.refused(file, &error),
+                }
             }
             Operation::Seek { file, offset, what } => self.seek(*file, *offset, *what),
             Operation::GetXattr { file, name, room } => {
                 let file = self.any(*file);
-                let value = self.file(file).xattrs.get(name);
+                let value = self.shown(file).xattrs.get(name);
                 let room = room.beside(value.map_or(0, Vec::len));
                 let result = self.fs.getxattr(id(file), name, room);
                 match value {
@@ -133,7 +143,7 @@ impl Harness {
             }
             Operation::ListXattr { file, room } => {
                 let file = self.any(*file);
-                let mut names = self.file(file).xattrs.keys().cloned().collect::<Vec<_>>();
+                let mut names = self.shown(file).xattrs.keys().cloned().collect::<Vec<_>>();
                 names.iter_mut().for_each(|name| name.push(0));
                 let names = names.concat();
                 let room = room.beside(names.len());
@@ -147,7 +157,12 @@ impl Harness {
                 assert!(self.fs.open(id(self.any(*file))).is_ok());
             }
             Operation::StatFs => assert_eq!(self.fs.statfs().unwrap(), SPACE),
-            Operation::Change { file, content } => self.change(*file, *content),
+            Operation::Change {
+                file,
+                content,
+                rights,
+            } => self.change(*file, *content, rights),
+            Operation::ChangeDir { dir, rights } => self.change_dir(*dir, rights),
             Operation::Record { file, offset, len } => self.record(*file, *offset, *len),
         }
     }
@@ -156,8 +171,9 @@ impl Harness {
     pub(crate) fn finish(&self) {
         let counters = self.fs.counters();
         assert_eq!(counters.requests(Request::Read), self.reads);
-        assert_eq!(counters.reads_served + counters.reads_diverted, self.reads);
-        assert_eq!(counters.reads_failed, 0);
+        let served = counters.reads_served + counters.reads_diverted;
+        assert_eq!(served + self.refused, self.reads);
+        assert_eq!(counters.reads_failed, self.refused);
         assert_eq!(counters.diverted_files, self.known.len() as u64);
     }
 
@@ -171,7 +187,7 @@ impl Harness {
 
     fn read_link(&self, file: usize) {
         let result = self.fs.readlink(NOBODY, id(file));
-        if self.file(file).attr.kind == NodeKind::Symlink {
+        if self.attr(file).kind == NodeKind::Symlink {
             assert_eq!(result.unwrap(), self.file(file).target);
         } else {
             assert!(result.is_err());
@@ -179,7 +195,7 @@ impl Harness {
     }
 
     fn list(&self, dir: usize, take: usize, plus: bool) {
-        if self.file(dir).attr.kind != NodeKind::Dir {
+        if self.attr(dir).kind != NodeKind::Dir {
             let result = self
                 .fs
                 .readdir(NOBODY, id(dir), 0, &mut |_| ControlFlow::Break(()));
@@ -191,7 +207,7 @@ impl Harness {
             (b"..".to_vec(), self.file(dir).parent, NodeKind::Dir),
         ];
         for (name, file) in &self.file(dir).names {
-            expected.push((name.clone(), *file, self.file(*file).attr.kind));
+            expected.push((name.clone(), *file, self.attr(*file).kind));
         }
         let mut listed = Vec::new();
         let (mut start, mut offset) = (0, 0);
@@ -240,7 +256,7 @@ impl Harness {
         }
     }
 
-    fn change(&mut self, file: Index, content: Content) {
+    fn change(&mut self, file: Index, content: Content, rights: &Rights) {
         let Some(file) = self.regular(file) else {
             return;
         };
@@ -249,26 +265,52 @@ impl Harness {
             secs: self.changes,
             nanos: 1,
         };
-        let version = Version {
+        let File { now, scanned, .. } = &mut self.model.files[file];
+        now.content = content;
+        now.change_rights(rights, scanned);
+        if !matches!(rights, Rights::Kind(_)) {
+            now.attr.kind = NodeKind::File;
+        }
+        now.attr = Attr {
             size: content.len as u64,
             mtime: time,
             ctime: time,
-            inode: self.file(file).attr.source_inode + 100_000,
+            source_inode: scanned.attr.source_inode + 100_000,
+            // Whatever it is: it is shown as it is.
+            nlink: u32::from(content.seed),
+            blocks: content.len as u64 / 100,
+            ..now.attr
         };
         let key = FileKey {
             file: id(file),
-            version,
+            version: now.attr.version(),
         };
-        let mut source = self.source.0.write().unwrap();
-        source.insert(key, content.bytes());
-        self.model.files[file].changed = Some((content, version));
+        self.source.0.write().unwrap().insert(key, content.bytes());
+        self.tell_attrs(file);
+    }
+
+    fn change_dir(&mut self, dir: Index, rights: &Rights) {
+        let dirs = self.model.of_kind(NodeKind::Dir);
+        let dir = *dir.get(&dirs);
+        let File { now, scanned, .. } = &mut self.model.files[dir];
+        if !matches!(rights, Rights::Kind(_)) {
+            now.change_rights(rights, scanned);
+        }
+        self.tell_attrs(dir);
+    }
+
+    fn tell_attrs(&self, file: usize) {
+        let State { attr, xattrs, .. } = self.file(file).now.clone();
+        let xattrs = xattrs.into_iter().collect();
+        self.attrs
+            .change(id(file), |all| *all = AllAttrs { attr, xattrs });
     }
 
     fn record(&mut self, file: Index, offset: u64, len: usize) {
         let Some(file) = self.regular(file) else {
             return;
         };
-        let scanned = self.file(file).scanned;
+        let scanned = self.file(file).scanned.content;
         let whole = BlockRange::covering(0, scanned.len as u64);
         let range = BlockRange::covering(offset, len as u64).intersect(whole);
         if range.is_empty() {
@@ -284,7 +326,7 @@ impl Harness {
         assert_eq!(bytes.len() % BLOCK_SIZE, 0);
         let key = FileKey {
             file: id(file),
-            version: self.file(file).attr.version(),
+            version: self.file(file).scanned.attr.version(),
         };
         self.cache.put(&key, range, &bytes);
         self.recorded.insert(file);
@@ -295,21 +337,55 @@ impl Harness {
     fn notice(&mut self, file: usize, offset: u64, len: usize) {
         let before = self.attr(file);
         let version = self.fs.key(id(file)).unwrap().version;
-        match self.file(file).changed {
-            Some((content, now)) if now == version => {
-                self.known.insert(file, (content, now));
-            }
-            changed => {
-                assert_eq!(version, before.version(), "a version that never was");
-                // The cache has blocks of the scanned version only.
-                let cached = self.recorded.contains(&file) && !self.known.contains_key(&file);
-                let from_source = len > 0 && offset < before.size && !cached;
-                assert!(
-                    changed.is_none() || !from_source,
-                    "a change was not noticed"
-                );
-            }
+        let now = self.file(file).now.clone();
+        if version == before.version() {
+            // The cache has blocks of the scanned version only.
+            let cached = self.recorded.contains(&file) && !self.known.contains_key(&file);
+            let from_source = len > 0 && offset < before.size && !cached;
+            let changed = now.attr.version() != before.version();
+            assert!(!changed || !from_source, "a change was not noticed");
+        } else {
+            assert_eq!(version, now.attr.version(), "a version that never was");
+            assert!(
+                self.is_open_to_the_same(file),
+                "{:?} and {now:?}",
+                self.shown(file)
+            );
+            self.known.insert(file, now);
         }
+    }
+
+    /// After a read that failed: the file must have changed, into one that is not for everybody who
+    /// may have it open, and nothing of that is seen.
+    fn refused(&mut self, file: usize, error: &FsError) {
+        let FsError::Source(error) = error else {
+            panic!("{error}");
+        };
+        assert!(matches!(error.kind(), SourceErrorKind::Stale { .. }));
+        let now = self.file(file).now.attr.version();
+        assert_ne!(self.attr(file).version(), now, "an error for nothing");
+        assert!(!self.is_open_to_the_same(file), "{:?}", self.shown(file));
+        assert_eq!(self.fs.getattr(id(file)).unwrap(), self.attr(file));
+        self.refused += 1;
+    }
+
+    /// Whether everybody who may have a file open, as it is shown, may open it as it is now.
+    fn is_open_to_the_same(&self, file: usize) -> bool {
+        let path = self.tree_path(file);
+        let passed = |dir: &usize| {
+            let dir = self.file(*dir);
+            dir.scanned.is_passed_like(&dir.now)
+        };
+        path.iter().all(passed) && self.shown(file).is_followed_by(&self.file(file).now)
+    }
+
+    /// The directories on the way to a file by its first name.
+    fn tree_path(&self, file: usize) -> Vec<usize> {
+        let mut path = vec![self.file(file).parent];
+        while path.last() != Some(&0) {
+            path.extend(path.last().map(|dir| self.file(*dir).parent));
+        }
+        path
     }
 
     fn any(&self, index: Index) -> usize {
@@ -325,25 +401,13 @@ impl Harness {
         &self.model.files[file]
     }
 
-    /// The attributes of a file, as far as the file system knows of changes.
-    fn attr(&self, file: usize) -> Attr {
-        let attr = self.file(file).attr;
-        match self.known.get(&file) {
-            Some((_, version)) => Attr {
-                size: version.size,
-                mtime: version.mtime,
-                ctime: version.ctime,
-                source_inode: version.inode,
-                blocks: version.size.div_ceil(512),
-                ..attr
-            },
-            None => attr,
-        }
+    /// A file as far as the file system knows of changes.
+    fn shown(&self, file: usize) -> &State {
+        self.known.get(&file).unwrap_or(&self.file(file).scanned)
     }
 
-    fn content(&self, file: usize) -> Content {
-        let known = self.known.get(&file).map(|(content, _)| *content);
-        known.unwrap_or(self.file(file).scanned)
+    fn attr(&self, file: usize) -> Attr {
+        self.shown(file).attr
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use blocks::testing::{Node, attr};
-use blocks::{Attr, NodeKind, Version};
+use blocks::{ACCESS_LIST, Attr, NodeKind};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -48,6 +48,42 @@ pub(crate) fn any_content() -> impl Strategy<Value = Content> {
     (len, any::<u8>()).prop_map(|(len, seed)| Content { len, seed })
 }
 
+/// What a change does to the rights on a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Rights {
+    /// Nothing.
+    Same,
+    /// These bits of the mode are set.
+    More(u16),
+    /// These bits of the mode are cleared.
+    Less(u16),
+    Owner(u32),
+    Group(u32),
+    AccessList(Vec<u8>),
+    Xattr(Vec<u8>, Vec<u8>),
+    /// They are as they were at the scan.
+    Back,
+    /// The file is one of another kind.
+    Kind(NodeKind),
+}
+
+pub(crate) fn any_rights() -> impl Strategy<Value = Rights> {
+    let value = || prop::collection::vec(any::<u8>(), 0..9);
+    prop_oneof![
+        6 => Just(Rights::Same),
+        2 => (0..0o1000_u16).prop_map(Rights::More),
+        1 => (0..0o10000_u16).prop_map(Rights::More),
+        1 => (0..0o10000_u16).prop_map(Rights::Less),
+        1 => (0..3_u32).prop_map(Rights::Owner),
+        1 => (0..3_u32).prop_map(Rights::Group),
+        1 => value().prop_map(Rights::AccessList),
+        1 => (any_name(), value()).prop_map(|(name, value)| Rights::Xattr(name, value)),
+        2 => Just(Rights::Back),
+        1 => prop::sample::select(vec![NodeKind::Dir, NodeKind::Symlink, NodeKind::BlockDevice])
+            .prop_map(Rights::Kind),
+    ]
+}
+
 /// Names of all sorts, often the same ones, so that look-ups find something.
 pub(crate) fn any_name() -> impl Strategy<Value = Vec<u8>> {
     let byte = any::<u8>().prop_filter("not in names", |byte| !matches!(byte, 0 | b'/'));
@@ -80,19 +116,82 @@ pub(crate) fn any_spec() -> impl Strategy<Value = Spec> {
     )
 }
 
+/// A file as it is at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct State {
+    pub(crate) attr: Attr,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) content: Content,
+}
+
+impl State {
+    pub(crate) fn change_rights(&mut self, rights: &Rights, scanned: &Self) {
+        let attr = &mut self.attr;
+        match rights {
+            Rights::Same => (),
+            Rights::More(bits) => attr.perm |= bits,
+            Rights::Less(bits) => attr.perm &= !bits,
+            Rights::Owner(uid) => attr.uid = *uid,
+            Rights::Group(gid) => attr.gid = *gid,
+            Rights::AccessList(list) => {
+                self.xattrs.insert(ACCESS_LIST.to_vec(), list.clone());
+            }
+            Rights::Xattr(name, value) => {
+                self.xattrs.insert(name.clone(), value.clone());
+            }
+            Rights::Back => {
+                let Attr { perm, uid, gid, .. } = scanned.attr;
+                (attr.perm, attr.uid, attr.gid) = (perm, uid, gid);
+                self.xattrs.clone_from(&scanned.xattrs);
+            }
+            Rights::Kind(kind) => attr.kind = *kind,
+        }
+    }
+
+    /// Whether a user of the kind (0 the owner, 1 of the group, 2 any other) may read, write or run
+    /// it; in that order.
+    fn may(&self, user: u32) -> [bool; 3] {
+        let bits = self.attr.perm >> ((2 - user) * 3);
+        [4, 2, 1].map(|bit| bits & bit != 0)
+    }
+
+    /// Whether each user may do with `later` what that user may do with this.
+    fn gives_no_more_than(&self, later: &Self, what: impl Fn([bool; 3]) -> Vec<bool>) -> bool {
+        let same_people = self.attr.uid == later.attr.uid && self.attr.gid == later.attr.gid;
+        same_people
+            && (0..3).all(|user| {
+                let (had, has) = (what(self.may(user)), what(later.may(user)));
+                had.into_iter().zip(has).all(|(had, has)| !had || has)
+            })
+    }
+
+    /// Whether content of `later` may be given to whoever has this open.
+    pub(crate) fn is_followed_by(&self, later: &Self) -> bool {
+        later.attr.kind == NodeKind::File
+            && self.gives_no_more_than(later, |may| may.to_vec())
+            && self.attr.perm >> 9 == later.attr.perm >> 9
+            && self.xattrs == later.xattrs
+    }
+
+    /// Whether all who may pass this directory may pass `later`.
+    pub(crate) fn is_passed_like(&self, later: &Self) -> bool {
+        let list = |state: &Self| state.xattrs.get(ACCESS_LIST).cloned();
+        later.attr.kind == NodeKind::Dir
+            && self.gives_no_more_than(later, |[_, _, pass]| vec![pass])
+            && list(self) == list(later)
+    }
+}
+
 /// One file of the model.
 #[derive(Clone, Debug)]
 pub(crate) struct File {
-    /// Attributes as they were when the tree was scanned.
-    pub(crate) attr: Attr,
     pub(crate) names: BTreeMap<Vec<u8>, usize>,
     pub(crate) parent: usize,
     pub(crate) target: Vec<u8>,
-    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What it held when the tree was scanned.
-    pub(crate) scanned: Content,
-    /// What it holds now, and in which version, if it changed.
-    pub(crate) changed: Option<(Content, Version)>,
+    /// As it was when the tree was scanned.
+    pub(crate) scanned: State,
+    /// As the source has it.
+    pub(crate) now: State,
 }
 
 /// The files, the root first.
@@ -113,7 +212,7 @@ impl Model {
     }
 
     pub(crate) fn of_kind(&self, kind: NodeKind) -> Vec<usize> {
-        let kinds = self.files.iter().map(|file| file.attr.kind);
+        let kinds = self.files.iter().map(|file| file.scanned.attr.kind);
         let of_kind = kinds.enumerate().filter(|(_, found)| *found == kind);
         of_kind.map(|(index, _)| index).collect()
     }
@@ -121,14 +220,14 @@ impl Model {
     /// The same tree as the crates under test have it.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         let node = |file: &File| Node {
-            attr: file.attr,
+            attr: file.scanned.attr,
             names: file
                 .names
                 .iter()
                 .map(|(name, file)| (name.clone(), u32::try_from(*file).unwrap()))
                 .collect(),
             target: file.target.clone(),
-            xattrs: file.xattrs.clone().into_iter().collect(),
+            xattrs: file.scanned.xattrs.clone().into_iter().collect(),
         };
         self.files.iter().map(node).collect()
     }
@@ -158,14 +257,15 @@ impl Model {
             }
             What::File(content) => {
                 let mut file = File::new(NodeKind::File, index);
-                file.attr.size = content.len as u64;
-                file.scanned = *content;
+                file.scanned.attr.size = content.len as u64;
+                file.scanned.content = *content;
                 file
             }
         };
         file.parent = dir;
-        file.attr.perm = spec.perm;
-        file.xattrs.clone_from(&spec.xattrs);
+        file.scanned.attr.perm = spec.perm;
+        file.scanned.xattrs.clone_from(&spec.xattrs);
+        file.now = file.scanned.clone();
         self.files[dir].names.insert(spec.name.clone(), index);
         self.files.push(file);
     }
@@ -175,14 +275,17 @@ impl File {
     fn new(kind: NodeKind, index: usize) -> Self {
         let mut attr = attr(kind);
         attr.source_inode = 5000 + index as u64;
-        Self {
+        let scanned = State {
             attr,
+            xattrs: BTreeMap::new(),
+            content: Content { len: 0, seed: 0 },
+        };
+        Self {
             names: BTreeMap::new(),
             parent: 0,
             target: Vec::new(),
-            xattrs: BTreeMap::new(),
-            scanned: Content { len: 0, seed: 0 },
-            changed: None,
+            now: scanned.clone(),
+            scanned,
         }
     }
 }

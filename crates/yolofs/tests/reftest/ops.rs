@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use yolofs::CachePath;
 
-use crate::model::{Content, any_content, any_name};
+use crate::model::{Content, Rights, any_content, any_name, any_rights};
 
 /// One thing to do; what it is done to is chosen among what there is.
 #[derive(Clone, Debug)]
@@ -57,10 +57,16 @@ pub(crate) enum Operation {
         file: Index,
     },
     StatFs,
-    /// Another program changes a file of the source.
+    /// Another program changes a file of the source, or puts another in its place.
     Change {
         file: Index,
         content: Content,
+        rights: Rights,
+    },
+    /// Another program changes who may pass a directory of the source.
+    ChangeDir {
+        dir: Index,
+        rights: Rights,
     },
     /// Somebody puts blocks of a file, as it was scanned, into the cache.
     Record {
@@ -116,8 +122,10 @@ pub(crate) fn any_operation() -> impl Strategy<Value = Operation> {
         1 => (index(), 0..8_i32).prop_map(|(file, mask)| Operation::Access { file, mask }),
         1 => index().prop_map(|file| Operation::Open { file }),
         1 => Just(Operation::StatFs),
-        3 => (index(), any_content())
-            .prop_map(|(file, content)| Operation::Change { file, content }),
+        3 => (index(), any_content(), any_rights())
+            .prop_map(|(file, content, rights)| Operation::Change { file, content, rights }),
+        1 => (index(), any_rights())
+            .prop_map(|(dir, rights)| Operation::ChangeDir { dir, rights }),
         3 => (index(), offset(), 1..9000_usize)
             .prop_map(|(file, offset, len)| Operation::Record { file, offset, len }),
     ]

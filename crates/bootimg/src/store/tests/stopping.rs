@@ -88,7 +88,7 @@ fn killed_at_any_step_of_gc_the_store_is_whole() {
     store.remove(&first).unwrap();
     let unused = store.find("unused").unwrap().info.id;
     store.remove(&unused).unwrap();
-    fs::write(dir.path().join("tmp/left"), b"over").unwrap();
+    fs::write(dir.path().join(left_over(&unused)), b"over").unwrap();
     let plan = store.gc(GcMode::DryRun).unwrap();
     assert_eq!(
         (plan.repacked.len(), plan.segments.len(), plan.leftovers),

@@ -18,7 +18,7 @@ use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::layers::keep::{About, Earlier};
-use crate::output::{count, duration, percent, print};
+use crate::output::{complain, count, duration, percent, print};
 use crate::size::Size;
 use crate::source::timestamp;
 use crate::store::StoreArgs;
@@ -157,7 +157,9 @@ fn open(
 fn say(chosen: &Chosen) {
     if let Some(because) = chosen.because {
         let until = &chosen.until;
-        eprintln!("recording until {until}, because {because} (choose with --until)");
+        complain(&format!(
+            "recording until {until}, because {because} (choose with --until)"
+        ));
     }
 }
 
@@ -210,7 +212,7 @@ impl<'a> Recording<'a> {
         let ready = wait_ready(&mut *running, self.until, timeout, interrupt, &idle);
         let heard = recorders.stop();
         if let Ok(ready) = &ready {
-            eprintln!("{READY}{}", duration(*ready));
+            complain(&format!("{READY}{}", duration(*ready)));
         }
         let killed = running.kill().context("stopping the container");
         let recorded = layers.unmount(recorders, guard)?;

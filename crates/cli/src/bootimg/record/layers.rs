@@ -9,7 +9,7 @@ use blocks::Digest;
 use engine::LocalLayer;
 use localfs::SourceRoot;
 use serde::Serialize;
-use tracer::{Heard, MergeOptions, Trace};
+use tracer::{Allowance, Heard, Limits, MergeOptions, Trace};
 use yolofs::{Busy, Mount};
 
 use super::tree::{UMOUNT_PATIENCE, mount_recorded};
@@ -88,9 +88,10 @@ impl Layers {
     /// If one cannot be mounted; the others are unmounted again.
     pub(super) fn mount(&self, guard: &mut Guard) -> anyhow::Result<Recorders> {
         let mut mounted = Vec::new();
+        let allowance = Arc::new(Allowance::new(Limits::default()));
         for layer in &self.0 {
             make_room(&layer.dir)?; // somebody may have come since
-            let recorded = Recorded::new(layer.source.root())?;
+            let recorded = Recorded::sharing(layer.source.root(), &allowance)?;
             guard.promise(unmount(layer))?;
             let mount = mount_recorded(&recorded, &layer.dir, &label(&layer.dir))?;
             mounted.push((recorded, mount));

@@ -40,6 +40,10 @@ pub(super) fn record(
     let until = check(args)?;
     clear_dead(run_dir)?;
     let mut source = LateSource::new(Arc::new(SourceRoot::open(&args.source)?));
+    let warnings = source.root().warnings().to_vec();
+    for warning in &warnings {
+        log::warn!("{warning}");
+    }
     let mut runs = Vec::new();
     let mut traces = Vec::new();
     let mut left_out = BTreeSet::new();
@@ -66,7 +70,15 @@ pub(super) fn record(
         left_out,
     };
     let kept = keep(&args.keep, store, source, &recording, interrupt)?;
-    print(args.format.format(), &Report { kept, runs }, text)?;
+    print(
+        args.format.format(),
+        &Report {
+            kept,
+            runs,
+            warnings,
+        },
+        text,
+    )?;
     Ok(Outcome::Done)
 }
 

@@ -11,6 +11,7 @@ use report::{
     RecordingReport, StabilityReport, Timeline,
 };
 
+use super::super::inspect::PATHS_BUDGET;
 use super::mounts::Mounted;
 use super::subject::Subject;
 use crate::output::count;
@@ -252,8 +253,9 @@ fn files_of(image: &Image, layer: usize) -> Vec<FileShare> {
         *sum = sum.saturating_add(bytes);
         *first_ms = at_ms.min(*first_ms);
     }
+    let mut paths = image.tree().paths_within(PATHS_BUDGET);
     let share = |(file, (bytes, first_ms))| {
-        let path = image.tree().path(file).unwrap_or_default();
+        let path = paths.next(file);
         let path = String::from_utf8_lossy(&path).into_owned();
         let attr = image.tree().inode(file).map(|inode| inode.attr);
         let execute = match attr.is_some_and(|attr| attr.perm & EXECUTE != 0) {

@@ -10,6 +10,8 @@ use blocks::Tree;
 use bootimg::{decode_names, encode_names};
 use nicfetch::index::Index;
 
+use super::changes::names_len;
+
 /// More than any names that [`encode_names`] gives.
 const LONGEST: u64 = 2 << 30;
 
@@ -66,10 +68,10 @@ pub(super) fn write_index(file: &OwnedFd, index: &Index) -> anyhow::Result<()> {
     replace(file, index.bytes(), doing)
 }
 
-/// Returns all of the file.
+/// Returns all of the file, but for [what changed since](super::changes).
 fn contents(file: &OwnedFd, doing: &'static str) -> anyhow::Result<Vec<u8>> {
     let file = File::from(file.try_clone().context(doing)?);
-    let len = file.metadata().context(doing)?.len();
+    let len = names_len(&file).context(doing)?;
     if len > LONGEST {
         bail!("{doing}: {len} bytes are more than there can be");
     }

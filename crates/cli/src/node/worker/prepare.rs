@@ -10,6 +10,7 @@ use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, SourceRoot, TimedSource};
 use yolofs::{Config, FileSystem, Mode};
 
+use super::changes::Changes;
 use super::ears::Ears;
 use super::names;
 use crate::nic::{BootBlocks, Nic, NicBoot, NicName, NicSpec};
@@ -17,7 +18,8 @@ use crate::node::spec::{MountSpec, Place};
 use crate::node::wire::{Fault, Handed};
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
-use crate::yolofs::assemble::{Timed, Unusable, choose_image, mode, warn_stale};
+use crate::xattrs::answers;
+use crate::yolofs::assemble::{Timed, Unusable, choose_image, mode, refuse_foreign, warn_stale};
 use crate::yolofs::{BootChoice, ModeArg};
 
 /// Why something was not done, and whose fault it is.
@@ -77,6 +79,10 @@ impl Boot {
 impl BlockCache for Boot {
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
         self.blocks.get(file, range, out)
+    }
+
+    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
+        self.blocks.get_once(file, range, out)
     }
 }
 
@@ -157,7 +163,8 @@ fn prepare_nic(
         mode,
         ..Config::default()
     };
-    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config);
+    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
+        .with_xattr_answers(answers(spec.all_xattrs));
     Ok(Prepared {
         fs: Arc::new(fs),
         mode,
@@ -198,6 +205,11 @@ fn prepare_disk(
     told: bool,
 ) -> Result<Prepared, Refusal> {
     let (root, scanned) = names_of(spec, handed, told)?;
+    let (changes, earlier) = Changes::open(&handed.names)?;
+    if !earlier.is_empty() {
+        let place = spec.mountpoint.display();
+        log::info!("{place}: {} files had changed already", earlier.len());
+    }
     let boot = open_boot(spec, &spec.boot, &root, &scanned);
     let boot = boot.or_else(|refusal| left_out(spec, refusal, told))?;
     // Mostly the two trees are equal. One of them is enough then: the trees are most of what a mount
@@ -227,8 +239,12 @@ fn prepare_disk(
     };
     // No file is passed through: our successor would not know the ids that the kernel has of those.
     let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
+        .with_xattr_answers(answers(spec.all_xattrs))
         .with_sparse(Arc::clone(&source) as _)
-        .with_space(space_within(&source, &root));
+        .with_attrs(Arc::clone(&source) as _)
+        .with_space(space_within(&source, &root))
+        .with_ledger(Arc::new(changes), &earlier)
+        .with_waiter(source.waiter());
     let ears = spec.auto.then(|| Arc::new(Ears::new()));
     if let Some(ears) = &ears {
         fs = fs.with_listener(Arc::clone(ears) as _);
@@ -287,5 +303,14 @@ pub(super) fn open_boot(
     let store = StoreArgs::to_read(spec.store.clone());
     let chosen = choose_image(choice, Unusable::LeftOut, &store, root);
     let chosen = chosen.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-    Ok(chosen.map(|(name, image)| Boot::attach(name, image, tree)))
+    let Some((name, image)) = chosen else {
+        return Ok(None);
+    };
+    let boot = Boot::attach(name, image, tree);
+    // What is not a wish is of an engine's layer, which may have been moved since.
+    if spec.lasting {
+        refuse_foreign(choice, &boot.name, &boot.image, root)
+            .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+    }
+    Ok(Some(boot))
 }

@@ -13,12 +13,13 @@ use yolofs::{
 };
 
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
+use super::shelf::Opened;
 use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;
 use crate::prewarming::Prewarming;
-use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
+use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus, warnings};
 use crate::yolofs::BootChoice;
 use crate::yolofs::assemble::mode_name;
 use crate::yolofs::files_for_each_of;
@@ -42,6 +43,11 @@ pub(super) struct Served {
     device: OwnedFd,
     source: Option<OwnedFd>,
     names: OwnedFd,
+    #[expect(
+        dead_code,
+        reason = "the last field: it is dropped when all others are"
+    )]
+    opened: Option<Opened>,
 }
 
 impl Served {
@@ -90,7 +96,16 @@ impl Served {
             device: connection.into_parts().0,
             source,
             names,
+            opened: None,
         })
+    }
+
+    /// Notes that it has something open, until all of it is closed.
+    pub(super) fn noted(self, opened: Opened) -> Self {
+        Self {
+            opened: Some(opened),
+            ..self
+        }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -275,6 +290,10 @@ impl Served {
                 BootStatus::of(&boot.name, &boot.image, &counters, self.prewarming.state())
             }),
             nic: self.prepared.nic.as_ref().map(|nic| nic.status()),
+            warnings: warnings(
+                self.prepared.disk.as_ref().map(|disk| &*disk.root),
+                boot.as_ref().map(|boot| (boot.name.as_str(), &*boot.image)),
+            ),
             served: Some(ServedStatus::of(
                 &counters,
                 Some(cached),

@@ -102,6 +102,10 @@ impl Desk {
                     self.shelf.get(&id)?.let_go();
                     Answer::Done
                 }
+                Question::Close { id } => {
+                    self.shelf.close(&id)?;
+                    Answer::Done
+                }
                 Question::Hand { id } => {
                     return Ok((Answer::Handed, Some(self.shelf.get(&id)?.hand()?)));
                 }

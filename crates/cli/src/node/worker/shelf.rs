@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::prepare::Refusal;
 use super::prewarm::Queue;
@@ -13,10 +14,14 @@ use crate::node::wire::{Adoption, Fault, Handed};
 use crate::status::MountStatus;
 use crate::yolofs::BootChoice;
 
+/// How long somebody may have a mount in his hand whose session is over: less than the node waits.
+const CLOSE: Duration = Duration::from_secs(4);
+
 /// All mounts, by name.
 #[derive(Debug)]
 pub(super) struct Shelf {
     slots: Mutex<BTreeMap<String, Slot>>,
+    open: Arc<Open>,
     prewarms: Queue,
     over: Over,
 }
@@ -36,6 +41,7 @@ impl Shelf {
     pub(super) fn start(over: Over) -> anyhow::Result<Self> {
         Ok(Self {
             slots: Mutex::default(),
+            open: Arc::default(),
             prewarms: Queue::start()?,
             over,
         })
@@ -61,7 +67,9 @@ impl Shelf {
             }
         };
         let place = Place { shelf: self, id };
-        let served = Arc::new(Served::start(adoption, handed, self.over.clone())?);
+        let open = Opened::note(&self.open, &place.id);
+        let served = Served::start(adoption, handed, self.over.clone())?.noted(open);
+        let served = Arc::new(served);
         let hello = served.hello();
         place.fill(&served);
         if served.wants_prewarm() {
@@ -111,6 +119,20 @@ impl Shelf {
         drop(over);
     }
 
+    /// Takes out a mount whose session is over, and returns when everything that was open for it is
+    /// closed.
+    ///
+    /// # Errors
+    /// If somebody has it still when that takes too long.
+    pub(super) fn close(&self, id: &str) -> Result<(), Refusal> {
+        self.forget(id);
+        if self.open.await_closed(id, Instant::now() + CLOSE) {
+            return Ok(());
+        }
+        let open = anyhow!("mount {id} is still in use by this worker");
+        Err(Refusal::new(Fault::Conflict, open))
+    }
+
     /// Returns the status of all mounts whose session is not over, or of one of them.
     pub(super) fn status(&self, only: Option<&str>) -> Vec<MountStatus> {
         let served: Vec<Arc<Served>> = {
@@ -130,6 +152,56 @@ impl Shelf {
 
     pub(super) fn is_empty(&self) -> bool {
         self.slots.lock().is_empty()
+    }
+}
+
+/// How many mounts of each name have something open: what is taken from the shelf may be in
+/// somebody's hand yet, or being dropped.
+#[derive(Debug, Default)]
+struct Open {
+    counts: Mutex<BTreeMap<String, usize>>,
+    changed: Condvar,
+}
+
+impl Open {
+    fn await_closed(&self, id: &str, deadline: Instant) -> bool {
+        let mut counts = self.counts.lock();
+        while counts.contains_key(id) {
+            if self.changed.wait_until(&mut counts, deadline).timed_out() {
+                return !counts.contains_key(id);
+            }
+        }
+        true
+    }
+}
+
+/// Noted as open until dropped: the last that is dropped of a mount.
+#[derive(Debug)]
+pub(super) struct Opened {
+    open: Arc<Open>,
+    id: String,
+}
+
+impl Opened {
+    fn note(open: &Arc<Open>, id: &str) -> Self {
+        *open.counts.lock().entry(id.to_owned()).or_default() += 1;
+        Self {
+            open: Arc::clone(open),
+            id: id.to_owned(),
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut counts = self.open.counts.lock();
+        if let Some(count) = counts.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.id);
+            }
+        }
+        self.open.changed.notify_all();
     }
 }
 

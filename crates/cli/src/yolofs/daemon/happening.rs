@@ -33,7 +33,7 @@ pub(super) fn ask_to_unmount(tell: &Mutex<Sender<Happening>>, busy: Busy) -> Ans
     asked
         .then(|| answers.recv().ok())
         .flatten()
-        .unwrap_or(Answer::Unmounted)
+        .unwrap_or(Answer::Unmounted { in_use: false })
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
                 asking.lock().send(()).unwrap();
                 ask_to_unmount(&tell, Busy::Wait)
             }
-            _ => Answer::Unmounted,
+            _ => Answer::Unmounted { in_use: false },
         });
         let callers = callers.unwrap();
         let command = std::thread::spawn(move || {
@@ -67,7 +67,7 @@ mod tests {
         assert!(end_talks(happenings, &callers), "it waits in vain");
         assert!(matches!(
             command.join().unwrap().unwrap(),
-            Answer::Unmounted
+            Answer::Unmounted { .. }
         ));
     }
 }

@@ -118,11 +118,11 @@ fn ask_someone(
             Ok(Told::Status(status)) => return Ok(*status),
             Ok(Told::Failed(why)) => bail!("{why}"),
             Err(error) if Instant::now() >= deadline => return Err(error),
-            Ok(Told::Leaving) if Instant::now() >= deadline => {
+            Ok(Told::Leaving | Told::Warmed(_)) if Instant::now() >= deadline => {
                 bail!("the daemon that is about to end does not come to its end")
             }
             // Nobody is there, or not for long.
-            Ok(Told::Leaving) | Err(_) => {}
+            Ok(Told::Leaving | Told::Warmed(_)) | Err(_) => {}
         }
         let turn = run_dir.take_turn()?;
         // Whoever has the duty is on the way in, or out.

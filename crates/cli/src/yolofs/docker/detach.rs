@@ -16,7 +16,7 @@ use super::talk::{Ask, Told};
 use super::wanted::{Chosen, Wanted};
 use crate::control::call;
 use crate::exit::Outcome;
-use crate::output::{FormatArg, print};
+use crate::output::{FormatArg, print, write_out};
 use crate::run_dir::RunDir;
 
 /// How long the daemon may take: it may be attaching for somebody else.
@@ -66,7 +66,7 @@ fn detach(chosen: &Chosen, station: &Station, data_root: &Path) -> anyhow::Resul
         match call(&station.socket(), &ask, DEADLINE) {
             Ok(Told::Status(_)) => return Ok(()),
             Ok(Told::Failed(why)) => bail!("{why}"),
-            Ok(Told::Leaving) | Err(_) => {}
+            Ok(Told::Leaving | Told::Warmed(_)) | Err(_) => {}
         }
         // What is wanted is written by whoever has the duty, and by nobody else: a daemon on its
         // way in or out would write over it.
@@ -104,14 +104,15 @@ fn detach_from_node(wanted: &Wanted, station: &Station, data_root: &Path) -> any
 }
 
 pub(super) fn clear(args: &ClearArgs, run_dir: &RunDir) -> anyhow::Result<Outcome> {
+    let mut cleared = String::new();
     for station in Station::all(run_dir)? {
-        let dead = station.dead()?;
-        for mountpoint in &dead {
-            println!("{}", mountpoint.display());
+        for mountpoint in &station.dead()? {
+            cleared.push_str(&format!("{}\n", mountpoint.display()));
         }
         if let (false, Some(duty)) = (args.dry_run, station.take_duty()?) {
             let _cleared = station.clear_dead(&duty)?;
         }
     }
+    write_out(cleared.as_bytes())?;
     Ok(Outcome::Done)
 }

@@ -26,6 +26,7 @@ use crate::exit::Outcome;
 use crate::interrupt::Interrupt;
 use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
+use crate::xattrs::XattrsArg;
 
 /// Deaths within this time count together.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
@@ -43,6 +44,8 @@ pub(super) struct ServeArgs {
     /// Attach all images that have boot images, those that come later included
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    xattrs: XattrsArg,
     /// Tell the command that started this how the start went, and end when nothing is attached
     #[arg(long, hide = true)]
     background: bool,
@@ -94,7 +97,8 @@ fn work(
         WhenIdle::Wait
     };
     let root = DataRoot::new(data_root);
-    worker::run(root, station, store, beginning, (guardian, when_idle))
+    let how = (beginning, args.xattrs);
+    worker::run(root, station, store, how, (guardian, when_idle))
 }
 
 /// Keeps a worker alive until it ends by itself, or is asked to.
@@ -119,7 +123,11 @@ fn guard(
         clear(station);
         let mut command = ourselves(store, run_dir, data_root);
         command.arg("--worker").arg(std::process::id().to_string());
-        for (flag, is_set) in [("--all", args.all), ("--background", args.background)] {
+        for (flag, is_set) in [
+            ("--all", args.all),
+            ("--all-xattrs", args.xattrs.all_xattrs),
+            ("--background", args.background),
+        ] {
             command.args(is_set.then_some(flag));
         }
         let spawned = command.stdout(Stdio::piped()).spawn();

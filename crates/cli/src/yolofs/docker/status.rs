@@ -45,7 +45,7 @@ pub(super) fn ask_or_look(station: &Station, data_root: &Path) -> anyhow::Result
     match call(&station.socket(), &Ask::Status, DEADLINE) {
         Ok(Told::Status(status)) => return Ok(*status),
         Ok(Told::Failed(why)) => bail!("{why}"),
-        Ok(Told::Leaving) => {}
+        Ok(Told::Leaving | Told::Warmed(_)) => {}
         Err(error) => log::debug!("{error:#}"),
     }
     let wanted = Wanted::load(&station.wanted())?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wanted::{Chosen, Wanted};
 use crate::control::Reply;
-use crate::layers::{LayerStatus, ServedBy};
+use crate::layers::{LayerStatus, ServedBy, WarmedLayer};
 
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub(super) enum Ask {
     Detach(Chosen),
     /// How are things?
     Status,
+    /// Bring the boot image with this id into the page cache of the layers that are served from it,
+    /// and answer when that is done.
+    Prewarm(String),
 }
 
 /// What the worker answers.
@@ -27,6 +30,8 @@ pub(super) enum Ask {
 pub(super) enum Told {
     /// It was done, and this is how things are now.
     Status(Box<DockerStatus>),
+    /// The layers that were warmed.
+    Warmed(Vec<WarmedLayer>),
     /// It could not be done.
     Failed(String),
     /// It was not done, for this daemon is about to end: start another.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
+use bootimg::ImageId;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,6 +26,7 @@ use crate::control::{Callers, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
 use crate::layers::{self, LayerServer, ServedBy};
 use crate::store::StoreArgs;
+use crate::xattrs::XattrsArg;
 
 /// How often Docker's directory and the store are looked at for images that came or went: three
 /// calls of stat(2).
@@ -82,7 +84,7 @@ pub(super) fn run(
     root: DataRoot,
     station: Station,
     store: &StoreArgs,
-    beginning: Beginning,
+    (beginning, xattrs): (Beginning, XattrsArg),
     (guardian, when_idle): (u32, WhenIdle),
 ) -> anyhow::Result<()> {
     crate::confinement::execute_nothing()?;
@@ -106,6 +108,7 @@ pub(super) fn run(
             store.open()?,
             &station.label(),
             station.run_dir(),
+            xattrs,
             &interrupt,
         )?,
         root,
@@ -204,6 +207,7 @@ impl Worker {
             Ask::Attach(chosen) => self.change(|wanted| wanted.add(chosen)),
             Ask::Detach(chosen) => self.change(|wanted| wanted.remove(chosen)),
             Ask::Status => Ok(()),
+            Ask::Prewarm(image) => return self.prewarm(image),
         };
         if self.now.lock().leaving {
             return Told::Leaving;
@@ -211,6 +215,13 @@ impl Worker {
         match done.and_then(|()| self.status()) {
             Ok(status) => Told::Status(Box::new(status)),
             Err(error) => Told::Failed(format!("{error:#}")),
+        }
+    }
+
+    fn prewarm(&self, image: &str) -> Told {
+        match image.parse::<ImageId>() {
+            Ok(image) => Told::Warmed(self.server.prewarm(&image)),
+            Err(error) => Told::Failed(format!("{image} is no boot image: {error}")),
         }
     }
 

@@ -102,7 +102,8 @@ fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
 
 /// What changes the table of mounts, at one place.
 struct Hand {
-    place: Place,
+    /// `None` once the mount was there and is gone.
+    place: Option<Place>,
     attached: Option<Visible>,
     /// Filled when there is a mount, for the guard.
     end: Arc<OnceLock<EndSwitch>>,
@@ -116,7 +117,7 @@ impl Hand {
         control: io::Result<Control>,
     ) -> Self {
         Self {
-            place,
+            place: Some(place),
             attached: None,
             end,
             control,
@@ -130,7 +131,11 @@ impl Hand {
             (Wish::Unmount { lazy }, Some(mount)) => {
                 let busy = if lazy { Busy::Lazy } else { Busy::Wait };
                 return match mount.try_unmount(busy) {
-                    Tried::Unmounted => Came::Done,
+                    Tried::Unmounted => {
+                        // Its directory may be on a file system that is unmounted next.
+                        self.place = None;
+                        Came::Done
+                    }
                     Tried::InUse => Came::InUse,
                     Tried::Covered => Came::Covered,
                     Tried::Failed(error) => error.into(),
@@ -141,8 +146,12 @@ impl Hand {
         done.map_or_else(Came::from, |()| Came::Done)
     }
 
+    fn place(&self) -> io::Result<&Place> {
+        self.place.as_ref().ok_or_else(|| Errno::EPERM.into())
+    }
+
     fn clear(&self) -> io::Result<()> {
-        let target = self.place.target();
+        let target = self.place()?.target();
         let cleared = kind_at(target).and_then(|kind| match kind.as_deref() {
             Some(MOUNT_KIND) => clear_by_force(target),
             _ => Ok(()),
@@ -168,8 +177,9 @@ impl Hand {
                 log::warn!("if the daemon is killed, readers may wait until yolofs umount: {why}");
             }
         }
-        Itself.attach(mount.as_fd(), &self.place, layering)?;
-        let target = self.place.target().to_owned();
+        let place = self.place()?;
+        Itself.attach(mount.as_fd(), place, layering)?;
+        let target = place.target().to_owned();
         self.attached = Some(Visible::resume(target, ids));
         Ok(())
     }

@@ -78,10 +78,14 @@ impl FirstBoots {
     /// there is a reason not to.
     fn record(&self, wanted: &Wanted) -> Option<Vec<PathBuf>> {
         let (id, top) = (SnapshotId(wanted.id), wanted.top);
-        if let Some(follower) = self.now.lock().boots.get(&id) {
-            return Some(follower.boot().places());
+        // Bound first: what a `match` or `if let` looks at is dropped only after its arms, and an arm
+        // takes the lock, too.
+        let known = self.now.lock().places(id);
+        if known.is_some() {
+            return known;
         }
-        match self.now.lock().admit(top) {
+        let admission = self.now.lock().admit(top);
+        match admission {
             Admission::Granted => {}
             Admission::BeingRecorded => return None,
             Admission::Full => {
@@ -130,7 +134,8 @@ impl FirstBoots {
     /// Hears that a snapshot is gone. If it was recorded its boot is over, and its mounts go once
     /// what was read is kept.
     fn removed(&self, id: SnapshotId) {
-        if let Some(follower) = self.now.lock().boots.get(&id) {
+        let now = self.now.lock();
+        if let Some(follower) = now.boots.get(&id) {
             follower.boot().end(End::Gone);
         }
     }
@@ -158,14 +163,16 @@ impl FirstBoots {
 
     /// Ends all recordings, and takes their mounts away.
     fn leave(&self) {
-        let mut now = self.now.lock();
-        for follower in now.boots.values() {
+        let mut boots = std::mem::take(&mut self.now.lock().boots);
+        for follower in boots.values() {
             follower.boot().end(End::Leaving);
         }
-        for follower in now.boots.values_mut() {
+        // Keeping a boot and unmounting take a while: without the lock.
+        for follower in boots.values_mut() {
             follower.join();
             follower.boot().detach();
         }
+        self.now.lock().boots.extend(boots);
     }
 
     /// Returns how many layers are still in use after [`leave`](Self::leave).
@@ -190,6 +197,12 @@ enum Admission {
 }
 
 impl Now {
+    /// Returns where the layers of a container are recorded; `None` if they are not.
+    fn places(&self, id: SnapshotId) -> Option<Vec<PathBuf>> {
+        let follower = self.boots.get(&id)?;
+        Some(follower.boot().places())
+    }
+
     /// Finds a place for another boot.
     fn admit(&mut self, top: Digest) -> Admission {
         let over = self.boots.extract_if(|_, follower| follower.is_over());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use blocks::Digest;
-use bootimg::Store;
+use bootimg::{ImageId, Store};
 use engine::containerd::PLAIN_LABEL;
 use parking_lot::{Condvar, Mutex};
 use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
@@ -23,9 +23,10 @@ use super::chains::Chains;
 use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::mounts::clear_dead;
 use crate::interrupt::Interrupt;
-use crate::layers::{self, LayerServer, LayerStatus, ServedBy};
+use crate::layers::{self, LayerServer, LayerStatus, ServedBy, WarmedLayer};
 use crate::node::left::living_mounts;
 use crate::run_dir::RunDir;
+use crate::xattrs::XattrsArg;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;
@@ -108,11 +109,12 @@ impl ServedLowers {
         root: &Path,
         run_dir: &RunDir,
         first_boots: FirstBootsHand,
+        xattrs: XattrsArg,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let label = format!("snapshotter:{}", root.display());
         Ok(Self(Arc::new(Shared {
-            server: layers::server(store, &label, run_dir, interrupt)?,
+            server: layers::server(store, &label, run_dir, xattrs, interrupt)?,
             run_dir: run_dir.clone(),
             dir: root.join("served"),
             label,
@@ -174,6 +176,11 @@ impl ServedLowers {
             now.layers.values().filter(plain).count()
         };
         (layers, plain, self.0.first_boots.status())
+    }
+
+    /// Brings a boot image into the page cache of the layers that this process serves from it.
+    pub(super) fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer> {
+        self.0.server.prewarm(image)
     }
 
     /// Returns who serves the layers.

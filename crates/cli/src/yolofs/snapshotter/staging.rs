@@ -21,7 +21,7 @@ impl<L: Lowers> Staging<'_, L> {
     /// Answers what a pull asks; `None` if something else was asked.
     pub(super) fn answer(&self, ask: &Ask) -> Option<Told> {
         Some(match ask {
-            Ask::Status => return None,
+            Ask::Status | Ask::Prewarm { .. } => return None,
             Ask::Stage { pull } => {
                 if let Some(pull) = pull {
                     self.placing.pulls(pull);

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bootimg::ImageId;
 use serde::{Deserialize, Serialize};
 use snapshotter::FastUsage;
 
 use super::first_boot::{FirstBootStatus, Outcome as Became};
 use super::layers_fast::ByArg;
 use super::placing::{Placed, Placing};
-use crate::control::{Reply, call};
+use crate::control::{Reply, call, nobody_listens};
 use crate::exit::Outcome;
-use crate::layers::{LayerStatus, ServedBy, layers_text};
+use crate::layers::{LayerStatus, ServedBy, WarmedLayer, layers_text};
 use crate::output::{FormatArg, count, percent, print, table};
 use crate::run_dir::RunDir;
 use crate::size::Size;
@@ -51,6 +52,12 @@ pub(super) enum Ask {
         /// How much.
         bytes: u64,
     },
+    /// Bring the boot image with this id into the page cache of the layers that are served from it,
+    /// and answer when that is done.
+    Prewarm {
+        /// The image.
+        image: String,
+    },
     /// A pull has ended.
     Ended {
         /// What it called itself.
@@ -68,6 +75,8 @@ pub(super) enum Told {
     Stage(StagingPlaces),
     /// Whether there was.
     Booked(bool),
+    /// The layers that were warmed.
+    Warmed(Vec<WarmedLayer>),
     /// It was heard.
     Heard,
     /// It cannot be told.
@@ -181,6 +190,44 @@ pub(super) fn socket(run_dir: &RunDir, root: &Path) -> PathBuf {
 /// # Errors
 /// If the run directory cannot be read.
 pub(crate) fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
+    let mut all = Vec::new();
+    for socket in sockets(run_dir)? {
+        match call(&socket, &Ask::Status, DEADLINE) {
+            Ok(Told::Status(status)) => all.push(*status),
+            Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
+            Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
+            Err(error) => log::debug!("{error:#}"),
+        }
+    }
+    Ok(all)
+}
+
+/// Has all snapshotters of a run directory bring a boot image into the page cache of the layers that
+/// they serve from it themselves.
+///
+/// # Errors
+/// If the run directory cannot be read.
+pub(crate) fn warm_by_snapshotters(
+    run_dir: &RunDir,
+    image: &ImageId,
+    deadline: Duration,
+) -> anyhow::Result<Vec<WarmedLayer>> {
+    let image = image.to_string();
+    let ask = Ask::Prewarm { image };
+    let mut warmed = Vec::new();
+    for socket in sockets(run_dir)? {
+        match call(&socket, &ask, deadline) {
+            Ok(Told::Warmed(layers)) => warmed.extend(layers),
+            Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
+            Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
+            Err(error) if nobody_listens(&error) => log::debug!("{error:#}"),
+            Err(error) => log::warn!("{error:#}"),
+        }
+    }
+    Ok(warmed)
+}
+
+fn sockets(run_dir: &RunDir) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(run_dir.path()).context("reading the run directory")?;
     let mut sockets: Vec<PathBuf> = entries
         .flatten()
@@ -192,16 +239,7 @@ pub(crate) fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
         .map(|entry| entry.path())
         .collect();
     sockets.sort();
-    let mut all = Vec::new();
-    for socket in sockets {
-        match call(&socket, &Ask::Status, DEADLINE) {
-            Ok(Told::Status(status)) => all.push(*status),
-            Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
-            Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
-            Err(error) => log::debug!("{error:#}"),
-        }
-    }
-    Ok(all)
+    Ok(sockets)
 }
 
 /// Writes a status for people.

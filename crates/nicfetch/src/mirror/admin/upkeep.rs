@@ -315,6 +315,12 @@ impl BlockSide {
                 "Images that could not.",
                 status.feed.failed,
             ),
+            (
+                "feed_set_aside",
+                "gauge",
+                "Images that failed too often to be tried again by themselves.",
+                status.feed.set_aside,
+            ),
         ] {
             let _infallible = writeln!(
                 page,

@@ -6,13 +6,21 @@ use std::io;
 use blocks::{Attr, NodeKind, Timestamp, Tree, TreeError};
 
 use super::super::entry::{Entry, Kind};
-use super::super::root::{clean, split};
+use super::super::limits::Spent;
+use super::super::root::{DEPTH_MAX, TOO_DEEP, clean, split};
 use super::super::write::{Marker, OPAQUE_XATTR, XATTR_VALUE_MAX, is_kept};
 use super::super::{Devices, Limits, TarError};
 use super::draft::{Draft, Node, NodeId, TOP, plain};
 
-/// Bytes of names, targets and attributes that a layer may have. Large images have 20 MiB.
-const NAMES_MAX: usize = 256 << 20;
+/// Bytes of memory for a name in a directory, beside its own: its place in the directory's table, and
+/// what the allocator adds.
+const NAME_BYTES: usize = 80;
+/// Bytes of memory for the table of a directory, which has places for eleven names from the first on.
+const DIR_BYTES: usize = 400;
+/// Bytes of memory for what the content of a file became: a list of chunks, with places for four.
+const CONTENT_BYTES: usize = 144;
+/// Bytes of memory for an extended attribute, beside its own, with the table that it is in.
+const XATTR_BYTES: usize = 640;
 /// Links that are followed on the way to one file: as many as the kernel follows.
 const LINKS_MAX: u32 = 40;
 /// The kernel's bound for names of attributes.
@@ -22,8 +30,7 @@ const TARGET_MAX: usize = 4095;
 pub(super) struct Filler<C> {
     draft: Draft<C>,
     limits: Limits,
-    entries: u64,
-    names_len: usize,
+    spent: Spent,
 }
 
 impl<C> Filler<C> {
@@ -31,8 +38,7 @@ impl<C> Filler<C> {
         Self {
             draft: Draft::new(),
             limits,
-            entries: 0,
-            names_len: 0,
+            spent: Spent::new(limits),
         }
     }
 
@@ -42,12 +48,9 @@ impl<C> Filler<C> {
         entry: &Entry,
         content: &mut dyn FnMut() -> io::Result<C>,
     ) -> Result<(), TarError> {
-        self.entries += 1;
-        if self.entries > self.limits.entries {
-            return Err(TarError::Limit("entries"));
-        }
+        self.spent.entry()?;
         let path = clean(&entry.name)?;
-        self.count(path.len() + entry.target.len())?;
+        self.spent.names(path.len() + entry.target.len())?;
         let (parent, name) = split(&path);
         match Marker::of(name)? {
             Some(marker) => return self.mark(parent, marker),
@@ -62,7 +65,7 @@ impl<C> Filler<C> {
         let opaque = self.make_room(parent, name, entry.kind)?;
         if entry.kind == Kind::HardLink {
             let linked = self.linked(&entry.target)?;
-            self.name(parent, name, linked);
+            self.name(parent, name, linked)?;
             return Ok(()); // its file was described already
         }
         let id = match self.draft.node(parent).names.get(name) {
@@ -70,12 +73,14 @@ impl<C> Filler<C> {
             None => {
                 let mut node = Node::new(self.attr(entry)?);
                 if entry.kind == Kind::File {
+                    self.spent.memory(CONTENT_BYTES)?;
                     node.content = Some(content()?);
                 }
-                node.target.clone_from(&entry.target);
-                let id = self.draft.add(node);
-                self.name(parent, name, id);
-                id
+                if entry.kind == Kind::Symlink {
+                    self.spent.memory(entry.target.len())?;
+                    node.target.clone_from(&entry.target);
+                }
+                self.add_named(parent, name, node)?
             }
         };
         self.describe(id, entry)?;
@@ -90,16 +95,19 @@ impl<C> Filler<C> {
         self.draft.finish()
     }
 
-    fn count(&mut self, bytes: usize) -> Result<(), TarError> {
-        self.names_len += bytes;
-        match self.names_len > NAMES_MAX {
-            true => Err(TarError::Limit("names and attributes")),
-            false => Ok(()),
-        }
+    /// Adds a file, and gives it a name.
+    fn add_named(&mut self, dir: NodeId, name: &[u8], node: Node<C>) -> Result<NodeId, TarError> {
+        let table = if node.is_dir() { DIR_BYTES } else { 0 };
+        self.spent.memory(size_of::<Node<C>>() + table)?;
+        let id = self.draft.add(node);
+        self.name(dir, name, id)?;
+        Ok(id)
     }
 
-    fn name(&mut self, dir: NodeId, name: &[u8], id: NodeId) {
+    fn name(&mut self, dir: NodeId, name: &[u8], id: NodeId) -> Result<(), TarError> {
+        self.spent.memory(name.len() + NAME_BYTES)?;
         self.draft.node_mut(dir).names.insert(name.to_vec(), id);
+        Ok(())
     }
 
     fn make_opaque(&mut self, dir: NodeId) {
@@ -122,10 +130,8 @@ impl<C> Filler<C> {
         };
         match self.draft.node(dir).names.get(name).copied() {
             None => {
-                let id = self
-                    .draft
-                    .add(Node::new(plain(NodeKind::CharDevice, 0o600)));
-                self.name(dir, name, id);
+                let node = Node::new(plain(NodeKind::CharDevice, 0o600));
+                self.add_named(dir, name, node)?;
             }
             // This layer has deleted it and made it anew: only what lies below is hidden.
             Some(id) if self.draft.node(id).is_dir() => self.make_opaque(id),
@@ -182,6 +188,10 @@ impl<C> Filler<C> {
         push(&mut rest, path, false);
         let mut links = 0;
         while let Some((part, by_link)) = rest.pop() {
+            // Links lead deeper than any one name does.
+            if way.len() > DEPTH_MAX {
+                return Err(TOO_DEEP);
+            }
             let at = way.last().copied().unwrap_or(TOP);
             match &part[..] {
                 b"" | b"." => continue,
@@ -199,9 +209,9 @@ impl<C> Filler<C> {
                     }
                     (Missing::IsMade, false) => {}
                 }
-                let made = self.draft.add(Node::new(plain(NodeKind::Dir, 0o755)));
-                self.name(at, &part, made);
-                way.push(made);
+                self.spent.implied()?;
+                let made = Node::new(plain(NodeKind::Dir, 0o755));
+                way.push(self.add_named(at, &part, made)?);
                 continue;
             };
             let node = self.draft.node(next);
@@ -261,9 +271,6 @@ impl<C> Filler<C> {
 
     /// Sets owner, mode, time and attributes.
     fn describe(&mut self, id: NodeId, entry: &Entry) -> Result<(), TarError> {
-        for (name, value) in &entry.xattrs {
-            self.count(name.len() + value.len())?;
-        }
         let (secs, nanos) = entry.mtime;
         let time = Timestamp { secs, nanos };
         let node = self.draft.node_mut(id);
@@ -277,6 +284,8 @@ impl<C> Filler<C> {
         for (name, value) in &entry.xattrs {
             let fits = name.len() <= XATTR_NAME_MAX && value.len() <= XATTR_VALUE_MAX;
             if is_kept(name) && fits && !name.contains(&0) {
+                self.spent.names(name.len() + value.len())?;
+                self.spent.memory(name.len() + value.len() + XATTR_BYTES)?;
                 node.xattrs.insert(name.clone(), value.clone());
             }
         }

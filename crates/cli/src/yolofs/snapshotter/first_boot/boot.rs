@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use blocks::Digest;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use snapshotter::LayerDir;
+use tracer::{Allowance, Limits};
 
 use super::Keeper;
 use super::ending::{Ending, Watcher};
@@ -63,17 +64,19 @@ impl Boot {
         top: Digest,
         ending: Ending,
     ) -> anyhow::Result<Self> {
+        let allowance = Arc::new(Allowance::new(Limits::OF_A_CONTAINER));
         let layers = layers.iter().map(|layer| {
             let target = dir.join(layer.id.to_string());
             std::fs::create_dir_all(&target)
                 .with_context(|| format!("making {}", target.display()))?;
-            RecordedLayer::start(&LayerPlace {
+            let place = LayerPlace {
                 // Only for people who read a log: the diff ID is not known yet.
                 layer: layer.chain_id().unwrap_or(top),
                 source: layer.dir.clone(),
                 target,
                 label: format!("recorded:{key}"),
-            })
+            };
+            RecordedLayer::start(&place, &allowance)
         });
         Ok(Self {
             key: key.to_owned(),
@@ -162,7 +165,8 @@ impl Boot {
 
     /// Returns what is to be told of it.
     pub(super) fn status(&self) -> FirstBootStatus {
-        let outcome = match self.now.lock().kept.clone() {
+        let kept = self.now.lock().kept.clone();
+        let outcome = match kept {
             None => Outcome::Recording,
             Some(Ok(image)) => Outcome::Recorded { image },
             Some(Err(why)) => Outcome::Failed { why },

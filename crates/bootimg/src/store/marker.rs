@@ -1,0 +1,128 @@
+//! What tells a store from any other directory: docs/bootimg-format.md, section 9.
+//!
+//! A directory that a person names may be anything. Nothing is made in it, and nothing removed,
+//! unless it is a store, or empty.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use crate::StoreError;
+use crate::durable::{Steps, TempFile};
+use crate::store::places::{Places, has_image, is_own_entry};
+use crate::store::reading;
+
+/// Name of the file that says that a directory is a store.
+pub(super) const MARKER: &str = "yolofs-store";
+
+/// What it has, but for the number.
+const WORDS: &str = "yolofs boot image store, version ";
+
+/// The version of the store's layout.
+const VERSION: u32 = 1;
+
+/// Most that is read of it.
+const MARKER_MAX: u64 = 64;
+
+/// Directories that every store has that was ever written to, by any release.
+pub(super) const OLDEST_PARTS: [&str; 5] = ["images", "segments", "names", "pins", "tmp"];
+
+/// What a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A store.
+    Store,
+    /// A store that was made before there were markers.
+    Unmarked,
+    /// Not there, or empty: whoever writes makes a store of it.
+    Nothing,
+}
+
+/// Looks what a directory is. Changes nothing.
+///
+/// # Errors
+/// If it is something else, or a store of a later version, or cannot be read.
+pub(super) fn look(dir: &Path) -> Result<Kind, StoreError> {
+    if let Some(version) = version(dir)? {
+        if version == VERSION {
+            return Ok(Kind::Store);
+        }
+        let path = dir.to_owned();
+        return Err(StoreError::Version { path, version });
+    }
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kind::Nothing),
+        entries => entries.map_err(reading(dir))?,
+    };
+    let mut foreign = None;
+    for entry in entries {
+        let name = entry.map_err(reading(dir))?.file_name();
+        if !is_own_entry(&name) {
+            foreign = Some(dir.join(name));
+            break;
+        }
+    }
+    let complete = OLDEST_PARTS.iter().all(|part| dir.join(part).is_dir());
+    if complete && (foreign.is_none() || has_image(dir)?) {
+        return Ok(Kind::Unmarked);
+    }
+    let full = || {
+        let parts = OLDEST_PARTS.iter().map(|part| dir.join(part));
+        let mut there = parts.filter(|part| part.symlink_metadata().is_ok());
+        there.find(|part| !is_empty_dir(part))
+    };
+    match foreign.or_else(full) {
+        Some(found) => Err(StoreError::NotAStore {
+            path: dir.to_owned(),
+            found,
+        }),
+        // Parts that somebody was killed over before there was anything in them.
+        None => Ok(Kind::Nothing),
+    }
+}
+
+/// Marks a store, for whoever holds its lock.
+pub(super) fn write(places: &Places, steps: &Steps) -> Result<(), StoreError> {
+    let path = places.dir().join(MARKER);
+    let put = || {
+        let mut file = TempFile::create(&path, Some(&places.tmp()), steps)?;
+        file.write(format!("{WORDS}{VERSION}\n").as_bytes())?;
+        file.keep(&path)
+    };
+    put().map_err(|error| StoreError::io(&path, "marking the store with", error))
+}
+
+/// Returns the version that the marker tells; `None` without a marker, or if it is another's file.
+fn version(dir: &Path) -> Result<Option<u32>, StoreError> {
+    let path = dir.join(MARKER);
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // What is no directory has no files in it: reading it says so.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+        file => file.map_err(reading(&path))?,
+    };
+    let mut text = Vec::new();
+    let read = file.take(MARKER_MAX).read_to_end(&mut text);
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Ok(None),
+        read => read.map_err(reading(&path))?,
+    };
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    let number = text
+        .strip_prefix(WORDS)
+        .and_then(|text| text.strip_suffix('\n'));
+    Ok(number.and_then(|number| number.parse().ok()))
+}
+
+fn is_empty_dir(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Makes the directories of a store, of which some may be there.
+pub(super) fn make_parts(dir: &Path, parts: &[&str]) -> Result<(), StoreError> {
+    for part in parts {
+        let path = dir.join(part);
+        fs::create_dir_all(&path).map_err(|error| StoreError::io(path, "creating", error))?;
+    }
+    Ok(())
+}

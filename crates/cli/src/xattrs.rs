@@ -1,0 +1,28 @@
+//! Who is answered about extended attributes where there are none.
+
+use yolofs::XattrAnswers;
+
+/// Set in the environment of whoever starts the daemon in the background.
+const ALL_XATTRS_ENV: &str = "YOLOFS_ALL_XATTRS";
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct XattrsArg {
+    /// Answer for extended attributes also where no file has any: for builders, which read layers
+    /// (COPY --link, nerdctl diff). Costs a request for each file that an overlay looks up
+    #[arg(long, env = ALL_XATTRS_ENV)]
+    pub(crate) all_xattrs: bool,
+}
+
+impl XattrsArg {
+    pub(crate) const fn answers(self) -> XattrAnswers {
+        answers(self.all_xattrs)
+    }
+}
+
+pub(crate) const fn answers(all: bool) -> XattrAnswers {
+    if all {
+        XattrAnswers::Always
+    } else {
+        XattrAnswers::UntilOverlay
+    }
+}

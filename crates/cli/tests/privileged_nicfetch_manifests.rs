@@ -1,0 +1,226 @@
+//! Manifests that a hostile registry sends, and clients that ask for many: what is kept of them has a
+//! bound, on the disk and in memory, and others are served.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod lab;
+mod nic;
+#[path = "../../oci/tests/registries/mod.rs"]
+mod registries;
+#[path = "../../oci/tests/sample/mod.rs"]
+mod sample;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use lab::json as asked;
+use nic::{Mirror, connect};
+use nicfetch::blobs::{Algorithm, BlobDigest};
+use sample::MANIFEST;
+
+const MIB: u64 = 1 << 20;
+
+/// A registry that has a manifest for every tag, by the tag's first letter: `s`mall, `l`ong, one that
+/// names `m`any blobs, and one that is `w`ide: as many as an image can have.
+struct Hostile {
+    address: SocketAddr,
+    sent: Arc<Sent>,
+}
+
+/// What it has sent so far.
+#[derive(Default)]
+struct Sent {
+    bodies: AtomicU64,
+    /// The tag of each manifest, by its digest.
+    tags: Mutex<HashMap<String, String>>,
+}
+
+impl Hostile {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sent = Arc::<Sent>::default();
+        let all = Arc::clone(&sent);
+        // It ends with the test.
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let sent = Arc::clone(&all);
+                std::thread::spawn(move || {
+                    let _client_is_gone = answer(&client.unwrap(), &sent);
+                });
+            }
+        });
+        Self { address, sent }
+    }
+
+    fn mirror(&self, store: &Path) -> Mirror {
+        let upstream = format!("docker.io=http://{}", self.address);
+        let admin = format!("unix:{}", store.with_extension("admin").display());
+        let store = store.to_str().unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+        command.env("YOLOFS_LOG", "warn");
+        let flags = ["--upstream", &upstream, "--store", store, "--size", "1G"];
+        let places = ["--listen", "127.0.0.1:0", "--admin", &admin];
+        Mirror::start_as(command, &[&flags[..], &places].concat())
+    }
+}
+
+fn answer(client: &TcpStream, sent: &Sent) -> std::io::Result<()> {
+    let mut lines = BufReader::new(client).lines();
+    loop {
+        let Some(line) = lines.next() else {
+            return Ok(());
+        };
+        let line = line?;
+        while !lines.next().transpose()?.unwrap_or_default().is_empty() {}
+        let asked = line
+            .split(' ')
+            .nth(1)
+            .and_then(|path| path.rsplit_once("/manifests/"));
+        let mut client = client;
+        let Some((_, asked)) = asked else {
+            client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+            continue;
+        };
+        let tag = sent.tags.lock().unwrap().get(asked).cloned();
+        let tag = tag.unwrap_or_else(|| asked.to_owned());
+        let body = manifest(&tag);
+        let digest = BlobDigest::of(Algorithm::Sha256, &body);
+        sent.tags.lock().unwrap().insert(digest.to_string(), tag);
+        write!(
+            client,
+            "HTTP/1.1 200 OK\r\nContent-Type: {MANIFEST}\r\nContent-Length: {}\r\n\
+             Docker-Content-Digest: {digest}\r\n\r\n",
+            body.len()
+        )?;
+        if line.starts_with("GET") {
+            client.write_all(&body)?;
+            sent.bodies.fetch_add(body.len() as u64, SeqCst);
+        }
+    }
+}
+
+/// Returns the manifest of a tag.
+fn manifest(tag: &str) -> Vec<u8> {
+    let (len, layers): (usize, u64) = match tag.as_bytes()[0] {
+        b'l' => (4 << 20, 1),
+        b'm' => (4 << 20, 40_000),
+        b'w' => (0, 1000),
+        _ => (0, 5),
+    };
+    let layer = |number: u64| format!(r#"{{"digest":"sha256:{:064x}"}}"#, hash(tag, number));
+    let layers: Vec<_> = (0..layers).map(layer).collect();
+    let mut text = format!(r#"{{"tag":"{tag}","layers":[{}]}}"#, layers.join(","));
+    text.push_str(&" ".repeat(usize::saturating_sub(len, text.len())));
+    text.into_bytes()
+}
+
+fn hash(tag: &str, number: u64) -> u64 {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    (tag, number).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn path(tag: &str) -> String {
+    format!("/v2/library/deb/manifests/{tag}")
+}
+
+/// Pulls a manifest, which must come as the registry has it.
+fn pull(mirror: &Mirror, tag: &str) {
+    let reply = mirror.get(&path(tag), &[]);
+    assert_eq!(reply.status, 200, "{tag}");
+    assert!(reply.body == manifest(tag), "{tag}");
+}
+
+/// Returns the most memory that a mirror had.
+fn peak(mirror: &Mirror) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", mirror.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak.unwrap().trim().trim_end_matches(" kB");
+    peak.parse::<u64>().unwrap() << 10
+}
+
+fn catalog(mirror: &Mirror, store: &Path) -> u64 {
+    let status = asked(&mut mirror.ask(&["status", "--json"]));
+    assert_eq!(status["catalog_budget_bytes"], 64 * MIB, "{status}");
+    let len = fs::metadata(store.join("mirror/catalog.redb"))
+        .unwrap()
+        .len();
+    assert_eq!(status["catalog_bytes"], len, "{status}");
+    assert_eq!(mirror.metric("nicfetch_mirror_catalog_bytes "), len);
+    assert_eq!(
+        mirror.metric("nicfetch_mirror_catalog_budget_bytes "),
+        64 * MIB
+    );
+    len
+}
+
+#[test]
+fn privileged_manifests_of_a_hostile_registry_have_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let registry = Hostile::start();
+    let mirror = registry.mirror(&store);
+    pull(&mirror, "small");
+    for number in 0..40 {
+        for kind in ["l", "m", "w"] {
+            pull(&mirror, &format!("{kind}{number}"));
+        }
+        let len = catalog(&mirror, &store);
+        assert!(len <= 64 * MIB, "{len} after {number}");
+    }
+    let (most, manifests) = (peak(&mirror), mirror.metric("nicfetch_mirror_manifests "));
+    println!("{most} bytes of memory, {manifests} manifests");
+    assert!(most < 256 * MIB, "{most}");
+    assert!(manifests >= 5, "{manifests}");
+    // What was there before is there still, also for the next process.
+    let before = registry.sent.bodies.load(SeqCst);
+    pull(&mirror, "small");
+    mirror.kill();
+    let mirror = registry.mirror(&store);
+    pull(&mirror, "small");
+    assert_eq!(registry.sent.bodies.load(SeqCst), before);
+    assert!(peak(&mirror) < 256 * MIB, "{}", peak(&mirror));
+}
+
+#[test]
+fn privileged_clients_that_take_nothing_do_not_fill_the_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Hostile::start();
+    let mirror = registry.mirror(&dir.path().join("store"));
+    let mut idle = Vec::new();
+    for number in 0..200 {
+        let mut client = connect(mirror.clients);
+        let path = path(&format!("l{number}"));
+        write!(client, "GET {path} HTTP/1.1\r\nHost: mirror\r\n\r\n").unwrap();
+        idle.push(client);
+    }
+    // Each has the head of its answer: the whole of it, or that there is none.
+    let mut served = 0;
+    for client in &idle {
+        let mut head = String::new();
+        BufReader::new(client).read_line(&mut head).unwrap();
+        match head.split(' ').nth(1) {
+            Some("200") => served += 1,
+            other => assert_eq!(other, Some("404"), "{head}"),
+        }
+    }
+    // The room is for 16. The kernel may take some answers whole: those are no longer in our memory.
+    assert!((1..100).contains(&served), "{served}");
+    let most = peak(&mirror);
+    println!("{most} bytes of memory, {served} served");
+    assert!(most < 256 * MIB, "{most}");
+    // Others get what is not long, and the rest when those have gone.
+    pull(&mirror, "small");
+    drop(idle);
+    lab::until("there is room again", || {
+        mirror.get(&path("l0"), &[]).status == 200
+    });
+}

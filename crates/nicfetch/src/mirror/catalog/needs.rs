@@ -1,0 +1,183 @@
+//! Which manifests are kept, what they need, and which go when there are too many.
+
+use std::collections::HashMap;
+
+use blocks::ContentId;
+
+use super::bounds::Bounds;
+use crate::blobs::BlobDigest;
+
+/// Manifests that are kept, and which of them need a blob. Digests are kept as hashes of their texts:
+/// there may be a hundred thousand.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    by: HashMap<ContentId, Vec<ContentId>>,
+    known: HashMap<ContentId, Known>,
+    cost: u64,
+    /// The part of `cost` that long manifests have.
+    long_cost: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    digest: BlobDigest,
+    /// Milliseconds since 1970 at which it was last asked for; 0 if that was before the start.
+    used: u64,
+    cost: u64,
+    needs: Box<[ContentId]>,
+}
+
+fn key(digest: &BlobDigest) -> ContentId {
+    ContentId::of(digest.to_string().as_bytes())
+}
+
+impl Needs {
+    /// Adds a manifest that costs so much and needs these, or notes that it was asked for again.
+    pub(super) fn add(
+        &mut self,
+        digest: &BlobDigest,
+        children: &[BlobDigest],
+        cost: u64,
+        used: u64,
+    ) {
+        let id = key(digest);
+        if let Some(known) = self.known.get_mut(&id) {
+            known.used = used;
+            return;
+        }
+        let needs: Box<[_]> = children.iter().map(key).collect();
+        for child in &needs {
+            self.by.entry(*child).or_default().push(id);
+        }
+        self.cost += cost;
+        if Bounds::is_long(cost) {
+            self.long_cost += cost;
+        }
+        let digest = digest.clone();
+        let known = Known {
+            digest,
+            used,
+            cost,
+            needs,
+        };
+        self.known.insert(id, known);
+    }
+
+    /// Notes that a manifest was asked for.
+    pub(super) fn touch(&mut self, digest: &BlobDigest, used: u64) {
+        if let Some(known) = self.known.get_mut(&key(digest)) {
+            known.used = used;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn has(&self, digest: &BlobDigest) -> bool {
+        self.known.contains_key(&key(digest))
+    }
+
+    /// Returns whether a manifest that is kept is this, or needs it.
+    pub(super) fn need(&self, digest: &BlobDigest) -> bool {
+        let id = key(digest);
+        self.known.contains_key(&id) || self.by.contains_key(&id)
+    }
+
+    /// Returns how many manifests need a blob, and when one of them was last asked for.
+    pub(super) fn of(&self, digest: &BlobDigest) -> (usize, u64) {
+        let by = self.by.get(&key(digest)).map(Vec::as_slice);
+        let by = by.unwrap_or_default();
+        let used = by.iter().filter_map(|id| self.known.get(id));
+        let used = used.map(|known| known.used).max();
+        (by.len(), used.unwrap_or(0))
+    }
+
+    /// Forgets manifests until the others fit, those first that were not asked for longest, and returns
+    /// which. Long ones have a part of their own: a few of them must not drive out a thousand others.
+    pub(super) fn drop_over(&mut self, bounds: &Bounds) -> Vec<BlobDigest> {
+        let mut dropped = Vec::new();
+        loop {
+            let too_long = self.long_cost > bounds.long;
+            let too_much = self.cost > bounds.manifests || self.known.len() > bounds.count;
+            if !too_long && !too_much {
+                return dropped;
+            }
+            let all = self.known.iter();
+            let of_those = all.filter(|(_, known)| !too_long || Bounds::is_long(known.cost));
+            let oldest = of_those.min_by_key(|(_, known)| known.used);
+            let Some(id) = oldest.map(|(id, _)| *id) else {
+                return dropped;
+            };
+            dropped.extend(self.forget(&id));
+        }
+    }
+
+    /// Forgets all manifests.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn forget(&mut self, id: &ContentId) -> Option<BlobDigest> {
+        let known = self.known.remove(id)?;
+        for child in &known.needs {
+            if let Some(by) = self.by.get_mut(child) {
+                by.retain(|manifest| manifest != id);
+                if by.is_empty() {
+                    self.by.remove(child);
+                }
+            }
+        }
+        self.cost -= known.cost;
+        if Bounds::is_long(known.cost) {
+            self.long_cost -= known.cost;
+        }
+        Some(known.digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blobs::Algorithm;
+
+    fn named(name: u8) -> BlobDigest {
+        BlobDigest::of(Algorithm::Sha256, &[name])
+    }
+
+    #[test]
+    fn the_manifests_of_longest_ago_are_dropped() {
+        let mut needs = Needs::default();
+        let layer = BlobDigest::of(Algorithm::Sha256, b"layer");
+        for used in [3, 1, 2] {
+            needs.add(&named(used), std::slice::from_ref(&layer), 10, used.into());
+        }
+        assert_eq!(needs.of(&layer), (3, 3));
+        let bounds = Bounds {
+            manifests: 19,
+            ..Bounds::of(1 << 30)
+        };
+        assert_eq!(needs.drop_over(&bounds), [named(1), named(2)]);
+        assert!(needs.has(&named(3)) && needs.need(&layer));
+        assert_eq!((needs.len(), needs.of(&layer)), (1, (1, 3)));
+        let none = Bounds { count: 0, ..bounds };
+        assert_eq!(needs.drop_over(&none), [named(3)]);
+        assert!(!needs.need(&layer) && needs.cost == 0);
+    }
+
+    #[test]
+    fn long_manifests_drive_out_long_ones_only() {
+        let mut needs = Needs::default();
+        let bounds = Bounds::of(1 << 30);
+        for name in 0..100 {
+            needs.add(&named(name), &[], 5000, 1);
+        }
+        for name in 100..200 {
+            needs.add(&named(name), &[], bounds.long / 2, name.into());
+            needs.drop_over(&bounds);
+        }
+        assert_eq!(needs.len(), 102);
+        assert!((0..100).all(|name| needs.has(&named(name))));
+        assert!(needs.has(&named(199)) && needs.has(&named(198)));
+    }
+}

@@ -1,0 +1,147 @@
+//! Files that were read so soon after a change that another one may have left the same version.
+//!
+//! Times of files move in steps: of the kernel's tick, or of a second or two. A page that is read
+//! within the step of the last change may be of before another change in that step, and no version
+//! will ever tell. So what the kernel has of such a file is taken from it once the step is over, and
+//! it reads again, what no change can hide any more.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use blocks::{FileId, Timestamp, Version};
+use parking_lot::Mutex;
+
+/// How long nobody looks when there is nothing to come.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// Which files the kernel has to forget, and when. A file is here for two seconds at most after it
+/// was read last, and only if it had changed shortly before.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    files: Mutex<HashMap<FileId, Read>>,
+    /// What the kernel is being told to forget.
+    going: Mutex<Option<Due>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    forget_at: Instant,
+    /// The largest size that it had when it was read.
+    size: u64,
+}
+
+/// A file that is to be forgotten now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// Which.
+    pub(crate) file: FileId,
+    size: u64,
+}
+
+impl Recent {
+    /// Notes that a file was read in a version, by somebody who began at `begun`. Returns whether that
+    /// has consequences which it had not before.
+    pub(super) fn read(&self, file: FileId, version: &Version, begun: SystemTime) -> bool {
+        if !version.is_recent(Timestamp::of(begun)) {
+            return false;
+        }
+        // By our clock from now on: that of a file server may be ahead.
+        let forget_at = Instant::now() + version.tick();
+        let mut files = self.files.lock();
+        let before = files.get(&file).map(|read| read.size);
+        let size = before.unwrap_or(0).max(version.size);
+        files.insert(file, Read { forget_at, size });
+        before.is_none()
+    }
+
+    /// Returns for how long there is nothing to forget.
+    pub(crate) fn idle(&self) -> Duration {
+        let next = self.files.lock().values().map(|read| read.forget_at).min();
+        next.map_or(IDLE, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Takes out the files that are to be forgotten now.
+    pub(crate) fn take_due(&self) -> Vec<Due> {
+        let now = Instant::now();
+        let mut files = self.files.lock();
+        let due = files.extract_if(|_, read| read.forget_at <= now);
+        due.map(|(file, Read { size, .. })| Due { file, size })
+            .collect()
+    }
+
+    /// Notes what the kernel is being told to forget, or that it has been.
+    pub(crate) fn forgets(&self, due: Option<Due>) {
+        *self.going.lock() = due;
+    }
+
+    /// Returns whether an answer about a file that ends at `end`, where bytes up to `wanted` were
+    /// asked for, could leave the kernel with zeros that it takes for content: it takes the answer
+    /// for the end of a file that was cut short, but not while it forgets what it has of it.
+    pub(super) fn cuts(&self, file: FileId, end: u64, wanted: u64) -> bool {
+        let going = *self.going.lock();
+        going.is_some_and(|due| due.file == file && end < wanted.min(due.size))
+    }
+
+    /// Returns whether a file is to be forgotten later.
+    pub(crate) fn holds(&self, file: FileId) -> bool {
+        self.files.lock().contains_key(&file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_just_after_a_change_is_forgotten_once_and_not_at_once() {
+        let recent = Recent::default();
+        let ctime = Timestamp::of(SystemTime::now());
+        let version = Version {
+            ctime,
+            ..Version::default()
+        };
+        let old = Version {
+            ctime: Timestamp {
+                secs: ctime.secs - 3,
+                nanos: 0,
+            },
+            ..version
+        };
+        assert!(!recent.read(FileId(1), &old, SystemTime::now()));
+        assert!(recent.idle() > Duration::from_secs(60));
+        let before = Instant::now();
+        assert!(recent.read(FileId(2), &version, SystemTime::now()));
+        assert!(
+            !recent.read(FileId(2), &version, SystemTime::now()),
+            "noted already"
+        );
+        assert!(recent.idle() <= version.tick());
+        let mut due = recent.take_due();
+        while due.is_empty() {
+            assert!(recent.holds(FileId(2)));
+            std::thread::sleep(recent.idle());
+            due = recent.take_due();
+        }
+        assert!(before.elapsed() >= version.tick());
+        assert_eq!(
+            due.iter().map(|due| due.file).collect::<Vec<_>>(),
+            [FileId(2)]
+        );
+        assert!(!recent.holds(FileId(2)));
+        assert!(recent.take_due().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_while_it_is_forgotten_ends_in_no_zeros() {
+        let recent = Recent::default();
+        let (file, size) = (FileId(2), 5000);
+        assert!(!recent.cuts(file, 100, 4096));
+        recent.forgets(Some(Due { file, size }));
+        assert!(recent.cuts(file, 100, 4096));
+        assert!(!recent.cuts(file, 5000, 8192), "its end");
+        assert!(!recent.cuts(file, 4096, 4096), "all that was asked for");
+        assert!(!recent.cuts(FileId(3), 100, 4096));
+        recent.forgets(None);
+        assert!(!recent.cuts(file, 100, 4096));
+    }
+}

@@ -1,0 +1,111 @@
+//! Which versions are heard of while pages of a file are pushed.
+//!
+//! Where names are asked again and again, the kernel drops the pages of a file itself when it is told
+//! of another version, and no diversion says so. Pages of the old version that are pushed after that
+//! would stay. So whatever version anybody hears of, on its way to the kernel, is noted before it
+//! gets there; and whoever pushes looks before and after. What was pushed into a file that the kernel
+//! is told of later, the kernel drops.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use blocks::{FileId, FileKey, Version};
+use parking_lot::RwLock;
+
+/// The files whose pages are being pushed, and what was heard of them.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    files: RwLock<HashMap<FileId, Heard>>,
+    /// Whether there are any: most of the time nothing is pushed.
+    any: AtomicBool,
+}
+
+/// The versions that were heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    None,
+    One(Version),
+    Several,
+}
+
+/// Ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch<'a>(&'a Watched);
+
+impl Watched {
+    /// Watches these files and no others. Must begin before anybody asks for the version in which
+    /// they are to be pushed.
+    pub(super) fn watch(&self, files: impl Iterator<Item = FileId>) -> Watch<'_> {
+        *self.files.write() = files.map(|file| (file, Heard::None)).collect();
+        self.any.store(true, SeqCst);
+        Watch(self)
+    }
+
+    /// Notes that a file was said to be in this version.
+    pub(super) fn heard(&self, file: FileId, version: Version) {
+        if !self.any.load(SeqCst) {
+            return;
+        }
+        let known = self.files.read().get(&file).copied();
+        if known.is_none_or(|known| known == Heard::One(version) || known == Heard::Several) {
+            return;
+        }
+        if let Some(heard) = self.files.write().get_mut(&file) {
+            *heard = match *heard {
+                Heard::None => Heard::One(version),
+                Heard::One(before) if before == version => return,
+                Heard::One(_) | Heard::Several => Heard::Several,
+            };
+        }
+    }
+
+    /// What [`FileSystem::is_still`](super::FileSystem::is_still) says.
+    pub(super) fn is_still(&self, key: &FileKey) -> bool {
+        let heard = self.files.read().get(&key.file).copied();
+        heard.is_none_or(|heard| heard == Heard::One(key.version))
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.any.store(false, SeqCst);
+        self.0.files.write().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: FileId = FileId(7);
+
+    fn key(size: u64) -> FileKey {
+        let version = Version {
+            size,
+            ..Version::default()
+        };
+        FileKey {
+            file: FILE,
+            version,
+        }
+    }
+
+    #[test]
+    fn a_file_is_what_it_was_until_another_version_is_heard_of() {
+        let watched = Watched::default();
+        watched.heard(FILE, key(1).version);
+        let watch = watched.watch([FILE].into_iter());
+        assert!(!watched.is_still(&key(1)), "nobody said so yet");
+        watched.heard(FILE, key(1).version);
+        watched.heard(FILE, key(1).version);
+        watched.heard(FileId(8), key(2).version);
+        assert!(watched.is_still(&key(1)) && !watched.is_still(&key(2)));
+        watched.heard(FILE, key(2).version);
+        assert!(!watched.is_still(&key(1)) && !watched.is_still(&key(2)));
+        // Who heard of the first one late says so late.
+        watched.heard(FILE, key(1).version);
+        assert!(!watched.is_still(&key(1)));
+        drop(watch);
+        assert!(watched.is_still(&key(1)), "nobody is watched");
+    }
+}

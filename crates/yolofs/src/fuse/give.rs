@@ -1,0 +1,90 @@
+//! Giving the kernel an answer, or saying why there is none.
+
+use std::sync::Arc;
+
+use fuser::{
+    FileHandle, FopenFlags, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyXattr,
+};
+
+use super::NO_GENERATION;
+use super::backings::Opened;
+use super::convert::{NO_NODE, file_attr, lifetime};
+use super::handles::Handles;
+use crate::errno::errno;
+use crate::fs::{Entry, FileSystem, FsError, PassedTo, Space, XattrReply};
+
+/// What a file handle says: which way the file was opened. Nothing else hangs on it.
+const CACHED: FileHandle = FileHandle(1);
+const PASSED: FileHandle = FileHandle(2);
+
+pub(super) fn give_entry(handles: &Handles, reply: ReplyEntry, found: Result<Entry, FsError>) {
+    match found {
+        Ok(entry) => {
+            // An entry without a node is how FUSE says "no such name, and remember that".
+            let (attr, generation) = entry.node.map_or((NO_NODE, NO_GENERATION), |node| {
+                let generation = handles.generation(node.file);
+                (file_attr(node.file, &node.attr), generation)
+            });
+            reply.entry(&lifetime(entry.lifetime), &attr, generation);
+        }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_data(reply: ReplyData, data: Result<Vec<u8>, FsError>) {
+    match data {
+        Ok(data) => reply.data(&data),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_ok(reply: ReplyEmpty, done: Result<(), FsError>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_offset(reply: ReplyLseek, found: Result<i64, FsError>) {
+    match found {
+        Ok(offset) => reply.offset(offset),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_opened(fs: &Arc<FileSystem>, reply: ReplyOpen, opened: Result<Opened, FsError>) {
+    if let Ok(Opened::Passed(_, PassedTo::Copy)) = opened {
+        fs.count_copy();
+    }
+    match opened {
+        Ok(Opened::Cached) => reply.opened(CACHED, FopenFlags::FOPEN_KEEP_CACHE),
+        Ok(Opened::Passed(id, _)) => reply.opened_passthrough(PASSED, FopenFlags::empty(), &id),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_space(reply: ReplyStatfs, space: Result<Space, FsError>) {
+    const NAME_MAX: u32 = 255;
+    match space {
+        Ok(space) => reply.statfs(
+            space.blocks,
+            space.blocks_free,
+            space.blocks_available,
+            space.inodes,
+            space.inodes_free,
+            space.block_size,
+            NAME_MAX,
+            space.block_size,
+        ),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn give_xattr(reply: ReplyXattr, answer: Result<XattrReply, FsError>) {
+    match answer {
+        Ok(XattrReply::Size(len)) => reply.size(len),
+        Ok(XattrReply::Bytes(bytes)) => reply.data(&bytes),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
