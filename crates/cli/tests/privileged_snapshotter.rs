@@ -399,6 +399,7 @@ fn privileged_eleven_first_boots_at_once_are_all_answered() {
         for mut remove in removed.collect::<Vec<_>>() {
             assert!(remove.wait().unwrap().success(), "each is removed");
         }
+        node.collect_garbage();
         until("the recorders to go", || node.mounts().is_empty());
     }
 }
