@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+mod circles;
 mod ladder;
 mod pages;
 mod quick;
@@ -24,6 +25,8 @@ struct Args {
 enum Chore {
     /// Fail where a crate imports what it must not, or escapes the workspace's lints
     Layers,
+    /// Show which modules import each other in circles
+    Circles,
     /// Run the quick loop: format, layers, lints, and the tests that need no root
     Ci,
     /// Report the files over 500 lines of code and the functions over 80
@@ -44,7 +47,12 @@ enum Chore {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().chore {
-        Chore::Layers => ladder::check(&workspace::load()?),
+        Chore::Layers => {
+            let packages = workspace::load()?;
+            ladder::check(&packages)?;
+            circles::check(&packages)
+        }
+        Chore::Circles => circles::report(&workspace::load()?),
         Chore::Ci => quick::run(),
         Chore::Size => size::report(&workspace::root()?),
         Chore::Man { out } => pages::man(&out),
