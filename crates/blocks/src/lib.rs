@@ -38,7 +38,7 @@ pub use digest::{Digest, ParseDigestError};
 pub use error::{SourceError, SourceErrorKind};
 pub use id::{ContentId, FileId, FileKey, SourceId, Timestamp, Version};
 pub use input::{Broken, Input, is_zero};
-pub use namespace::{ACCESS_LIST, EntryRef, Lifetime, Namespace};
+pub use namespace::{ACCESS_LIST, EntryRef, LINKS_MAX, Lifetime, Namespace};
 pub use plan::{Extent, ReplayPlan};
 pub use range_set::RangeSet;
 pub use source::{

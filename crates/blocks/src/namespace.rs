@@ -17,6 +17,9 @@ pub enum Lifetime {
     For(Duration),
 }
 
+/// Hard links of a file that are followed when it changes. Each change asks for all of them.
+pub const LINKS_MAX: usize = 64;
+
 /// One name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRef<'a> {
@@ -60,6 +63,12 @@ pub trait Namespace: Send + Sync {
     /// Returns a path of a file from the root, without a leading `/`: empty for the root, `None` if
     /// no name is known to lead to it. Never asks the source.
     fn path(&self, file: FileId) -> Option<Vec<u8>>;
+
+    /// Returns the paths of all names of a file, what [`path`](Self::path) returns first, or `None`
+    /// if there are more than [`LINKS_MAX`]. Never asks the source.
+    fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        Some(self.path(file).into_iter().collect())
+    }
 
     /// Shows the entries of `dir` from `cursor` on (0 for the first) until `visit` breaks.
     /// Neither `.` nor `..` is among them.

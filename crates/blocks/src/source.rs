@@ -97,6 +97,15 @@ pub trait AttrSource: Send + Sync {
     /// # Errors
     /// If nothing is there, it does not stop changing, or the source cannot be asked.
     fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError>;
+
+    /// Returns all attributes of what is now at `path`, which is one of the paths of `file`.
+    ///
+    /// # Errors
+    /// As [`all_attrs`](Self::all_attrs).
+    fn all_attrs_at(&self, file: FileId, path: &[u8]) -> Result<AllAttrs, SourceError> {
+        let _ = path;
+        self.all_attrs(file)
+    }
 }
 
 /// A source whose files are files of this machine: the capability behind FUSE passthrough.

@@ -17,7 +17,7 @@ pub use self::codec::DecodeTreeError;
 pub use self::paths::Paths;
 
 use crate::{
-    ACCESS_LIST, ContentId, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError,
+    ACCESS_LIST, ContentId, EntryRef, FileId, FileKey, LINKS_MAX, Lifetime, Namespace, SourceError,
     SourceErrorKind, Timestamp, Version,
 };
 
@@ -105,6 +105,13 @@ impl Attr {
     pub fn let_pass_all_of(&self, others: &Self) -> bool {
         (self.kind, self.uid, self.gid) == (others.kind, others.uid, others.gid)
             && others.perm & PASSAGE & !self.perm == 0
+    }
+
+    /// Returns whether everybody may pass a directory that has these attributes; access lists are not
+    /// looked at.
+    #[must_use]
+    pub fn lets_everybody_pass(&self) -> bool {
+        self.kind == NodeKind::Dir && self.perm & PASSAGE == PASSAGE
     }
 
     /// Returns a number that is the same for the same file at every scan, and another one for a file
@@ -222,6 +229,16 @@ pub struct Tree {
     first_entry: Vec<u32>,
     /// By inode: the directory that holds its first entry; the root's is the root.
     parent: Vec<FileId>,
+    /// Names of files that have more than one, but for the first, sorted by file.
+    further: Vec<Link>,
+}
+
+/// One of the names of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Link {
+    file: FileId,
+    entry: u32,
+    dir: FileId,
 }
 
 const NO_ENTRY: u32 = u32::MAX;
@@ -242,9 +259,12 @@ impl Tree {
         let mut tree = Self {
             first_entry: vec![NO_ENTRY; parts.inodes.len()],
             parent: vec![FileId::ROOT; parts.inodes.len()],
+            further: Vec::new(),
             parts,
         };
         tree.check()?;
+        tree.further
+            .sort_unstable_by_key(|link| (link.file, link.entry));
         Ok(tree)
     }
 
@@ -350,6 +370,24 @@ impl Tree {
         Some(names.join(&b'/'))
     }
 
+    /// Returns the paths of all names of a file, what [`path`](Self::path) returns first, or `None`
+    /// if there are more than [`LINKS_MAX`].
+    #[must_use]
+    pub fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        let start = self.further.partition_point(|link| link.file < file);
+        let further = self.further[start..].iter();
+        let further = further.take_while(|link| link.file == file).take(LINKS_MAX);
+        let further = further.filter_map(|link| {
+            let name = self.bytes(self.parts.entries.get(link.entry as usize)?.name);
+            Some(match link.dir {
+                FileId::ROOT => name.to_vec(),
+                dir => [&*self.path(dir)?, name].join(&b'/'),
+            })
+        });
+        let paths: Vec<_> = self.path(file).into_iter().chain(further).collect();
+        (paths.len() <= LINKS_MAX).then_some(paths)
+    }
+
     /// Returns what tells paths of files one after the other, in `budget` bytes for all of them
     /// together: the paths of a forged tree may add up to a million times its size.
     #[must_use]
@@ -410,6 +448,10 @@ impl Namespace for Tree {
 
     fn path(&self, file: FileId) -> Option<Vec<u8>> {
         Self::path(self, file)
+    }
+
+    fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        Self::paths(self, file)
     }
 
     fn list(

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use blocks::testing::{Node, attr, tree};
 use blocks::{
-    FileId, Inode, Lifetime, Namespace, NodeData, NodeKind, PATH_LIMIT, SourceErrorKind, Span,
-    Tree, TreeError, TreeParts,
+    FileId, Inode, LINKS_MAX, Lifetime, Namespace, NodeData, NodeKind, PATH_LIMIT, SourceErrorKind,
+    Span, Tree, TreeError, TreeParts,
 };
 use proptest::prelude::*;
 
@@ -46,6 +46,11 @@ fn a_good_tree_answers_everything() {
     assert_eq!(tree.path(FileId(1)).unwrap(), b"a");
     assert_eq!(tree.path(FileId(4)).unwrap(), b"d/sub");
     assert_eq!(tree.path(FileId(6)), None);
+    let paths = |file| tree.paths(FileId(file)).unwrap();
+    assert_eq!(paths(0), [b""]);
+    assert_eq!(paths(1), [b"a".as_slice(), b"d/hard"]);
+    assert_eq!(paths(4), [b"d/sub"]);
+    assert!(paths(6).is_empty());
     assert_eq!(tree.link_target(FileId(3)).unwrap(), b"../a");
     assert_eq!(tree.link_target(FileId(1)), None);
     let xattrs: Vec<_> = tree.xattrs(FileId(1)).collect();
@@ -54,6 +59,18 @@ fn a_good_tree_answers_everything() {
         [(b"user.a".as_slice(), b"".as_slice()), (b"user.b", b"two")]
     );
     assert_eq!(tree.key(FileId(1)).unwrap().version.size, 10_000);
+}
+
+#[test]
+fn a_file_with_too_many_names_has_no_list_of_them() {
+    for (names, listed) in [(LINKS_MAX, true), (LINKS_MAX + 1, false)] {
+        let names: Vec<_> = (0..names).map(|name| format!("{name:04}")).collect();
+        let entries: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let tree = tree(&[Node::dir(&entries), Node::file(1)]).unwrap();
+        let paths = tree.paths(FileId(1));
+        assert_eq!(paths.is_some(), listed);
+        assert!(paths.is_none_or(|paths| paths.len() == names.len()));
+    }
 }
 
 #[test]

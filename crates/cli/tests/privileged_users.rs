@@ -470,3 +470,68 @@ fn privileged_access_lists_cost_nothing_where_there_are_none() {
     let asked = &lab.status(&mountpoint)["served"]["requests"]["getxattr"];
     assert_eq!(asked.as_u64().unwrap_or(0), 0, "{asked}");
 }
+
+/// Names of one file that part while it is mounted: what is done to them in the source.
+const PARTINGS: [(&str, fn(&Path)); 4] = [
+    ("the private name is replaced", |root| {
+        replace(&root.join("private/file"), SECRET);
+    }),
+    (
+        "the public name is replaced, the private one written to",
+        |root| {
+            replace(&root.join("public/file"), b"another\n");
+            fs::write(root.join("private/file"), SECRET).unwrap();
+        },
+    ),
+    (
+        "the public name is removed, the private one written to",
+        |root| {
+            fs::remove_file(root.join("public/file")).unwrap();
+            fs::write(root.join("private/file"), SECRET).unwrap();
+        },
+    ),
+    ("both are replaced", |root| {
+        replace(&root.join("private/file"), SECRET);
+        replace(&root.join("public/file"), b"another\n");
+    }),
+];
+
+fn replace(path: &Path, content: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, content).unwrap();
+    fs::set_permissions(&new, Permissions::from_mode(0o644)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// A file with a name for everybody and one for root: what root puts in the place of the one, or
+/// writes to the other, is not for everybody.
+#[test]
+fn privileged_what_a_private_name_leads_to_is_not_given_by_a_public_one() {
+    for (name, change) in PARTINGS {
+        for mode in ["lower", "disk"] {
+            println!("{name}, {mode}:");
+            let lab = open_lab();
+            let root = lab.make_dir("root");
+            for (dir, dir_mode) in [(".", 0o755), ("private", 0o700), ("public", 0o755)] {
+                let dir = lab.make_dir(&format!("root/{dir}"));
+                fs::set_permissions(dir, Permissions::from_mode(dir_mode)).unwrap();
+            }
+            put(&root.join("private/file"), 0o644, (0, 0));
+            fs::hard_link(root.join("private/file"), root.join("public/file")).unwrap();
+            let mountpoint = lab.mount(&root, "mnt", &["--mode", mode]);
+            change(&root);
+            for _ in 0..3 {
+                let read = cat(NOBODY, &mountpoint.join("public/file"));
+                assert_ne!(read, SECRET);
+                let allowed: [&[u8]; 2] = [b"#!/bin/sh\n", b""];
+                assert!(allowed.contains(&&*read), "{}", read.escape_ascii());
+            }
+            if name == PARTINGS[0].0 {
+                // The other name leads to what it always did.
+                let read = cat(NOBODY, &mountpoint.join("public/file"));
+                assert_eq!(read, b"#!/bin/sh\n");
+            }
+            lab.umount(&mountpoint);
+        }
+    }
+}

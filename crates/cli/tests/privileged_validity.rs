@@ -124,6 +124,37 @@ fn privileged_a_file_that_changes_under_a_mount_is_followed() {
     lab.umount(&mountpoint);
 }
 
+/// Every program that replaces a file leaves its other names as they were.
+#[test]
+fn privileged_a_file_whose_other_name_is_replaced_or_removed_stays_what_it_is() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    let path = |name: &str| root.join(name);
+    let old = noise(5, 30_000);
+    for (first, other) in [("a", "b"), ("c", "d"), ("e", "f")] {
+        fs::write(path(first), &old).unwrap();
+        fs::hard_link(path(first), path(other)).unwrap();
+    }
+    let mountpoint = lab.mount(&root, "mnt", &["--readahead", "0"]);
+    fs::write(path("new"), noise(6, 20_000)).unwrap();
+    fs::rename(path("new"), path("a")).unwrap();
+    fs::remove_file(path("c")).unwrap();
+    // Both names lead to one new file, as after a synchronisation that keeps hard links.
+    let new = noise(7, 20_000);
+    fs::write(path("new"), &new).unwrap();
+    fs::hard_link(path("new"), path("new2")).unwrap();
+    fs::rename(path("new"), path("e")).unwrap();
+    fs::rename(path("new2"), path("f")).unwrap();
+    for _ in 0..3 {
+        for name in ["b", "d"] {
+            assert!(fs::read(mountpoint.join(name)).unwrap() == old, "{name}");
+        }
+        let follows = || fs::read(mountpoint.join("f")).is_ok_and(|read| read == new);
+        until("the kernel's forgetting the old version", follows);
+    }
+    lab.umount(&mountpoint);
+}
+
 /// A log that grows while it is read, and is then rotated by copy and truncate.
 #[test]
 fn privileged_a_log_that_grew_under_a_read_is_readable_after_it_is_cut() {

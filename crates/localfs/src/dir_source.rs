@@ -139,13 +139,37 @@ impl Files {
     }
 
     fn open_by_path(&self, key: &FileKey, doing: &'static str) -> Result<OwnedFd, SourceError> {
-        let failed = |error| SourceError::from_io(doing, error).about(key.file);
         let Some(path) = self.names.path(key.file) else {
             return Err(SourceError::new(SourceErrorKind::NotFound, doing).about(key.file));
         };
+        let mut elsewhere = match self.open_at(&path, key, doing) {
+            Err(error) if is_elsewhere(&error) => error,
+            decided => return decided,
+        };
+        for path in self.names.paths(key.file).iter().flatten().skip(1) {
+            match self.open_at(path, key, doing) {
+                // That the file is in another version says more than that one of its names is gone.
+                Err(error) if is_elsewhere(&error) => {
+                    if elsewhere.kind() == SourceErrorKind::NotFound {
+                        elsewhere = error;
+                    }
+                }
+                decided => return decided,
+            }
+        }
+        Err(elsewhere)
+    }
+
+    fn open_at(
+        &self,
+        path: &[u8],
+        key: &FileKey,
+        doing: &'static str,
+    ) -> Result<OwnedFd, SourceError> {
+        let failed = |error| SourceError::from_io(doing, error).about(key.file);
         // Should a pipe have taken the file's place, opening it must not wait for a writer.
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        let open = || open_to_read(&*self.root, &path, flags, ResolveFlag::empty());
+        let open = || open_to_read(&*self.root, path, flags, ResolveFlag::empty());
         let fd = match open() {
             // What is open only because it may be read again makes room.
             Err(error) if is_shortage(&error) => {
@@ -159,6 +183,14 @@ impl Files {
         self.try_prompt(&fd, key);
         Ok(fd)
     }
+}
+
+/// Whether a name does not lead to the file in the version that is asked for: another one may.
+fn is_elsewhere(error: &SourceError) -> bool {
+    matches!(
+        error.kind(),
+        SourceErrorKind::NotFound | SourceErrorKind::Stale { .. }
+    )
 }
 
 /// The version of an open file; that of anything but a regular file is none that was recorded.

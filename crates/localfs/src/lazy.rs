@@ -29,6 +29,7 @@ use rawio::stat::{Stat, stat_at};
 
 use self::known::Known;
 use crate::attr::attr_of;
+use crate::disk_inode::DiskInode;
 use crate::open::{gone, open_beneath, open_to_read};
 use crate::{LocalError, SourceRoot, scan};
 
@@ -130,13 +131,25 @@ impl LazyTree {
             .map_err(|error| SourceError::from_io(doing, gone(error)).about(file))
     }
 
+    /// Whether a file is still at the place where it was first met.
+    fn is_still(&self, file: FileId, stat: &Stat) -> bool {
+        let there = self.ask(file, "asking again", |(dir, name)| {
+            stat_at(dir, name.as_slice())
+        });
+        there.is_ok_and(|there| DiskInode::of(&there) == DiskInode::of(stat))
+    }
+
     fn known_path(&self, file: FileId, doing: &'static str) -> Result<Vec<u8>, SourceError> {
         let path = self.known.lock().path(file);
         path.ok_or_else(|| SourceError::new(SourceErrorKind::NotFound, doing).about(file))
     }
 
     fn meet(&self, dir: FileId, name: &[u8], stat: &Stat) -> Result<FileId, SourceError> {
-        let met = self.known.lock().meet(dir, name, stat);
+        let linked = self.known.lock().linked(stat);
+        // What was met under another name may have been replaced there since, and be followed as what
+        // took its place.
+        let linked = linked.filter(|file| self.is_still(*file, stat));
+        let met = self.known.lock().meet(dir, name, stat, linked);
         met.ok_or_else(|| SourceError::new(SourceErrorKind::Io, "giving out one more id"))
     }
 }

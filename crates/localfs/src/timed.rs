@@ -212,6 +212,14 @@ impl<S: AttrSource + 'static> AttrSource for TimedSource<S> {
         })
         .unwrap_or_else(|error| Err(error.about(file)))
     }
+
+    fn all_attrs_at(&self, file: FileId, path: &[u8]) -> Result<AllAttrs, SourceError> {
+        let path = path.to_vec();
+        self.within("reading all attributes", move |source| {
+            source.all_attrs_at(file, &path)
+        })
+        .unwrap_or_else(|error| Err(error.about(file)))
+    }
 }
 
 impl<S: BackingFile + 'static> BackingFile for TimedSource<S> {

@@ -60,6 +60,31 @@ fn only_what_is_asked_for_is_met() {
 }
 
 #[test]
+fn names_of_one_file_that_part_are_two_files() {
+    let dir = dir();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("a"), b"old").unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(path("a"), path(name)).unwrap();
+    }
+    let (lazy, root) = lazy(dir.path());
+    let a = find(&lazy, "a");
+    assert_eq!(find(&lazy, "b"), a);
+    assert_eq!(lazy.paths(a).unwrap(), [b"a", b"b"]);
+    fs::write(path("new"), b"new").unwrap();
+    fs::rename(path("new"), path("a")).unwrap();
+    // What `a` was may be followed as what took its place, which is nothing of `c`.
+    let c = find(&lazy, "c");
+    assert_ne!(c, a);
+    let contents = DirSource::new(root, Arc::clone(&lazy) as _);
+    let version = lazy.attr(c).unwrap().version();
+    let mut buf = [0; 3];
+    let key = FileKey { file: c, version };
+    contents.read_at(&key, 0, &mut buf).unwrap();
+    assert_eq!(&buf, b"old");
+}
+
+#[test]
 fn what_was_looked_for_in_vain_leaves_nothing_behind() {
     let dir = dir();
     let (lazy, _) = lazy(dir.path());

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Inode, NO_ENTRY, NodeData, NodeKind, Span, Tree, narrow};
+use super::{Inode, Link, NO_ENTRY, NodeData, NodeKind, Span, Tree, narrow};
 use crate::FileId;
 
 /// Longest name in a directory and of an extended attribute, in bytes (Linux's NAME_MAX and
@@ -194,7 +194,13 @@ impl Tree {
             if entry.file == FileId::ROOT || (named && child.attr.kind == NodeKind::Dir) {
                 return Err(TreeError::Shape(entry.file.0));
             }
-            if !named {
+            if named {
+                self.further.push(Link {
+                    file: entry.file,
+                    entry: narrow(index),
+                    dir,
+                });
+            } else {
                 self.first_entry[entry.file.index()] = narrow(index);
                 self.parent[entry.file.index()] = dir;
             }

@@ -14,15 +14,19 @@ use crate::scan::{self, xattrs};
 
 /// How often a file is asked again whose attributes changed while they were read.
 const ATTEMPTS: usize = 4;
+/// What an error was met in.
+const DOING: &str = "reading all attributes";
 
 impl AttrSource for DirSource {
     fn all_attrs(&self, file: FileId) -> Result<AllAttrs, SourceError> {
-        let doing = "reading all attributes";
         let path = self.files.names.path(file);
-        let gone_now = || SourceError::new(SourceErrorKind::NotFound, doing).about(file);
-        let path = path.ok_or_else(gone_now)?;
-        let attrs = self.files.all_attrs(&path);
-        attrs.map_err(|error| SourceError::from_io(doing, gone(error)).about(file))
+        let gone_now = || SourceError::new(SourceErrorKind::NotFound, DOING).about(file);
+        self.all_attrs_at(file, &path.ok_or_else(gone_now)?)
+    }
+
+    fn all_attrs_at(&self, file: FileId, path: &[u8]) -> Result<AllAttrs, SourceError> {
+        let attrs = self.files.all_attrs(path);
+        attrs.map_err(|error| SourceError::from_io(DOING, gone(error)).about(file))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use blocks::{Attr, FileId, NodeKind};
+use blocks::{Attr, FileId, LINKS_MAX, NodeKind};
 use rawio::stat::Stat;
 
 use crate::attr::attr_of;
@@ -26,6 +26,8 @@ pub(super) struct Known {
     names: HashMap<FileId, HashMap<Arc<[u8]>, FileId>>,
     /// Files with several names.
     linked: HashMap<DiskInode, FileId>,
+    /// The names of these, and the directories that have them, but for the first that was met.
+    further: HashMap<FileId, Vec<(FileId, Arc<[u8]>)>>,
 }
 
 impl Known {
@@ -41,6 +43,7 @@ impl Known {
             nodes: vec![root],
             names: HashMap::new(),
             linked: HashMap::new(),
+            further: HashMap::new(),
         }
     }
 
@@ -86,24 +89,52 @@ impl Known {
         Some(names.join(&b'/'))
     }
 
+    /// Returns the paths of all names of a file that were met, the first one first, or `None` if there
+    /// are more than [`LINKS_MAX`].
+    pub(super) fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        let further = self.further.get(&file).into_iter().flatten();
+        let further = further.take(LINKS_MAX).filter_map(|(dir, name)| {
+            Some(match *dir {
+                FileId::ROOT => name.to_vec(),
+                dir => [&*self.path(dir)?, name].join(&b'/'),
+            })
+        });
+        let paths: Vec<_> = self.path(file).into_iter().chain(further).collect();
+        (paths.len() <= LINKS_MAX).then_some(paths)
+    }
+
+    /// Returns the file that was met as this one under another name.
+    pub(super) fn linked(&self, stat: &Stat) -> Option<FileId> {
+        self.linked.get(&DiskInode::of(stat)).copied()
+    }
+
     /// Returns what `name` was found to be in `dir`.
     pub(super) fn child(&self, dir: FileId, name: &[u8]) -> Option<FileId> {
         self.names.get(&dir)?.get(name).copied()
     }
 
-    /// Returns the id of what was found as `name` in `dir`; `None` if there is none left. If
-    /// another thread was faster, its finding stands.
-    pub(super) fn meet(&mut self, dir: FileId, name: &[u8], stat: &Stat) -> Option<FileId> {
+    /// Returns the id of what was found as `name` in `dir`; `None` if there is none left. It is
+    /// `linked`, if that is what was met under another name. If another thread was faster, its
+    /// finding stands.
+    pub(super) fn meet(
+        &mut self,
+        dir: FileId,
+        name: &[u8],
+        stat: &Stat,
+        linked: Option<FileId>,
+    ) -> Option<FileId> {
         if let Some(known) = self.child(dir, name) {
             return Some(known);
         }
         let attr = attr_of(stat)?;
         let has_names = attr.nlink > 1 && attr.kind != NodeKind::Dir;
-        let disk = DiskInode::of(stat);
-        let linked = self.linked.get(&disk).copied().filter(|_| has_names);
         let name: Arc<[u8]> = name.into();
-        let file = match linked {
-            Some(file) => file,
+        let file = match linked.filter(|_| has_names) {
+            Some(file) => {
+                let names = self.further.entry(file).or_default();
+                names.push((dir, Arc::clone(&name)));
+                file
+            }
             None => {
                 let file = FileId(u32::try_from(self.nodes.len()).ok()?);
                 let name = Arc::clone(&name);
@@ -115,7 +146,7 @@ impl Known {
                     list,
                 });
                 if has_names {
-                    self.linked.insert(disk, file);
+                    self.linked.insert(DiskInode::of(stat), file);
                 }
                 file
             }

@@ -106,6 +106,10 @@ impl Namespace for LazyTree {
         self.known.lock().path(file)
     }
 
+    fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        self.known.lock().paths(file)
+    }
+
     fn list(
         &self,
         dir: FileId,

@@ -75,6 +75,10 @@ impl<N: PromptNames + 'static> Namespace for TimedSource<N> {
         self.source().path(file)
     }
 
+    fn paths(&self, file: FileId) -> Option<Vec<Vec<u8>>> {
+        self.source().paths(file)
+    }
+
     fn list(
         &self,
         dir: FileId,

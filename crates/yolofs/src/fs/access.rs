@@ -6,16 +6,38 @@
 //! open. So content of another version is given out only if nobody may do less with that version
 //! than with the one that is shown: then its attributes are shown from then on. Else it is
 //! [refused](FileSystem::divert), for as long as that is so.
+//!
+//! A file with several names is one file to the kernel, and goes on as the file that it is as long as
+//! one of the names leads there, whatever takes the place of the others: who came by one of those must
+//! be able to get to it by one that is left. When no name leads there any more, all have to lead to one
+//! other file.
 
 use blocks::{
-    ACCESS_LIST, AllAttrs, FileId, FileKey, Lifetime, NodeKind, SourceError, SourceErrorKind,
-    Version,
+    ACCESS_LIST, AllAttrs, AttrSource, FileId, FileKey, Lifetime, NodeKind, SourceError,
+    SourceErrorKind, Version,
 };
 
 use super::{FileSystem, FsError};
 
 /// Names and values of extended attributes, sorted by name.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What a file is by now.
+struct Found {
+    is: AllAttrs,
+    /// The paths that lead there, one at least.
+    paths: Vec<Vec<u8>>,
+    /// Whether these are all that are shown.
+    all_names: bool,
+}
+
+/// Who gets to a file by one of its paths.
+struct Way {
+    /// Everybody who gets there by the directories that are shown.
+    reached_by_the_same: bool,
+    /// Everybody.
+    open_to_all: bool,
+}
 
 impl FileSystem {
     /// Notes that a file is in another version by now.
@@ -30,11 +52,12 @@ impl FileSystem {
             self.diversions.divert(file, asked.version, now)?;
             return Ok(());
         }
-        let is = match &self.attrs {
-            Some(attrs) => attrs.all_attrs(file)?,
+        let found = match &self.attrs {
+            Some(attrs) => self.now_at_its_names(&**attrs, file)?,
             None => return Err(refusal(file, now)),
         };
-        if !self.is_for_the_same(file, &is)? {
+        let is = &found.is;
+        if !self.is_for_the_same(file, &found)? {
             self.diversions.refuse(file);
             return Err(refusal(file, is.attr.version()));
         }
@@ -54,9 +77,9 @@ impl FileSystem {
         let Some(attrs) = &self.attrs else {
             return Ok(());
         };
-        let is = attrs.all_attrs(file)?;
-        let now = is.attr.version();
-        if now == shown.version() || self.is_for_the_same(file, &is)? {
+        let found = self.now_at_its_names(&**attrs, file)?;
+        let now = found.is.attr.version();
+        if now == shown.version() || self.is_for_the_same(file, &found)? {
             return Ok(());
         }
         self.diversions.refuse(file);
@@ -74,21 +97,74 @@ impl FileSystem {
         }
     }
 
+    /// Finds out what a file is by now, by all of its names.
+    ///
+    /// # Errors
+    /// If no name leads to it, if they lead to several files none of which is the one that is shown, or
+    /// if it cannot be asked.
+    fn now_at_its_names(&self, attrs: &dyn AttrSource, file: FileId) -> Result<Found, FsError> {
+        let shown = self.current_attr(file)?;
+        let paths = self.names.paths(file);
+        let paths = paths.ok_or_else(|| refusal(file, shown.version()))?;
+        let names = paths.len();
+        let mut found = Vec::new();
+        for path in paths {
+            match attrs.all_attrs_at(file, &path) {
+                Ok(is) => found.push((path, is)),
+                Err(error) if error.kind() == SourceErrorKind::NotFound && names > 1 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let is_shown = |is: &AllAttrs| is.attr.source_inode == shown.source_inode;
+        if names > 1 && found.iter().any(|(_, is)| is_shown(is)) {
+            found.retain(|(_, is)| is_shown(is));
+        }
+        let Some((_, is)) = found.first().cloned() else {
+            return Err(gone(file).into());
+        };
+        let all_names = found.len() == names;
+        let version = is.attr.version();
+        let one_file = found.iter().all(|(_, is)| is.attr.version() == version);
+        if !one_file || !(all_names || is_shown(&is)) {
+            self.diversions.refuse(file);
+            return Err(refusal(file, is.attr.version()));
+        }
+        Ok(Found {
+            is,
+            all_names,
+            paths: found.into_iter().map(|(path, _)| path).collect(),
+        })
+    }
+
     /// Returns whether everybody who may use the version of a file that is shown may do with
     /// another version what they may do with that one.
-    fn is_for_the_same(&self, file: FileId, is: &AllAttrs) -> Result<bool, FsError> {
-        let shown = self.current_attr(file)?;
+    fn is_for_the_same(&self, file: FileId, found: &Found) -> Result<bool, FsError> {
+        let (shown, is) = (self.current_attr(file)?, &found.is);
         let same = shown.kind == NodeKind::File
             && is.attr.give_all_rights_of(&shown)
             && self.shown_xattrs(file)? == is.xattrs;
-        Ok(same && self.is_reached_by_the_same(file)?)
+        if !same {
+            return Ok(false);
+        }
+        let mut open_to_all = false;
+        for path in &found.paths {
+            let way = self.way(path)?;
+            if !way.reached_by_the_same {
+                return Ok(false);
+            }
+            open_to_all |= way.open_to_all;
+        }
+        Ok(found.all_names || open_to_all)
     }
 
-    /// Returns whether everybody who gets to a file by the directories that are shown gets to it
-    /// by those that are there.
-    fn is_reached_by_the_same(&self, file: FileId) -> Result<bool, FsError> {
-        let Some((attrs, path)) = self.attrs.as_ref().zip(self.names.path(file)) else {
-            return Ok(false);
+    /// Returns who gets to a file by one of its paths.
+    fn way(&self, path: &[u8]) -> Result<Way, FsError> {
+        let mut way = Way {
+            reached_by_the_same: false,
+            open_to_all: true,
+        };
+        let Some(attrs) = &self.attrs else {
+            return Ok(way);
         };
         let mut dir = FileId::ROOT;
         let mut names = path.split(|byte| *byte == b'/').peekable();
@@ -99,15 +175,17 @@ impl FileSystem {
             if !is.attr.let_pass_all_of(&shown)
                 || self.names.xattr(dir, ACCESS_LIST)?.as_ref() != list
             {
-                return Ok(false);
+                return Ok(way);
             }
+            way.open_to_all &= list.is_none() && is.attr.lets_everybody_pass();
             if names.peek().is_some() {
                 let next = self.names.lookup(dir, name)?;
-                let Some(next) = next else { return Ok(false) };
+                let Some(next) = next else { return Ok(way) };
                 dir = next;
             }
         }
-        Ok(true)
+        way.reached_by_the_same = true;
+        Ok(way)
     }
 
     /// Returns the extended attributes that are shown of a file, sorted by name.
@@ -122,6 +200,10 @@ impl FileSystem {
         all.sort_unstable();
         Ok(all)
     }
+}
+
+fn gone(file: FileId) -> SourceError {
+    SourceError::new(SourceErrorKind::NotFound, "finding all names").about(file)
 }
 
 fn refusal(file: FileId, now: Version) -> FsError {

@@ -12,9 +12,19 @@ use yolofs::{Config, FileSystem};
 use crate::rig::{ChangingSource, Mounted, pattern};
 
 /// Names and attributes that are another tree from one moment to the next.
-pub(crate) struct LiveNames(pub(crate) RwLock<Tree>);
+pub(crate) struct LiveNames(pub(crate) RwLock<Tree>, Lifetime);
 
 impl LiveNames {
+    /// Returns names that are asked each time.
+    pub(crate) fn new(tree: Tree) -> Self {
+        Self(RwLock::new(tree), Lifetime::For(Duration::ZERO))
+    }
+
+    /// Returns names of which the kernel is told that they stay.
+    pub(crate) fn kept(tree: Tree) -> Self {
+        Self(RwLock::new(tree), Lifetime::Forever)
+    }
+
     fn now(&self) -> std::sync::RwLockReadGuard<'_, Tree> {
         self.0.read().unwrap()
     }
@@ -22,7 +32,7 @@ impl LiveNames {
 
 impl Namespace for LiveNames {
     fn lifetime(&self) -> Lifetime {
-        Lifetime::For(Duration::ZERO)
+        self.1
     }
 
     fn lookup(&self, dir: FileId, name: &[u8]) -> Result<Option<FileId>, SourceError> {
@@ -94,7 +104,7 @@ fn every_change_is_seen_at_the_next_look() {
         source.0.write().unwrap().insert(key, content.to_vec());
     };
     put(&first, &content);
-    let names = Arc::new(LiveNames(RwLock::new(first)));
+    let names = Arc::new(LiveNames::new(first));
     let fs = FileSystem::new(names.clone(), source.clone(), Config::default());
     let mounted = Mounted::new(fs);
     assert_eq!(fs::read(mounted.path("file")).unwrap(), content);

@@ -140,7 +140,7 @@ fn version(number: u32) -> Tree {
 impl Changing {
     fn new(names: Names) -> Self {
         let (source, image) = (Arc::new(LateSource::default()), LateCache::default());
-        let live = Arc::new(LiveNames(RwLock::new(version(0))));
+        let live = Arc::new(LiveNames::new(version(0)));
         let shown: Arc<dyn Namespace> = match names {
             Names::Fixed => Arc::new(version(0)),
             Names::Live => live.clone(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use blocks::testing::MemAttrs;
-use blocks::{FileId, FileKey, Timestamp, Version};
+use blocks::{FileId, FileKey, Namespace, Timestamp, Tree, Version};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use rawio::lock::LockedPages;
@@ -25,6 +25,7 @@ use yolofs::{
 
 use crate::handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
 use crate::lifecycle::{example, one_file, whole_file};
+use crate::live::LiveNames;
 use crate::rig::{ChangingSource, PATIENCE, eventually, memory_image, pattern};
 use crate::undisturbed::undisturbed;
 
@@ -375,12 +376,14 @@ fn the_next_server_has_the_kernel_forget_what_the_dead_one_left_there() {
     let put = |key: FileKey, content: Vec<u8>| source.0.write().unwrap().insert(key, content);
     put(key, pattern(1, 100_000));
     let attrs = Arc::new(MemAttrs::of(&files.tree));
-    let fs = || {
-        let fs = FileSystem::new(files.tree.clone(), source.clone(), Config::default());
+    let fs = |names: Arc<dyn Namespace>| {
+        let fs = FileSystem::new(names, source.clone(), Config::default());
         fs.with_attrs(Arc::clone(&attrs) as _)
     };
     let options = ServeOptions::default();
-    let first = mount.serve(fs(), &options);
+    // It is not really dead: what is asked later may come to it, and is answered as by the next.
+    let dead = Arc::new(LiveNames::kept((*files.tree).clone()));
+    let first = mount.serve(fs(Arc::clone(&dead) as _), &options);
     assert_eq!(fs::read(mount.path("file")).unwrap(), pattern(1, 100_000));
     // All of it is in the kernel, which asks nobody. The first one saw the change, and no more.
     let now = Version {
@@ -396,6 +399,10 @@ fn the_next_server_has_the_kernel_forget_what_the_dead_one_left_there() {
         pattern(2, 150_000),
     );
     attrs.set_version(key.file, now);
+    let mut parts = files.tree.parts().clone();
+    let changed = &mut parts.inodes[key.file.index()].attr;
+    (changed.size, changed.ctime) = (now.size, now.ctime);
+    *dead.0.write().unwrap() = Tree::new(parts).unwrap();
     let earlier = [Diverted {
         file: key.file,
         from: key.version,
@@ -403,7 +410,8 @@ fn the_next_server_has_the_kernel_forget_what_the_dead_one_left_there() {
         attr: None,
         believed: 150_000,
     }];
-    let next = mount.serve(fs().with_ledger(Arc::new(Forgotten), &earlier), &options);
+    let next = fs(files.tree.clone()).with_ledger(Arc::new(Forgotten), &earlier);
+    let next = mount.serve(next, &options);
     eventually("the kernel forgets the old version", || {
         fs::read(mount.path("file")).unwrap() == pattern(2, 150_000)
     });
