@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use crate::error::{Result, SnapshotError};
 use crate::snapshot::{Kind, SnapshotId};
 
+/// The records of all snapshots, in the root.
+pub(crate) const CATALOG: &str = "metadata.redb";
 /// The root of every image is what its bottom layer says, until it says something: then 0755, as
 /// containerd's own snapshotters have it.
 const FS_MODE: u32 = 0o755;
@@ -34,6 +36,18 @@ impl Directories {
             .create(&snapshots)
             .map_err(SnapshotError::io("make", &snapshots))?;
         Ok(Self::at(base))
+    }
+
+    /// Fails if there are snapshots without records: what has no record here is deleted, and they
+    /// are not ours to delete.
+    pub(crate) fn check_records(&self) -> Result<()> {
+        let has_records = self.base.join(CATALOG).exists();
+        if has_records || self.list()?.is_empty() {
+            return Ok(());
+        }
+        Err(SnapshotError::NotOurs {
+            root: self.base.clone(),
+        })
     }
 
     /// The same, of a base that need not exist any more.
@@ -194,5 +208,17 @@ mod tests {
         dirs.delete(SnapshotId(12)).unwrap();
         dirs.delete(SnapshotId(12)).unwrap();
         assert_eq!(dirs.list().unwrap(), []);
+    }
+
+    #[test]
+    fn snapshots_without_records_are_somebody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = Directories::open(dir.path()).unwrap();
+        dirs.check_records().unwrap();
+        dirs.create(SnapshotId(1), Kind::Active, None).unwrap();
+        let refused = dirs.check_records().unwrap_err();
+        assert!(matches!(refused, SnapshotError::NotOurs { .. }));
+        fs::write(dir.path().join(CATALOG), "").unwrap();
+        dirs.check_records().unwrap();
     }
 }

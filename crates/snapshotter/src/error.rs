@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::directories::CATALOG;
 use crate::filter::FilterError;
 use crate::snapshot::Kind;
 
@@ -76,6 +77,17 @@ pub enum SnapshotError {
     Empty {
         /// What is empty.
         what: &'static str,
+    },
+    /// A directory with snapshots of somebody else.
+    #[error(
+        "{} has snapshots but no {CATALOG}: they are another snapshotter's, or their records are lost; \
+         choose another directory, or remove {} by hand",
+        root.display(),
+        root.join("snapshots").display()
+    )]
+    NotOurs {
+        /// The directory.
+        root: PathBuf,
     },
     /// A directory that overlayfs cannot be told of.
     #[error("{path:?} cannot be used: overlayfs takes ',' and ':' for the end of a path")]

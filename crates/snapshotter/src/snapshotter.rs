@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 
 use crate::catalog::{Catalog, LabelChange};
-use crate::directories::Directories;
+use crate::directories::{CATALOG, Directories};
 use crate::disk_usage::disk_usage;
 use crate::error::{Result, SnapshotError};
 use crate::fast::{FastConfig, FastLayers, clear, turning};
@@ -84,7 +84,8 @@ impl<L: Lowers> Snapshotter<L> {
     pub fn open(config: Config, lowers: L) -> Result<Self> {
         mountable(&config.root)?;
         let root = Directories::open(&config.root)?;
-        let catalog = Catalog::open(&config.root.join("metadata.redb"))?;
+        root.check_records()?;
+        let catalog = Catalog::open(&config.root.join(CATALOG))?;
         staged::open(&root)?;
         let tier = config.upper.map(|upper| Tier::open(upper, &config.root));
         // What a former process left there leads nowhere. Without the fast place, too: it may be copies
