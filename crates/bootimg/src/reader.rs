@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use blocks::{Broken, ContentId, ReplayPlan, Tree};
+use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 
 use crate::backing::Backing;
@@ -16,6 +18,18 @@ use crate::layout::{PAGE, PAGE_BYTES, hash, len64};
 use crate::meta::{self, Meta};
 use crate::store::faster::CopyOf;
 use crate::{FormatError, ImageId, ImageInfo, OpenError, squeeze, touches};
+
+/// Opens a regular file. Others are refused: opening a pipe would wait for somebody who writes to it.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = options.read(true).custom_flags(flags.bits()).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let why = "it is not a regular file";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
 
 /// An open boot image. Its file may be renamed or removed meanwhile.
 #[derive(Debug)]
@@ -38,7 +52,7 @@ impl Image {
     /// If it cannot be read, is damaged, is no boot image, or is part of a store.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|source| OpenError::Io {
+        let file = open_regular(path).map_err(|source| OpenError::Io {
             path: path.to_owned(),
             source,
         })?;

@@ -4,6 +4,7 @@
 
 mod sample;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use bootimg::{FormatError, Image, Variant};
@@ -257,4 +258,17 @@ fn each_check_refuses_what_it_is_for() {
         ),
         "{huge}"
     );
+}
+
+/// Nobody writes to the pipe: whoever opened it as a file would wait for good.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    for path in [pipe.as_path(), dir.path(), Path::new("/dev/null")] {
+        let error = Image::open(path).unwrap_err();
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(why, "it is not a regular file", "{}", path.display());
+    }
 }

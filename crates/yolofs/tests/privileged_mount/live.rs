@@ -72,6 +72,11 @@ impl Namespace for LiveNames {
         self.now().xattr_names(file)
     }
 
+    fn generation(&self, file: FileId) -> Option<u32> {
+        let kept = self.1 == Lifetime::Forever;
+        kept.then(|| self.now().generation(file))?
+    }
+
     fn has_xattrs(&self) -> bool {
         self.now().has_xattrs()
     }
