@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rawio::destination::destination;
+
 use crate::durable::Steps;
 use crate::extents::Content;
 use crate::header::{Section, SectionKind, Variant};
@@ -26,7 +28,9 @@ impl Image {
         variant: Variant,
         watch: Watch<'_>,
     ) -> Result<ImageId, WriteError> {
-        self.write_to_in(path.as_ref(), variant, &Steps::default(), watch)
+        let path = destination(path.as_ref())
+            .map_err(|error| WriteError::io(path.as_ref(), "finding its place", error))?;
+        self.write_to_in(&path, variant, &Steps::default(), watch)
     }
 
     pub(crate) fn write_to_in(

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use blocks::{BlockSource, FileId, NodeKind, ReplayPlan, Tree};
 
+use rawio::destination::destination;
+
 use crate::durable::Steps;
 use crate::extents::{self, Row};
 use crate::first_of::PATHS_BUDGET;
@@ -105,7 +107,9 @@ pub fn write_image(
     request: &WriteRequest<'_>,
     watch: Watch<'_>,
 ) -> Result<WriteReport, WriteError> {
-    write_image_in(path.as_ref(), request, &Steps::default(), watch)
+    let path = destination(path.as_ref())
+        .map_err(|error| WriteError::io(path.as_ref(), "finding its place", error))?;
+    write_image_in(&path, request, &Steps::default(), watch)
 }
 
 pub(crate) fn write_image_in(

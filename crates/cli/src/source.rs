@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use blocks::{FileId, Timestamp, Tree};
 use localfs::{DirSource, Patience, Reason, SourceKind, SourceRoot, TimedSource};
+use rawio::destination::destination;
 use tracer::{Trace, TraceInfo};
 use yolofs::Space;
 
@@ -205,9 +206,11 @@ pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
 /// If the file cannot be written.
 pub(crate) fn write_trace(trace: &Trace, path: &Path) -> anyhow::Result<()> {
     let bytes = trace.write().context("encoding the trace")?;
+    let doing = || format!("writing the trace to {}", path.display());
+    let path = &destination(path).with_context(doing)?;
     let mut aside = path.as_os_str().to_owned();
     aside.push(".part");
     std::fs::write(&aside, bytes)
         .and_then(|()| std::fs::rename(&aside, path))
-        .with_context(|| format!("writing the trace to {}", path.display()))
+        .with_context(doing)
 }

@@ -6,6 +6,7 @@
 pub mod cached;
 pub mod dax;
 pub mod dents;
+pub mod destination;
 pub mod fd;
 pub mod handle;
 pub mod idle;

@@ -1,11 +1,13 @@
 //! `bootimg from-trace`: boot images from what was recorded elsewhere.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, ensure};
 use tracer::import::{BlkparseOptions, Disk};
 use tracer::{MergeOptions, Trace, TracedFile};
 
@@ -100,14 +102,18 @@ pub(super) fn run(
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let doing = || format!("reading {}", path.display());
-    let len = std::fs::metadata(path).with_context(doing)?.len();
-    if len > TRACE_MAX {
-        bail!(
-            "{} is {len} bytes long: at most {TRACE_MAX} are read",
-            path.display()
-        );
-    }
-    std::fs::read(path).with_context(doing)
+    let file = File::open(path).with_context(doing)?;
+    // What is no file may have no length, and no end.
+    let mut bytes = Vec::new();
+    file.take(TRACE_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(doing)?;
+    ensure!(
+        bytes.len() as u64 <= TRACE_MAX,
+        "{} is longer than {TRACE_MAX} bytes, and no more is read: name a trace, or cut it",
+        path.display()
+    );
+    Ok(bytes)
 }
 
 /// What wrote a log.

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
+use rawio::destination::destination;
 
 use super::Page;
 
@@ -67,6 +68,7 @@ fn file_name(name: &str) -> String {
 /// # Errors
 /// If it cannot be written; then what was there is still there.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let path = &destination(path).with_context(|| format!("writing {}", path.display()))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     ensure!(!name.is_empty(), "{} is no name of a file", path.display());
     let aside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
