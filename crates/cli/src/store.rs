@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::size::Size;
 use crate::tiers::Tiers;
 
-pub(crate) use scratch::{Scratch, is_at, is_number, random_name};
+pub(crate) use scratch::{Scratch, is_number, random_name};
 
 /// Where boot images are kept, unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
