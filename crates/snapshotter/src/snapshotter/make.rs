@@ -1,5 +1,6 @@
 //! Making snapshots, showing them, and settling those that are to be committed.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use super::State;
@@ -143,7 +144,8 @@ impl<L: Lowers> State<L> {
         // What a former attempt left.
         self.root.delete(active.id)?;
         let to = self.root.of(active.id);
-        std::fs::create_dir(&to).map_err(SnapshotError::io("make", &to))?;
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&to);
+        made.map_err(SnapshotError::io("make", &to))?;
         copy_tree(
             &Directories::at(tier).fs(active.id),
             &to.join("fs"),

@@ -136,7 +136,7 @@ impl ServedLowers {
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let dir = &self.0.dir;
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        rawio::private::keep(dir).with_context(|| format!("making {}", dir.display()))?;
         clear_dead(dir, &living_mounts(&self.0.run_dir)?)?;
         self.0.first_boots.start(present, interrupt);
         self.0.refresh();
