@@ -135,7 +135,8 @@ pub(crate) struct TempFile<'a> {
 }
 
 impl<'a> TempFile<'a> {
-    /// Creates a temporary file beside `path`, or in `dir`.
+    /// Creates a temporary file beside `path`, or in `dir`, for those who may read that directory's
+    /// files: it holds content of files that not everybody may read.
     pub(crate) fn create(path: &Path, dir: Option<&Path>, steps: &'a Steps) -> io::Result<Self> {
         // Two writers of one process need two names, and two processes as well.
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -147,12 +148,7 @@ impl<'a> TempFile<'a> {
             let mut temp = name.to_owned();
             temp.push(format!(".{}.{serial}.tmp", std::process::id()));
             let path = dir.join(temp);
-            match File::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(&path)
-            {
+            match rawio::private::create_new(&path) {
                 Ok(file) => {
                     return Ok(Self {
                         file,

@@ -191,7 +191,8 @@ pub enum StoreError {
     /// The directory is not empty, and no store.
     #[error(
         "{path} is not a store of boot images, and has {found} in it; name the directory of a store, \
-         or one that is empty or not there yet"
+         or one that is empty or not there yet; if it was the store of an earlier release that has no \
+         boot images any more, move {found} elsewhere"
     )]
     NotAStore {
         /// The directory.

@@ -13,6 +13,7 @@ use blocks::{ContentId, SourceId};
 use crate::durable::Steps;
 use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
 
+mod access;
 mod add;
 mod catalog;
 pub(crate) mod faster;
@@ -46,6 +47,8 @@ pub struct StoreConfig {
     pub max_bytes: u64,
     /// How long to wait for another process to finish its changes.
     pub lock_timeout: Duration,
+    /// The group that may read the store besides its owner; `None` leaves it as it was decided before.
+    pub group: Option<u32>,
 }
 
 impl Default for StoreConfig {
@@ -53,6 +56,7 @@ impl Default for StoreConfig {
         Self {
             max_bytes: 8 << 30, // some 200 boot images of 40 MB that share nothing
             lock_timeout: Duration::from_secs(30), // adding an image takes a second or two
+            group: None,
         }
     }
 }
@@ -118,13 +122,14 @@ pub struct AddReport {
 
 impl Store {
     /// Opens the store in `dir`. If that is not there, or empty, it is a store without images, and
-    /// becomes one on the disk when something is written to it.
+    /// becomes one on the disk when something is written to it. One that everybody may read, as
+    /// earlier releases made them, is closed.
     ///
     /// # Errors
-    /// If the directory is there and no store, or cannot be read.
+    /// If the directory is there and no store, or cannot be read, or given to the group.
     pub fn open(dir: impl Into<PathBuf>, config: StoreConfig) -> Result<Self, StoreError> {
         Ok(Self {
-            places: Places::of(dir.into())?,
+            places: Places::of(dir.into(), config.group)?,
             config,
             steps: Steps::default(),
             faster: None,
@@ -336,7 +341,7 @@ impl Store {
 
     /// Takes the lock of a store that is about to be changed, which is made if it is not there.
     fn lock(&self) -> Result<Lock, StoreError> {
-        let kind = self.places.make()?;
+        let kind = self.places.make(self.config.group)?;
         let lock = Lock::take(&self.places.lock(), self.config.lock_timeout)?;
         if kind != Kind::Store {
             marker::write(&self.places, &self.steps)?;

@@ -9,6 +9,7 @@ pub(crate) mod bind;
 mod by_node;
 pub(crate) mod keep;
 mod own;
+mod reach;
 mod recorded;
 mod served;
 mod status;

@@ -24,6 +24,7 @@ mod nic;
 pub mod nicfetch;
 mod node;
 mod output;
+mod own_dir;
 mod prewarming;
 mod read_around;
 mod recorded;

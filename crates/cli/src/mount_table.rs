@@ -102,6 +102,18 @@ pub(crate) fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> 
     Ok(with_label(&table, kind, label))
 }
 
+/// Returns where something is mounted in a directory, by its path without symbolic links, the last mounted
+/// first.
+///
+/// # Errors
+/// If the table cannot be read.
+pub(crate) fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
+    let lines = table.split(|byte| *byte == b'\n').rev();
+    let mounts = lines.filter_map(parse).map(|line| line.mountpoint);
+    Ok(mounts.filter(|mount| mount.starts_with(dir)).collect())
+}
+
 /// A directory, as the mounts see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {

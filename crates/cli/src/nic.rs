@@ -170,6 +170,10 @@ impl Local {
             ..StoreConfig::default()
         };
         let opening = || format!("opening the cache {}", dir.display());
+        // Contents of a source whose files not everybody may read.
+        for part in ["chunks", "sources"] {
+            rawio::private::keep(&dir.join(part)).with_context(opening)?;
+        }
         let store = DiskStore::open(&dir.join("chunks"), config).with_context(opening)?;
         Ok(Self {
             store: Arc::new(store),
@@ -255,5 +259,30 @@ pub(crate) fn tls_files(dir: &Path) -> TlsFiles {
         certificate: dir.join("cert.pem"),
         key: dir.join("key.pem"),
         authority: dir.join("ca.pem"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    /// It has contents of a source whose files not everybody may read.
+    #[test]
+    fn the_cache_is_for_its_owner_also_one_of_an_earlier_release() {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = ["chunks", "sources"].map(|part| dir.path().join("cache").join(part));
+        let modes = || {
+            parts
+                .each_ref()
+                .map(|part| part.metadata().unwrap().mode() & 0o777)
+        };
+        drop(Local::open(&dir.path().join("cache"), 256 << 20).unwrap());
+        assert_eq!(modes(), [0o700; 2]);
+        for part in &parts {
+            fs::set_permissions(part, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        drop(Local::open(&dir.path().join("cache"), 256 << 20).unwrap());
+        assert_eq!(modes(), [0o700; 2]);
     }
 }

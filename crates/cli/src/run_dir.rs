@@ -7,12 +7,13 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use blocks::ContentId;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::mount_table::kind_at;
@@ -79,6 +80,7 @@ impl RunDir {
         let dir = dir
             .canonicalize()
             .with_context(|| format!("opening {}", dir.display()))?;
+        check_ours(&dir)?;
         Ok(Self(dir))
     }
 
@@ -202,6 +204,18 @@ impl RunDir {
             .into_iter()
             .find(|record| record.mountpoint == mountpoint))
     }
+}
+
+/// Refuses a directory in which somebody else may put what we would believe: sockets, and descriptions.
+fn check_ours(dir: &Path) -> anyhow::Result<()> {
+    let of = fs::metadata(dir).with_context(|| format!("looking at {}", dir.display()))?;
+    let is_ours = of.uid() == 0 || of.uid() == geteuid().as_raw();
+    ensure!(
+        is_ours && of.mode() & 0o002 == 0,
+        "the run directory {} is another user's, or everybody may write to it: choose one with --run-dir",
+        dir.display()
+    );
+    Ok(())
 }
 
 impl MountRecord {

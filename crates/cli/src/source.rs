@@ -1,7 +1,7 @@
 //! A source, opened: what `record`, `from-trace`, `verify` and `mount` start from.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -210,7 +210,10 @@ pub(crate) fn write_trace(trace: &Trace, path: &Path) -> anyhow::Result<()> {
     let path = &destination(path).with_context(doing)?;
     let mut aside = path.as_os_str().to_owned();
     aside.push(".part");
-    std::fs::write(&aside, bytes)
+    // What was left there, and not what a link of somebody's leads to.
+    let _gone = std::fs::remove_file(&aside);
+    rawio::private::create_new(Path::new(&aside))
+        .and_then(|mut file| file.write_all(&bytes))
         .and_then(|()| std::fs::rename(&aside, path))
         .with_context(doing)
 }

@@ -5,6 +5,7 @@ mod scratch;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -13,18 +14,20 @@ use bootimg::{
     write_image,
 };
 use indicatif::ProgressBar;
+use nix::unistd::Group;
 
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 use crate::tiers::Tiers;
 
-pub(crate) use scratch::{Scratch, is_at, is_number, random_name};
+pub(crate) use scratch::{Scratch, is_number, random_name};
 
 /// Where boot images are kept, unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
 
 const STORE_ENV: &str = "YOLOFS_STORE";
 const STORE_MAX_ENV: &str = "YOLOFS_STORE_MAX";
+const STORE_GROUP_ENV: &str = "YOLOFS_STORE_GROUP";
 const TIERS_ENV: &str = "YOLOFS_TIERS";
 
 /// The flags that say which store.
@@ -49,10 +52,35 @@ pub(crate) struct StoreArgs {
         global = true
     )]
     max: Size,
+    /// Group that may read the store besides its owner, by name or number, from now on
+    #[arg(
+        long = "store-group",
+        value_name = "NAME",
+        env = STORE_GROUP_ENV,
+        global = true
+    )]
+    group: Option<StoreGroup>,
     /// File that names the tiers which boot images may have copies on [default:
     /// /etc/yolofs/tiers.toml if it is there, else one tier beside the boot images]
     #[arg(long, value_name = "FILE", env = TIERS_ENV, global = true)]
     tiers: Option<PathBuf>,
+}
+
+/// The number of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StoreGroup(u32);
+
+impl FromStr for StoreGroup {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        if let Ok(number) = text.parse() {
+            return Ok(Self(number));
+        }
+        let group = Group::from_name(text).context("asking the system for its groups")?;
+        let group = group.with_context(|| format!("there is no group {text:?}"))?;
+        Ok(Self(group.gid.as_raw()))
+    }
 }
 
 impl StoreArgs {
@@ -62,6 +90,7 @@ impl StoreArgs {
         Self {
             dir,
             max: Size(u64::MAX),
+            group: None,
             tiers: std::env::var_os(TIERS_ENV).map(PathBuf::from),
         }
     }
@@ -102,6 +131,8 @@ impl StoreArgs {
             (STORE_ENV, self.absolute().into()),
             (STORE_MAX_ENV, max.into()),
         ];
+        let group = self.group.map(|group| group.0.to_string());
+        env.extend(group.map(|group| (STORE_GROUP_ENV, group.into())));
         env.extend(self.tiers_env());
         env
     }
@@ -126,6 +157,7 @@ impl StoreArgs {
     pub(crate) fn open(&self) -> anyhow::Result<Store> {
         let config = StoreConfig {
             max_bytes: self.max.0,
+            group: self.group.map(|group| group.0),
             ..StoreConfig::default()
         };
         let store = Store::open(&self.dir, config).with_context(|| {

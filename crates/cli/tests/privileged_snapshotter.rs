@@ -84,6 +84,29 @@ fn privileged_a_layer_changed_by_hand_is_served_as_it_is() {
     assert_eq!(node.run(&[], "hand-second", "cat /srv/greeting"), "changed");
 }
 
+/// Somebody unmounts what serves the layers: an administrator, or a node that drains.
+#[test]
+fn privileged_layers_that_are_unmounted_are_no_empty_directories() {
+    let lab = Lab::new();
+    let node = Node::start(&lab, &["--auto-record", "--until", "quiet:0.2"]);
+    let archive = archive(&lab, 100_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let script = format!("{LOWERS}; cat /srv/greeting; md5sum /srv/noise");
+    let said = node.run(&[], "first", &script);
+    let content = |said: &str| said.split_once('\n').unwrap().1.to_owned();
+    until("both layers to be served", || node.served() == 2);
+    for round in 0..2 {
+        for place in node.mounts() {
+            if place.contains("/served/") {
+                ok(std::process::Command::new("umount").args(["-l", &place]));
+            }
+        }
+        let after = node.run(&[], &format!("after-{round}"), &script);
+        assert_eq!(content(&after), content(&said), "{after}");
+        until("both layers to be served again", || node.served() == 2);
+    }
+}
+
 #[test]
 fn privileged_containers_outlive_the_snapshotter() {
     let lab = Lab::new();

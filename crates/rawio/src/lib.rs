@@ -19,6 +19,7 @@ pub mod net;
 pub mod once;
 pub mod passing;
 pub mod pidfd;
+pub mod private;
 pub mod read;
 pub mod rename;
 pub mod resident;

@@ -29,12 +29,7 @@ pub(crate) struct Directories {
 impl Directories {
     /// Makes what is missing of `<base>/snapshots`.
     pub(crate) fn open(base: &Path) -> Result<Self> {
-        let snapshots = base.join("snapshots");
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&snapshots)
-            .map_err(SnapshotError::io("make", &snapshots))?;
+        keep(&base.join("snapshots"))?;
         Ok(Self::at(base))
     }
 
@@ -121,6 +116,12 @@ impl Directories {
         }
         Ok(found)
     }
+}
+
+/// Makes a directory that only root may enter, and closes one that others may: in it are set-user-id
+/// programs of images, and files that only root may read.
+pub(crate) fn keep(dir: &Path) -> Result<()> {
+    rawio::private::keep(dir).map_err(SnapshotError::io("keep for its owner", dir))
 }
 
 /// Makes a directory of exactly `mode`, whatever the process's umask says.

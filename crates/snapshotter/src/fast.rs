@@ -17,7 +17,7 @@ use blocks::Digest;
 use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
-use crate::directories::Directories;
+use crate::directories::{Directories, keep};
 use crate::error::{Result, SnapshotError};
 use crate::snapshot::{Kind, SnapshotId};
 use crate::staged::{self, StagedName};
@@ -97,8 +97,7 @@ impl FastLayers {
         let dirs = config.place.open(root.base(), "layers", config.max_bytes)?;
         keeps_attributes(dirs.base())?;
         staged::open(&dirs)?;
-        let turning = turning(root);
-        fs::create_dir_all(&turning).map_err(SnapshotError::io("make", &turning))?;
+        keep(&turning(root))?;
         Ok(Self {
             root: root.clone(),
             dirs,

@@ -25,16 +25,12 @@ pub(crate) struct Layout<'a> {
     pub(crate) work: &'a Path,
     /// Nearest first.
     pub(crate) lowers: &'a [PathBuf],
-    /// Whether any of them is a file system of its own.
-    pub(crate) served: bool,
 }
 
 /// What this kernel's overlayfs needs to be told.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverlayOptions {
     always: Vec<String>,
-    /// What is said where layers are on different file systems.
-    when_served: Option<&'static str>,
 }
 
 impl OverlayOptions {
@@ -49,13 +45,9 @@ impl OverlayOptions {
         if in_user_namespace() {
             always.push("userxattr".to_owned());
         }
-        // Without it numbers of directories change when the kernel forgets them, and those of files
-        // when they are written to; and a file is on another device than its directory.
-        let has_xino = Path::new("/sys/module/overlay/parameters/xino_auto").exists();
-        Self {
-            always,
-            when_served: has_xino.then_some("xino=on"),
-        }
+        // Not `xino=on`, though served layers would have steadier inode numbers with it: BuildKit
+        // refuses to merge layers whose mounts have an option that it does not know.
+        Self { always }
     }
 
     /// Returns what shows the snapshot: a bind mount of the only directory there is, or an overlay
@@ -74,9 +66,6 @@ impl OverlayOptions {
     /// changes to the directory that the lower ones share and shortens them.
     fn overlay(&self, kind: Kind, of: &Layout<'_>, lowers: &[PathBuf]) -> Result<Mount> {
         let mut options = self.always.clone();
-        if of.served {
-            options.extend(self.when_served.map(str::to_owned));
-        }
         if kind == Kind::Active {
             options.push(format!("workdir={}", mountable(of.work)?));
             options.push(format!("upperdir={}", mountable(of.fs)?));
@@ -122,7 +111,6 @@ mod tests {
     fn mount(kind: Kind, lowers: &[&str]) -> Mount {
         let options = OverlayOptions {
             always: vec!["index=off".to_owned()],
-            when_served: Some("xino=on"),
         };
         let lowers: Vec<PathBuf> = lowers.iter().map(PathBuf::from).collect();
         let layout = Layout {
@@ -130,7 +118,6 @@ mod tests {
             fs: Path::new("/r/9/fs"),
             work: Path::new("/r/9/work"),
             lowers: &lowers,
-            served: lowers.contains(&PathBuf::from("/r/served/1")),
         };
         options.mounts(&layout).unwrap().remove(0)
     }
@@ -154,7 +141,7 @@ mod tests {
             (
                 Kind::Active,
                 vec!["/r/2/fs", "/r/served/1"],
-                "overlay overlay index=off,xino=on,workdir=/r/9/work,upperdir=/r/9/fs,\
+                "overlay overlay index=off,workdir=/r/9/work,upperdir=/r/9/fs,\
                  lowerdir=/r/2/fs:/r/served/1",
             ),
         ];

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-use crate::directories::{Directories, make_work, mount_points};
+use crate::directories::{Directories, keep, make_work, mount_points};
 use crate::error::{Result, SnapshotError};
 use crate::snapshot::Labels;
 
@@ -134,9 +134,7 @@ pub(crate) fn staging(base: &Directories) -> PathBuf {
 
 /// Makes the place for staged directories.
 pub(crate) fn open(base: &Directories) -> Result<()> {
-    let dir = staging(base);
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    made.map_err(SnapshotError::io("make", &dir))
+    keep(&staging(base))
 }
 
 /// Returns where a directory is staged here, made ready to be a snapshot's; `None` if it is not here.

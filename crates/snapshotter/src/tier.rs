@@ -39,7 +39,7 @@ impl FastPlace {
             Self::Directory(dir) => dir.clone(),
         };
         mountable(&base)?;
-        std::fs::create_dir_all(&base).map_err(SnapshotError::io("make", &base))?;
+        rawio::private::make_dir(&base).map_err(SnapshotError::io("make", &base))?;
         if *self == Self::Tmpfs {
             mount_tmpfs(&base, name, max_bytes)?;
         }

@@ -135,8 +135,7 @@ fn nameless(dir: &std::path::Path) -> io::Result<std::fs::File> {
     loop {
         let serial = NEXT.fetch_add(1, Relaxed);
         let path = dir.join(format!(".yolofs-probe-{}-{serial}", std::process::id()));
-        let mut options = std::fs::File::options();
-        match options.read(true).write(true).create_new(true).open(&path) {
+        match rawio::private::create_new(&path) {
             Ok(file) => {
                 std::fs::remove_file(path)?;
                 return Ok(file);

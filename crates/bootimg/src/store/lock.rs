@@ -18,8 +18,7 @@ pub(super) struct Lock {
 impl Lock {
     /// Takes the lock, or gives up after `timeout`.
     pub(super) fn take(path: &Path, timeout: Duration) -> Result<Self, StoreError> {
-        let mut options = File::options();
-        let file = options.create(true).truncate(false).write(true).open(path);
+        let file = rawio::private::open_or_create(path);
         let file = file.map_err(|error| StoreError::io(path, "locking", error))?;
         Self::of(file, path, timeout)
     }

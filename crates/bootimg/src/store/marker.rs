@@ -7,9 +7,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use rawio::private;
+
 use crate::StoreError;
 use crate::durable::{Steps, TempFile};
-use crate::store::places::{Places, has_image, is_own_entry};
+use crate::store::places::{Places, has_content, is_own_entry};
 use crate::store::reading;
 
 /// Name of the file that says that a directory is a store.
@@ -63,7 +65,9 @@ pub(super) fn look(dir: &Path) -> Result<Kind, StoreError> {
         }
     }
     let complete = OLDEST_PARTS.iter().all(|part| dir.join(part).is_dir());
-    if complete && (foreign.is_none() || has_image(dir)?) {
+    // An empty layout beside something else may be what earlier releases made of a directory that they
+    // were only asked to look into. Who has one loses nothing.
+    if complete && (foreign.is_none() || has_content(dir)?) {
         return Ok(Kind::Unmarked);
     }
     let full = || {
@@ -122,7 +126,8 @@ fn is_empty_dir(path: &Path) -> bool {
 pub(super) fn make_parts(dir: &Path, parts: &[&str]) -> Result<(), StoreError> {
     for part in parts {
         let path = dir.join(part);
-        fs::create_dir_all(&path).map_err(|error| StoreError::io(path, "creating", error))?;
+        let made = private::make_dir_alike(&path);
+        made.map_err(|error| StoreError::io(path, "creating", error))?;
     }
     Ok(())
 }

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use blocks::ContentId;
+use rawio::private;
 
 use crate::durable::{Steps, TempFile};
+use crate::store::access;
 use crate::store::catalog::file_bytes;
 use crate::store::marker::{self, Kind, MARKER};
 use crate::store::reading;
@@ -38,9 +40,12 @@ const RECORDING: &str = "recording-";
 const LOST_FOUND: &str = "lost+found";
 
 impl Places {
-    /// Returns the places of a store, or of one that is to be. Makes nothing.
-    pub(super) fn of(dir: PathBuf) -> Result<Self, StoreError> {
-        marker::look(&dir)?;
+    /// Returns the places of a store, or of one that is to be. Makes nothing, and keeps those from
+    /// reading it who are not to.
+    pub(super) fn of(dir: PathBuf, group: Option<u32>) -> Result<Self, StoreError> {
+        if marker::look(&dir)? != Kind::Nothing {
+            access::settle(&dir, group)?;
+        }
         Ok(Self { dir })
     }
 
@@ -53,8 +58,11 @@ impl Places {
 
     /// Makes the store's directories if they are not there: somebody is about to write. Looked at
     /// again before, because it may be another directory than it was.
-    pub(super) fn make(&self) -> Result<Kind, StoreError> {
+    pub(super) fn make(&self, group: Option<u32>) -> Result<Kind, StoreError> {
         let kind = marker::look(&self.dir)?;
+        let made = private::make_dir(&self.dir);
+        made.map_err(|error| StoreError::io(&self.dir, "creating", error))?;
+        access::settle(&self.dir, group)?;
         // A marked store may lack what only later releases keep.
         marker::make_parts(&self.dir, &[TMP, IMAGES, SEGMENTS, NAMES, PINS, STACKS])?;
         Ok(kind)
@@ -279,17 +287,28 @@ impl Places {
 
 /// Returns whether a store has, or may have, an entry of this name.
 pub(super) fn is_own_entry(name: &OsStr) -> bool {
-    let parts = [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP, LOCK, MARKER];
-    let known = |known: &&str| name == *known;
-    parts.iter().chain(&BESIDE).any(known)
-        || name == LOST_FOUND
-        || name.as_bytes().starts_with(RECORDING.as_bytes())
+    is_kept(name).is_some()
 }
 
-/// Returns whether there is a boot image in a directory of the layout of a store, by its name.
-pub(super) fn has_image(dir: &Path) -> Result<bool, StoreError> {
-    let names = list(&dir.join(IMAGES))?;
-    Ok(names.iter().any(|name| id_of(name, ".bimg").is_some()))
+/// Returns whether an entry of a store is something that it keeps; `None` if it is somebody else's.
+pub(super) fn is_kept(name: &OsStr) -> Option<bool> {
+    let parts = [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP, LOCK, MARKER];
+    let known = |known: &&str| name == *known;
+    let is_kept =
+        parts.iter().chain(&BESIDE).any(known) || name.as_bytes().starts_with(RECORDING.as_bytes());
+    (is_kept || name == LOST_FOUND).then_some(is_kept)
+}
+
+/// Returns whether there is something in a directory of the layout of a store that only a store has:
+/// a boot image, blocks of one, or what describes a container image. By names.
+pub(super) fn has_content(dir: &Path) -> Result<bool, StoreError> {
+    for (part, suffix) in [(IMAGES, ".bimg"), (SEGMENTS, ".seg"), (STACKS, ".json")] {
+        let names = list(&dir.join(part))?;
+        if names.iter().any(|name| id_of(name, suffix).is_some()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns whether a writer made this file in `tmp`: `<file>.<pid>.<serial>.tmp`, where the file is

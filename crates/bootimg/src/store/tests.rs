@@ -13,6 +13,7 @@ use super::*;
 use crate::sample::{PLANNED, Sample};
 use crate::{OpenError, Variant, unwatched};
 
+mod access;
 mod directory;
 mod faster;
 mod model;
@@ -22,6 +23,7 @@ mod stopping;
 const ENDLESS: StoreConfig = StoreConfig {
     max_bytes: u64::MAX,
     lock_timeout: Duration::from_secs(10),
+    group: None,
 };
 
 fn store_in(dir: &Path) -> Store {
@@ -296,6 +298,7 @@ fn a_locked_store_can_be_read_but_not_changed() {
     let _lock = store.lock().unwrap();
     let config = StoreConfig {
         lock_timeout: Duration::ZERO,
+        group: None,
         ..ENDLESS
     };
     let other = Store::open(dir.path(), config).unwrap();

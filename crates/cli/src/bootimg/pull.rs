@@ -345,7 +345,8 @@ impl Pull<'_> {
     fn scratch_dir(&self) -> anyhow::Result<PathBuf> {
         self.store.make().context("making the store")?;
         let dir = self.store.dir().join(PULLING);
-        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        rawio::private::make_dir_alike(&dir)
+            .with_context(|| format!("making {}", dir.display()))?;
         let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
         for entry in entries {
             let name = entry.file_name();

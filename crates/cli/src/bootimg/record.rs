@@ -30,6 +30,7 @@ use crate::source::write_trace;
 use crate::store::StoreArgs;
 use crate::until::{Until, seconds};
 use locate::{Located, locate};
+pub(super) use unpacked::PREFIX as UNPACKED;
 
 /// Start a command or a container on recorded mounts, and keep what it read
 ///

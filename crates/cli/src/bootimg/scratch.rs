@@ -5,14 +5,13 @@
 //! lock on the directory, so that the next recorder knows the dead from its neighbours, in whatever
 //! PID namespace they are, and clears them.
 
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
 use crate::mount_table::{clear, kind_at};
+use crate::own_dir::OwnDir;
 use crate::run_dir::{MOUNT_KIND, RunDir, process_start};
-use crate::store::{is_at, is_number, random_name};
 
 const PREFIX: &str = "record-";
 
@@ -24,8 +23,8 @@ pub(super) struct Scratch {
     pub(super) mountpoint: PathBuf,
     /// An empty directory.
     pub(super) scratch: PathBuf,
-    /// Says that its owner lives; nothing for what a dead one left.
-    _lock: Option<File>,
+    /// Says that its owner lives; nothing for what a dead one left that took no lock.
+    own: Option<OwnDir>,
 }
 
 impl Scratch {
@@ -34,31 +33,21 @@ impl Scratch {
     /// # Errors
     /// If they cannot be made.
     pub(super) fn new(run_dir: &RunDir) -> anyhow::Result<Self> {
-        let (dir, lock) = loop {
-            let dir = run_dir.path().join(random_name(PREFIX)?);
-            let making = || format!("making {}", dir.display());
-            std::fs::create_dir(&dir).with_context(making)?;
-            // Who clears the dead may have taken it for one of theirs, between the two steps.
-            let Ok(lock) = File::open(&dir) else {
-                continue;
-            };
-            if lock.try_lock().is_ok() && is_at(&lock, &dir) {
-                break (dir, lock);
-            }
-        };
-        let place = Self::at(dir, Some(lock));
-        for path in [&place.mountpoint, &place.scratch] {
-            std::fs::create_dir(path).with_context(|| format!("making {}", path.display()))?;
+        let own = OwnDir::make(run_dir.path(), PREFIX)?;
+        let place = Self::at(own.path().to_owned(), Some(own));
+        if let Some(own) = &place.own {
+            own.make_dir(Path::new("mnt"))?;
+            own.make_dir(Path::new("scratch"))?;
         }
         Ok(place)
     }
 
-    fn at(dir: PathBuf, lock: Option<File>) -> Self {
+    fn at(dir: PathBuf, own: Option<OwnDir>) -> Self {
         Self {
             mountpoint: dir.join("mnt"),
             scratch: dir.join("scratch"),
             dir,
-            _lock: lock,
+            own,
         }
     }
 }
@@ -83,23 +72,21 @@ impl Drop for Scratch {
 /// # Errors
 /// If the run directory cannot be read.
 pub(super) fn clear_dead(run_dir: &RunDir) -> anyhow::Result<()> {
+    let locked = OwnDir::of_the_dead(run_dir.path(), PREFIX)?.into_iter();
+    let locked = locked.map(|own| Scratch::at(own.path().to_owned(), Some(own)));
     let doing = || format!("reading {}", run_dir.path().display());
+    let mut dead: Vec<Scratch> = locked.collect();
     for entry in std::fs::read_dir(run_dir.path()).with_context(doing)? {
         let path = entry.with_context(doing)?.path();
-        let dead = match owner(&path) {
-            Owner::Nobody => None,
-            Owner::Lock => lock_of_dead(&path),
-            Owner::Process(pid, start) => {
-                let alive = process_start(pid).is_ok_and(|started| started == start);
-                (!alive).then(|| Scratch::at(path, None))
-            }
-        };
-        if let Some(left) = dead {
-            if let Err(error) = clear_mount(&left.mountpoint) {
-                log::warn!("{}: {error:#}", left.mountpoint.display());
-            }
-            drop(left); // removes the directories
+        if is_of_dead_process(&path) {
+            dead.push(Scratch::at(path, None));
         }
+    }
+    for left in dead {
+        if let Err(error) = clear_mount(&left.mountpoint) {
+            log::warn!("{}: {error:#}", left.mountpoint.display());
+        }
+        drop(left); // removes the directories
     }
     Ok(())
 }
@@ -111,41 +98,15 @@ fn clear_mount(mountpoint: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What tells whether the recorder is alive whose directory this is.
-enum Owner {
-    /// It is no recorder's.
-    Nobody,
-    /// The lock on the directory.
-    Lock,
-    /// An earlier release named it by its process and when that started.
-    Process(u32, u64),
-}
-
-/// Returns whose directory `path` is, by its name.
-fn owner(path: &Path) -> Owner {
+/// Returns whether a directory was made by an earlier release, which named it by its process and when that
+/// started, and that process is dead.
+fn is_of_dead_process(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    let Some(rest) = name.and_then(|name| name.strip_prefix(PREFIX)) else {
-        return Owner::Nobody;
-    };
-    if is_number(rest) {
-        return Owner::Lock;
-    }
-    let process = rest.split_once('-');
+    let process = name.and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
     let process = process.and_then(|(pid, start)| Some((pid.parse().ok()?, start.parse().ok()?)));
-    process.map_or(Owner::Nobody, |(pid, start)| Owner::Process(pid, start))
-}
-
-/// Takes over the directory of a recorder if that is dead.
-fn lock_of_dead(path: &Path) -> Option<Scratch> {
-    let lock = File::open(path).ok()?;
-    match lock.try_lock() {
-        Ok(()) => Some(Scratch::at(path.to_owned(), Some(lock))),
-        Err(TryLockError::WouldBlock) => None,
-        Err(TryLockError::Error(error)) => {
-            log::warn!("cannot lock {}: {error}", path.display());
-            None
-        }
-    }
+    process.is_some_and(|(pid, start): (u32, u64)| {
+        !process_start(pid).is_ok_and(|started| started == start)
+    })
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use localfs::{Patience, SourceRoot};
 use parking_lot::Mutex;
 
 use super::bind::{bind, is_of, open, recorded_here};
+use super::reach::privileges_at;
 use super::warm::Hold;
 use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy, WarmedLayer};
 use crate::interrupt::Interrupt;
@@ -30,6 +31,7 @@ use crate::source::Source;
 use crate::xattrs::XattrsArg;
 use crate::yolofs::{BootChoice, ModeArg};
 use patience::PatientClient;
+use yolofs::Privileges;
 
 /// How long a node that went away may take to come back: its keeper starts it again at once.
 const COMES_BACK: Duration = Duration::from_secs(10);
@@ -202,8 +204,7 @@ impl NodeServer {
             // Opens cost nothing and pages are pushed: few requests come.
             threads: 1,
             auto: false,
-            // What an image's programs may do is for its containers to say.
-            suid_dev: true,
+            suid_dev: privileges_at(&place.target) == Privileges::Honoured,
             all_xattrs: self.all_xattrs,
             plain: true,
             // After a reboot the service knows what is to be attached.

@@ -11,10 +11,11 @@ use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, TimedSource};
 use yolofs::{
     Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, PrewarmReport,
-    Privileges, XattrAnswers,
+    XattrAnswers,
 };
 
 use super::LayerPlace;
+use super::reach::privileges_at;
 use crate::control::PrewarmSummary;
 use crate::mount_table::needs_root;
 use crate::prewarming::Prewarming;
@@ -156,8 +157,7 @@ pub(super) fn mount(
     let LayerPlace { target, label, .. } = place;
     let mut options = MountOptions::new(target, label);
     options.layering = layering;
-    // What an image's programs may do is for its containers to say.
-    options.privileges = Privileges::Honoured;
+    options.privileges = privileges_at(target);
     // Opens cost nothing and pages are pushed: few requests come, and a second thread for each of
     // some hundred layers would wait for ever.
     options.threads = NonZeroUsize::MIN;

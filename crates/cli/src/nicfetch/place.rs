@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use nicfetch::{Sources, StoreConfig};
+use rawio::private;
 
 use crate::size::Size;
 
@@ -44,6 +45,11 @@ pub(super) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Source
         budget_bytes,
         ..StoreConfig::default()
     };
+    // Contents of images whose files not everybody may read.
+    for part in ["chunks", "sources"] {
+        let part = store.join(part);
+        private::keep(&part).with_context(|| format!("making {}", part.display()))?;
+    }
     let sources = Sources::open(store, config);
     let sources = sources.with_context(|| format!("opening the chunks in {}", store.display()))?;
     Ok(Arc::new(sources))

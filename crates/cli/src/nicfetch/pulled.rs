@@ -11,11 +11,15 @@ use super::image::CONFIG_MAX;
 use crate::bootimg::registry::{RegistryArgs, transfer};
 use crate::interrupt::Interrupt;
 use crate::output::byte_bar;
-use crate::store::random_name;
+use crate::own_dir::OwnDir;
+
+/// How the directories begin that images are pulled into.
+const PREFIX: &str = "nicfetch-import-";
 
 /// The layers of an image, in a directory that goes when this is dropped.
 pub(super) struct Pulled {
-    dir: PathBuf,
+    /// There until then.
+    dir: Option<OwnDir>,
     /// The image's whole name.
     pub(super) name: String,
     /// The lowest first.
@@ -24,8 +28,8 @@ pub(super) struct Pulled {
 
 impl Drop for Pulled {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.dir) {
-            log::warn!("cannot remove {}: {error}", self.dir.display());
+        if let Some(Err(error)) = self.dir.take().map(OwnDir::remove) {
+            log::warn!("{error:#}");
         }
     }
 }
@@ -48,13 +52,11 @@ impl Pulled {
         let found = repository.image(&Target::of(&reference), &Platform::host(), &mut quiet)?;
         drop(quiet);
         let (_, manifest) = found.context("the registry has no such image")?;
-        // Process numbers of two PID namespaces are the same: what is there may be a living one's.
-        let dir = scratch.join(random_name("nicfetch-import-")?);
-        fs::create_dir_all(scratch)
-            .and_then(|()| fs::create_dir(&dir))
-            .with_context(|| format!("making {}", dir.display()))?;
+        fs::create_dir_all(scratch).with_context(|| format!("making {}", scratch.display()))?;
+        OwnDir::sweep(scratch, PREFIX);
+        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
         let mut pulled = Self {
-            dir,
+            dir: Some(dir),
             name: reference.to_string(),
             layers: Vec::new(),
         };
@@ -92,7 +94,8 @@ impl Pulled {
         blob: &Descriptor,
         watch: oci::Watch<'_>,
     ) -> anyhow::Result<PathBuf> {
-        let path = self.dir.join(blob.digest.hex());
+        let dir = self.dir.as_ref().context("the directory is gone")?;
+        let path = dir.path().join(blob.digest.hex());
         // A layer may be there twice.
         if !path.exists() {
             repository.pull_blob(blob, &path, watch)?;

@@ -133,6 +133,7 @@ impl Parts {
         };
         let dir = config.store.join("mirror");
         let load = Arc::new(Load::default());
+        rawio::private::keep(&dir).with_context(opening)?;
         let mirror = Mirror::open(&dir, config.mirror(&load)?, registries);
         let mirror = mirror.with_context(opening)?;
         let chunks = match &blocks.blocks {

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
 use bootimg::Store;
+use rawio::private;
 
 /// What such files begin with.
 const RECORDING: &str = "recording-";
@@ -47,7 +48,7 @@ impl Scratch {
             let name = random_name(RECORDING)?;
             let path = dir.join(&name);
             let making = || format!("making {}", path.display());
-            let lock = File::create_new(&path).with_context(making)?;
+            let lock = private::create_new(&path).with_context(making)?;
             // Who sweeps may have taken it for a dead one's, between the two steps.
             if lock.try_lock().is_ok() && is_at(&lock, &path) {
                 return Ok(Self {
@@ -148,7 +149,7 @@ fn remove(path: &Path) {
 }
 
 /// Returns whether a path is still that of an open file.
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+fn is_at(file: &File, path: &Path) -> bool {
     let of = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let open = file.metadata().map(of);
     let there = fs::symlink_metadata(path).map(of);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::ContentId;
+use rawio::private;
 use serde::{Deserialize, Serialize};
 use tiering::heat::Heat;
 
@@ -166,7 +167,7 @@ impl Knowledge {
 
     fn turn(&self, patience: Duration) -> anyhow::Result<nix::fcntl::Flock<File>> {
         for dir in [&self.known, &self.heat] {
-            fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+            private::make_dir_alike(dir).with_context(|| format!("making {}", dir.display()))?;
         }
         lock::take(&self.lock, patience, "notes what it knows")
     }
@@ -203,7 +204,8 @@ pub(super) enum Durable {
 /// Writes a file aside and renames it. Only for those whose turn it is.
 pub(super) fn replace(path: &Path, bytes: &[u8], durable: Durable) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    let mut file = private::open_or_create(&new)?;
+    file.set_len(0)?;
     file.write_all(bytes)?;
     if durable == Durable::Yes {
         file.sync_all()?;

@@ -19,8 +19,7 @@ const RETRY: Duration = Duration::from_millis(10);
 /// # Errors
 /// If others hold it all the time, or the file cannot be made.
 pub(super) fn take(path: &Path, patience: Duration, doing: &str) -> anyhow::Result<Flock<File>> {
-    let mut options = File::options();
-    let file = options.write(true).create(true).truncate(false).open(path);
+    let file = rawio::private::open_or_create(path);
     let mut file = file.with_context(|| format!("opening the lock {}", path.display()))?;
     let deadline = Instant::now() + patience;
     loop {

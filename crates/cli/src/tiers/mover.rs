@@ -1,13 +1,16 @@
 //! Whoever moves objects: one process at a time, for one move or a few.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use blocks::ContentId;
 use bootimg::{ImageId, Store, StoreError, StoredParts, WriteError};
 use nix::fcntl::Flock;
+use rawio::private::{self, Readers};
 use tiering::medium::DirMedium;
 use tiering::objects::{Copied, ObjectError, Objects, TierConfig, TierIndex, name_of};
 use tiering::pace::Pace;
@@ -57,10 +60,10 @@ impl Mover {
     /// If another process moves objects for longer than `patience`, or no tier can be used.
     pub(crate) fn open(tiers: &Tiers, patience: Duration) -> anyhow::Result<Self> {
         let state = &tiers.state;
-        fs::create_dir_all(state).with_context(|| format!("making {}", state.display()))?;
+        private::make_dir_alike(state).with_context(|| format!("making {}", state.display()))?;
         let alone = lock::take(&state.join("lock"), patience, "moves objects")?;
         if let (None, [own]) = (tiers.file(), tiers.specs()) {
-            let making = fs::create_dir_all(&own.dir);
+            let making = private::make_dir_alike(&own.dir);
             making.with_context(|| format!("making {}", own.dir.display()))?;
         }
         let mut marks = Marks::read(tiers);
@@ -69,6 +72,7 @@ impl Mover {
             let found = marks.find(spec);
             match found.and_then(|found| marks.settle(spec, &found).map(|()| found)) {
                 Ok(found) => {
+                    close_copies(&spec.dir);
                     places.push(place);
                     configs.push(TierConfig {
                         capacity_bytes: spec.room.bytes(found.capability.capacity_bytes),
@@ -285,6 +289,28 @@ impl Mover {
     }
 }
 
+/// Closes copies that an earlier release left open to everybody: they have content of files that only root
+/// may read. What has another name is not ours.
+fn close_copies(dir: &Path) {
+    let close = || -> io::Result<()> {
+        let readers = Readers::in_dir(dir)?;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_str().unwrap_or_default();
+            let id = name.strip_suffix(".part").unwrap_or(name);
+            if id.parse::<ContentId>().is_ok() && entry.metadata()?.mode() & 0o007 != 0 {
+                private::give(&entry.path(), readers)?;
+            }
+        }
+        Ok(())
+    };
+    if let Err(error) = close() {
+        let dir = dir.display();
+        log::warn!("copies in {dir} may be open to everybody: {error}");
+    }
+}
+
 /// Returns the index of a boot image, whose parts are those of its files in the store.
 fn index_of(made: &StoredParts) -> Result<Index, tiering::parts::IndexError> {
     let parts = made.parts().iter().map(|part| Part {
@@ -293,4 +319,45 @@ fn index_of(made: &StoredParts) -> Result<Index, tiering::parts::IndexError> {
         hash: part.hash,
     });
     Index::new(made.files().collect(), parts.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn copies_of_earlier_releases_are_closed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = ContentId::of(b"x");
+        let ours = [id.to_string(), format!("{id}.part")];
+        let others = ["notes".to_owned(), format!("{id}.txt")];
+        for name in ours.iter().chain(&others) {
+            let path = dir.path().join(name);
+            fs::write(&path, b"content").unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        close_copies(dir.path());
+        let mode = |name: &String| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o777;
+        assert_eq!(ours.each_ref().map(mode), [0o600; 2]);
+        assert_eq!(others.each_ref().map(mode), [0o644; 2]);
+        // What is written there from now on is closed from the start.
+        let medium = DirMedium::open(dir.path()).unwrap();
+        tiering::medium::Medium::write_at(&medium, "new", 0, b"x").unwrap();
+        assert_eq!(mode(&"new".to_owned()), 0o600);
+    }
+
+    /// A tier may be in a place where everybody makes files, such as a tmpfs.
+    #[test]
+    fn no_copy_is_written_where_a_link_leads() {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, b"root").unwrap();
+        let tier = dir.path().join("tier");
+        let medium = DirMedium::open(&tier).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, tier.join("copy")).unwrap();
+        let written = tiering::medium::Medium::write_at(&medium, "copy", 0, b"x");
+        assert!(written.is_err());
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"root");
+    }
 }

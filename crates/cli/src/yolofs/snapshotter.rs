@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rawio::private;
 use snapshotter::{
     Config, FastConfig, FastPlace, Lowers, Snapshotter, UpperConfig, WhenFull, service,
 };
@@ -186,10 +187,13 @@ impl SnapshotterArgs {
                 },
             })
         });
-        std::fs::create_dir_all(&self.root)
+        private::make_dir(&self.root)
             .with_context(|| format!("making {}{}", self.root.display(), needs_root()))?;
         // Its path goes to containerd, and into mounts that outlive a directory change.
         let root = self.root.canonicalize();
+        if let Ok(root) = &root {
+            close_root(root);
+        }
         let (upper, layers) = (upper.transpose()?, self.layers(placing)?);
         if let (Some(upper), Some(layers)) = (&upper, &layers)
             && upper.place == layers.place
@@ -202,6 +206,29 @@ impl SnapshotterArgs {
             upper,
             layers,
         })
+    }
+}
+
+/// What there is in a root. Of each directory its owner sees to it that nobody else enters it.
+const IN_ROOT: [&str; 8] = [
+    "metadata.redb",
+    "snapshots",
+    "staged",
+    "turning",
+    "upper",
+    "layers",
+    "served",
+    "recorded",
+];
+
+/// Closes a root that an earlier release left open, or somebody made for us. One that has something else
+/// in it is another's as well.
+fn close_root(root: &Path) {
+    let closed = private::close_if(root, |name| IN_ROOT.iter().any(|own| name == *own));
+    match closed {
+        Ok(true) => log::warn!("{} was open to others; it is not now", root.display()),
+        Ok(false) => {}
+        Err(error) => log::warn!("{} stays open to others: {error}", root.display()),
     }
 }
 
@@ -365,7 +392,7 @@ fn serve<L: Lowers>(
         .build()
         .context("starting the threads that answer containerd")?;
     if let Some(dir) = args.address.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        private::make_dir(dir).with_context(|| format!("making {}", dir.display()))?;
     }
     let served = runtime.block_on(async {
         let listener = service::listen(&args.address)?;

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -38,12 +39,11 @@ pub(crate) struct Spot<'a> {
 
 impl Root {
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
-        let file = File::open(dir)?;
-        if file.metadata()?.is_dir() {
-            Ok(Self(file.into()))
-        } else {
-            Err(Errno::ENOTDIR.into())
-        }
+        // A link in its place is not one that we were given.
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let mut options = File::options();
+        let dir = options.read(true).custom_flags(flags.bits()).open(dir)?;
+        Ok(Self(dir.into()))
     }
 
     /// Returns the directory itself.

@@ -1,5 +1,6 @@
 //! Making snapshots, showing them, and settling those that are to be committed.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use super::State;
@@ -103,7 +104,6 @@ impl<L: Lowers> State<L> {
         let Stack { snapshot, parents } = stack;
         let layers: Vec<LayerDir> = parents.iter().map(|parent| self.layer(parent)).collect();
         let mut places = self.lowers.places(snapshot, &layers).into_iter();
-        let plain: Vec<PathBuf> = layers.iter().map(|layer| layer.dir.clone()).collect();
         let lowers: Vec<PathBuf> = layers
             .into_iter()
             .map(|layer| lower(places.next().flatten(), layer))
@@ -114,7 +114,6 @@ impl<L: Lowers> State<L> {
             fs: &dirs.fs(snapshot.id),
             work: &dirs.work(snapshot.id),
             lowers: &lowers,
-            served: lowers != plain,
         })
     }
 
@@ -143,7 +142,8 @@ impl<L: Lowers> State<L> {
         // What a former attempt left.
         self.root.delete(active.id)?;
         let to = self.root.of(active.id);
-        std::fs::create_dir(&to).map_err(SnapshotError::io("make", &to))?;
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&to);
+        made.map_err(SnapshotError::io("make", &to))?;
         copy_tree(
             &Directories::at(tier).fs(active.id),
             &to.join("fs"),

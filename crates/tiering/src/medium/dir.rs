@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
+use rawio::private;
 
 use super::Medium;
 
@@ -16,12 +17,13 @@ pub struct DirMedium {
 }
 
 impl DirMedium {
-    /// Opens a directory, and makes it if it is not there.
+    /// Opens a directory, and makes it if it is not there. Files in it are for those who may read the
+    /// directory's: they are copies of what only root may read.
     ///
     /// # Errors
     /// If it is neither there nor can be made.
     pub fn open(dir: &Path) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
+        private::make_dir_alike(dir)?;
         Ok(Self {
             dir: dir.canonicalize()?,
         })
@@ -56,9 +58,12 @@ fn read_full(file: &File, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
 
 impl Medium for DirMedium {
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false);
-        file.open(self.at(name))?.write_all_at(bytes, offset)
+        let path = self.at(name);
+        let file = match private::open_own(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => private::create_new(&path),
+            opened => opened,
+        };
+        file?.write_all_at(bytes, offset)
     }
 
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> io::Result<usize> {

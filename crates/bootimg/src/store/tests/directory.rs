@@ -91,6 +91,39 @@ fn a_store_without_a_marker_gets_one_with_the_first_write() {
     assert!(open(dir.path()).unwrap().is_there().unwrap());
 }
 
+/// It may have blocks, or know of container images, and its owner may keep something else there, too.
+#[test]
+fn a_store_without_images_and_marker_is_known_by_what_only_a_store_has() {
+    for kept in ["images", "segments", "stacks"] {
+        let (dir, store) = fresh();
+        add(&store, &Sample::new(), "first");
+        store.put_stack(&stacks::stack("nginx", 1, &[10])).unwrap();
+        fs::remove_file(dir.path().join(MARKER)).unwrap();
+        for part in ["images", "segments", "stacks"] {
+            for entry in fs::read_dir(dir.path().join(part)).unwrap() {
+                let path = entry.unwrap().path();
+                if part != kept {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+        }
+        fs::write(dir.path().join("notes.txt"), b"mine").unwrap();
+        let store = open(dir.path()).unwrap();
+        assert!(store.is_there().unwrap(), "{kept}");
+        store.gc(GcMode::Apply).unwrap();
+        assert!(dir.path().join(MARKER).exists(), "{kept}");
+        assert_eq!(fs::read(dir.path().join("notes.txt")).unwrap(), b"mine");
+        // With nothing of this kind it is nothing to lose, and may be anybody's.
+        fs::remove_file(dir.path().join(MARKER)).unwrap();
+        for part in ["images", "segments", "stacks"] {
+            for entry in fs::read_dir(dir.path().join(part)).unwrap() {
+                fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+        }
+        refused(dir.path());
+    }
+}
+
 #[test]
 fn a_store_of_a_later_version_is_refused() {
     let (dir, store) = fresh();

@@ -9,7 +9,7 @@ fn digest(byte: u8) -> Digest {
     Digest([byte; 32])
 }
 
-fn stack(reference: &str, image: u8, layers: &[u8]) -> Stack {
+pub(super) fn stack(reference: &str, image: u8, layers: &[u8]) -> Stack {
     Stack {
         reference: reference.to_owned(),
         image: digest(image),

@@ -1,6 +1,7 @@
 //! Boot images that are bound to a layer's directory which its engine has removed.
 //!
-//! They can never be of use again: an engine gives no directory the name of a former one. What was
+//! They can never be of use again: an engine gives no directory the name of a former one, and neither do
+//! we to those that images of no engine are unpacked in for a recording. What was
 //! recorded of the layer itself has the layer's own name as well, and stays, for the layer may be
 //! pulled again. Whatever is not surely gone counts as in use: the disk with the engine's directory
 //! may only be away.
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use blocks::Digest;
 use bootimg::{ImageId, Store, StoredImage, place_name};
+
+use crate::bootimg::record::UNPACKED;
 
 /// A boot image that nothing will ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,7 @@ fn is_gone(dir: &Path) -> bool {
             (Some(all), Some(diff)) if all == "overlay2" && diff == "diff" => {
                 docker_has_no(root, name)
             }
+            (Some(recorded), _) if is_unpacked_in(recorded, own) => root.is_dir(),
             (Some(snapshots), Some(fs)) if snapshots == "snapshots" && fs == "fs" => {
                 ["metadata.redb", "metadata.db"]
                     .iter()
@@ -77,6 +81,13 @@ fn is_gone(dir: &Path) -> bool {
             }
             _ => false,
         }
+}
+
+/// Whether `own` is where the layers of an image were that was unpacked for a recording, in a directory of
+/// this name.
+fn is_unpacked_in(recorded: &OsStr, own: &Path) -> bool {
+    let is_ours = recorded.as_encoded_bytes().starts_with(UNPACKED.as_bytes());
+    is_ours && own.file_name().is_some_and(|name| name == "layers")
 }
 
 /// Whether Docker's own records of layers are there, and none of them names this directory.
@@ -102,6 +113,19 @@ mod tests {
     fn write(path: &Path, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_gone_when_its_recording_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = dir.path().join("yolofs-record-0123/layers/0");
+        assert!(is_gone(&layer));
+        fs::create_dir_all(&layer).unwrap();
+        assert!(!is_gone(&layer));
+        let others = ["notes/layers/0", "yolofs-record-0124/parts/0"];
+        assert!(others.iter().all(|other| !is_gone(&dir.path().join(other))));
+        let away = Path::new("/nonexistent/yolofs-record-0123/layers/0");
+        assert!(!is_gone(away), "its disk may be away");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The sandbox has mount and PID namespaces of its own and the host's network. It is no prison: an
 //! image that is not trusted is to be recorded with an engine.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,19 +12,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use engine::{Follow, Followed, HealthCheck, ImageConfig, LocalImage, LocalLayer};
-use nix::fcntl::{Flock, FlockArg};
 use oci::{HealthTest, Image};
 
 use super::check::OwnCheck;
 use super::image::{Engine, Start};
 use super::ready::Running;
 use crate::interrupt::Interrupt;
+use crate::own_dir::OwnDir;
 use crate::sandbox::{Identity, Sandbox, user};
 use crate::undo::{Guard, Undo};
 use crate::until::{Until, port_answers};
 
 /// The search path of an image that sets none: Docker's.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How the directories begin that images are unpacked in.
+pub(in crate::bootimg) const PREFIX: &str = "yolofs-record-";
 
 /// Where util-linux is installed.
 const NSENTER: [&str; 3] = ["/usr/bin/nsenter", "/bin/nsenter", "/usr/local/bin/nsenter"];
@@ -34,32 +37,29 @@ const NSENTER: [&str; 3] = ["/usr/bin/nsenter", "/bin/nsenter", "/usr/local/bin/
 pub(super) struct Unpacked {
     image: LocalImage,
     /// `layers/0`, `layers/1` from the bottom, and `root` for the sandbox.
-    dir: PathBuf,
-    /// The right to use the directory.
-    _turn: Flock<File>,
+    dir: OwnDir,
 }
 
 impl Unpacked {
-    /// Unpacks an image below a scratch directory. The guard removes it.
+    /// Unpacks an image below a scratch directory, where nobody else gets at it. The guard removes it.
     ///
     /// # Errors
-    /// If a layer is damaged, hostile or too large, or the disk is full.
+    /// If a layer is damaged, hostile or too large, the disk is full, or other users may exchange what is in
+    /// the scratch directory.
     pub(super) fn open(
         image: &Image,
         scratch: &Path,
         guard: &mut Guard,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        let scratch = scratch
-            .canonicalize()
-            .with_context(|| format!("opening the scratch directory {}", scratch.display()))?;
-        let dir = scratch.join(format!("yolofs-record-{}", image.id.short()));
-        let turn = take(&dir)?;
-        guard.promise(Undo::RemoveDir { dir: dir.clone() })?;
+        OwnDir::sweep(scratch, PREFIX);
+        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
+        let path = dir.path().to_owned();
+        guard.promise(Undo::RemoveDir { dir: path })?;
         let mut layers = Vec::new();
+        dir.make_dir(Path::new("layers"))?;
         for (number, layer) in image.layers.iter().enumerate() {
-            let into = dir.join("layers").join(number.to_string());
-            make(&into)?;
+            let into = dir.make_dir(&Path::new("layers").join(number.to_string()))?;
             unpack(layer, &into, interrupt)
                 .with_context(|| format!("unpacking layer {}", layer.diff_id.short()))?;
             layers.push(LocalLayer {
@@ -67,7 +67,7 @@ impl Unpacked {
                 dir: into,
             });
         }
-        make(&dir.join("root"))?;
+        dir.make_dir(Path::new("root"))?;
         let name = image.name.clone();
         Ok(Self {
             image: LocalImage {
@@ -79,32 +79,8 @@ impl Unpacked {
                 config: config_of(image),
             },
             dir,
-            _turn: turn,
         })
     }
-}
-
-/// Makes the directory for an image, or empties that of a dead recorder. It is the same each time,
-/// so that the store knows the layers' place when the image is recorded again.
-fn take(dir: &Path) -> anyhow::Result<Flock<File>> {
-    make(dir)?;
-    let doing = || format!("taking {}", dir.display());
-    let turn = Flock::lock(
-        File::open(dir).with_context(doing)?,
-        FlockArg::LockExclusiveNonblock,
-    );
-    let turn = turn.map_err(|(_, errno)| errno).with_context(|| {
-        let dir = dir.display();
-        format!("another recorder has the image unpacked in {dir}: wait for it, or use --scratch")
-    })?;
-    for entry in fs::read_dir(dir).with_context(doing)? {
-        fs::remove_dir_all(entry.with_context(doing)?.path()).with_context(doing)?;
-    }
-    Ok(turn)
-}
-
-fn make(dir: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))
 }
 
 fn unpack(layer: &oci::LayerBlob, into: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
@@ -166,10 +142,11 @@ impl Engine for Unpacked {
     }
 
     fn check_is_there(&self) -> anyhow::Result<()> {
-        let dir = self.dir.display();
+        let dir = self.dir.path();
         ensure!(
-            self.dir.exists(),
-            "somebody removed {dir} while it was recorded"
+            dir.exists(),
+            "somebody removed {} while it was recorded",
+            dir.display()
         );
         Ok(())
     }
@@ -207,9 +184,9 @@ impl Engine for Unpacked {
         let count = self.image.layers.len();
         let lower: Vec<String> = (0..count).rev().map(|number| number.to_string()).collect();
         let sandbox = Sandbox {
-            base: &self.dir.join("layers"),
+            base: &self.dir.path().join("layers"),
             lower: &lower,
-            scratch: &self.dir.join("root"),
+            scratch: &self.dir.path().join("root"),
             identity: &identity,
             command: &command,
         };

@@ -72,7 +72,9 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     ensure!(!name.is_empty(), "{} is no name of a file", path.display());
     let aside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let written = File::create(&aside)
+    // What was left there, and not what a link of somebody's leads to.
+    let _gone = fs::remove_file(&aside);
+    let written = File::create_new(&aside)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&aside, path));
     if written.is_err() {

@@ -78,7 +78,7 @@ pub(super) struct Notes {
 impl Notes {
     /// Opens the notes in `dir`, which is made if it is not there.
     pub(super) fn open(dir: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
+        rawio::private::keep(&dir)?;
         let turn = Mutex::new(());
         Ok(Self { dir, turn })
     }

@@ -69,7 +69,7 @@ impl FirstBoots {
     /// Clears what a former process left mounted.
     fn start(&self) -> anyhow::Result<()> {
         let dir = &self.dir;
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        rawio::private::keep(dir).with_context(|| format!("making {}", dir.display()))?;
         // Recorders are never the node's.
         clear_dead(dir, &BTreeSet::new())
     }

@@ -31,7 +31,7 @@ impl PlaceArg {
         let FastPlace::Directory(dir) = &self.place else {
             return Ok((FastPlace::Tmpfs, max.of(Path::new("/"))?));
         };
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        rawio::private::make_dir(dir).with_context(|| format!("making {}", dir.display()))?;
         let dir = dir.canonicalize();
         let dir = dir.with_context(|| format!("resolving {flag}"))?;
         let max_bytes = max.of(&dir)?;

@@ -24,6 +24,7 @@ use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::mounts::clear_dead;
 use crate::interrupt::Interrupt;
 use crate::layers::{self, LayerServer, LayerStatus, ServedBy, WarmedLayer};
+use crate::mount_table::is_covered;
 use crate::node::left::living_mounts;
 use crate::run_dir::RunDir;
 use crate::xattrs::XattrsArg;
@@ -32,6 +33,8 @@ use crate::xattrs::XattrsArg;
 const THREADS: usize = 2;
 /// Longest wait for layers that are being mounted: what a boot from a busy disk loses in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it is left alone that a layer could not be mounted: the node may be away.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Serves the layers of a snapshotter. Clones are handles to the same.
 #[derive(Clone, Debug)]
@@ -71,6 +74,8 @@ struct Known {
     state: State,
     /// Whether it was attached anew since its directory leads elsewhere.
     follows: bool,
+    /// When it could not be mounted, if it could not.
+    failed: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +141,7 @@ impl ServedLowers {
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let dir = &self.0.dir;
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        rawio::private::keep(dir).with_context(|| format!("making {}", dir.display()))?;
         clear_dead(dir, &living_mounts(&self.0.run_dir)?)?;
         self.0.first_boots.start(present, interrupt);
         self.0.refresh();
@@ -206,10 +211,11 @@ impl Lowers for ServedLowers {
             let is_known = |top: &Digest| shared.now.lock().chains.is_image(top);
             let recorded = shared.first_boots.places(snapshot, layers, is_known);
             if let Some(places) = recorded {
-                return places;
+                return mounted(places);
             }
         }
-        shared.served(layers)
+        shared.regain(layers);
+        mounted(shared.served(layers))
     }
 
     fn committed(&self, layer: &LayerDir) {
@@ -218,6 +224,7 @@ impl Lowers for ServedLowers {
             layer: layer.clone(),
             state: State::Plain,
             follows: false,
+            failed: None,
         };
         now.layers.insert(layer.id, known);
         now.want(layer.id);
@@ -258,6 +265,15 @@ impl Lowers for ServedLowers {
     }
 }
 
+/// Returns the places where something is mounted. An empty directory in the place of a layer would
+/// be taken for one without files.
+fn mounted(places: Vec<Option<PathBuf>>) -> Vec<Option<PathBuf>> {
+    let places = places.into_iter();
+    places
+        .map(|place| place.filter(|place| is_covered(place)))
+        .collect()
+}
+
 impl Now {
     /// Takes the first job of a layer that nobody works on.
     fn next_job(&mut self) -> Option<Job> {
@@ -276,6 +292,26 @@ impl Now {
         if known.state == State::Plain && layer.is_some() {
             known.state = State::Coming;
             self.jobs.push_back(Job::Attach(id));
+        }
+    }
+
+    /// Has a layer mounted again that is not mounted any more.
+    fn lost(&mut self, id: SnapshotId) {
+        if let Some(known) = self.layers.get_mut(&id)
+            && known.state == State::Served
+        {
+            log::warn!("snapshot {id}: somebody has unmounted what served it; it is mounted again");
+            known.state = State::Plain;
+            known.failed = None;
+            self.want(id);
+        }
+    }
+
+    /// Has a layer mounted that could not be some time ago.
+    fn try_again(&mut self, id: SnapshotId) {
+        let failed = self.layers.get(&id).and_then(|known| known.failed);
+        if failed.is_some_and(|failed| failed.elapsed() >= TRIED_AGAIN_AFTER) {
+            self.want(id);
         }
     }
 
@@ -324,6 +360,30 @@ impl Shared {
             if outdated.contains(&self.place(id)) {
                 now.renew(id);
             }
+        }
+        drop(now);
+        self.changed.notify_all();
+    }
+
+    /// Has layers served again whose mounts somebody took away, and those that could not be mounted
+    /// some time ago.
+    fn regain(&self, layers: &[LayerDir]) {
+        let served = |now: &Now, layer: &LayerDir| {
+            let known = now.layers.get(&layer.id);
+            known.is_some_and(|known| known.state == State::Served)
+        };
+        let mut lost: Vec<SnapshotId> = {
+            let now = self.now.lock();
+            let served = layers.iter().filter(|layer| served(&now, layer));
+            served.map(|layer| layer.id).collect()
+        };
+        lost.retain(|id| !is_covered(&self.place(*id)));
+        let mut now = self.now.lock();
+        for id in lost {
+            now.lost(id);
+        }
+        for layer in layers {
+            now.try_again(layer.id);
         }
         drop(now);
         self.changed.notify_all();

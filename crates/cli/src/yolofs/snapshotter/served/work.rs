@@ -1,6 +1,6 @@
 //! The threads that mount and unmount layers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use snapshotter::SnapshotId;
@@ -54,6 +54,7 @@ impl Shared {
                 label: self.label.clone(),
             })
         };
+        let mut failed = None;
         let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
             Ok(Attach::Attached | Attach::Already) => State::Served,
             Err(error) if self.server.serves(&self.place(id)) => {
@@ -63,12 +64,16 @@ impl Shared {
             Ok(Attach::Unknown) => State::Plain,
             Err(error) => {
                 log::warn!("{error:#}; its plain directory serves it");
+                failed = Some(Instant::now());
                 State::Plain
             }
         };
         let mut now = self.now.lock();
         match now.layers.get_mut(&id) {
-            Some(known) => known.state = state,
+            Some(known) => {
+                known.state = state;
+                known.failed = failed;
+            }
             None => now.jobs.push_back(Job::Detach(id)),
         }
         drop(now);

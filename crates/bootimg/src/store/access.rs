@@ -1,0 +1,86 @@
+//! Who may read a store: its owner, and a group that was given the right. A store has blocks of files
+//! that only root may read.
+//!
+//! Earlier releases made stores that everybody could read. These are closed when they are opened by who
+//! may change them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rawio::private::{self, Readers};
+
+use crate::StoreError;
+use crate::store::places::is_kept;
+
+/// Closes a store that everybody may look into, and has a group read it that is asked for.
+///
+/// # Errors
+/// If a group is asked for and cannot be given the store. To close it is only tried: from a disk that
+/// takes no changes it can be read.
+pub(super) fn settle(dir: &Path, group: Option<u32>) -> Result<(), StoreError> {
+    if let Some(gid) = group {
+        let shared = share(dir, Readers::Group(gid));
+        return shared.map_err(|error| StoreError::io(dir, "letting a group read", error));
+    }
+    if let Err(error) = close(dir) {
+        let dir = dir.display();
+        log::warn!("the store {dir} is open to everybody, and cannot be closed: {error}");
+    }
+    Ok(())
+}
+
+/// What is the store's alone of a directory.
+struct Own {
+    /// The directory itself, unless somebody keeps something else in it.
+    whole: Option<PathBuf>,
+    parts: Vec<PathBuf>,
+}
+
+impl Own {
+    fn of(dir: &Path) -> io::Result<Self> {
+        // That a link leads to the store is its owner's choice.
+        let dir = dir.canonicalize()?;
+        let (mut parts, mut has_foreign) = (Vec::new(), false);
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            match is_kept(&entry.file_name()) {
+                Some(true) => parts.push(entry.path()),
+                Some(false) => {}
+                None => has_foreign = true,
+            }
+        }
+        let whole = (!has_foreign).then_some(dir);
+        Ok(Self { whole, parts })
+    }
+}
+
+fn close(dir: &Path) -> io::Result<()> {
+    if !private::is_open(dir)? {
+        return Ok(());
+    }
+    let Own { whole, parts } = Own::of(dir)?;
+    if let Some(dir) = &whole {
+        private::close_dir(dir)?;
+        let dir = dir.display();
+        log::warn!("{dir} was open to everybody, and is for its owner now (see --store-group)");
+    }
+    for part in parts {
+        if whole.is_some() || private::is_open(&part)? {
+            private::give(&part, Readers::Owner)?;
+        }
+    }
+    Ok(())
+}
+
+fn share(dir: &Path, readers: Readers) -> io::Result<()> {
+    if Readers::in_dir(dir)? == readers {
+        return Ok(());
+    }
+    let Own { whole, parts } = Own::of(dir)?;
+    for part in parts {
+        private::give(&part, readers)?;
+    }
+    // Last of all: a store that is the group's is so as a whole.
+    whole.map_or(Ok(()), |dir| private::set_readers(&dir, readers))
+}

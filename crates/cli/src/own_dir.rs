@@ -1,0 +1,298 @@
+//! Directories of one process, for what it needs for a while: `<parent>/<prefix><number>/`.
+//!
+//! The parent may be a place where everybody makes directories, such as `/var/tmp`, so names are random,
+//! and what has such a name counts only if it is ours alone. While its process lives it holds a lock on
+//! the directory, so that the next one knows the dead from its neighbours, in whatever PID namespace they
+//! are, and takes theirs over.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::geteuid;
+
+use crate::mount_table::{clear_if_dead, mounts_below};
+use crate::store::{is_number, random_name};
+
+/// The bit that keeps names in a directory for their owners.
+const STICKY: u32 = 0o1000;
+/// Who else may write to a directory.
+const OTHERS_WRITE: u32 = 0o002;
+const GROUP_WRITE: u32 = 0o020;
+/// The group of root, where it has one to itself.
+const ROOT_GROUP: u32 = 0;
+
+/// A directory of this process, or one of a dead process that it took over. It stays when this is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnDir {
+    path: PathBuf,
+    /// The directory, open and locked.
+    dir: File,
+}
+
+impl OwnDir {
+    /// Makes one in `parent`, which must be there.
+    ///
+    /// # Errors
+    /// If it cannot be made, or another user may exchange it for something else.
+    pub(crate) fn make(parent: &Path, prefix: &str) -> anyhow::Result<Self> {
+        let (parent, opened) = open_parent(parent)?;
+        loop {
+            let name = random_name(prefix)?;
+            let path = parent.join(&name);
+            let making = || format!("making {}", path.display());
+            mkdirat(&opened, name.as_str(), Mode::S_IRWXU).with_context(making)?;
+            // Who takes over what the dead left may have taken it for one of theirs.
+            let Some(dir) = open_own(&opened, &name).with_context(making)? else {
+                continue;
+            };
+            if dir.try_lock().is_ok() && is_there(&opened, &name, &dir) {
+                return Ok(Self { path, dir });
+            }
+        }
+    }
+
+    /// Takes over those in `parent` whose processes are dead. What is another user's, or a link, or may be
+    /// written to by others has only such a name, and is left alone.
+    ///
+    /// # Errors
+    /// If the parent cannot be read, or another user may exchange what is in it.
+    pub(crate) fn of_the_dead(parent: &Path, prefix: &str) -> anyhow::Result<Vec<Self>> {
+        let (parent, opened) = open_parent(parent)?;
+        let reading = || format!("reading {}", parent.display());
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&parent).with_context(reading)? {
+            let name = entry.with_context(reading)?.file_name();
+            let Some(name) = name.to_str().filter(|name| is_named(name, prefix)) else {
+                continue;
+            };
+            let path = parent.join(name);
+            let Some(dir) = open_own(&opened, name).ok().flatten() else {
+                log::debug!("{} is not ours", path.display());
+                continue;
+            };
+            match dir.try_lock() {
+                Ok(()) if is_there(&opened, name, &dir) => found.push(Self { path, dir }),
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => {
+                    log::warn!("cannot lock {}: {error}", path.display());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes what the dead left in `parent`. What does not go is in nobody's way: the log says so, and
+    /// the next process tries again.
+    pub(crate) fn sweep(parent: &Path, prefix: &str) {
+        let dead = match Self::of_the_dead(parent, prefix) {
+            Ok(dead) => dead,
+            Err(error) => return log::warn!("what dead processes left stays: {error:#}"),
+        };
+        for dir in dead {
+            let path = dir.path.clone();
+            match dir.remove() {
+                Ok(()) => log::info!("removed {}, which a dead process left", path.display()),
+                Err(error) => log::warn!("{error:#}"),
+            }
+        }
+    }
+
+    /// Returns where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a directory in it, whose parent must be there, and returns where. Everybody may look into it
+    /// who gets to it, as into any directory of a container.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(crate) fn make_dir(&self, name: &Path) -> anyhow::Result<PathBuf> {
+        const PLAIN: Mode = Mode::from_bits_truncate(0o755);
+        let path = self.path.join(name);
+        let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        let made = mkdirat(&self.dir, name, PLAIN)
+            .map_err(io::Error::from)
+            .and_then(|()| open_at(&self.dir, name, inside))
+            .and_then(|made| Ok(fchmod(made, PLAIN)?));
+        made.with_context(|| format!("making {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Removes it and all that is in it.
+    ///
+    /// # Errors
+    /// If something is mounted in it that somebody serves, or it cannot be removed.
+    pub(crate) fn remove(self) -> anyhow::Result<()> {
+        let path = &self.path;
+        for mount in mounts_below(path)? {
+            let is_clear = clear_if_dead(&mount)?;
+            ensure!(is_clear, "{} is mounted: left alone", mount.display());
+        }
+        // Without following links, whatever is in it.
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("removing {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns whether a name is one that [`OwnDir::make`] gives.
+fn is_named(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(is_number)
+}
+
+/// Opens the directory that others are made in. Every directory on the way to it must be such that no
+/// other user exchanges what is in it: paths are used again, by us, the kernel, and our children.
+fn open_parent(parent: &Path) -> anyhow::Result<(PathBuf, OwnedFd)> {
+    let opening = || format!("opening {}", parent.display());
+    let path = parent.canonicalize().with_context(opening)?;
+    let root = open_at(AT_FDCWD, Path::new("/"), ResolveFlag::empty()).with_context(opening)?;
+    let mut dir = check_way(root, Path::new("/"))?;
+    let mut so_far = PathBuf::from("/");
+    for name in path.components().skip(1) {
+        so_far.push(name);
+        let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        let next = open_at(&dir, Path::new(name.as_os_str()), inside).with_context(opening)?;
+        dir = check_way(next, &so_far)?;
+    }
+    Ok((path, dir))
+}
+
+fn check_way(dir: OwnedFd, path: &Path) -> anyhow::Result<OwnedFd> {
+    let dir = File::from(dir);
+    let of = dir.metadata();
+    let of = of.with_context(|| format!("looking at {}", path.display()))?;
+    let is_trusted = of.uid() == 0 || of.uid() == geteuid().as_raw();
+    let by_group = of.mode() & GROUP_WRITE != 0 && of.gid() != ROOT_GROUP;
+    let by_others = of.mode() & OTHERS_WRITE != 0 || by_group;
+    let shown = path.display();
+    if !is_trusted {
+        bail!(
+            "{shown} belongs to user {}, who may put something else in its place: choose another \
+             directory",
+            of.uid()
+        );
+    }
+    ensure!(
+        !by_others || of.mode() & STICKY != 0,
+        "others may rename what is in {shown}: choose another directory, or set the sticky bit \
+         (chmod +t {shown})"
+    );
+    Ok(dir.into())
+}
+
+/// Opens a directory by its name in another; `None` if it is not there any more.
+fn open_own(parent: &OwnedFd, name: &str) -> anyhow::Result<Option<File>> {
+    let inside = ResolveFlag::RESOLVE_BENEATH
+        | ResolveFlag::RESOLVE_NO_SYMLINKS
+        | ResolveFlag::RESOLVE_NO_XDEV;
+    let dir = match open_at(parent, Path::new(name), inside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        dir => File::from(dir?),
+    };
+    let of = dir.metadata()?;
+    let is_ours = of.uid() == geteuid().as_raw() && of.mode() & (OTHERS_WRITE | GROUP_WRITE) == 0;
+    ensure!(is_ours, "it is another user's");
+    Ok(Some(dir))
+}
+
+fn is_there(parent: &OwnedFd, name: &str, dir: &File) -> bool {
+    let of = |file: &File| file.metadata().map(|of| (of.dev(), of.ino())).ok();
+    let named = open_own(parent, name).ok().flatten();
+    named.is_some_and(|named| of(&named).is_some() && of(&named) == of(dir))
+}
+
+fn open_at(dir: impl AsFd, name: &Path, resolve: ResolveFlag) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let how = OpenHow::new().flags(flags).resolve(resolve);
+    loop {
+        match openat2(&dir, name, how) {
+            // A rename elsewhere made the kernel unsure: it asks for another try.
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    const PREFIX: &str = "some-";
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn it_is_ours_alone_and_goes_when_its_process_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        chmod(dir.path(), 0o1777);
+        let (alive, dead) = (
+            OwnDir::make(dir.path(), PREFIX).unwrap(),
+            OwnDir::make(dir.path(), PREFIX).unwrap(),
+        );
+        assert_eq!(mode(alive.path()), 0o700);
+        let layers = alive.make_dir(Path::new("layers")).unwrap();
+        let layer = alive.make_dir(Path::new("layers/0")).unwrap();
+        assert_eq!((mode(&layer), layer.parent()), (0o755, Some(&*layers)));
+        assert!(alive.make_dir(Path::new("../out")).is_err());
+        fs::write(dead.path().join("file"), "x").unwrap();
+        let gone = dead.path().to_owned();
+        drop(dead); // and so is its lock
+        OwnDir::sweep(dir.path(), PREFIX);
+        assert!(alive.path().is_dir() && !gone.exists());
+        let path = alive.path().to_owned();
+        alive.remove().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_only_has_such_a_name_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join("passwd"), "root").unwrap();
+        let number = "0123456789abcdef".repeat(2);
+        symlink(&elsewhere, dir.path().join(format!("{PREFIX}{number}"))).unwrap();
+        let shared = dir.path().join(format!("{PREFIX}{}", "1".repeat(32)));
+        fs::create_dir(&shared).unwrap();
+        chmod(&shared, 0o777);
+        fs::create_dir(dir.path().join(format!("{PREFIX}notes"))).unwrap();
+        let dead = OwnDir::of_the_dead(dir.path(), PREFIX).unwrap();
+        assert!(dead.is_empty(), "{dead:?}");
+        OwnDir::sweep(dir.path(), PREFIX);
+        assert!(elsewhere.join("passwd").exists() && shared.exists());
+    }
+
+    #[test]
+    fn nothing_is_made_where_others_may_exchange_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o777, 0o757] {
+            chmod(dir.path(), mode);
+            let why = format!("{:#}", OwnDir::make(dir.path(), PREFIX).unwrap_err());
+            assert!(why.contains("others may rename"), "{why}");
+        }
+        // Above it, too.
+        let below = dir.path().join("below");
+        fs::create_dir(&below).unwrap();
+        assert!(OwnDir::make(&below, PREFIX).is_err());
+        chmod(dir.path(), 0o700);
+        assert!(OwnDir::make(&below, PREFIX).is_ok());
+    }
+}
