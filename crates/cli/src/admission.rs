@@ -5,14 +5,22 @@
 //! kernel's word.
 
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
+use rawio::pidfd::PidFd;
 
-/// The users who may ask.
+use crate::node::wire;
+
+/// The users who may ask, but for workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
     uids: Vec<u32>,
+    /// The run directory whose workers may not ask.
+    workers: Option<PathBuf>,
 }
 
 impl Admission {
@@ -23,7 +31,15 @@ impl Admission {
 
     /// These users.
     pub(crate) const fn of(uids: Vec<u32>) -> Self {
-        Self { uids }
+        let workers = None;
+        Self { uids, workers }
+    }
+
+    /// Leaves out the workers of a run directory, whoever they are: they only answer, and one that
+    /// asks was broken into.
+    pub(crate) fn but_workers_of(self, run_dir: impl Into<PathBuf>) -> Self {
+        let workers = Some(run_dir.into());
+        Self { workers, ..self }
     }
 
     /// Returns them.
@@ -45,7 +61,31 @@ impl Admission {
     /// Admits whoever connected `stream`, or says why not.
     pub(crate) fn check_peer(&self, stream: impl AsFd) -> Result<(), String> {
         let peer = getsockopt(&stream, PeerCredentials).ok();
-        self.check(peer.map(|peer| peer.uid()))
+        self.check(peer.map(|peer| peer.uid()))?;
+        match &self.workers {
+            Some(run_dir) => refuse_worker(run_dir, stream),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses a worker, which has a socket by its number. That of a worker that has died is taken away,
+/// so who has died since he asked is refused, too: nobody who waits for an answer has.
+fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
+    let Some(pid) = peer_pid(&stream) else {
+        return Err("the kernel does not say who asks".to_owned());
+    };
+    let is_worker = wire::socket(run_dir, pid).exists();
+    let peer = match PidFd::of_peer(&stream) {
+        // An older kernel: the number may be another's by now.
+        Err(error) if error.raw_os_error() == Some(Errno::ENOPROTOOPT as i32) => PidFd::open(pid),
+        opened => opened,
+    };
+    let lives = peer.and_then(|peer| Ok(!peer.ended_within(Duration::ZERO)?));
+    match (lives, is_worker) {
+        (Ok(true), false) => Ok(()),
+        (_, true) => Err("a worker may not ask: it only answers".to_owned()),
+        _ => Err("the process that asks has ended".to_owned()),
     }
 }
 
@@ -68,5 +108,22 @@ mod tests {
         assert!(others.check_peer(&ours).unwrap_err().contains("may not"));
         assert!(others.check(None).is_err());
         assert_eq!(Admission::own().check(Some(0)), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_is_not_admitted_whoever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let admission = Admission::own().but_workers_of(dir.path());
+        assert_eq!(admission.check_peer(&ours), Ok(()));
+        std::fs::create_dir(dir.path().join("workers")).unwrap();
+        std::fs::write(wire::socket(dir.path(), std::process::id()), "").unwrap();
+        assert!(
+            admission
+                .check_peer(&ours)
+                .unwrap_err()
+                .contains("a worker")
+        );
+        assert_eq!(Admission::own().check_peer(&ours), Ok(()));
     }
 }

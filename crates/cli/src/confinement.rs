@@ -10,10 +10,14 @@
 //!   calls that are not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
-use std::path::Path;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use confine::{Capability, Confinement, Files, Identity, Programs, Reads, Set, Unlisted};
+use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
+
+use crate::nic::Needs;
+use crate::node::network::NetworkWorker;
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in
 /// the list is the end of the process instead of an error: for tests and for looking for faults.
@@ -49,28 +53,27 @@ const SERVING: [Capability; 4] = [
     Capability::CAP_IPC_LOCK,
 ];
 
+/// What it takes to ask a block service for a source that is on no disk: to read a key and the
+/// origin's files, whosever they are, and to look names up in the mount; and `--lock`.
+const ASKING: [Capability; 2] = [Capability::CAP_DAC_READ_SEARCH, Capability::CAP_IPC_LOCK];
+
 /// Confines a worker, and makes it another user if it is to be one. To be called before it starts a
 /// thread. It makes and writes no file from then on, but those it is handed. It may read whatever
-/// permissions allow, for nobody knows yet of which sources it will be handed descriptors. One that
-/// asks somebody on the network, and keeps what comes, is left its files.
+/// permissions allow, for nobody knows yet of which sources it will be handed descriptors.
 ///
 /// # Errors
 /// If the process has threads, or the kernel refuses: it must not serve then.
-pub(crate) fn worker(identity: Option<Identity>, network: Network) -> anyhow::Result<()> {
+pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
-    if network == Network::Asked {
-        return confine::capabilities::keep_only(&SERVING)
-            .and_then(|()| confine::calls::allow_only(Set::ServeAndConnect, unlisted))
-            .context("confining the worker");
-    }
     let confinement = Confinement {
         identity,
         capabilities: SERVING.to_vec(),
         files: Files {
             reads: Reads::All,
             writes: Vec::new(),
+            ports: Ports::Called(Vec::new()),
         },
         calls: Set::Serve,
         unlisted,
@@ -78,45 +81,84 @@ pub(crate) fn worker(identity: Option<Identity>, network: Network) -> anyhow::Re
     confinement.apply().context("confining the worker")
 }
 
-/// Takes from a daemon, before it reads anything that came from elsewhere, the capabilities and the
-/// files that it does not need: it writes and makes nothing but what is beneath `run_dir` and in the
-/// directory of `trace`. It can mount and unmount no more; a helper does that. One that asks somebody
-/// on the network, and keeps what comes, is left its files. To be called before it starts a thread.
+/// Confines the worker of a mount that asks a block service to what this takes. What is not known,
+/// because the node told nothing, it is left.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// As [`worker`].
+pub(crate) fn network_worker(network: Option<&NetworkWorker>) -> anyhow::Result<()> {
+    let Some(unlisted) = asked()? else {
+        return Ok(());
+    };
+    let Some(network) = network else {
+        return confine::capabilities::keep_only(&SERVING)
+            .and_then(|()| confine::calls::allow_only(Set::ServeAndCall, unlisted))
+            .context("confining the worker");
+    };
+    let needs = &network.needs;
+    let (capabilities, reads) = match network.disk {
+        true => (SERVING.to_vec(), Reads::All),
+        false => (ASKING.to_vec(), Reads::ContentBeneath(needs.reads.clone())),
+    };
+    let confinement = Confinement {
+        identity: network.identity(),
+        capabilities,
+        files: Files {
+            reads,
+            writes: needs.writes.clone(),
+            ports: Ports::Called(needs.ports.clone()),
+        },
+        calls: calls_of(needs),
+        unlisted,
+    };
+    confinement.apply().context("confining the worker")
+}
+
+/// Returns the calls that it takes to ask a service.
+fn calls_of(needs: &Needs) -> Set {
+    match needs.socket {
+        Some(_) => Set::ServeAndCall,
+        None => Set::ServeAndConnect,
+    }
+}
+
+/// Takes from a daemon, before it reads anything that came from elsewhere, the capabilities and the
+/// files that it does not need: it writes and makes nothing but what is beneath `run_dir`, in the
+/// directory of `trace`, and in the cache of a block service that it asks. It can mount and unmount no
+/// more; a helper does that. To be called before it starts a thread.
+///
+/// # Errors
+/// If the kernel refuses, or the cache cannot be made.
 pub(crate) fn before_mounting(
     run_dir: &Path,
     trace: Option<&Path>,
-    network: Network,
+    network: Option<&Needs>,
 ) -> anyhow::Result<()> {
     if is_off()? {
         return Ok(());
     }
     let mut keep = SERVING.to_vec();
     let mut writes = vec![run_dir.to_owned(), FUSE.into(), READAHEAD.into()];
+    let cache = network.map_or(&[][..], |needs| &needs.writes);
+    for dir in cache {
+        // There are no rules for what is not there.
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    }
+    writes.extend(cache.iter().cloned());
     if let Some(trace) = trace {
-        // Wherever the user wants it.
-        keep.push(Capability::CAP_DAC_OVERRIDE);
         writes.extend(trace.parent().map(Path::to_owned));
     }
-    confine::capabilities::keep_only(&keep).context("giving up capabilities")?;
-    if network == Network::Asked {
-        return Ok(());
+    if trace.is_some() || !cache.is_empty() {
+        // Wherever the user wants it; a cache may be that of the node's workers.
+        keep.push(Capability::CAP_DAC_OVERRIDE);
     }
-    let reads = Reads::All;
-    Files { reads, writes }
-        .confine()
-        .context("confining the daemon to its files")
-}
-
-/// Whether a daemon asks somebody on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Network {
-    /// It does.
-    Asked,
-    /// It has nothing to do there.
-    None,
+    confine::capabilities::keep_only(&keep).context("giving up capabilities")?;
+    let files = Files {
+        reads: Reads::All,
+        writes,
+        ports: Ports::Called(network.map_or_else(Vec::new, |needs| needs.ports.clone())),
+    };
+    files.confine().context("confining the daemon to its files")
 }
 
 /// Takes from a daemon, with all its threads, the system calls that it does not need once it has
@@ -124,14 +166,11 @@ pub(crate) enum Network {
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn once_mounted(network: Network) -> anyhow::Result<()> {
+pub(crate) fn once_mounted(network: Option<&Needs>) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
-    let set = match network {
-        Network::Asked => Set::ServeAndConnect,
-        Network::None => Set::Serve,
-    };
+    let set = network.map_or(Set::Serve, calls_of);
     confine::calls::allow_only(set, unlisted).context("confining the daemon")
 }
 
@@ -173,6 +212,40 @@ pub(crate) fn engine(service: Service) -> anyhow::Result<()> {
     confine::capabilities::keep_only(&keep)
         .and_then(|()| confine::calls::deny_intrusion(programs))
         .context("confining the service")
+}
+
+/// Confines `nicfetch serve`, before it hears anything of the network: it writes beneath `writes`,
+/// which are made if they are not there, opens `ports`, and calls any; it reads what its user may.
+/// To be called before it starts a thread.
+///
+/// # Errors
+/// If the kernel refuses, or a directory cannot be made.
+pub(crate) fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<()> {
+    if is_off()? {
+        return Ok(());
+    }
+    for dir in &writes {
+        // There are no rules for what is not there.
+        let made = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir);
+        made.with_context(|| format!("making {}", dir.display()))?;
+    }
+    // For who runs it as root: a port below 1024, and files of another user.
+    let keep = [
+        Capability::CAP_NET_BIND_SERVICE,
+        Capability::CAP_DAC_OVERRIDE,
+    ];
+    let files = Files {
+        reads: Reads::All,
+        writes,
+        ports: Ports::Opened(ports),
+    };
+    confine::capabilities::keep_only(&keep)
+        .and_then(|()| files.confine())
+        .and_then(|()| confine::calls::deny_intrusion(Programs::Never))
+        .context("confining nicfetch")
 }
 
 /// Has a process that was started by a confined one killed should it execute a program itself.

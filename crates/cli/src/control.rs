@@ -208,6 +208,7 @@ where
     A: Reply + 'static,
     H: Fn(Q) -> A + Send + Sync + 'static,
 {
+    let admission = Arc::new(admission(&listener));
     let handle = Arc::new(handle);
     let callers = Arc::new(Callers::default());
     let served = Arc::clone(&callers);
@@ -221,10 +222,11 @@ where
                 continue;
             }
             let (handle, callers_now) = (Arc::clone(&handle), Arc::clone(&callers));
+            let admission = Arc::clone(&admission);
             let spawned = std::thread::Builder::new()
                 .name("control".to_owned())
                 .spawn(move || {
-                    if let Err(error) = answer(&stream, &*handle) {
+                    if let Err(error) = answer(&stream, &admission, &*handle) {
                         log::debug!("a command went away: {error:#}");
                     }
                     drop(stream);
@@ -242,8 +244,22 @@ where
     Ok(served)
 }
 
+/// Returns who may ask at a socket of a run directory: root and the user of this process, and no
+/// worker that has its own socket below that.
+pub(crate) fn admission(listener: &UnixListener) -> Admission {
+    let address = listener.local_addr().ok();
+    let run_dir = address
+        .as_ref()
+        .and_then(|address| address.as_pathname()?.parent());
+    match run_dir {
+        Some(run_dir) => Admission::own().but_workers_of(run_dir),
+        None => Admission::own(),
+    }
+}
+
 fn answer<Q: DeserializeOwned, A: Reply>(
     stream: &UnixStream,
+    admission: &Admission,
     handle: &dyn Fn(Q) -> A,
 ) -> anyhow::Result<()> {
     stream
@@ -252,7 +268,7 @@ fn answer<Q: DeserializeOwned, A: Reply>(
     stream
         .set_write_timeout(Some(REQUEST_DEADLINE))
         .context("setting a deadline")?;
-    let reply = match Admission::own().check_peer(stream) {
+    let reply = match admission.check_peer(stream) {
         Err(why) => A::failed(why),
         Ok(()) => match receive(stream) {
             Ok(request) => handle(request),

@@ -2,6 +2,7 @@
 
 mod boot;
 mod fill;
+mod needs;
 mod origin;
 mod share;
 mod spec;
@@ -24,12 +25,17 @@ use fill::Filler;
 use origin::OriginDir;
 
 pub(crate) use boot::{BootBlocks, NicBoot};
+pub(crate) use needs::Needs;
 pub(crate) use spec::{NicArgs, NicName, NicSpec};
 pub(crate) use status::NicStatus;
 
 /// How long a mount waits for a service that it cannot begin without, and for one that it can.
 const NEEDED: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(2);
+
+/// What is in the directory of a cache: chunks, and the indexes of sources.
+const CHUNKS: &str = "chunks";
+const SOURCES: &str = "sources";
 
 /// The service, and the one source of it that a mount reads.
 #[derive(Debug)]
@@ -171,13 +177,13 @@ impl Local {
         };
         let opening = || format!("opening the cache {}", dir.display());
         // Contents of a source whose files not everybody may read.
-        for part in ["chunks", "sources"] {
+        for part in [CHUNKS, SOURCES] {
             rawio::private::keep(&dir.join(part)).with_context(opening)?;
         }
-        let store = DiskStore::open(&dir.join("chunks"), config).with_context(opening)?;
+        let store = DiskStore::open(&dir.join(CHUNKS), config).with_context(opening)?;
         Ok(Self {
             store: Arc::new(store),
-            catalog: Catalog::open(&dir.join("sources")).with_context(opening)?,
+            catalog: Catalog::open(&dir.join(SOURCES)).with_context(opening)?,
         })
     }
 }

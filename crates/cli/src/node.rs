@@ -21,6 +21,7 @@ mod make;
 #[cfg(test)]
 pub(crate) mod memory;
 mod metrics;
+pub(crate) mod network;
 mod owned;
 mod owner;
 mod ownership;

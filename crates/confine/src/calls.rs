@@ -32,6 +32,8 @@ pub enum Set {
     Serve,
     /// The same, and asks somebody on the network.
     ServeAndConnect,
+    /// The same, but the one who is asked listens in the file system.
+    ServeAndCall,
     /// Moves mounts to their places and away, for others.
     Mount,
 }
@@ -57,13 +59,18 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
     };
     let groups = match set {
         Set::Serve => lists::SERVE.to_vec(),
-        Set::ServeAndConnect => [lists::SERVE, lists::CONNECT].concat(),
+        Set::ServeAndConnect => [lists::SERVE, lists::CONNECT, &[&lists::NAME_CACHE]].concat(),
+        Set::ServeAndCall => [lists::SERVE, lists::CONNECT, &[&lists::CALL]].concat(),
         Set::Mount => lists::MOUNT.to_vec(),
     };
     let mut allowed: Vec<&[Call]> = groups.iter().map(|group| group.calls).collect();
     allowed.push(lists::REPLACED.calls);
+    let unknown: &[&[Call]] = match set {
+        Set::ServeAndConnect => &[lists::REPLACED.calls, lists::NAME_CACHE.calls],
+        Set::Serve | Set::ServeAndCall | Set::Mount => &[lists::REPLACED.calls],
+    };
     let killing: &[&[Call]] = match set {
-        Set::Serve | Set::ServeAndConnect => &[
+        Set::Serve | Set::ServeAndConnect | Set::ServeAndCall => &[
             lists::NEVER.calls,
             lists::ENGINE.calls,
             lists::PROGRAMS.calls,
@@ -75,7 +82,7 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
     let filters = [
         program(&allowed, SeccompAction::Allow, otherwise)?,
         program(
-            &[lists::REPLACED.calls],
+            unknown,
             SeccompAction::Errno(Errno::ENOSYS as u32),
             SeccompAction::Allow,
         )?,
@@ -120,7 +127,9 @@ pub fn deny_intrusion(programs: Programs) -> Result<(), ConfineError> {
 fn apply(filter: &BpfProgram) -> Result<(), ConfineError> {
     match apply_filter_all_threads(filter) {
         Err(seccompiler::Error::Seccomp(error))
-            if error.raw_os_error() == Some(Errno::EINVAL as i32) =>
+            if [Errno::EINVAL, Errno::ENOSYS]
+                .iter()
+                .any(|errno| error.raw_os_error() == Some(*errno as i32)) =>
         {
             log::warn!("this kernel filters no system calls: the process may make any");
             Ok(())
@@ -148,18 +157,25 @@ fn program(
 
 /// One way in which a call is meant.
 fn rule(argument: Argument) -> Result<SeccompRule, BackendError> {
-    let (operator, value) = match argument.is {
-        Is::Exactly(value) => (SeccompCmpOp::Eq, value),
-        Is::With(bits) => (SeccompCmpOp::MaskedEq(bits), bits),
-        Is::Without(bits) => (SeccompCmpOp::MaskedEq(bits), 0),
-        Is::ThisProcess => (
-            SeccompCmpOp::Eq,
-            u64::from(getpid().as_raw().unsigned_abs()),
-        ),
+    let condition = |index, operator, value| {
+        SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
     };
-    let width = SeccompCmpArgLen::Dword;
-    let condition = SeccompCondition::new(argument.index, width, operator, value)?;
-    SeccompRule::new(vec![condition])
+    let Argument { index, is } = argument;
+    let mut conditions = vec![match is {
+        Is::Exactly(value) => condition(index, SeccompCmpOp::Eq, value),
+        Is::With(bits) => condition(index, SeccompCmpOp::MaskedEq(bits), bits),
+        Is::Without(bits) => condition(index, SeccompCmpOp::MaskedEq(bits), 0),
+        Is::ThisProcess => {
+            let own = u64::from(getpid().as_raw().unsigned_abs());
+            condition(index, SeccompCmpOp::Eq, own)
+        }
+        Is::Unix(_) => condition(index, SeccompCmpOp::Eq, lists::AF_UNIX),
+    }?];
+    if let Is::Unix(kind) = is {
+        let operator = SeccompCmpOp::MaskedEq(lists::SOCK_KIND);
+        conditions.push(condition(index + 1, operator, kind)?);
+    }
+    SeccompRule::new(conditions)
 }
 
 #[cfg(test)]
@@ -171,7 +187,8 @@ mod tests {
     fn every_list_compiles() {
         let killing = [&lists::NEVER, &lists::ENGINE, &lists::PROGRAMS];
         let allowed = lists::SERVE.iter().chain(lists::MOUNT);
-        for group in allowed.chain(lists::CONNECT).chain(&killing) {
+        let local = [&lists::CALL, &lists::NAME_CACHE];
+        for group in allowed.chain(lists::CONNECT).chain(&local).chain(&killing) {
             program(&[group.calls], SeccompAction::Allow, SeccompAction::Trap).unwrap();
         }
     }
@@ -182,7 +199,8 @@ mod tests {
         let known: HashSet<_> = (lists::SERVE.iter().flat_map(|group| group.calls))
             .map(|call| (call.number, call.only.is_empty()))
             .collect();
-        for call in lists::CONNECT.iter().flat_map(|group| group.calls) {
+        let added = lists::CONNECT.iter().chain(&[&lists::CALL]);
+        for call in added.flat_map(|group| group.calls) {
             let any = call.only.is_empty();
             assert!(!known.contains(&(call.number, !any)), "{}", call.name);
             assert!(

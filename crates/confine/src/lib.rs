@@ -26,7 +26,7 @@ use nix::sys::prctl::set_no_new_privs;
 pub use calls::{Programs, Set, Unlisted};
 pub use caps::Capability;
 pub use error::ConfineError;
-pub use files::{Files, Reads};
+pub use files::{Files, Ports, Reads};
 pub use identity::Identity;
 
 /// What a process keeps.

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
-use confine::{Confinement, Files, Reads, Set, Unlisted};
+use confine::{Confinement, Files, Ports, Reads, Set, Unlisted};
 use nix::sys::signal::Signal;
 
 /// A directory for a deed.
@@ -85,6 +85,31 @@ fn privileged_what_is_in_no_list_is_refused_as_unknown() {
     assert_eq!(outcome("open a port"), "killed");
 }
 
+/// A service manager hears datagrams, and believes who has `CAP_SYS_ADMIN` whatever process he says
+/// that he is.
+#[test]
+fn privileged_a_confined_process_sends_to_no_name_and_calls_only_what_it_was_told() {
+    let failed = |errno| format!("failed {:?}", Some(errno));
+    for name in [
+        "send to a name",
+        "send to a name from one of a pair",
+        "send to a name beside a service there",
+        // libc does so without being asked: it is not killed over it.
+        "call a socket beside the network",
+    ] {
+        assert_eq!(outcome(name), failed(nix::libc::ENOSYS), "{name}");
+    }
+    // Allowed; nobody is there.
+    assert_eq!(outcome("call a service there"), failed(nix::libc::ENOENT));
+    assert_eq!(outcome("call a port"), failed(nix::libc::ECONNREFUSED));
+    assert_eq!(outcome("call another port"), failed(nix::libc::EACCES));
+    assert_eq!(outcome("open a port of a service"), "done");
+    let other = outcome("open another port of a service");
+    assert_eq!(other, failed(nix::libc::EACCES));
+    let any = outcome("call any port as a service");
+    assert_eq!(any, failed(nix::libc::ECONNREFUSED));
+}
+
 #[test]
 fn privileged_what_only_an_intruder_does_is_the_end() {
     for name in [
@@ -122,6 +147,7 @@ fn a_process_with_threads_is_not_confined_by_halves() {
         files: Files {
             reads: Reads::All,
             writes: Vec::new(),
+            ports: Ports::Called(Vec::new()),
         },
         calls: Set::Serve,
         unlisted: Unlisted::Refused,

@@ -18,7 +18,10 @@ pub enum StoreError {
     /// The variables of `sd_listen_fds(3)` do not fit together.
     #[error("LISTEN_FDS is {0:?}, which is no number of descriptors")]
     Count(String),
-    /// Another process listens at the address.
+    /// This program was told that its keeper hears it over a descriptor, and has none.
+    #[error("the keeper's descriptor did not come: was this started by a keeper?")]
+    Unlinked,
+    /// Another process is the keeper.
     #[error("{}", taken(*.process))]
     Taken {
         /// Which, if it has said so yet.
@@ -39,8 +42,8 @@ pub enum StoreError {
 
 fn taken(process: Option<u32>) -> String {
     match process {
-        Some(process) => format!("process {process} listens there already"),
-        None => "another process listens there already".to_owned(),
+        Some(process) => format!("process {process} is the keeper already"),
+        None => "another process is the keeper already".to_owned(),
     }
 }
 

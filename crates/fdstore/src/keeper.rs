@@ -2,16 +2,16 @@
 //! start it again.
 //!
 //! It has one thread and no state on disk. It waits for three things: a signal, a message, the
-//! end of its child. What a child said before its end is heard before the next one is started, so
-//! a descriptor that was sent is never lost.
+//! end of its child. Each child has a [link](crate::link) of its own. What a child said before its
+//! end is heard before the next one is started, so a descriptor that was sent is never lost.
 
 mod child;
+mod claim;
 mod restarts;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,28 +22,36 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rawio::{inherit, passing};
 
-use crate::address::Claim;
+use crate::link::{self, Link};
 use crate::store::Store;
-use crate::{Address, Inherited, Limits, Message, Result, StoreError};
+use crate::{Inherited, Limits, Message, Result, StoreError};
 use child::{Child, Death};
+use claim::Claim;
 use restarts::{Cause, Restarts};
 
 /// The variable that tells a child the process that keeps its descriptors, so that it can watch
 /// over it in turn. Not set under systemd.
 pub const KEEPER_PID: &str = "YOLOFS_KEEPER_PID";
 
-/// The variable with the address of the manager's socket.
+/// The variable with the way to the manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// What the name under which [`surround`] hands over the socket begins with; the number of the
-/// process that did follows.
-const SOCKET_PREFIX: &str = "keeper-socket-";
+/// What the name under which [`surround`] hands over the keeper's end of a link begins with; the
+/// number of the process that did follows.
+const LINK_PREFIX: &str = "keepers-end-";
+
+/// The same of releases that handed over a socket with a name, to which anybody could send.
+const NAMED_PREFIX: &str = "keeper-socket-";
 
 /// The name of a descriptor that came without one, as systemd has it.
 const NAMELESS: &str = "stored";
 
-/// The longest message: names and paths, far below what a datagram may have.
+/// The longest message: names and paths.
 const MESSAGE_BYTES: usize = 16 << 10;
+
+/// So many messages are taken before it is looked at what else there is. More than a socket holds:
+/// all that a child has sent before its end is taken at once.
+const ROUND: usize = 4096;
 
 /// How long a keeper that died may take to be gone.
 const SUCCESSION: Duration = Duration::from_secs(5);
@@ -74,15 +82,13 @@ pub struct Keeper {
     former: Option<PathBuf>,
     /// What to run when the child ends.
     next: Option<PathBuf>,
-    address: Address,
-    /// Keeps other keepers from the address.
+    /// Keeps others from being the keeper.
     _claim: Claim,
-    socket: UnixDatagram,
+    /// This end of the way from the child, for as long as there may be something to hear.
+    link: Option<OwnedFd>,
     signals: SignalFd,
     store: Store,
     child: Option<Child>,
-    /// Whose messages count: the child, also after its end for what it sent before.
-    heard: u32,
     restarts: Restarts,
     start_at: Instant,
     /// A signal has asked for the end.
@@ -90,17 +96,16 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Makes a keeper that listens at `address`, and will start `program`.
+    /// Makes a keeper that will start `program`. It is the only one that has `lock`, a file that it
+    /// makes if need be.
     ///
     /// Blocks the signals that it waits for in the calling thread, which must be the only one.
     ///
     /// # Errors
-    /// If it cannot listen there: [`StoreError::Taken`] if another keeper does.
-    pub fn new(program: Program, address: Address, limits: Limits) -> Result<Self> {
-        // Before the socket, which replaces what is there.
-        let claim = address.claim(Duration::ZERO)?;
-        let socket = address.bind()?;
-        Self::listen(program, (address, claim), socket, limits)
+    /// [`StoreError::Taken`] if there is another keeper.
+    pub fn new(program: Program, lock: &Path, limits: Limits) -> Result<Self> {
+        let claim = Claim::take(lock, Duration::ZERO)?;
+        Self::prepare(program, claim, limits)
     }
 
     /// Makes a keeper for the process that has started this one with [`surround`], with what
@@ -110,36 +115,33 @@ impl Keeper {
     /// If nothing was handed over.
     pub fn adopt(
         program: Program,
-        address: Address,
+        lock: &Path,
         limits: Limits,
         mut inherited: Inherited,
     ) -> Result<Self> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
-        let name = inherited
-            .names()
-            .find(|name| name.starts_with(SOCKET_PREFIX));
-        let name = name.map(str::to_owned).ok_or_else(missing);
-        let name = name.map_err(StoreError::step("taking the socket over"))?;
-        let socket = inherited.remove(&name).pop().ok_or_else(missing);
-        let socket = socket.map_err(StoreError::step("taking the socket over"))?;
+        let (end, pid) = handed_over(&mut inherited)
+            .ok_or_else(missing)
+            .map_err(StoreError::step("taking over what a keeper needs"))?;
         // The one before has died, and may be on its way out yet.
-        let claim = address.claim(SUCCESSION)?;
-        let mut keeper = Self::listen(program, (address, claim), socket.into(), limits)?;
+        let claim = Claim::take(lock, SUCCESSION)?;
+        let mut keeper = Self::prepare(program, claim, limits)?;
+        match end {
+            Some(end) => keeper.hear(end)?,
+            None => log::warn!(
+                "process {pid} is of an earlier release, which anybody can speak for: it is not \
+                 heard until it is started again"
+            ),
+        }
         for (name, descriptor) in inherited {
             keeper.keep(&name, descriptor);
         }
-        keeper.heard = name[SOCKET_PREFIX.len()..].parse().unwrap_or(0);
-        let child = Child::parent(keeper.heard);
+        let child = Child::parent(pid);
         keeper.child = child.map_err(StoreError::step("watching over the parent"))?;
         Ok(keeper)
     }
 
-    fn listen(
-        program: Program,
-        (address, claim): (Address, Claim),
-        socket: UnixDatagram,
-        limits: Limits,
-    ) -> Result<Self> {
+    fn prepare(program: Program, claim: Claim, limits: Limits) -> Result<Self> {
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             signals.add(signal);
@@ -148,24 +150,27 @@ impl Keeper {
         signals.thread_block().map_err(step())?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&signals, flags).map_err(step())?;
-        let step = StoreError::step("listening for the service");
-        socket.set_nonblocking(true).map_err(step)?;
         raise_descriptor_limit();
         Ok(Self {
             program,
             former: None,
             next: None,
-            address,
             _claim: claim,
-            socket,
+            link: None,
             signals,
             store: Store::new(limits),
             child: None,
-            heard: 0,
             restarts: Restarts::default(),
             start_at: Instant::now(),
             told_to_end: false,
         })
+    }
+
+    /// Hears what comes from the other end from now on.
+    fn hear(&mut self, end: OwnedFd) -> Result<()> {
+        link::without_waiting(&end).map_err(StoreError::step("listening for the service"))?;
+        self.link = Some(end);
+        Ok(())
     }
 
     /// Does its work until the child ends on purpose: with code 0, after `STOPPING=1`, or after
@@ -196,7 +201,7 @@ impl Keeper {
     /// Waits until there is something to do. Returns whether the child has ended.
     fn wait(&self) -> Result<bool> {
         let event = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut events = vec![event(self.signals.as_fd()), event(self.socket.as_fd())];
+        let mut events = vec![event(self.signals.as_fd())];
         let timeout = match &self.child {
             Some(child) => {
                 events.push(event(child.end()));
@@ -208,11 +213,13 @@ impl Keeper {
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
             }
         };
+        events.extend(self.link.as_ref().map(|link| event(link.as_fd())));
         match poll(&mut events, timeout) {
             Ok(_) | Err(Errno::EINTR) => (),
             Err(errno) => return Err(StoreError::step("waiting for the service")(errno)),
         }
-        Ok(events.get(2).and_then(PollFd::any).unwrap_or(false))
+        let end = events.get(1).filter(|_| self.child.is_some());
+        Ok(end.and_then(PollFd::any).unwrap_or(false))
     }
 
     fn start_if_due(&mut self) {
@@ -220,9 +227,9 @@ impl Keeper {
             return;
         }
         match self.start() {
-            Ok(child) => {
-                self.heard = child.pid;
+            Ok((child, end)) => {
                 self.child = Some(child);
+                self.link = Some(end);
             }
             Err(error) => {
                 let path = self.program.path.display().to_string();
@@ -234,24 +241,30 @@ impl Keeper {
         }
     }
 
-    fn start(&self) -> io::Result<Child> {
+    /// Starts the program, and returns it and the keeper's end of the way from it.
+    fn start(&self) -> io::Result<(Child, OwnedFd)> {
         let Program {
             path,
             arguments,
             variables,
         } = &self.program;
+        let (end, childs) = link::pair()?;
+        link::without_waiting(&end)?;
         let own_pid = std::process::id().to_string();
         let ours = [
-            (OsString::from(NOTIFY_SOCKET), self.address.to_value()),
+            (OsString::from(NOTIFY_SOCKET), link::ADDRESS.into()),
             (OsString::from(KEEPER_PID), own_pid.into()),
         ];
         let others = variables
             .iter()
             .filter(|(name, _)| ours.iter().all(|(ours, _)| ours != name));
         let variables = others.cloned().chain(ours.clone());
-        let (descriptors, names) = (self.store.descriptors(), self.store.names());
-        let pid = inherit::start(path, arguments, variables, &descriptors, &names)?;
-        Child::started(pid)
+        let kept = self.store.kept();
+        let all: Vec<_> = std::iter::once((link::NAME, childs.as_fd()))
+            .chain(kept)
+            .collect();
+        let pid = start_with(path, arguments, variables, &all)?;
+        Ok((Child::started(pid)?, end))
     }
 
     fn take_signals(&mut self) -> Result<()> {
@@ -273,43 +286,49 @@ impl Keeper {
 
     fn take_messages(&mut self) -> Result<()> {
         let mut buffer = [0; MESSAGE_BYTES];
-        loop {
-            let received = match passing::receive_message(self.socket.as_fd(), &mut buffer) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(StoreError::step("receiving a message")(error)),
-            };
-            let from = received.sender.map_or(0, |sender| sender.pid);
-            if from != self.heard {
-                log::warn!("process {from} is not the service: its message is dropped");
-                continue;
-            }
-            if received.truncated {
-                log::warn!("a message of the service was cut short, and is dropped");
-                continue;
-            }
-            let message = Message::parse(&buffer[..received.len]);
-            if let Some(child) = &mut self.child {
-                child.ready |= message.ready;
-                child.stopping |= message.stopping;
-            }
-            if message.ready {
-                self.former = None;
-            }
-            if message.program.is_some() {
-                self.next = message.program;
-            }
-            let name = message.name.as_deref();
-            match (message.remove, name) {
-                (true, Some(name)) => self.store.remove(name),
-                _ if message.store => {
-                    for descriptor in received.descriptors {
-                        self.keep(name.unwrap_or(NAMELESS), descriptor);
-                    }
+        for _ in 0..ROUND {
+            let Some(link) = &self.link else { break };
+            match passing::receive_message(link.as_fd(), &mut buffer) {
+                // Nobody has the other end any more.
+                Ok(received) if received.len == 0 => self.link = None,
+                Ok(received) if received.truncated => {
+                    log::warn!("a message of the service was cut short, and is dropped");
                 }
-                // A barrier is answered by closing what came with it.
-                _ => (),
+                Ok(received) => {
+                    self.heed(
+                        Message::parse(&buffer[..received.len]),
+                        received.descriptors,
+                    );
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(StoreError::step("receiving a message")(error)),
             }
+        }
+        Ok(())
+    }
+
+    /// Does what a message says.
+    fn heed(&mut self, message: Message, descriptors: Vec<OwnedFd>) {
+        if let Some(child) = &mut self.child {
+            child.ready |= message.ready;
+            child.stopping |= message.stopping;
+        }
+        if message.ready {
+            self.former = None;
+        }
+        if message.program.is_some() {
+            self.next = message.program;
+        }
+        let name = message.name.as_deref();
+        match (message.remove, name) {
+            (true, Some(name)) => self.store.remove(name),
+            _ if message.store => {
+                for descriptor in descriptors {
+                    self.keep(name.unwrap_or(NAMELESS), descriptor);
+                }
+            }
+            // A barrier is answered by closing what came with it.
+            _ => (),
         }
     }
 
@@ -361,33 +380,53 @@ impl Keeper {
     }
 }
 
-/// Starts another keeper around this process, after its keeper has died, and returns its process,
-/// which is a child of this one.
+/// Starts another keeper around this process, after its keeper has died. Returns that, which is a
+/// child of this process, and the way to it.
 ///
-/// `keeper` has to call [`Keeper::adopt`] with the same address. It gets `descriptors`, and a
-/// socket that listens already: what is sent to `address` from now on waits there.
+/// `keeper` has to call [`Keeper::adopt`]. It gets `descriptors`; what is sent to it from now on
+/// waits until it listens.
 ///
 /// # Errors
-/// If the address cannot be listened at, or the program not be started.
-pub fn surround(
-    keeper: &Program,
-    address: &Address,
-    descriptors: &[(String, std::os::fd::BorrowedFd<'_>)],
-) -> Result<u32> {
-    let socket = address.bind()?;
-    let socket_name = format!("{SOCKET_PREFIX}{}", std::process::id());
-    let names: Vec<&str> = [socket_name.as_str()]
-        .into_iter()
-        .chain(descriptors.iter().map(|(name, _)| name.as_str()))
+/// If the program cannot be started.
+pub fn surround(keeper: &Program, descriptors: &[(String, BorrowedFd<'_>)]) -> Result<(u32, Link)> {
+    let step = || StoreError::step("starting another keeper");
+    let (end, ours) = link::pair().map_err(|errno| step()(errno.into()))?;
+    let end_name = format!("{LINK_PREFIX}{}", std::process::id());
+    let kept = descriptors
+        .iter()
+        .map(|(name, file)| (name.as_str(), *file));
+    let all: Vec<_> = std::iter::once((end_name.as_str(), end.as_fd()))
+        .chain(kept)
         .collect();
-    let all: Vec<_> = [socket.as_fd()]
-        .into_iter()
-        .chain(descriptors.iter().map(|(_, descriptor)| *descriptor))
-        .collect();
-    let path: &Path = &keeper.path;
     let variables = keeper.variables.iter().cloned();
-    inherit::start(path, &keeper.arguments, variables, &all, &names.join(":"))
-        .map_err(StoreError::step("starting another keeper"))
+    let pid = start_with(&keeper.path, &keeper.arguments, variables, &all);
+    Ok((pid.map_err(step())?, ours))
+}
+
+/// Takes what [`surround`] handed over: the keeper's end of the link, which there is none of if the
+/// release of that process has only a socket with a name, and the number of the process.
+fn handed_over(inherited: &mut Inherited) -> Option<(Option<OwnedFd>, u32)> {
+    let prefixes = [LINK_PREFIX, NAMED_PREFIX];
+    let (name, prefix) = inherited.names().find_map(|name| {
+        let prefix = prefixes
+            .into_iter()
+            .find(|prefix| name.starts_with(prefix))?;
+        Some((name.to_owned(), prefix))
+    })?;
+    let end = inherited.remove(&name).pop()?;
+    let pid = name[prefix.len()..].parse().ok()?;
+    Some(((prefix == LINK_PREFIX).then_some(end), pid))
+}
+
+/// Starts a program that is handed descriptors with names.
+fn start_with(
+    path: &Path,
+    arguments: &[OsString],
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    all: &[(&str, BorrowedFd<'_>)],
+) -> io::Result<u32> {
+    let (names, descriptors): (Vec<_>, Vec<_>) = all.iter().copied().unzip();
+    inherit::start(path, arguments, variables, &descriptors, &names.join(":"))
 }
 
 /// A descriptor for each thing kept: as many as this process may have, not as many as a shell

@@ -16,16 +16,24 @@
 //! # When the keeper dies
 //!
 //! Its child lives on. It learns of the death from the keeper's pidfd ([`KEEPER_PID`]), and starts
-//! another keeper around itself with [`surround`], which hands over all descriptors and a bound
-//! socket at the same address: nothing that is sent in between is lost. [`Keeper::adopt`] is the
+//! another keeper around itself with [`surround`], which hands over all descriptors and one end of
+//! a pair of sockets: what is sent on the other from then on waits there. [`Keeper::adopt`] is the
 //! other end of that.
 //!
 //! # What is refused
 //!
-//! A keeper listens to its child alone, by the credentials that the kernel attaches to each
-//! message; what others send is dropped, and their descriptors are closed. [`Limits`] bound how
-//! many descriptors there are and how long their names are together: they travel to the next start
-//! in one variable of the environment, and a start must never fail for its length.
+//! A keeper hears its child alone: over a pair of connected sockets that is made for each child and
+//! has no name in any namespace. What the kernel says of who has sent a message is not gone by: who
+//! has `CAP_SYS_ADMIN` has it say what he likes. [`Limits`] bound how many descriptors there are
+//! and how long their names are together: they travel to the next start in one variable of the
+//! environment, and a start must never fail for its length.
+//!
+//! # Other releases
+//!
+//! Earlier keepers listened at a name, as systemd does. A service of this release speaks to such a
+//! keeper as to systemd. One of an earlier release that this keeper starts ends at once, and says
+//! that `NOTIFY_SOCKET` is no address; the program before it is started again. One that starts a
+//! keeper of this release around itself is looked after, and not heard.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +41,7 @@ mod address;
 mod error;
 mod inherited;
 mod keeper;
+mod link;
 mod message;
 mod notifier;
 mod store;
@@ -41,6 +50,7 @@ pub use address::Address;
 pub use error::{Result, StoreError};
 pub use inherited::{Inherited, Variables};
 pub use keeper::{Ended, KEEPER_PID, Keeper, Program, surround};
+pub use link::Link;
 pub use message::{MAX_NAME_BYTES, Message, is_name};
 pub use notifier::Notifier;
 pub use store::Limits;

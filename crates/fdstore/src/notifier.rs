@@ -1,15 +1,20 @@
 //! The service's side: telling the manager.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt::SendTimeout};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use rawio::passing;
 
-use crate::{Address, Message, Result, StoreError, is_name};
+use crate::link::{self, Link};
+use crate::{Address, Inherited, Message, Result, StoreError, is_name};
 
 /// How long a message waits for room in the manager's queue. It takes them in microseconds
 /// unless it is stopped.
@@ -18,16 +23,49 @@ const SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// The way to the service manager, systemd or a [`Keeper`](crate::Keeper).
 ///
 /// Messages are in the manager's queue when a call returns, and are taken in their order;
-/// [`barrier`](Self::barrier) waits until they were. Each goes to whoever listens at the address
-/// then: another manager may have taken over.
+/// [`barrier`](Self::barrier) waits until they were. Each goes to the manager of that moment:
+/// another may have [taken over](Self::relink).
 #[derive(Debug)]
-pub struct Notifier(Address);
+pub struct Notifier(Mutex<Way>);
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// systemd's, or that of a keeper of a release that had a name: it goes by who the kernel says
+    /// has sent.
+    Name(Address),
+    /// The keeper's.
+    Link(Link),
+}
 
 impl Notifier {
-    /// Returns the way to where `NOTIFY_SOCKET` says.
+    /// Returns the way that `NOTIFY_SOCKET` says; a keeper's is taken from what this program was
+    /// started with.
+    ///
+    /// # Errors
+    /// If it is no address, or what came is not the keeper's.
+    pub fn find(value: &OsStr, inherited: &mut Inherited) -> Result<Self> {
+        let way = if value == link::ADDRESS {
+            Way::Link(Link::take(inherited)?)
+        } else {
+            Way::Name(Address::parse(value)?)
+        };
+        Ok(Self(Mutex::new(way)))
+    }
+
+    /// Returns whether whoever may send as another process is heard there.
     #[must_use]
-    pub const fn new(address: Address) -> Self {
-        Self(address)
+    pub fn has_name(&self) -> bool {
+        matches!(self.way(), Way::Name(_))
+    }
+
+    /// Goes another way from now on: another keeper has taken over.
+    pub fn relink(&self, link: Link) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Way::Link(link);
+    }
+
+    fn way(&self) -> Way {
+        let way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        way.clone()
     }
 
     /// Tells that the start is over.
@@ -140,14 +178,25 @@ impl Notifier {
     }
 
     fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-        let socket = self.0.connect()?;
+        let bytes = message.encode();
         let step = || StoreError::step("telling the service manager");
-        let patience = Some(SEND_PATIENCE);
-        socket.set_write_timeout(patience).map_err(step())?;
-        // A datagram is taken whole or not at all.
-        passing::send(socket.as_fd(), &message.encode(), descriptors)
-            .map(drop)
-            .map_err(step())
+        // A message is taken whole or not at all, on either way.
+        match self.way() {
+            Way::Name(address) => {
+                let socket = address.connect()?;
+                socket
+                    .set_write_timeout(Some(SEND_PATIENCE))
+                    .map_err(step())?;
+                passing::send(socket.as_fd(), &bytes, descriptors)
+            }
+            Way::Link(link) => {
+                let patience = TimeVal::seconds(SEND_PATIENCE.as_secs().cast_signed());
+                setsockopt(&link, SendTimeout, &patience).map_err(|errno| step()(errno.into()))?;
+                passing::send(link.as_fd(), &bytes, descriptors)
+            }
+        }
+        .map(drop)
+        .map_err(step())
     }
 }
 

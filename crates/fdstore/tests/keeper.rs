@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod actor;
+mod intruder;
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -52,7 +55,10 @@ const TESTS: &[Test] = &[
         "a_signal_is_passed_on_and_ends_both",
         a_signal_is_passed_on_and_ends_both,
     ),
-    ("strangers_are_not_heard", strangers_are_not_heard),
+    (
+        "who_forges_the_number_of_the_child_is_not_heard",
+        who_forges_the_number_of_the_child_is_not_heard,
+    ),
     (
         "the_next_program_is_started_when_the_child_ends",
         the_next_program_is_started_when_the_child_ends,
@@ -64,6 +70,14 @@ const TESTS: &[Test] = &[
     (
         "a_child_whose_keeper_was_killed_starts_another_around_itself",
         a_child_whose_keeper_was_killed_starts_another_around_itself,
+    ),
+    (
+        "a_child_of_an_earlier_release_is_looked_after_and_not_heard",
+        a_child_of_an_earlier_release_is_looked_after_and_not_heard,
+    ),
+    (
+        "a_program_of_an_earlier_release_is_followed_by_the_one_before",
+        a_program_of_an_earlier_release_is_followed_by_the_one_before,
     ),
     (
         "a_child_that_dies_before_its_new_keeper_looks_is_followed",
@@ -96,7 +110,7 @@ impl Stage {
         let keeper = Command::new(std::env::current_exe().unwrap())
             .env(actor::ROLE, "keeper")
             .env(actor::TEST_SOCKET, dir.path().join("test"))
-            .env(actor::KEEPER_ADDRESS, dir.path().join("keeper"))
+            .env(actor::KEEPER_LOCK, dir.path().join("keeper.lock"))
             .spawn()
             .unwrap();
         Self {
@@ -247,30 +261,48 @@ fn a_signal_is_passed_on_and_ends_both() {
     }
 }
 
-fn strangers_are_not_heard() {
+fn who_forges_the_number_of_the_child_is_not_heard() {
     let mut stage = Stage::new();
     let mut child = stage.child();
-    let stranger = fdstore::Address::Path(stage.dir.path().join("keeper"));
-    let stranger = fdstore::Notifier::new(stranger);
+    let other = copy(&stage, &child);
+    child.ask("ready");
+    child.ask("store-file kept yes");
+    child.ask("barrier");
     let file = tempfile::tempfile().unwrap();
-    stranger
-        .store("stranger", std::os::fd::AsFd::as_fd(&file))
-        .unwrap();
-    stranger.stopping().unwrap();
-    // It is taken from the queue and its descriptors are closed, so that nobody can fill it.
-    stranger.barrier(PATIENCE).unwrap();
-    child.ask("store-file mine x");
+    for place in [
+        stage.dir.path().join("keeper"),
+        stage.dir.path().join("keeper.sock"),
+    ] {
+        for message in [
+            &format!("X_YOLOFS_PROGRAM={}", other.display()),
+            "FDSTORE=1\nFDPOLL=0\nFDNAME=given",
+            "FDSTOREREMOVE=1\nFDNAME=kept",
+            "STOPPING=1",
+        ] {
+            intruder::forge(&place, child.pid, message, &file);
+        }
+    }
+    child.ask("barrier");
     child.kill();
-    assert_eq!(stage.child().names, "mine");
+    let next = stage.child();
+    assert_eq!((&next.path, next.names.as_str()), (&child.path, "kept"));
+    let names = intruder::names(stage.keeper.id());
+    assert_eq!(names, Vec::<PathBuf>::new(), "whoever gets there is heard");
+}
+
+/// The same program by another name.
+fn copy(stage: &Stage, child: &Actor) -> PathBuf {
+    let other = stage.dir.path().join("other");
+    std::fs::hard_link(&child.path, &other)
+        .or_else(|_| std::fs::copy(&child.path, &other).map(drop))
+        .unwrap();
+    other
 }
 
 fn the_next_program_is_started_when_the_child_ends() {
     let mut stage = Stage::new();
     let mut child = stage.child();
-    let other = stage.dir.path().join("other");
-    std::fs::hard_link(&child.path, &other)
-        .or_else(|_| std::fs::copy(&child.path, &other).map(drop))
-        .unwrap();
+    let other = copy(&stage, &child);
     child.ask("ready");
     child.ask("store-file kept yes");
     child.ask(&format!("next {}", other.display()));
@@ -332,6 +364,57 @@ fn a_child_whose_keeper_was_killed_starts_another_around_itself() {
     let keeper = PidFd::open(child.keeper).unwrap();
     child.tell("exit 0");
     assert!(keeper.ended_within(PATIENCE).unwrap());
+}
+
+fn a_child_of_an_earlier_release_is_looked_after_and_not_heard() {
+    let mut stage = Stage::new();
+    let mut first = stage.child();
+    first.ask("store-file old one");
+    first.kill();
+    let mut child = stage.child();
+    let keeper = PidFd::open(child.keeper).unwrap();
+    send(child.keeper, Signal::SIGKILL);
+    drop(stage.keeper.try_wait());
+    assert!(keeper.ended_within(PATIENCE).unwrap());
+    let adopter: u32 = child.ask("surround-as-before").parse().unwrap();
+    stage.others.extend(PidFd::open(adopter));
+    // It has the lock when it looks after the child.
+    let lock = stage.dir.path().join("keeper.lock");
+    let deadline = Instant::now() + PATIENCE;
+    while std::fs::read_to_string(&lock).unwrap() != adopter.to_string() {
+        assert!(Instant::now() < deadline, "it is no keeper");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let file = tempfile::tempfile().unwrap();
+    for message in ["FDSTOREREMOVE=1\nFDNAME=old", "STOPPING=1"] {
+        intruder::forge(&lock.with_extension("sock"), child.pid, message, &file);
+    }
+    assert_eq!(intruder::names(adopter), Vec::<PathBuf>::new());
+    child.kill();
+    let mut next = stage.child();
+    assert_eq!((next.keeper, next.names.as_str()), (adopter, "old"));
+    // What it starts is heard.
+    next.ask("store-file new two");
+    next.ask("barrier");
+    next.kill();
+    assert_eq!(stage.child().names, "old:new");
+}
+
+fn a_program_of_an_earlier_release_is_followed_by_the_one_before() {
+    let mut stage = Stage::new();
+    let mut child = stage.child();
+    let here = child.path.clone();
+    child.ask("ready");
+    child.ask("store-file kept yes");
+    // As such a release does that is told of no name: without the variable it would be a keeper.
+    let earlier = stage.dir.path().join("earlier");
+    let script = "#!/bin/sh\ncase $NOTIFY_SOCKET in [/@]*) exit 0;; ?*) exit 1;; esac\nexit 0\n";
+    std::fs::write(&earlier, script).unwrap();
+    std::fs::set_permissions(&earlier, Permissions::from_mode(0o755)).unwrap();
+    child.ask(&format!("next {}", earlier.display()));
+    child.kill();
+    let next = stage.child();
+    assert_eq!((&next.path, next.names.as_str()), (&here, "kept"));
 }
 
 fn a_child_that_dies_before_its_new_keeper_looks_is_followed() {

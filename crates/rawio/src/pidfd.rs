@@ -55,6 +55,32 @@ impl PidFd {
         }
     }
 
+    /// Opens the process at the other end of a connected unix socket: that which connected, or
+    /// which listens. It is that one even if it has ended since, and its number is another's.
+    ///
+    /// # Errors
+    /// If it is gone altogether, or the kernel is older than 6.5 (`ENOPROTOOPT`).
+    pub fn of_peer(socket: impl AsFd) -> io::Result<Self> {
+        let mut fd: libc::c_int = -1;
+        let mut len = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(0);
+        // SAFETY: the value is as long as is said, and the kernel keeps no pointer.
+        let got = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERPIDFD,
+                (&raw mut fd).cast(),
+                &raw mut len,
+            )
+        };
+        match got {
+            // SAFETY: the call has opened a descriptor, which nobody else owns.
+            0 if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
+            0 => Err(io::ErrorKind::InvalidData.into()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Sends it a signal.
     ///
     /// # Errors
@@ -229,6 +255,18 @@ mod tests {
         let stat = "20309 (a) b) Z 17635 20309 17635 0 -1 4228364 1801 0 0";
         assert_eq!(flags(stat), Some(4_228_364));
         assert_eq!(flags("20309 (a"), None);
+    }
+
+    #[test]
+    fn who_connected_is_known_to_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let ours = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let peer = PidFd::of_peer(&listener.accept().unwrap().0).unwrap();
+        assert_eq!(peer.number().unwrap(), Some(std::process::id()));
+        assert!(!peer.ended_within(Duration::ZERO).unwrap());
+        drop(ours);
     }
 
     #[test]

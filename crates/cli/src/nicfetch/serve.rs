@@ -1,7 +1,7 @@
 //! `nicfetch serve`: the mirror and the block service, until they are asked to end.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -9,6 +9,7 @@ use clap::Args;
 use nicfetch::load::{Load, LoadWatch};
 use nicfetch::mirror::{AdminDoor, AdminToken, BlockSide, Mirror, Operated, serve, serve_admin};
 use nicfetch::service::Limits;
+use nicfetch::transport::Address;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -101,6 +102,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
     let config = args.config()?;
     // Before anything is opened.
     let token = config.admin.guarded_by(config.token_file.as_deref())?;
+    confine(&config)?;
     let parts = Parts::open(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -112,6 +114,35 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
     // Fills go on from where they are with the next start.
     runtime.shutdown_background();
     Ok(Outcome::Done)
+}
+
+/// Leaves this process its cache, its sockets and its ports.
+fn confine(config: &Config) -> anyhow::Result<()> {
+    let blocks = config.blocks()?.blocks;
+    let mut writes = vec![config.store.clone()];
+    let mut ports = Vec::new();
+    if config.mirrors() {
+        ports.push(config.listen.port());
+    }
+    let mut beside = |socket: &Path| {
+        let dir = socket.parent().filter(|dir| !dir.as_os_str().is_empty());
+        writes.push(dir.unwrap_or(Path::new(".")).to_owned());
+    };
+    match &config.admin {
+        AdminAddress::Unix(path) => beside(path),
+        AdminAddress::Tcp(address) => ports.push(address.port()),
+    }
+    match &blocks {
+        Some(Address::Unix(path)) => beside(path),
+        Some(Address::Tcp(address)) => {
+            let port = address
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
+            ports.extend(port.and_then(Result::ok));
+        }
+        Some(Address::Vsock { .. }) | None => {}
+    }
+    crate::confinement::nicfetch(writes, ports)
 }
 
 /// What is served, opened.

@@ -24,7 +24,6 @@ use anyhow::Context as _;
 use tokio::sync::oneshot;
 
 use super::control::NodeControl;
-use crate::admission::Admission;
 pub(crate) use listen::{listen, socket};
 pub(crate) use reply::ErrorBody;
 pub(crate) use requests::{BootBody, PrewarmBody, UpgradeBody};
@@ -40,7 +39,8 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Answers whoever connects to `listener` and may ask: root, and the user of this process.
+    /// Answers whoever connects to `listener` and may ask: root, and the user of this process, but
+    /// for the workers of the directory that the listener is in.
     ///
     /// # Errors
     /// If the system gives no thread, or the listener cannot be used.
@@ -48,7 +48,8 @@ impl Api {
         listener: UnixListener,
         node: Arc<dyn NodeControl>,
     ) -> anyhow::Result<Self> {
-        Self::serve_to(listener, Desk::new(node, Admission::own()))
+        let admission = crate::control::admission(&listener);
+        Self::serve_to(listener, Desk::new(node, admission))
     }
 
     fn serve_to(listener: UnixListener, desk: Desk) -> anyhow::Result<Self> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fdstore::{Address, KEEPER_PID, Program, surround};
+use fdstore::{KEEPER_PID, Program, surround};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rawio::pidfd::PidFd;
@@ -33,7 +33,6 @@ pub(crate) fn keeper_pid() -> Option<u32> {
 pub(crate) fn start(
     owner: Weak<Owner>,
     keeper: u32,
-    address: Address,
     listener: UnixListener,
     program: Program,
 ) -> anyhow::Result<()> {
@@ -43,7 +42,7 @@ pub(crate) fn start(
             await_end(keeper);
             let Some(owner) = owner.upgrade() else { return };
             log::warn!("the keeper (process {keeper}) died: another is started");
-            match owner.start_keeper(&program, &address, &listener) {
+            match owner.start_keeper(&program, &listener) {
                 Ok(pid) => keeper = pid,
                 Err(error) => {
                     log::error!("there is no keeper: {error:#}");
@@ -72,12 +71,7 @@ fn await_end(pid: u32) {
 }
 
 impl Owner {
-    fn start_keeper(
-        &self,
-        program: &Program,
-        address: &Address,
-        listener: &UnixListener,
-    ) -> anyhow::Result<u32> {
+    fn start_keeper(&self, program: &Program, listener: &UnixListener) -> anyhow::Result<u32> {
         let mounts = self.all();
         let mut kept: Vec<(String, Arc<OwnedFd>)> = Vec::new();
         let api = listener.as_fd().try_clone_to_owned();
@@ -91,7 +85,8 @@ impl Owner {
             .iter()
             .map(|(name, file)| (name.clone(), file.as_fd()))
             .collect();
-        let pid = surround(program, address, &files)?;
+        let (pid, link) = surround(program, &files)?;
+        self.keep.relink(link);
         // What was mounted while there was nobody to be told.
         for mount in self.all() {
             if !mounts.iter().any(|known| Arc::ptr_eq(known, &mount)) {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use fdstore::Notifier;
+use fdstore::{Link, Notifier};
 use yolofs::MountIds;
 
 use super::owned::Owned;
@@ -14,11 +14,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What descriptors of a mount are kept.
 pub(crate) const KINDS: [&str; 3] = ["device", "private", "source"];
 
-/// The way to the keeper, if there is one. Whatever goes wrong on it is logged: the mount is
+/// The way to the keeper. Whatever goes wrong on it is logged: the mount is
 /// served all the same, and only the node's own death would be worse.
 #[derive(Debug)]
 pub(crate) struct Keep {
-    notifier: Option<Notifier>,
+    notifier: Notifier,
 }
 
 /// Returns the name of a descriptor. The number of a mount's device is short, and no two mounts
@@ -30,8 +30,13 @@ pub(crate) fn name(kind: &str, mount: MountIds) -> String {
 
 impl Keep {
     /// Returns the way to where `notifier` leads.
-    pub(crate) const fn new(notifier: Option<Notifier>) -> Self {
+    pub(crate) const fn new(notifier: Notifier) -> Self {
         Self { notifier }
+    }
+
+    /// Tells another keeper from now on: the one there was has died.
+    pub(crate) fn relink(&self, link: Link) {
+        self.notifier.relink(link);
     }
 
     /// Has the descriptors of a mount kept.
@@ -64,9 +69,7 @@ impl Keep {
 
     /// Tells it something.
     pub(crate) fn tell(&self, say: impl FnOnce(&Notifier) -> fdstore::Result<()>) {
-        if let Some(notifier) = &self.notifier
-            && let Err(error) = say(notifier)
-        {
+        if let Err(error) = say(&self.notifier) {
             log::warn!("the keeper of descriptors: {}", anyhow::Error::from(error));
         }
     }

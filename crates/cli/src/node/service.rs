@@ -1,7 +1,7 @@
 //! The processes of the node service: the node itself and, without systemd, its keeper.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use confine::Identity;
-use fdstore::{Address, Inherited, Keeper, Limits, Notifier, Program, StoreError, Variables};
+use fdstore::{Inherited, Keeper, Limits, Notifier, Program, StoreError, Variables};
 
 use super::api::{self, Api};
 use super::instance::Records;
@@ -61,17 +61,18 @@ pub(crate) struct Settings {
 pub(crate) fn run(settings: &Settings) -> anyhow::Result<()> {
     spare_from_oom();
     match std::env::var_os("NOTIFY_SOCKET") {
-        Some(address) => serve(settings, &Address::parse(&address)?),
+        Some(manager) => serve(settings, &manager),
         None => {
             let run_dir = RunDir::open(&settings.run_dir)?;
             // Asked before anything of the other's is touched: that may have no keeper at the moment.
             Ownership::is_free(&run_dir)?;
-            let address = keeper_address(&run_dir);
-            let keeper = Keeper::new(node_program(), address, Limits::default());
+            let keeper = Keeper::new(node_program(), &keeper_lock(&run_dir), Limits::default());
             let keeper = keeper.map_err(|error| match error {
                 StoreError::Taken { process } => taken(&run_dir, process),
                 error => error.into(),
             })?;
+            // Where a keeper of an earlier release has listened.
+            let _gone = std::fs::remove_file(run_dir.path().join("keeper.sock"));
             keeper.run().context("keeping the node running").map(drop)
         }
     }
@@ -83,8 +84,8 @@ pub(crate) fn run(settings: &Settings) -> anyhow::Result<()> {
 /// If that is gone.
 pub(crate) fn keep_parent(settings: &Settings) -> anyhow::Result<()> {
     let inherited = Inherited::take(&variables())?;
-    let address = keeper_address(&RunDir::open(&settings.run_dir)?);
-    let keeper = Keeper::adopt(node_program(), address, Limits::default(), inherited)?;
+    let lock = keeper_lock(&RunDir::open(&settings.run_dir)?);
+    let keeper = Keeper::adopt(node_program(), &lock, Limits::default(), inherited)?;
     keeper.run().context("keeping the node running").map(drop)
 }
 
@@ -98,8 +99,8 @@ fn node_program() -> Program {
     }
 }
 
-fn keeper_address(run_dir: &RunDir) -> Address {
-    Address::Path(run_dir.path().join("keeper.sock"))
+fn keeper_lock(run_dir: &RunDir) -> PathBuf {
+    run_dir.path().join("keeper.lock")
 }
 
 fn variables() -> Variables {
@@ -111,8 +112,24 @@ fn variables() -> Variables {
     }
 }
 
+/// Returns the way to what keeps this node, the keeper with this number or else systemd.
+fn way_to(
+    manager: &OsStr,
+    keeper: Option<u32>,
+    inherited: &mut Inherited,
+) -> anyhow::Result<Notifier> {
+    let notifier = Notifier::find(manager, inherited).context("reaching the service manager")?;
+    if let Some(keeper) = keeper.filter(|_| notifier.has_name()) {
+        log::warn!(
+            "the keeper (process {keeper}) is of an earlier release, and believes whoever sends to \
+             it: end it and start `yolofs node` again, mounts stay"
+        );
+    }
+    Ok(notifier)
+}
+
 /// Is the node.
-fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
+fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     let end = Interrupt::install()?;
     crate::yolofs::allow_many_files();
     let run_dir = RunDir::open(&settings.run_dir)?;
@@ -121,7 +138,7 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     let mut inherited = Inherited::take(&variables())?;
     let listener = inherited.remove(API).into_iter().next();
     let keeper = guard::keeper_pid();
-    let keep = Keep::new(Some(Notifier::new(manager.clone())));
+    let keep = Keep::new(way_to(manager, keeper, &mut inherited)?);
     let listener = match listener {
         Some(socket) => UnixListener::from(socket),
         None => {
@@ -169,14 +186,7 @@ fn serve(settings: &Settings, manager: &Address) -> anyhow::Result<()> {
     learn::start(Arc::downgrade(&owner))?;
     if let Some(keeper) = keeper {
         let listener = listener.try_clone().context("sharing the API's socket")?;
-        let address = manager.clone();
-        guard::start(
-            Arc::downgrade(&owner),
-            keeper,
-            address,
-            listener,
-            keep_program(),
-        )?;
+        guard::start(Arc::downgrade(&owner), keeper, listener, keep_program())?;
     }
     let api = Api::serve(listener, Arc::clone(&owner) as _)?;
     begin(&owner, orphans)?;

@@ -6,6 +6,9 @@
 //! releases understand each other as long as the protocol's number is the same; otherwise they
 //! say so in words.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -29,6 +32,10 @@ pub(crate) const PROTOCOL: u32 = 1;
 
 /// The longest JSON, in bytes: a mount takes some 2 KiB in a status, and a worker has 64 of them.
 const MESSAGE_MAX: usize = 8 << 20;
+
+/// The most descriptors that go with a message: those of a mount are four. One that brings more
+/// would have this process open whatever the other side likes.
+const DESCRIPTORS_MAX: usize = 8;
 
 /// The header of a message: the protocol and the length of the JSON, 32 bits each, the lowest
 /// byte first.
@@ -329,6 +336,9 @@ fn fill(
             Ok((len, files)) => {
                 filled += len;
                 descriptors.extend(files);
+                if descriptors.len() > DESCRIPTORS_MAX {
+                    bail!("more descriptors came than go with any message");
+                }
             }
             // What is left of the time, which may be nothing, says how it goes on.
             Err(error) if is_passing(&error) => {}
@@ -373,103 +383,5 @@ mod hex {
         pairs
             .collect::<Option<Vec<u8>>>()
             .ok_or_else(|| D::Error::custom("these are not bytes in hexadecimal digits"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    fn adoption() -> Adoption {
-        let spec = serde_json::json!({"source": "/srv", "mountpoint": "/mnt", "store": "/store"});
-        Adoption {
-            id: "abc".to_owned(),
-            spec: serde_json::from_value(spec).unwrap(),
-            hello: HelloBytes {
-                request: vec![0, 1, 254, 255],
-                answer: Vec::new(),
-            },
-        }
-    }
-
-    #[test]
-    fn an_adoption_arrives_with_its_descriptors() {
-        let (node, worker) = UnixStream::pair().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let file = || OwnedFd::from(tempfile::tempfile().unwrap());
-        let handed = Handed {
-            device: file(),
-            source: Some(file()),
-            names: file(),
-            private: Some(file()),
-        };
-        let question = Question::Adopt(Box::new(adoption()));
-        send(&node, &question, &handed.all(), deadline).unwrap();
-        drop(handed);
-        let (question, files) = receive(&worker, deadline).unwrap();
-        let Question::Adopt(arrived) = question else {
-            panic!("{question:?}")
-        };
-        assert_eq!(*arrived, adoption());
-        let disk = adoption().spec;
-        assert!(Handed::of(&disk, files).unwrap().private.is_some());
-        let files = |count: usize| std::iter::repeat_with(file).take(count).collect::<Vec<_>>();
-        assert!(Handed::of(&disk, files(3)).unwrap().private.is_none());
-        let nic = r#"{"source": "nic:web", "mountpoint": "/mnt", "store": "/store",
-            "nic": {"address": "nic:5052"}}"#;
-        let nic: MountSpec = serde_json::from_str(nic).unwrap();
-        assert!(Handed::of(&nic, files(3)).unwrap().private.is_some());
-        for (spec, count) in [(&disk, 2), (&disk, 5), (&nic, 1), (&nic, 4)] {
-            assert!(Handed::of(spec, files(count)).is_err(), "{count}");
-        }
-    }
-
-    #[test]
-    fn another_protocol_and_nonsense_are_refused_in_words() {
-        let deadline = Instant::now() + PATIENCE;
-        let said = |bytes: &[u8]| {
-            let (node, worker) = UnixStream::pair().unwrap();
-            rawio::passing::send(node.as_fd(), bytes, &[]).unwrap();
-            drop(node);
-            let error = receive::<Question>(&worker, deadline).unwrap_err();
-            format!("{error:#}")
-        };
-        assert!(said(&[9, 0, 0, 0, 1, 0, 0, 0]).contains("version 9"));
-        assert!(said(&[1, 0, 0, 0, 255, 255, 255, 255]).contains("longer than any"));
-        assert!(said(&[1, 0, 0, 0, 2, 0, 0, 0, b'{']).contains("in the middle"));
-        assert!(said(&[1, 0, 0, 0, 2, 0, 0, 0, b'{', b'}']).contains("understanding"));
-        assert!(said(&[]).contains("in the middle"));
-    }
-
-    #[test]
-    fn who_does_not_answer_is_given_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("w.sock");
-        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let said = |pid| {
-            let patience = Duration::from_millis(50);
-            let error =
-                ask((pid, &path), &Question::Status { id: None }, &[], patience).unwrap_err();
-            format!("{error:#}")
-        };
-        let waited = said(std::process::id());
-        assert!(
-            waited.contains("w.sock") && waited.contains("no answer"),
-            "{waited}"
-        );
-        // Descriptors are for that process only.
-        assert!(said(1).contains("is not the worker 1"));
-    }
-
-    #[test]
-    fn bytes_are_hexadecimal_digits() {
-        let hello = adoption().hello;
-        let json = serde_json::to_string(&hello).unwrap();
-        assert!(json.contains("0001feff"), "{json}");
-        assert_eq!(serde_json::from_str::<HelloBytes>(&json).unwrap(), hello);
-        assert!(serde_json::from_str::<HelloBytes>(r#"{"request": "0"}"#).is_err());
-        assert!(serde_json::from_str::<HelloBytes>(r#"{"request": "é"}"#).is_err());
     }
 }

@@ -29,9 +29,9 @@ use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::{Gid, Uid};
 use yolofs::End;
 
+use super::network::NetworkWorker;
 use super::wire;
 use crate::admission::Admission;
-use crate::confinement::Network;
 use crate::exit::Outcome;
 use crate::run_dir::{RunDir, RunDirArg};
 use service::Desk;
@@ -68,6 +68,19 @@ fn identity(text: &str) -> Result<Identity, String> {
     numbers.ok_or_else(|| "a user's number, a colon and a group's number are expected".to_owned())
 }
 
+/// Gives up what serving does not take. One that asks the network is told by the node what it takes;
+/// a node of an earlier release tells nothing, and its worker stays who it is.
+fn confine(args: WorkerArgs) -> anyhow::Result<()> {
+    if !args.network {
+        return crate::confinement::worker(args.user);
+    }
+    let told = NetworkWorker::told()?;
+    if told.is_none() {
+        log::warn!("the node is of an earlier release: this worker may write what its user may");
+    }
+    crate::confinement::network_worker(told.as_ref())
+}
+
 /// Serves until there is nothing to serve.
 ///
 /// # Errors
@@ -86,13 +99,8 @@ pub(crate) fn run(args: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outco
     let listener = service::listen(&socket)?;
     let closing = listener.try_clone().context("sharing the socket")?;
     // The node, which started it.
-    let admission = Admission::own();
-    let network = if args.network {
-        Network::Asked
-    } else {
-        Network::None
-    };
-    crate::confinement::worker(args.user, network)?;
+    let admission = Admission::own().but_workers_of(run_dir.path());
+    confine(args)?;
     let (over, ends) = channel();
     let shelf = Arc::new(Shelf::start(over)?);
     let desk = Arc::new(Desk::new(Arc::clone(&shelf), admission));

@@ -1,21 +1,21 @@
 //! The processes that serve: starting them, finding them again, and which mount goes to which.
 
+mod start;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use confine::Identity;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use rawio::pidfd::PidFd;
@@ -29,9 +29,6 @@ use crate::run_dir::process_start;
 
 /// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
 pub(crate) const SHARED_BY: usize = 64;
-
-/// How long a worker may take until it listens.
-const START: Duration = Duration::from_secs(30);
 
 /// How often a worker is looked at that has not ended: whether it is dead all the same.
 const LOOK: Duration = Duration::from_millis(500);
@@ -310,6 +307,7 @@ impl Pool {
     ) -> anyhow::Result<Self> {
         let sockets = run_dir.join("workers");
         private_dir(&sockets)?;
+        sweep(&sockets)?;
         Ok(Self {
             run_dir: run_dir.to_path_buf(),
             user,
@@ -357,7 +355,7 @@ impl Pool {
                 return Ok(worker);
             }
             let program = self.program.lock().clone();
-            let worker = Arc::new(self.start(&program, company)?);
+            let worker = Arc::new(self.start(&program, company, Some(&mount.spec()))?);
             let taken = worker.reserve(mount);
             self.workers.lock().push(Arc::clone(&worker));
             if let Err(error) = started(&worker) {
@@ -379,70 +377,6 @@ impl Pool {
                 && worker.reserve(mount)
         };
         self.workers.lock().iter().find(fits).cloned()
-    }
-
-    /// Makes sure that a program can be a worker that understands us.
-    ///
-    /// # Errors
-    /// If it cannot.
-    pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
-        let worker = self.start(program, Company::Alone)?;
-        let answer = worker.ask(&Question::Status { id: None }, START);
-        worker.kill();
-        let _cause = worker.wait();
-        let _gone = std::fs::remove_file(&worker.socket);
-        match answer? {
-            Answer::Status(_) => Ok(()),
-            other => bail!("it answered another question: {other:?}"),
-        }
-    }
-
-    fn start(&self, program: &Path, company: Company) -> anyhow::Result<Worker> {
-        let user = self.user;
-        let user = user.map(|Identity { uid, gid }| format!("--user={uid}:{gid}"));
-        let more = match company {
-            Company::Shared | Company::Alone => user,
-            // It keeps what comes in files of whoever started the node, and reads his keys.
-            Company::OnNetwork => Some("--network".to_owned()),
-        };
-        let mut command = Command::new(program);
-        command
-            .arg("--run-dir")
-            .arg(&self.run_dir)
-            .arg("worker")
-            .args(more)
-            .envs(self.told.iter().cloned())
-            // What was meant for the node alone.
-            .env_remove("LISTEN_PID")
-            .env_remove("LISTEN_FDS")
-            .env_remove("LISTEN_FDNAMES")
-            .env_remove("NOTIFY_SOCKET")
-            .env_remove(fdstore::KEEPER_PID)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            // What is typed at the node's terminal is not for its workers.
-            .process_group(0);
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("starting a worker ({})", program.display()))?;
-        let started = child
-            .stdout
-            .take()
-            .context("a worker without standard output")
-            .and_then(|stdout| await_word(stdout, Instant::now() + START))
-            .and_then(|()| process_start(child.id()));
-        match started {
-            Ok(started) => {
-                let pid = child.id();
-                let process = ProcessRef { pid, started };
-                Worker::new(process, &self.run_dir, company, Some(child))
-            }
-            Err(error) => {
-                let _killed = child.kill();
-                let status = child.wait().context("waiting for a worker")?;
-                Err(error.context(format!("starting a worker ({status})")))
-            }
-        }
     }
 
     /// Takes in a worker that an earlier node has started, for mounts of this kind.
@@ -480,6 +414,24 @@ impl Pool {
     }
 }
 
+/// Takes away what workers left that died while there was no node: their numbers will be others',
+/// and may be ours.
+fn sweep(sockets: &Path) -> anyhow::Result<()> {
+    let reading = || format!("reading {}", sockets.display());
+    for entry in std::fs::read_dir(sockets).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        let pid = path
+            .file_stem()
+            .and_then(|stem| stem.to_str()?.parse().ok());
+        let Some(pid) = pid else { continue };
+        if pid == std::process::id() || process_start(pid).is_err() {
+            let removing = || format!("removing {}", path.display());
+            std::fs::remove_file(&path).with_context(removing)?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns whether a process runs the program that this one runs.
 fn runs_our_program(pid: u32) -> bool {
     let program = |process: &str| std::fs::metadata(format!("/proc/{process}/exe"));
@@ -487,23 +439,4 @@ fn runs_our_program(pid: u32) -> bool {
         (Ok(ours), Ok(its)) => (ours.dev(), ours.ino()) == (its.dev(), its.ino()),
         _ => false,
     }
-}
-
-/// Waits until a worker says that it listens.
-fn await_word(stdout: ChildStdout, deadline: Instant) -> anyhow::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let mut wait = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
-    let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-    // Interrupted is as good as early: what follows waits, too.
-    if poll(&mut wait, patience) == Ok(0) {
-        bail!("it has said nothing for {} s", START.as_secs());
-    }
-    let mut line = String::new();
-    BufReader::new(stdout)
-        .read_line(&mut line)
-        .context("listening to a worker")?;
-    if line.trim_end() != wire::READY {
-        bail!("it does not listen");
-    }
-    Ok(())
 }

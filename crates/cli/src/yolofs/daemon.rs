@@ -25,7 +25,7 @@ use super::from::From;
 use super::mount::MountArgs;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
-use crate::confinement::{self, Network};
+use crate::confinement;
 use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
 use crate::interrupt::Interrupt;
 use crate::mount_table::{clear_by_force, kind_at, needs_root};
@@ -107,11 +107,8 @@ pub(super) fn serve(
         .map(std::path::absolute)
         .transpose()?;
     let helper = Arc::new(Helper::start(mountpoint)?);
-    let network = match args.nic.nic {
-        Some(_) => Network::Asked,
-        None => Network::None,
-    };
-    confinement::before_mounting(run_dir.path(), trace.as_deref(), network)?;
+    let network = args.nic.spec()?.map(|spec| spec.needs());
+    confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;
     let interrupt = Interrupt::install_abrupt()?;
     let assembly = assemble(args, store, &from)?;
     let shown = from.shown();
@@ -243,11 +240,9 @@ impl Daemon {
         interrupt: &Interrupt,
         serving: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let network = match self.nic {
-            Some(_) => Network::Asked,
-            None => Network::None,
-        };
-        confinement::once_mounted(network)?;
+        let network = args.nic.spec()?.filter(|_| self.nic.is_some());
+        let network = network.map(|spec| spec.needs());
+        confinement::once_mounted(network.as_ref())?;
         let (tell, happenings) = channel();
         self.watch_mount(tell.clone())?;
         self.watch_signals(interrupt, tell.clone())?;

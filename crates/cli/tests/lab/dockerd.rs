@@ -111,7 +111,10 @@ impl Dockerd {
 
     /// Returns a command of `yolofs docker` for this Docker.
     pub(crate) fn yolofs(&self, lab: &Lab, args: &[&str]) -> Command {
-        let mut command = lab.yolofs();
+        let mut command = match args.first() {
+            Some(&"serve") => lab.yolofs_of("docker/yolofs-docker.service"),
+            _ => lab.yolofs(),
+        };
         let path = std::env::var("PATH").unwrap_or_default();
         command
             .env("PATH", format!("/usr/bin:{path}"))

@@ -15,6 +15,7 @@ pub(crate) mod tiers;
 pub(crate) mod twin;
 #[path = "../../../yolofs/tests/privileged_mount/undisturbed.rs"]
 pub(crate) mod undisturbed;
+pub(crate) mod unit;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -75,8 +76,16 @@ impl Lab {
         self.program(env!("CARGO_BIN_EXE_yolofs"))
     }
 
+    /// Returns `yolofs` as a unit of `packaging/` starts it.
+    pub(crate) fn yolofs_of(&self, unit: &str) -> Command {
+        self.with_places(unit::program(unit, env!("CARGO_BIN_EXE_yolofs")))
+    }
+
     fn program(&self, path: &str) -> Command {
-        let mut command = Command::new(path);
+        self.with_places(Command::new(path))
+    }
+
+    fn with_places(&self, mut command: Command) -> Command {
         command
             .env("YOLOFS_STORE", self.store())
             .env("YOLOFS_RUN_DIR", self.run_dir());

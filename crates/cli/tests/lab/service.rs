@@ -54,7 +54,7 @@ impl<'a> Service<'a> {
         // A lab that has a tiers file has a node that goes by it.
         let tiers = Some(self.lab.path("tiers.toml")).filter(|file| file.exists());
         let tiers = tiers.map(|file| [OsString::from("--tiers"), file.into()]);
-        let child = Command::new(program)
+        let child = super::unit::program("yolofs-node.service", program)
             .env("YOLOFS_STORE", self.lab.store())
             .env("YOLOFS_LOG", "info")
             // A system call that the workers' list lacks ends them, and the test with them.

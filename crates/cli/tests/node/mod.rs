@@ -135,7 +135,7 @@ deletion_threshold = 1
         let (out, err) = self.log("yolofs.log");
         let child = self
             .lab
-            .yolofs()
+            .yolofs_of("containerd/yolofs-snapshotter.service")
             .env("YOLOFS_LOG", "info")
             .arg("snapshotter")
             .arg("--root")

@@ -40,6 +40,8 @@ pub(super) enum Is {
     Without(u64),
     /// The number of this process.
     ThisProcess,
+    /// A unix socket of this kind; the kind is the argument behind this one.
+    Unix(u64),
 }
 
 /// Returns the number of an `ioctl`, whose type differs from one C library to another.
@@ -88,9 +90,9 @@ const DIRECTORY: Group = group! {
 };
 
 const COMMANDS: Group = group! {
-    "commands, over unix sockets only":
-    SYS_socket if 0 Is::Exactly(AF_UNIX); SYS_socketpair if 0 Is::Exactly(AF_UNIX);
-    SYS_bind; SYS_listen; SYS_accept4; SYS_shutdown; SYS_getsockopt; SYS_setsockopt;
+    "commands, over unix sockets that listen already; with a datagram any name could be sent to":
+    SYS_socketpair if 0 Is::Unix(SOCK_STREAM), 0 Is::Unix(SOCK_SEQPACKET);
+    SYS_accept4; SYS_shutdown; SYS_getsockopt; SYS_setsockopt;
     SYS_getsockname; SYS_getpeername; SYS_sendto if 4 Is::Exactly(0); SYS_sendmsg;
     SYS_recvfrom; SYS_recvmsg;
 };
@@ -202,6 +204,18 @@ pub(super) const CONNECT: &[&Group] = &[
     },
 ];
 
+/// What asking a block service takes that listens in the file system.
+pub(super) const CALL: Group = group! {
+    "a connection to a service on this machine":
+    SYS_socket if 0 Is::Unix(SOCK_STREAM);
+};
+
+/// What libc tries before it asks for a host's address, and does without.
+pub(super) const NAME_CACHE: Group = group! {
+    "whoever listens at a name on this machine could be called":
+    SYS_socket if 0 Is::Exactly(AF_UNIX);
+};
+
 /// Calls that are refused so that an older one is made instead, whose arguments can be checked.
 pub(super) const REPLACED: Group = group! {
     "its flags are in memory, which no filter sees":
@@ -239,10 +253,14 @@ pub(super) const PROGRAMS: Group = group! {
 const CACHESTAT: i64 = 451;
 const GETXATTRAT: i64 = 464;
 const LISTXATTRAT: i64 = 465;
-const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
+pub(super) const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
 const AF_INET: u64 = libc::AF_INET.unsigned_abs() as u64;
 const AF_INET6: u64 = libc::AF_INET6.unsigned_abs() as u64;
 const AF_VSOCK: u64 = libc::AF_VSOCK.unsigned_abs() as u64;
+const SOCK_STREAM: u64 = libc::SOCK_STREAM.unsigned_abs() as u64;
+const SOCK_SEQPACKET: u64 = libc::SOCK_SEQPACKET.unsigned_abs() as u64;
+/// The bits of a socket's kind; others are flags (`SOCK_TYPE_MASK` of the kernel's linux/net.h).
+pub(super) const SOCK_KIND: u64 = 0xf;
 const PROT_EXEC: u64 = libc::PROT_EXEC.unsigned_abs() as u64;
 const CLONE_THREAD: u64 = libc::CLONE_THREAD.unsigned_abs() as u64;
 const PR_SET_NAME: u64 = libc::PR_SET_NAME.unsigned_abs() as u64;

@@ -4,15 +4,16 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::chown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use confine::{
-    Capability, Confinement, Files, Identity, Programs, Reads, Set, Unlisted, calls, capabilities,
+    Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted, calls,
+    capabilities,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -25,7 +26,17 @@ fn main() {
     let place = PathBuf::from(place);
     let deed = deeds().into_iter().find(|deed| deed.name == name).unwrap();
     if let Some(programs) = deed.service {
-        capabilities::keep_only(&[Capability::CAP_SYS_ADMIN]).unwrap();
+        let keep = [Capability::CAP_SYS_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+        capabilities::keep_only(&keep).unwrap();
+        // One that mounts cannot have Landlock.
+        if matches!((deed.ports)(), Ports::Opened(_)) {
+            let files = Files {
+                reads: Reads::All,
+                writes: vec![place.join("write")],
+                ports: (deed.ports)(),
+            };
+            files.confine().unwrap();
+        }
         calls::deny_intrusion(programs).unwrap();
         return tell((deed.act)(&place));
     }
@@ -35,6 +46,7 @@ fn main() {
         files: Files {
             reads: (deed.reads)(&place),
             writes: vec![place.join("write")],
+            ports: (deed.ports)(),
         },
         calls: deed.set,
         unlisted: deed.unlisted,
@@ -57,6 +69,7 @@ struct Deed {
     identity: Option<Identity>,
     set: Set,
     reads: fn(&Path) -> Reads,
+    ports: fn() -> Ports,
     unlisted: Unlisted,
     act: fn(&Path) -> io::Result<()>,
 }
@@ -82,6 +95,7 @@ const fn deed(name: &'static str, act: fn(&Path) -> io::Result<()>) -> Deed {
         identity: None,
         set: Set::Serve,
         reads: beneath,
+        ports: || Ports::Called(Vec::new()),
         unlisted: Unlisted::Kills,
         act,
     }
@@ -144,6 +158,60 @@ fn deeds() -> Vec<Deed> {
             ..deed("call a socket", |place| {
                 UnixStream::connect(place.join("socket")).map(drop)
             })
+        },
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("send to a name", |_| UnixDatagram::unbound().map(drop))
+        },
+        Deed {
+            unlisted: Unlisted::Refused,
+            ..deed("send to a name from one of a pair", |_| {
+                UnixDatagram::pair().map(drop)
+            })
+        },
+        Deed {
+            set: Set::ServeAndConnect,
+            ..deed("call a socket beside the network", |place| {
+                UnixStream::connect(place.join("socket")).map(drop)
+            })
+        },
+        Deed {
+            set: Set::ServeAndCall,
+            unlisted: Unlisted::Refused,
+            ..deed("send to a name beside a service there", |_| {
+                UnixDatagram::unbound().map(drop)
+            })
+        },
+        Deed {
+            set: Set::ServeAndCall,
+            ..deed("call a service there", |place| {
+                UnixStream::connect(place.join("socket")).map(drop)
+            })
+        },
+        Deed {
+            set: Set::ServeAndConnect,
+            ports: || Ports::Called(vec![PORT]),
+            ..deed("call a port", |_| call(PORT))
+        },
+        Deed {
+            set: Set::ServeAndConnect,
+            ports: || Ports::Called(vec![PORT]),
+            ..deed("call another port", |_| call(PORT + 1))
+        },
+        Deed {
+            service: Some(Programs::Never),
+            ports: || Ports::Opened(vec![0]),
+            ..deed("open a port of a service", |_| open(0))
+        },
+        Deed {
+            service: Some(Programs::Never),
+            ports: || Ports::Opened(vec![0]),
+            ..deed("open another port of a service", |_| open(PORT))
+        },
+        Deed {
+            service: Some(Programs::Never),
+            ports: || Ports::Opened(vec![0]),
+            ..deed("call any port as a service", |_| call(PORT + 1))
         },
         Deed {
             unlisted: Unlisted::Refused,
@@ -221,6 +289,17 @@ fn deeds() -> Vec<Deed> {
     ]
 }
 
+/// Ports that nobody listens at (tcpmux, compressnet).
+const PORT: u16 = 1;
+
+fn open(port: u16) -> io::Result<()> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(drop)
+}
+
+fn call(port: u16) -> io::Result<()> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map(drop)
+}
+
 /// Reads a byte of another process.
 fn peep(_: &Path) -> io::Result<()> {
     let there = RemoteIoVec {
@@ -240,9 +319,9 @@ fn work(place: &Path) -> io::Result<()> {
     fs::write(&file, vec![7; 1 << 20])?;
     fs::rename(&file, place.join("write/renamed"))?;
     fs::remove_file(place.join("write/renamed"))?;
-    let socket = place.join("write/socket");
-    let listener = UnixListener::bind(&socket)?;
-    drop(listener);
+    let (mut here, mut there) = UnixStream::pair()?;
+    here.write_all(b"x")?;
+    there.read_exact(&mut [0])?;
     let threads: Vec<_> = (0..4)
         .map(|number| std::thread::spawn(move || vec![number; 4 << 20].len()))
         .collect();

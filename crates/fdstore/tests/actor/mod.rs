@@ -6,18 +6,18 @@ use std::env;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fdstore::{Address, Inherited, KEEPER_PID, Keeper, Limits, Notifier, Program, Variables};
+use fdstore::{Inherited, KEEPER_PID, Keeper, Limits, Notifier, Program, Variables};
 
 /// Which of them to be; unset in the test itself.
 pub(crate) const ROLE: &str = "FDSTORE_TEST_ROLE";
 /// Where the test listens for children.
 pub(crate) const TEST_SOCKET: &str = "FDSTORE_TEST_SOCKET";
-/// Where keepers listen.
-pub(crate) const KEEPER_ADDRESS: &str = "FDSTORE_TEST_ADDRESS";
+/// What one keeper has at a time.
+pub(crate) const KEEPER_LOCK: &str = "FDSTORE_TEST_LOCK";
 
 /// Plays the role that the variables name, and ends the process; or returns if there is none.
 pub(crate) fn play() {
@@ -31,16 +31,16 @@ pub(crate) fn play() {
     })
     .unwrap();
     let code = match role.to_str().unwrap() {
-        "keeper" => keep(Keeper::new(child(), address(), limits()).unwrap()),
-        "adopter" => keep(Keeper::adopt(child(), address(), limits(), inherited).unwrap()),
+        "keeper" => keep(Keeper::new(child(), &lock(), limits()).unwrap()),
+        "adopter" => keep(Keeper::adopt(child(), &lock(), limits(), inherited).unwrap()),
         "child" => obey(inherited),
         role => panic!("{role} is no role"),
     };
     std::process::exit(code);
 }
 
-fn address() -> Address {
-    Address::parse(&env::var_os(KEEPER_ADDRESS).unwrap()).unwrap()
+fn lock() -> PathBuf {
+    env::var_os(KEEPER_LOCK).unwrap().into()
 }
 
 const fn limits() -> Limits {
@@ -69,10 +69,10 @@ fn child() -> Program {
 }
 
 /// Says hello to the test, and does what it is told until it is told to exit.
-fn obey(inherited: Inherited) -> i32 {
-    let mut held: Vec<(String, OwnedFd)> = inherited.into_iter().collect();
+fn obey(mut inherited: Inherited) -> i32 {
     let manager = env::var_os("NOTIFY_SOCKET").unwrap();
-    let notifier = Notifier::new(Address::parse(&manager).unwrap());
+    let notifier = Notifier::find(&manager, &mut inherited).unwrap();
+    let mut held: Vec<(String, OwnedFd)> = inherited.into_iter().collect();
     let mut test = UnixStream::connect(env::var_os(TEST_SOCKET).unwrap()).unwrap();
     let names: Vec<_> = held.iter().map(|(name, _)| name.as_str()).collect();
     let path = env::args_os().next().map(PathBuf::from).unwrap_or_default();
@@ -131,12 +131,32 @@ fn obey(inherited: Inherited) -> i32 {
                     .iter()
                     .map(|(name, descriptor)| (name.clone(), descriptor.as_fd()))
                     .collect();
-                let keeper = fdstore::surround(&program("adopter"), &address(), &kept);
+                let (keeper, link) = fdstore::surround(&program("adopter"), &kept).unwrap();
+                notifier.relink(link);
                 if *order == "surround-and-die" {
                     notifier.store("last", test.as_fd()).unwrap();
                     return 1;
                 }
-                keeper.map(|pid| pid.to_string())
+                Ok(keeper.to_string())
+            }
+            ["surround-as-before"] => {
+                // A socket with a name, and the number of who is to be heard.
+                let socket = UnixDatagram::bind(lock().with_extension("sock")).unwrap();
+                let named = format!("keeper-socket-{}", std::process::id());
+                let mut names = vec![named.as_str()];
+                let mut files = vec![socket.as_fd()];
+                for (name, file) in &held {
+                    names.push(name);
+                    files.push(file.as_fd());
+                }
+                let Program {
+                    path,
+                    arguments,
+                    variables,
+                } = program("adopter");
+                let names = names.join(":");
+                let pid = rawio::inherit::start(&path, &arguments, variables, &files, &names);
+                Ok(pid.unwrap().to_string())
             }
             ["exit", code] => return code.parse().unwrap(),
             order => panic!("{order:?} is no order"),

@@ -94,10 +94,10 @@ impl Desk {
 
     async fn answer(
         self: &Arc<Self>,
-        peer: Option<u32>,
+        admitted: &Result<(), String>,
         request: Request<Incoming>,
     ) -> Result<Answer, Refusal> {
-        self.admission.check(peer).map_err(Refusal::forbidden)?;
+        admitted.clone().map_err(Refusal::forbidden)?;
         let (route, id) = routes::find(request.method(), request.uri().path())?;
         let query = request.uri().query().map(ToOwned::to_owned);
         let body = body_of(request.into_body()).await?;
@@ -180,11 +180,11 @@ pub(super) async fn take_connections(
 
 /// Answers the one request of a connection.
 async fn converse(stream: UnixStream, desk: &Arc<Desk>) {
-    let peer = stream.peer_cred().ok().map(|peer| peer.uid());
+    let admitted = desk.admission.check_peer(&stream);
     let service = service_fn(|request| async {
         let what = format!("{} {}", request.method(), request.uri());
         let answer = desk
-            .answer(peer, request)
+            .answer(&admitted, request)
             .await
             .unwrap_or_else(Refusal::into_answer);
         desk.answers.count(answer.status());

@@ -1,6 +1,8 @@
 //! Answering the node: one question and one answer for each connection, each on a thread of its
 //! own, so that a slow one holds up no other.
 
+use std::io::Read as _;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +24,9 @@ const TALK: Duration = Duration::from_secs(10);
 /// Questions that are answered at a time. The node asks a few for each mount at most; beyond that
 /// something is wrong with it.
 const CALLERS_MAX: usize = 256;
+
+/// How much is read of who was refused: more than any question takes without paths.
+const DRAINED_MAX: u64 = 64 << 10;
 
 /// What the node talks to.
 #[derive(Debug)]
@@ -134,13 +139,26 @@ impl Caller {
         if let Err(why) = self.0.admission.check_peer(stream) {
             let fault = Fault::Invalid;
             let refused = Answer::Refused { fault, why };
-            return wire::send(stream, &refused, &[], Instant::now() + TALK);
+            wire::send(stream, &refused, &[], Instant::now() + TALK)?;
+            return drain(stream);
         }
         let (question, beside) = wire::receive(stream, Instant::now() + TALK)?;
         let (answer, handed) = self.0.answer(question, beside);
         let beside = handed.as_ref().map(Handed::all).unwrap_or_default();
         wire::send(stream, &answer, &beside, Instant::now() + TALK)
     }
+}
+
+/// Reads what somebody says who was refused: were it left, he would see the end before the answer.
+fn drain(stream: &UnixStream) -> anyhow::Result<()> {
+    stream
+        .shutdown(Shutdown::Write)
+        .context("ending the answer")?;
+    stream
+        .set_read_timeout(Some(TALK))
+        .context("setting a deadline")?;
+    std::io::copy(&mut stream.take(DRAINED_MAX), &mut std::io::sink()).context("reading on")?;
+    Ok(())
 }
 
 impl Drop for Caller {

@@ -1,0 +1,100 @@
+//! What a process needs of this machine to ask a block service for one mount: all else can be taken
+//! from it before it hears the first byte of the service.
+
+use std::path::{Path, PathBuf};
+
+use nicfetch::transport::Address;
+use serde::{Deserialize, Serialize};
+
+use super::NicSpec;
+
+/// Where libc reads how hosts are called. The directories are there because who writes the first
+/// file puts another in its place.
+const NAMES: [&str; 8] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/run/systemd/resolve",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+];
+/// Where libc asks for a host's address when an answer was too long for a datagram.
+const DOMAIN: u16 = 53;
+
+/// Files, ports and sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Needs {
+    /// What is read, with what is beneath it.
+    pub(crate) reads: Vec<PathBuf>,
+    /// Where is written.
+    pub(crate) writes: Vec<PathBuf>,
+    /// TCP ports that are called.
+    pub(crate) ports: Vec<u16>,
+    /// Where the service listens, if that is in the file system.
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl NicSpec {
+    /// Returns what it takes to ask the service.
+    pub(crate) fn needs(&self) -> Needs {
+        let files = [&self.key, &self.tls, &self.cache, &self.origin];
+        let mut needs = Needs {
+            reads: files.into_iter().flatten().cloned().collect(),
+            writes: self.cache_dirs().into_iter().flatten().collect(),
+            ..Needs::default()
+        };
+        match &self.address {
+            Address::Tcp(address) => {
+                let port = address
+                    .rsplit_once(':')
+                    .and_then(|(_, port)| port.parse().ok());
+                needs.ports = [port, Some(DOMAIN)].into_iter().flatten().collect();
+                needs.reads.extend(NAMES.map(PathBuf::from));
+            }
+            Address::Unix(path) => needs.socket = Some(path.clone()),
+            Address::Vsock { .. } => {}
+        }
+        needs
+    }
+
+    /// Returns the directories that the cache consists of.
+    pub(crate) fn cache_dirs(&self) -> Option<[PathBuf; 2]> {
+        let dir: &Path = self.cache.as_deref()?;
+        Some([dir.join(super::CHUNKS), dir.join(super::SOURCES)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(more: &str) -> Needs {
+        let spec = serde_json::from_str::<NicSpec>(&format!("{{{more}}}")).unwrap();
+        spec.needs()
+    }
+
+    #[test]
+    fn a_host_is_called_at_its_port_and_by_its_name() {
+        let needs = needs(r#""address": "nic:5052", "key": "/k", "cache": "/c""#);
+        assert_eq!(needs.ports, [5052, 53]);
+        assert_eq!(
+            needs.writes,
+            [Path::new("/c/chunks"), Path::new("/c/sources")]
+        );
+        assert!(needs.reads.starts_with(&["/k".into(), "/c".into()]));
+        assert!(needs.reads.contains(&"/etc/resolv.conf".into()));
+        assert_eq!(needs.socket, None);
+    }
+
+    #[test]
+    fn a_service_of_this_machine_takes_a_socket_and_nothing_of_the_network() {
+        let needs = needs(r#""address": "unix:/run/nic""#);
+        let expected = Needs {
+            socket: Some("/run/nic".into()),
+            ..Needs::default()
+        };
+        assert_eq!(needs, expected);
+    }
+}

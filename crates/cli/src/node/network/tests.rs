@@ -1,0 +1,109 @@
+//! Caches that change hands, which takes root.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use super::*;
+
+const WORKER: Identity = Identity {
+    uid: Uid::from_raw(65534),
+    gid: Gid::from_raw(65534),
+};
+
+fn spec(nic: &serde_json::Value) -> MountSpec {
+    let spec = serde_json::json!({
+        "source": "nic:web", "mountpoint": "/mnt", "store": "/store", "nic": nic,
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+fn owner(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().uid()
+}
+
+#[test]
+fn privileged_a_cache_changes_hands_and_nothing_outside_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    for name in ["file", "linked"] {
+        fs::write(outside.join(name), "").unwrap();
+    }
+    let cache = dir.path().join("cache");
+    let segments = cache.join("chunks/segments");
+    fs::create_dir_all(&segments).unwrap();
+    fs::write(segments.join("1"), "").unwrap();
+    symlink(outside.join("file"), segments.join("link")).unwrap();
+    symlink(&outside, cache.join("chunks/dir")).unwrap();
+    fs::hard_link(outside.join("linked"), segments.join("second name")).unwrap();
+
+    let spec = spec(&serde_json::json!({"address": "nic:5052", "cache": cache}));
+    let nic = spec.nic.as_ref().unwrap();
+    let worker = NetworkWorker::of(&spec, Some(WORKER)).unwrap();
+    assert_eq!(worker.identity(), Some(WORKER));
+    // The other one is root's, as where the service is a socket that lets nobody in.
+    let root = NetworkWorker {
+        user: None,
+        ..worker.clone()
+    };
+    for (who, uid) in [
+        (&worker, 65534),
+        (&worker, 65534),
+        (&root, 0),
+        (&worker, 65534),
+    ] {
+        who.give_cache(nic, Some(WORKER)).unwrap();
+        for given in ["chunks", "chunks/segments", "chunks/segments/1", "sources"] {
+            assert_eq!(owner(&cache.join(given)), uid, "{given}");
+        }
+        for kept in ["file", "linked"] {
+            assert_eq!(owner(&outside.join(kept)), 0, "{kept}");
+        }
+        for kept in [&outside, &cache] {
+            assert_eq!(owner(kept), 0, "{}", kept.display());
+        }
+    }
+    // Nobody else's is taken.
+    chown(cache.join("chunks"), Some(12_345), None).unwrap();
+    let why = format!("{:#}", worker.give_cache(nic, Some(WORKER)).unwrap_err());
+    assert!(why.contains("user 12345's"), "{why}");
+    // And no directory that somebody has put there by a link.
+    fs::remove_dir_all(cache.join("chunks")).unwrap();
+    symlink(&outside, cache.join("chunks")).unwrap();
+    lchown(cache.join("chunks"), Some(65534), None).unwrap();
+    worker.give_cache(nic, Some(WORKER)).unwrap_err();
+    assert_eq!(owner(&outside), 0);
+}
+
+#[test]
+fn privileged_a_worker_stays_root_where_its_user_may_not_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("nic.sock");
+    let spec = spec(&serde_json::json!({"address": format!("unix:{}", socket.display())}));
+    let user = || NetworkWorker::of(&spec, Some(WORKER)).unwrap().user;
+    assert_eq!(user(), None, "who will listen there is not known");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let mode = |mode| fs::set_permissions(&socket, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o755);
+    assert_eq!(user(), None);
+    mode(0o666);
+    assert_eq!(user(), Some((65534, 65534)));
+    mode(0o600);
+    chown(&socket, Some(65534), None).unwrap();
+    assert_eq!(user(), Some((65534, 65534)));
+}
+
+#[test]
+fn what_is_told_arrives() {
+    let spec = spec(&serde_json::json!({"address": "nic:5052", "key": "/key"}));
+    let told = NetworkWorker::of(&spec, Some(WORKER)).unwrap();
+    let (name, text) = told.variable().unwrap();
+    assert_eq!(name, NETWORK_ENV);
+    let text = text.to_str().unwrap();
+    assert_eq!(serde_json::from_str::<NetworkWorker>(text).unwrap(), told);
+    assert!(!told.disk);
+}

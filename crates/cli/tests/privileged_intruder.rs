@@ -1,0 +1,284 @@
+//! What gets who has broken into a worker: a process with a worker's user, capabilities, files and
+//! system calls asks for what is not its own, of everybody who listens.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod block_service;
+mod intruder;
+mod lab;
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use intruder::{As, DENIED, UNKNOWN};
+use lab::Lab;
+use lab::service::{Readers, Service};
+
+/// A test and its name.
+type Test = (&'static str, fn());
+
+const TESTS: &[Test] = &[
+    (
+        "privileged_a_broken_worker_sends_to_no_keeper_and_no_manager",
+        privileged_a_broken_worker_sends_to_no_keeper_and_no_manager,
+    ),
+    (
+        "privileged_a_broken_worker_that_may_call_is_answered_by_nobody",
+        privileged_a_broken_worker_that_may_call_is_answered_by_nobody,
+    ),
+    (
+        "privileged_the_worker_that_asks_a_service_has_its_files_and_port_only",
+        privileged_the_worker_that_asks_a_service_has_its_files_and_port_only,
+    ),
+    (
+        "privileged_keeper_and_node_of_another_release_go_together",
+        privileged_keeper_and_node_of_another_release_go_together,
+    ),
+];
+
+/// Runs the tests that the arguments name, or all; or plays the intruder.
+fn main() {
+    intruder::play();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    for (name, test) in TESTS {
+        if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
+            println!("test {name} ...");
+            // One that fails panics, which ends this program with a failure.
+            test();
+        }
+    }
+    println!("test result: ok");
+}
+
+/// The names of all unix sockets in the run directory that a process has.
+fn names(process: u32, lab: &Lab) -> Vec<PathBuf> {
+    let open: Vec<String> = fs::read_dir(format!("/proc/{process}/fd"))
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.to_owned()))
+        .collect();
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    let named = sockets.lines().skip(1).filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [.., inode, name] = fields.as_slice() else {
+            return None;
+        };
+        let is_open = open.contains(&format!("{inode}]"));
+        (is_open && name.starts_with(lab.run_dir().to_str().unwrap())).then(|| name.into())
+    });
+    named.collect()
+}
+
+/// The mounts as they are listed, without what changes by itself.
+fn state(service: &Service<'_>, mountpoint: &Path) -> (u32, String, u32) {
+    let worker = service.worker(mountpoint);
+    (worker, service.state(mountpoint), service.pid())
+}
+
+fn privileged_a_broken_worker_sends_to_no_keeper_and_no_manager() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mountpoint = service.mount("tree");
+    let before = state(&service, &mountpoint);
+    // The keeper holds the API's, at which it hears nothing, and none of its own.
+    let aside = format!("node.{}", service.pid());
+    for process in [service.keeper(), service.pid()] {
+        let names = names(process, &lab);
+        assert_eq!(names, [lab.run_dir().join(&aside)], "{process}");
+    }
+    // As systemd listens.
+    let manager = lab.path("notify.sock");
+    let listening = UnixDatagram::bind(&manager).unwrap();
+    listening.set_nonblocking(true).unwrap();
+    fs::set_permissions(
+        &manager,
+        std::os::unix::fs::PermissionsExt::from_mode(0o666),
+    )
+    .unwrap();
+    let keeper = lab.run_dir().join("keeper.sock");
+    for who in [As::Worker, As::RootWorker, As::Caller, As::RootCaller] {
+        for place in [&manager, &keeper] {
+            let said = intruder::does(&lab, who, "forge", place, &service.pid().to_string());
+            assert_eq!(said, UNKNOWN, "{who:?}: {}", place.display());
+        }
+    }
+    assert!(listening.recv(&mut [0; 1]).is_err(), "nothing came");
+    assert_eq!(state(&service, &mountpoint), before);
+    lab.umount(&mountpoint);
+}
+
+fn privileged_a_broken_worker_that_may_call_is_answered_by_nobody() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mountpoint = service.mount("tree");
+    let readers = Readers::start(&mountpoint);
+    let before = state(&service, &mountpoint);
+    let listed = service.listed(&mountpoint).unwrap();
+    let id = listed["id"].as_str().unwrap().to_owned();
+    let mut records = fs::read_dir(lab.run_dir().join("node")).unwrap();
+    let key = records
+        .find_map(|entry| {
+            Some(
+                entry
+                    .unwrap()
+                    .path()
+                    .file_name()?
+                    .to_str()?
+                    .strip_suffix(".json")?
+                    .to_owned(),
+            )
+        })
+        .unwrap();
+    let api = lab.run_dir().join("node.sock");
+    let worker = lab.run_dir().join(format!("workers/{}.sock", before.0));
+    let attacks = [
+        (&api, "unmount", id.as_str()),
+        (&worker, "hand", key.as_str()),
+        (&worker, "let_go", key.as_str()),
+        (&worker, "close", key.as_str()),
+    ];
+    for (place, what, whose) in attacks {
+        for who in [As::Worker, As::RootWorker, As::PortCaller] {
+            let said = intruder::does(&lab, who, what, place, whose);
+            assert_eq!(said, UNKNOWN, "{who:?}: {what}");
+        }
+        // Who is not root is kept from it by the file system.
+        assert_eq!(intruder::does(&lab, As::Caller, what, place, whose), DENIED);
+        // And root, if it is a worker, by whoever is asked.
+        let said = intruder::does(&lab, As::RootCaller, what, place, whose);
+        assert!(said.contains("a worker may not ask"), "{what}: {said}");
+    }
+    assert_eq!(state(&service, &mountpoint), before);
+    readers.until_more();
+    readers.stop();
+    lab.umount(&mountpoint);
+}
+
+fn privileged_the_worker_that_asks_a_service_has_its_files_and_port_only() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let source = service.source("tree");
+    let _imported = block_service::import(&lab, "tree", &source);
+    let secret = "ab".repeat(32);
+    for (name, text) in [("access", format!("vm1 {secret} tree\n")), ("key", secret)] {
+        fs::write(lab.path(name), text).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(lab.path(name), private).unwrap();
+    }
+    let access = lab.path("access");
+    let flags = ["--blocks-access", access.to_str().unwrap()];
+    let nic = block_service::Nic::at(&lab, "127.0.0.1:0", &flags);
+    let (key, cache) = (lab.path("key"), lab.path("cache"));
+    let cache = cache.to_str().unwrap();
+    let flags = ["--nic", &nic.address, "--nic-name", "vm1", "--nic-key"];
+    let more = [
+        key.to_str().unwrap(),
+        "--nic-cache",
+        cache,
+        "--nic-cache-size",
+        "256M",
+    ];
+    // As root's own process has left it.
+    fs::create_dir_all(lab.path("cache/chunks/segments")).unwrap();
+    let mountpoint = lab.mount(Path::new("nic:tree"), "mnt", &[&flags[..], &more].concat());
+    let readers = Readers::start(&mountpoint);
+    let status = fs::read_to_string(format!("/proc/{}/status", nic.process.id())).unwrap();
+    // CAP_DAC_OVERRIDE and CAP_NET_BIND_SERVICE.
+    for expected in [
+        "CapPrm:\t0000000000000402\n",
+        "CapBnd:\t0000000000000402\n",
+        "Seccomp:\t2\n",
+    ] {
+        assert!(status.contains(expected), "{expected}\n{status}");
+    }
+    for _ in 0..3 {
+        let worker = service.worker(&mountpoint);
+        let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+        for expected in [
+            "Uid:\t65534\t65534\t65534\t65534\n",
+            "Groups:\t \n",
+            // CAP_DAC_READ_SEARCH and CAP_IPC_LOCK.
+            "CapPrm:\t0000000000004004\n",
+            "CapBnd:\t0000000000004004\n",
+            "NoNewPrivs:\t1\n",
+            "Seccomp:\t2\n",
+        ] {
+            assert!(status.contains(expected), "{expected}\n{status}");
+        }
+        service.kill_worker(&mountpoint, Signal::SIGKILL);
+        readers.until_more();
+    }
+    readers.stop();
+    lab::ok(Command::new("diff").arg("-r").args([&source, &mountpoint]));
+    let said = lab.status(&mountpoint)["nic"].clone();
+    assert_eq!(said["lies"], 0, "{said}");
+    lab.umount(&mountpoint);
+    // What a worker wrote, the next one goes on from, and so does root's own daemon.
+    let written = fs::read_dir(lab.path("cache/chunks/segments")).unwrap();
+    assert!(written.count() > 0);
+    drop(service);
+    drop(nic);
+    let flags = ["--standalone", "--nic", "127.0.0.1:1", "--nic-cache", cache];
+    let mountpoint = lab.mount(Path::new("nic:tree"), "alone", &flags);
+    lab::ok(Command::new("diff").arg("-r").args([&source, &mountpoint]));
+    lab.umount(&mountpoint);
+    // What it may open and call is what the attack is about.
+    let own = lab.path("own");
+    fs::create_dir(&own).unwrap();
+    for (what, place, whose, expected) in [
+        ("read", lab.path("access"), "", DENIED),
+        ("read", PathBuf::from("/etc/shadow"), "", DENIED),
+        ("write", lab.path("new"), "", DENIED),
+        ("call", PathBuf::new(), "2", DENIED),
+        ("call", PathBuf::new(), "1", intruder::REFUSED),
+    ] {
+        let said = intruder::does(&lab, As::PortCaller, what, &place, whose);
+        assert_eq!(said, expected, "{what} {} {whose}", place.display());
+    }
+}
+
+/// A keeper as earlier releases had it is systemd to the node, but for the variable.
+fn privileged_keeper_and_node_of_another_release_go_together() {
+    let lab = Lab::new();
+    let manager = lab.path("keeper.sock");
+    let listening = UnixDatagram::bind(&manager).unwrap();
+    let log = fs::File::create(lab.path("node.log")).unwrap();
+    let mut node = lab
+        .yolofs()
+        .env("NOTIFY_SOCKET", &manager)
+        .env("YOLOFS_KEEPER_PID", std::process::id().to_string())
+        .args(["node", "--state-dir"])
+        .arg(lab.path("state"))
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 64];
+    listening
+        .set_read_timeout(Some(std::time::Duration::from_secs(60)))
+        .unwrap();
+    loop {
+        let len = listening.recv(&mut ready).unwrap();
+        if ready[..len].starts_with(b"READY=1") {
+            break;
+        }
+    }
+    let said = fs::read_to_string(lab.path("node.log")).unwrap();
+    assert!(said.contains("is of an earlier release"), "{said}");
+    node.kill().unwrap();
+    node.wait().unwrap();
+    // What such a node says of this release's keeper is in fdstore's tests; this is the other way
+    // round: no keeper's descriptor came.
+    let mut command = lab.yolofs();
+    command
+        .env("NOTIFY_SOCKET", "fd:keeper-link")
+        .args(["node", "--state-dir"]);
+    let why = lab::fails(1, command.arg(lab.path("state")));
+    assert!(why.contains("was this started by a keeper"), "{why}");
+}
