@@ -17,14 +17,16 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::handshake::{Guest, meet};
+use super::machine::Vm;
 use super::outgoing::Outgoing;
+use super::tally::Machine;
 use super::{Shared, ended};
 use crate::index::Index;
 use crate::transport::Connected;
 use crate::wire::stream::{ReadError, read_frame};
 use crate::wire::{ErrorCode, Frame, Message, Seal};
 use refusal::Refusal;
-use upload::Upload;
+use upload::{Upload, overdue};
 
 /// What is read of a connection at once: some READs, and of a PUT the beginning.
 const READ_BUFFER: usize = 4 << 10;
@@ -53,6 +55,7 @@ pub(super) async fn serve(
     let read = BufReader::with_capacity(READ_BUFFER, read);
     let Guest {
         vm,
+        name,
         seat,
         sources,
         incoming,
@@ -63,7 +66,9 @@ pub(super) async fn serve(
     let writing = tokio::spawn(writer.run(write, outgoing, patience, vm.pace.clone()));
     let connection = Connection {
         shared,
-        vm: Arc::clone(&vm),
+        tally: shared.counts.tally.machine(&name),
+        name: name.clone(),
+        vm,
         may_open: sources,
         to,
         sources: HashMap::new(),
@@ -76,7 +81,7 @@ pub(super) async fn serve(
     log::info!(
         target: ACCESS,
         "{} left after {} s",
-        vm.name.escape_ascii(),
+        name.escape_ascii(),
         began.elapsed().as_secs()
     );
     // Ends when the readers have let go of what they still had to send, or nobody reads it.
@@ -92,7 +97,11 @@ fn refuse(shared: &Shared, why: &dyn std::fmt::Display) {
 
 struct Connection<'a> {
     shared: &'a Arc<Shared>,
-    vm: Arc<super::Vm>,
+    vm: Arc<Vm>,
+    /// What it calls itself.
+    name: Vec<u8>,
+    /// What it got.
+    tally: Arc<Machine>,
     may_open: crate::identity::Sources,
     to: Arc<Outgoing>,
     sources: HashMap<u32, Arc<Index>>,
@@ -110,14 +119,20 @@ impl Connection<'_> {
         mut stop: watch::Receiver<bool>,
     ) {
         loop {
-            let frame = tokio::select! {
-                frame = read_frame(&mut from, &mut seal) => frame,
-                () = ended(&mut stop) => {
-                    let leave = self.shared.limits.leave;
-                    let within_ms = u32::try_from(leave.as_millis()).unwrap_or(u32::MAX);
-                    self.say(0, Message::GoAway { within_ms });
-                    self.finish(leave).await;
-                    return;
+            // One future for all of a frame: half of it may be read when something is due.
+            let frame = read_frame(&mut from, &mut seal);
+            tokio::pin!(frame);
+            let frame = loop {
+                tokio::select! {
+                    frame = &mut frame => break frame,
+                    () = overdue(self.put.as_ref()) => self.give_up_put(),
+                    () = ended(&mut stop) => {
+                        let leave = self.shared.limits.leave;
+                        let within_ms = u32::try_from(leave.as_millis()).unwrap_or(u32::MAX);
+                        self.say(0, Message::GoAway { within_ms });
+                        self.finish(leave).await;
+                        return;
+                    }
                 }
             };
             if !self.take(frame).await {
