@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::identity::Access;
@@ -44,6 +44,9 @@ use memory::Memory;
 use readers::Readers;
 use tally::Tally;
 use uploads::{Step, Uploads};
+
+/// Connections beyond the last that are told at a time that they are; others are closed at once.
+const TURNED_AWAY: usize = 64;
 
 /// What a service allows.
 #[derive(Clone, Debug)]
@@ -227,6 +230,7 @@ impl Service {
     pub async fn serve(&self, listener: Listener, mut stop: watch::Receiver<bool>) {
         let listener = Arc::new(listener);
         let mut connections = JoinSet::new();
+        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         loop {
             tokio::select! {
                 () = ended(&mut stop) => break,
@@ -236,6 +240,12 @@ impl Service {
                         let Some(seat) = self.shared.seat(&accepted, connections.len()) else {
                             self.shared.counts.refused.fetch_add(1, Relaxed);
                             log::warn!("a connection was refused: there are too many");
+                            if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned()
+                                && listener.tls().is_none()
+                            {
+                                let away = connection::turn_away(accepted);
+                                tokio::spawn(async move { (away.await, drop(place)) });
+                            }
                             continue;
                         };
                         let shared = Arc::clone(&self.shared);

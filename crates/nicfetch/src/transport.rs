@@ -1,6 +1,7 @@
 //! What carries frames: TCP, unix sockets, TLS over TCP, and vsock. Everything above knows a
 //! [`Stream`] and no socket; `docs/nicfetch-rdma.md` says where RDMA would fit.
 
+mod parting;
 mod tls;
 
 use std::fmt;
@@ -13,6 +14,8 @@ use std::str::FromStr;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+pub(crate) use parting::drain;
+pub use parting::part;
 pub use tls::{TlsClient, TlsError, TlsFiles, TlsServer};
 
 /// A reliable stream of bytes in each direction.

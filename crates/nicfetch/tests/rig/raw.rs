@@ -115,6 +115,11 @@ impl<S: Read + Write> Raw<S> {
         Ok(Frame::parse(&head, &body, data, &mut self.incoming).unwrap())
     }
 
+    /// Returns what the next frames are sealed with.
+    pub(crate) fn incoming_seal(&mut self) -> Seal {
+        std::mem::replace(&mut self.incoming, Seal::open(Direction::ToClient))
+    }
+
     /// Asks, and returns the answer.
     pub(crate) fn ask(&mut self, message: Message, data: Vec<u8>) -> Frame {
         self.request += 1;
