@@ -315,7 +315,7 @@ impl Shared {
     }
 
     /// Returns the machine that is this; one for all its connections.
-    fn vm(&self, identity: Identity) -> Arc<Vm> {
+    fn vm(&self, identity: &Identity) -> Arc<Vm> {
         let mut vms = self.vms.lock();
         // Who has gone is forgotten when the next one comes.
         vms.retain(|_, vm| Arc::strong_count(vm) > 1);

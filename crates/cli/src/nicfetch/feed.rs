@@ -275,7 +275,7 @@ impl Shared {
             log::warn!("forgetting images that are gone: {error}");
         }
         for image in images {
-            if let Err(error) = self.take_if_new(image) {
+            if let Err(error) = self.take_if_new(&image) {
                 log::warn!("an image that was pulled is not taken now: {error}");
                 return;
             }
@@ -283,14 +283,14 @@ impl Shared {
     }
 
     /// Has an image taken that clients have pulled, unless it was seen.
-    fn take_if_new(&self, image: WholeImage) -> io::Result<()> {
-        if self.state.lock().knows(&image) {
+    fn take_if_new(&self, image: &WholeImage) -> io::Result<()> {
+        if self.state.lock().knows(image) {
             return Ok(());
         }
         // Noted first: it may be taken, and that noted, as soon as it waits.
-        self.notes.write(&Note::of(&image))?;
+        self.notes.write(&Note::of(image))?;
         let mut state = self.state.lock();
-        state.enqueue(&image).map_err(io::Error::other)
+        state.enqueue(image).map_err(io::Error::other)
     }
 
     /// Takes up what was noted and had found no place.

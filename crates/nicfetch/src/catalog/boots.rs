@@ -470,10 +470,12 @@ mod tests {
         );
         // Who gives what another has given does not have it go for that.
         assert!(give(&catalog, &index, 1, 101, 9));
-        assert!(give(&catalog, &index, 9, 220, 9));
+        for n in 20..30 {
+            assert!(give(&catalog, &index, 9, 200 + n, 9));
+        }
         assert_eq!(
             of(&catalog, &index),
-            [220, 101, 219, 218, 217, 216, 103, 102]
+            [229, 228, 227, 226, 225, 101, 103, 102]
         );
     }
 

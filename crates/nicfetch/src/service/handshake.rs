@@ -84,7 +84,7 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest,
     }
     let (name, identity, sources, seat) = met?;
     Ok(Guest {
-        vm: shared.vm(identity),
+        vm: shared.vm(&identity),
         name,
         seat,
         sources,

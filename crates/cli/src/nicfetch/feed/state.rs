@@ -329,7 +329,7 @@ mod tests {
     fn what_is_asked_for_while_it_is_taken_is_taken_again_if_that_fails() {
         let mut state = State::default();
         let image = image("a:latest", "sha256:0");
-        let mut attempt = |state: &mut State, asked: bool| {
+        let attempt = |state: &mut State, asked: bool| {
             assert_eq!(state.due(Level::Normal), Some(image.clone()));
             let _noted = state.begin(&image);
             if asked {
