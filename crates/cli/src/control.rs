@@ -6,6 +6,7 @@
 //! bounded; a daemon that does not answer within the caller's deadline counts as stuck.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const MESSAGE_MAX: u64 = 8 << 20;
 const CALLERS_MAX: usize = 8;
 /// How long a daemon waits for a command to finish its line.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a daemon reads what it throws away.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,14 +272,36 @@ fn answer<Q: DeserializeOwned, A: Reply>(
     stream
         .set_write_timeout(Some(REQUEST_DEADLINE))
         .context("setting a deadline")?;
-    let reply = match admission.check_peer(stream) {
-        Err(why) => A::failed(why),
-        Ok(()) => match receive(stream) {
-            Ok(request) => handle(request),
-            Err(error) => A::failed(format!("{error:#}")),
-        },
+    let request = match admission.check_peer(stream) {
+        Err(why) => Err(why),
+        Ok(()) => receive(stream).map_err(|error| format!("{error:#}")),
     };
-    send(stream, &reply)
+    match request {
+        Ok(request) => send(stream, &handle(request)),
+        Err(why) => {
+            send(stream, &A::failed(why))?;
+            part(stream);
+            Ok(())
+        }
+    }
+}
+
+/// Reads, and throws away, what somebody still sends who was refused, until they have ended, within
+/// bounds: while they are sending, they do not see the answer.
+fn part(mut stream: &UnixStream) {
+    let _ended = stream.shutdown(Shutdown::Write);
+    let (deadline, mut left) = (Instant::now() + PARTING, MESSAGE_MAX);
+    let mut piece = vec![0; 64 << 10];
+    while left > 0 {
+        let patience = deadline.saturating_duration_since(Instant::now());
+        if patience.is_zero() || stream.set_read_timeout(Some(patience)).is_err() {
+            return;
+        }
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => left = left.saturating_sub(read as u64),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -323,6 +349,23 @@ mod tests {
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let answer: Answer = receive(&stream).unwrap();
             assert!(matches!(answer, Answer::Failed { .. }));
+        }
+    }
+
+    /// It sends all of it before it reads, as `call` does.
+    #[test]
+    fn who_sends_too_much_gets_its_refusal() {
+        let (_dir, socket) = daemon();
+        for more in [0, 1, 4 << 20] {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            let deadline = Some(Duration::from_secs(60));
+            stream.set_read_timeout(deadline).unwrap();
+            let length = usize::try_from(MESSAGE_MAX).unwrap() + more;
+            stream.write_all(&vec![b'x'; length]).unwrap();
+            let answer: Answer = receive(&stream).unwrap();
+            assert!(matches!(answer, Answer::Failed { .. }));
+            let end = stream.read(&mut [0; 1]);
+            assert_eq!(end.unwrap(), 0, "it is closed, and not reset");
         }
     }
 

@@ -9,12 +9,15 @@ mod spec;
 mod status;
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use blocks::prompt::Waiter;
 use blocks::{ContentId, Tree};
+use localfs::{Patience as WaitPatience, TimedSource, Timekeeping};
 use nicfetch::client::{Client, ClientConfig, NicCache, NicSource, Origin, Patience, Remote};
 use nicfetch::identity::Key;
 use nicfetch::index::Index;
@@ -32,6 +35,9 @@ pub(crate) use status::NicStatus;
 /// How long a mount waits for a service that it cannot begin without, and for one that it can.
 const NEEDED: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(2);
+
+/// Threads that wait for the service at a time: a link gains from more requests than a disk does.
+const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 /// What is in the directory of a cache: chunks, and the indexes of sources.
 const CHUNKS: &str = "chunks";
@@ -53,7 +59,7 @@ enum Way {
     /// Beside a local source.
     Beside(Arc<NicCache>),
     /// There is no local source.
-    Alone(Arc<NicSource>, Option<Filler>),
+    Alone(Arc<NicSource>, Option<Filler>, TimedSource<NicSource>),
 }
 
 impl Nic {
@@ -128,7 +134,7 @@ impl Nic {
         Ok(Self {
             address: address.clone(),
             name: name.clone(),
-            way: Way::Alone(source, filler),
+            way: Way::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
             client,
         })
     }
@@ -145,7 +151,24 @@ impl Nic {
     pub(crate) fn source(&self) -> Option<&Arc<NicSource>> {
         match &self.way {
             Way::Beside(_) => None,
-            Way::Alone(source, _) => Some(source),
+            Way::Alone(source, ..) => Some(source),
+        }
+    }
+
+    /// Returns who waits for the service in the place of the threads of a mount that has nothing
+    /// else.
+    pub(crate) fn waiter(&self) -> Option<Arc<dyn Waiter>> {
+        match &self.way {
+            Way::Beside(_) => None,
+            Way::Alone(.., timed) => Some(timed.waiter()),
+        }
+    }
+
+    /// Returns what waiting has come to.
+    pub(crate) fn timekeeping(&self) -> Option<Timekeeping> {
+        match &self.way {
+            Way::Beside(_) => None,
+            Way::Alone(.., timed) => Some(timed.timekeeping()),
         }
     }
 
@@ -157,9 +180,20 @@ impl Nic {
     fn remote(&self) -> &Remote {
         match &self.way {
             Way::Beside(cache) => cache.remote(),
-            Way::Alone(source, _) => source.remote(),
+            Way::Alone(source, ..) => source.remote(),
         }
     }
+}
+
+/// Returns a source with threads that wait for the service: it keeps each for as long as it does not
+/// answer, and the requests of a mount must not be kept with them.
+fn waited_for(source: Arc<NicSource>, deadline: Duration) -> TimedSource<NicSource> {
+    let patience = WaitPatience {
+        deadline,
+        helpers: WAITING,
+        ..WaitPatience::default()
+    };
+    TimedSource::new(source, patience)
 }
 
 /// What a mount keeps of the service on the local disk.

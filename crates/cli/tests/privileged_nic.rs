@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use block_line::{Chunks, Line};
 use block_service::{Nic, import, socket};
-use blocks::{BlockSource, ContentId, FileKey, SourceError};
+use blocks::{BlockSource, FileKey, SourceError};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
 use lab::stopped::Stopped;
 use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, noise, ok, until};
+use nicfetch::client::{Client, ClientConfig, Patience};
 use serde_json::Value;
 
 /// Makes a root with small files and one of several chunks, and imports it as `root`.
@@ -265,7 +266,7 @@ fn privileged_the_second_machine_starts_from_what_the_first_one_recorded() {
             "{status}"
         );
         lab.umount(&second);
-        forge(&lab);
+        forge(&lab, &nic.address);
         let third = mounted(&lab, &nic.address, "third", &["--wait-prewarm"]);
         let status = lab.status(&third);
         let pushed = status["boot"]["injected_pages"].as_u64();
@@ -314,8 +315,8 @@ fn privileged_each_machine_adds_what_the_boot_image_lacked() {
     });
 }
 
-/// Puts a boot image beside that of the service which is its like, and has other content.
-fn forge(lab: &Lab) {
+/// Gives the service a boot image which is like the one that it has, and has other content.
+fn forge(lab: &Lab, address: &str) {
     struct Liar;
     impl BlockSource for Liar {
         fn read_at(&self, file: &FileKey, at: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
@@ -338,11 +339,21 @@ fn forge(lab: &Lab) {
     let forged = lab.path("forged");
     let written = write_image(&forged, &request, &mut unwatched).unwrap();
     assert!(written.blocks >= 16 && written.dropped.is_empty());
-    let id = ContentId::of(&fs::read(&forged).unwrap());
-    let name = honest.file_name().unwrap().to_str().unwrap();
-    let number = u64::from_str_radix(name.split_once('-').unwrap().0, 16).unwrap();
-    let newest = honest.with_file_name(format!("{:x}-{id}", number + 1));
-    fs::rename(forged, newest).unwrap();
+    let forged = fs::read(forged).unwrap();
+    let liar = ClientConfig {
+        address: address.parse().unwrap(),
+        name: b"liar".to_vec(),
+        key: None,
+        tls: None,
+        patience: Patience {
+            transfer: Duration::from_secs(60),
+            ..Patience::default()
+        },
+    };
+    let liar = Client::start(liar).unwrap();
+    assert!(liar.wait_until_connected(Duration::from_secs(60)));
+    let id = liar.keep_boot(b"root", &forged).unwrap();
+    assert_eq!(liar.boots(b"root").unwrap()[0].id, id, "it is the newest");
 }
 
 #[test]

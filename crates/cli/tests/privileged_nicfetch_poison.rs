@@ -175,6 +175,38 @@ fn privileged_a_tiny_layer_neither_kills_the_server_nor_is_tried_for_ever() {
     }
 }
 
+/// Names cost nothing: an image that fails under one of them fails under all.
+#[test]
+fn privileged_many_tags_of_a_manifest_are_one_image_that_fails() {
+    let (site, lab) = (Site::new(Kind::Docker), Lab::new());
+    let blobs = push_one_layer(&site, "deep", &deep_layer());
+    let image = |tag: &str| format!("docker://{}/library/deep:{tag}", site.registry.host());
+    for tag in ["v2", "v3", "v4", "v5"] {
+        let mut copy = Command::new("skopeo");
+        copy.args(["copy", "--insecure-policy", "--src-tls-verify=false"]);
+        copy.args(["--dest-tls-verify=false", &image("v1"), &image(tag)]);
+        ok(&mut copy);
+    }
+    for start in 0..2 {
+        let mirror = takes_what_is_pulled(&site, &lab);
+        pull_one_layer(&mirror, "deep", &blobs);
+        for tag in ["v2", "v3", "v4", "v5"] {
+            let path = format!("/v2/library/deep/manifests/{tag}");
+            assert_eq!(mirror.get(&path, &[]).status, 200);
+        }
+        ok(&mut mirror.skopeo(&site.path(&format!("copy{start}"))));
+        until("the other image is a source", || is_source(&mirror, IMAGE));
+        until("all were seen", || {
+            let told = feed(&mirror);
+            told["at"].is_null() && told["waiting"] == 0 && told["set_aside"] == 1
+        });
+        let told = feed(&mirror);
+        let attempts = if start == 0 { 2 } else { 0 };
+        assert_eq!(told["failed"], attempts, "{told}");
+        mirror.kill();
+    }
+}
+
 /// Starts a mirror that makes chunks of what clients pull.
 fn takes_what_is_pulled(site: &Site, lab: &Lab) -> Mirror {
     let socket = format!("unix:{}", lab.path("nic.sock").display());

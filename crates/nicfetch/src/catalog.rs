@@ -3,19 +3,19 @@
 //! ```text
 //! DIR/names/<hash of the name>          the id of the index, and the name
 //! DIR/indexes/<id>                      an index
-//! DIR/boots/<id>/<number>-<boot id>     a boot image of that index; the highest number is newest
+//! DIR/boots/<id>/<number>-<boot id>-<giver>   a boot image of that index; the highest number is newest
 //! DIR/pins/<hash of the name>           the name of a source that is to stay
 //! ```
 //!
 //! A file appears whole or not at all, and its name says what must be in it. Nothing else is kept
 //! in memory than names, and indexes for as long as somebody uses them.
 
+mod boots;
 mod pins;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -23,7 +23,8 @@ use blocks::ContentId;
 use parking_lot::Mutex;
 
 use crate::index::{Index, IndexError};
-use crate::wire::{BootEntry, NAME_MAX};
+use crate::wire::NAME_MAX;
+use boots::Boots;
 
 /// The largest boot image that is kept.
 pub const BOOT_MAX: u64 = 1 << 30;
@@ -54,11 +55,18 @@ pub enum CatalogError {
     #[error("a source's name has 1 to {NAME_MAX} bytes")]
     Name,
     /// A boot image is larger than allowed, or empty.
-    #[error("a boot image has 1 to {BOOT_MAX} bytes, not {bytes}")]
+    #[error("a boot image has 1 to {most} bytes here, not {bytes}")]
     BootLength {
         /// How large it is.
         bytes: u64,
+        /// How large it may be.
+        most: u64,
     },
+    /// A boot image would take more than what anybody else has given.
+    #[error(
+        "there is no room for a boot image: others have given smaller ones, and do not lose them for it"
+    )]
+    NoRoom,
     /// The bytes of a boot image are not those that its id names.
     #[error("the boot image is {found}, not what it was said to be")]
     WrongBoot {
@@ -74,6 +82,7 @@ pub struct Catalog {
     state: Mutex<State>,
     /// Held while files are written: numbers of boot images are given out under it.
     turn: Mutex<()>,
+    boots: Boots,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +120,7 @@ impl Catalog {
             dir: dir.to_owned(),
             state: Mutex::new(state),
             turn: Mutex::new(()),
+            boots: Boots::read(&dir.join("boots"))?,
         })
     }
 
@@ -193,146 +203,37 @@ impl Catalog {
             if named.contains(&id) {
                 continue;
             }
-            let boots = self.boot_dir(&id);
-            match fs::remove_dir_all(&boots) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(failed(&boots)(error));
-                }
-                _ => {}
-            }
+            self.forget_boots(&id)?;
             fs::remove_file(&path).map_err(failed(&path))?;
             removed += 1;
         }
         Ok(removed)
     }
 
-    /// Returns the boot images of an index, newest first.
-    ///
-    /// # Errors
-    /// If they cannot be listed.
-    pub fn boots(&self, index: &ContentId) -> Result<Vec<BootEntry>, CatalogError> {
-        let files = self.boot_files(index)?;
-        Ok(files.into_iter().map(|file| file.entry).collect())
-    }
-
-    /// Returns `len` bytes of a boot image from `offset`, fewer at its end; `None` if it is not
-    /// there any more.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn boot_piece(
-        &self,
-        index: &ContentId,
-        boot: &ContentId,
-        offset: u64,
-        len: usize,
-    ) -> Result<Option<Vec<u8>>, CatalogError> {
-        let files = self.boot_files(index)?;
-        let Some(file) = files.into_iter().find(|file| file.entry.id == *boot) else {
-            return Ok(None);
-        };
-        let left = file.entry.len.saturating_sub(offset);
-        let mut piece = vec![0; len.min(usize::try_from(left).unwrap_or(len))];
-        let read = File::open(&file.path).and_then(|open| open.read_exact_at(&mut piece, offset));
-        match read {
-            Ok(()) => Ok(Some(piece)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(&file.path)(error)),
-        }
-    }
-
-    /// Keeps a boot image of an index as the newest, and lets go of the oldest if there are more
-    /// than [`BOOTS_KEPT`] then.
-    ///
-    /// # Errors
-    /// If its bytes are not what `id` names, or it cannot be written.
-    pub fn keep_boot(
-        &self,
-        index: &ContentId,
-        id: &ContentId,
-        bytes: &[u8],
-    ) -> Result<(), CatalogError> {
-        let len = bytes.len() as u64;
-        if len == 0 || len > BOOT_MAX {
-            return Err(CatalogError::BootLength { bytes: len });
-        }
-        let found = ContentId::of(bytes);
-        if found != *id {
-            return Err(CatalogError::WrongBoot { found });
-        }
-        let _turn = self.turn.lock();
-        let files = self.boot_files(index)?;
-        let number = files.first().map_or(1, |newest| newest.number + 1);
-        let dir = self.boot_dir(index);
-        fs::create_dir_all(&dir).map_err(failed(&dir))?;
-        self.write(&dir.join(format!("{number:016x}-{id}")), bytes)?;
-        let (same, others): (Vec<_>, Vec<_>) =
-            files.into_iter().partition(|file| file.entry.id == *id);
-        for old in same.iter().chain(others.iter().skip(BOOTS_KEPT - 1)) {
-            fs::remove_file(&old.path).map_err(failed(&old.path))?;
-        }
-        Ok(())
-    }
-
-    fn boot_files(&self, index: &ContentId) -> Result<Vec<BootFile>, CatalogError> {
-        let dir = self.boot_dir(index);
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(&dir)(error)),
-        };
-        let mut files = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(failed(&dir))?.path();
-            // What is being written has another name; what just went is not listed.
-            files.extend(BootFile::of(path));
-        }
-        files.sort_by_key(|file| std::cmp::Reverse(file.number));
-        Ok(files)
-    }
-
     fn index_path(&self, id: &ContentId) -> PathBuf {
         self.dir.join("indexes").join(id.to_string())
     }
 
-    fn boot_dir(&self, index: &ContentId) -> PathBuf {
-        self.dir.join("boots").join(index.to_string())
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), CatalogError> {
+        self.write_with(path, |file| file.write_all(bytes))
     }
 
     /// Writes a file, whole or not at all, even if the power goes.
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), CatalogError> {
+    fn write_with(
+        &self,
+        path: &Path,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), CatalogError> {
         let aside = self.dir.join("writing");
         let written = || {
             let mut file = File::create(&aside)?;
-            file.write_all(bytes)?;
+            content(&mut file)?;
             file.sync_all()?;
             fs::rename(&aside, path)?;
             let dir = path.parent().unwrap_or(&self.dir);
             File::open(dir)?.sync_all()
         };
         written().map_err(failed(path))
-    }
-}
-
-/// A boot image on the disk.
-struct BootFile {
-    number: u64,
-    entry: BootEntry,
-    path: PathBuf,
-}
-
-impl BootFile {
-    fn of(path: PathBuf) -> Option<Self> {
-        let (number, id) = path.file_name()?.to_str()?.split_once('-')?;
-        let number = u64::from_str_radix(number, 16).ok()?;
-        let id = id.parse().ok()?;
-        let len = fs::metadata(&path).ok()?.len();
-        let entry = BootEntry { id, len };
-        Some(Self {
-            number,
-            entry,
-            path,
-        })
     }
 }
 
@@ -380,13 +281,14 @@ mod tests {
         for index in [&one, &two] {
             catalog.add(b"a", index).unwrap();
             let boot = ContentId::of(b"boot");
-            catalog.keep_boot(&index.id(), &boot, b"boot").unwrap();
+            let bytes = [b"boot".to_vec()];
+            catalog.keep_boot(&index.id(), &boot, &bytes, 1).unwrap();
         }
         catalog.add(b"b", &two).unwrap();
         assert_eq!(catalog.collect().unwrap(), 1);
         assert_eq!(catalog.collect().unwrap(), 0);
-        assert!(catalog.boots(&one.id()).unwrap().is_empty());
-        assert_eq!(catalog.boots(&two.id()).unwrap().len(), 1);
+        assert!(catalog.boots(&one.id()).is_empty());
+        assert_eq!(catalog.boots(&two.id()).len(), 1);
         let again = Catalog::open(dir.path()).unwrap();
         assert_eq!(again.source(b"a").unwrap().unwrap().id(), two.id());
     }
@@ -405,33 +307,5 @@ mod tests {
             catalog.source(b"one"),
             Err(CatalogError::Index { .. })
         ));
-    }
-
-    #[test]
-    fn the_newest_boot_images_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let catalog = Catalog::open(dir.path()).unwrap();
-        let index = ContentId::of(b"index");
-        let boot = |n: u8| (ContentId::of(&[n; 100]), [n; 100]);
-        for n in 0..10 {
-            let (id, bytes) = boot(n);
-            catalog.keep_boot(&index, &id, &bytes).unwrap();
-        }
-        // Kept again: it is the newest, and not there twice.
-        catalog.keep_boot(&index, &boot(5).0, &boot(5).1).unwrap();
-        let kept: Vec<_> = catalog
-            .boots(&index)
-            .unwrap()
-            .iter()
-            .map(|boot| boot.id)
-            .collect();
-        let expected: Vec<_> = [5, 9, 8, 7, 6, 4, 3, 2].map(|n| boot(n).0).to_vec();
-        assert_eq!(kept, expected);
-        let piece = catalog.boot_piece(&index, &boot(5).0, 90, 64).unwrap();
-        assert_eq!(piece, Some(vec![5; 10]));
-        assert_eq!(catalog.boot_piece(&index, &boot(0).0, 0, 64).unwrap(), None);
-        let forged = catalog.keep_boot(&index, &boot(1).0, &[2; 100]);
-        assert!(matches!(forged, Err(CatalogError::WrongBoot { .. })));
-        assert!(catalog.boots(&ContentId::of(b"other")).unwrap().is_empty());
     }
 }

@@ -12,14 +12,15 @@
 mod connection;
 mod handshake;
 mod hot;
+mod machine;
 mod memory;
 mod outgoing;
 mod readers;
 mod schedule;
 mod tally;
+mod uploads;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,20 +28,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::identity::Access;
 use crate::load::Load;
-use crate::pace::{Pace, Paces};
+use crate::pace::Paces;
 use crate::seats::{Seat, Seats};
-use crate::transport::{Accepted, Listener};
+use crate::transport::{Accepted, Link, Listener};
 use crate::wire::Status;
 use crate::{Catalog, ChunkStore};
 
+use machine::{Identity, Vm};
 use memory::Memory;
 use readers::Readers;
-use tally::{Machine, Tally};
+use tally::Tally;
+use uploads::{Step, Uploads};
+
+/// Connections beyond the last that are told at a time that they are; others are closed at once.
+const TURNED_AWAY: usize = 64;
 
 /// What a service allows.
 #[derive(Clone, Debug)]
@@ -48,8 +54,13 @@ pub struct Limits {
     /// Raw bytes that a VM may have asked for and not been sent, over all its connections.
     pub window_bytes: u32,
     /// Raw bytes that all VMs together may have asked for and not been sent, and bytes of boot
-    /// images that are on their way from them.
+    /// images that are on their way from them, which take half of it at most.
     pub memory_bytes: u64,
+    /// Bytes of a boot image on its way that have to come, or the rest of it, within
+    /// [`put_step`](Self::put_step): else it is given up.
+    pub put_step_bytes: u64,
+    /// How long these may take.
+    pub put_step: Duration,
     /// Bytes of chunks that were read and are kept in memory, for who reads them next.
     pub hot_bytes: u64,
     /// Connections, of all VMs together.
@@ -75,6 +86,8 @@ impl Default for Limits {
         Self {
             window_bytes: 16 << 20,
             memory_bytes: 2 << 30, // of a BlueField's sixteen; the longest boot image twice
+            put_step_bytes: 1 << 20, // one who is slower takes three hours for the longest
+            put_step: Duration::from_secs(10), // as a frame
             hot_bytes: 256 << 20,  // what some hosts' boots read
             connections: 4096,     // two for each of some thousand VMs
             connections_of_one: 64, // thirty mounts
@@ -105,6 +118,8 @@ pub struct ServiceStats {
     pub connections: u64,
     /// Sources that can be opened.
     pub sources: u64,
+    /// Bytes of memory that boot images on their way take.
+    pub upload_bytes: u64,
 }
 
 /// The block service, before and while it listens. Clones are the same service.
@@ -120,11 +135,12 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) readers: Readers,
     pub(crate) counts: Arc<Counts>,
-    pub(crate) memory: Arc<Memory>,
-    paces: Option<Paces<Vec<u8>>>,
-    by_name: Arc<Seats<Vec<u8>>>,
-    by_address: Arc<Seats<IpAddr>>,
-    vms: Mutex<HashMap<Vec<u8>, Arc<Vm>>>,
+    memory: Arc<Memory>,
+    uploads: Arc<Uploads>,
+    paces: Option<Paces<Identity>>,
+    by_machine: Arc<Seats<Identity>>,
+    by_link: Arc<Seats<Link>>,
+    vms: Mutex<HashMap<Identity, Arc<Vm>>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -143,53 +159,6 @@ pub(crate) struct Counts {
     pub(crate) connections: AtomicU64,
 }
 
-/// A virtual machine, over all its connections.
-#[derive(Debug)]
-pub(crate) struct Vm {
-    pub(crate) name: Vec<u8>,
-    /// Raw bytes that were asked for and not sent yet.
-    asked: AtomicU64,
-    /// What all of them have asked for.
-    memory: Arc<Memory>,
-    /// How quickly it gets what it asks for.
-    pub(crate) pace: Option<Arc<Pace>>,
-    /// What it got, over all its lives.
-    pub(crate) machine: Arc<Machine>,
-}
-
-impl Vm {
-    /// Takes `bytes` of the window until the credit is dropped, or `None` if it is used up.
-    pub(crate) fn credit(self: &Arc<Self>, bytes: u32, window: u32) -> Option<Credit> {
-        let bytes = u64::from(bytes);
-        if !self.memory.take(bytes) {
-            return None;
-        }
-        let add = |asked: u64| (asked + bytes <= u64::from(window)).then_some(asked + bytes);
-        if self.asked.fetch_update(Relaxed, Relaxed, add).is_err() {
-            self.memory.give(bytes);
-            return None;
-        }
-        Some(Credit {
-            vm: Arc::clone(self),
-            bytes,
-        })
-    }
-}
-
-/// A part of a window that is in use.
-#[derive(Debug)]
-pub(crate) struct Credit {
-    vm: Arc<Vm>,
-    bytes: u64,
-}
-
-impl Drop for Credit {
-    fn drop(&mut self) {
-        self.vm.asked.fetch_sub(self.bytes, Relaxed);
-        self.vm.memory.give(self.bytes);
-    }
-}
-
 impl Service {
     /// Returns a service of the chunks in `store` and the sources in `catalog`.
     ///
@@ -203,11 +172,13 @@ impl Service {
     ) -> std::io::Result<Self> {
         let counts = Arc::new(Counts::default());
         let readers = Readers::start(store, &counts, &limits)?;
+        let memory = Arc::new(Memory::new(limits.memory_bytes));
         let shared = Shared {
-            memory: Arc::new(Memory::new(limits.memory_bytes)),
+            uploads: Uploads::new(limits.memory_bytes / 2, &memory),
+            memory,
             paces: limits.send_rate_of_one.map(Paces::new),
-            by_name: Arc::default(),
-            by_address: Arc::default(),
+            by_machine: Arc::default(),
+            by_link: Arc::default(),
             catalog,
             access,
             limits,
@@ -229,7 +200,29 @@ impl Service {
     /// Returns the page for Prometheus about chunks that were asked for.
     #[must_use]
     pub fn page(&self) -> String {
-        self.shared.counts.tally.page() + &self.shared.readers.page()
+        self.shared.counts.tally.page() + &self.shared.readers.page() + &self.boots_page()
+    }
+
+    fn boots_page(&self) -> String {
+        let (bytes, most) = self.shared.catalog.boot_room();
+        let gauges = [
+            (
+                "boot_bytes",
+                "Bytes of the boot images that machines gave.",
+                bytes,
+            ),
+            ("boot_budget_bytes", "What these may take.", most),
+            (
+                "upload_bytes",
+                "Bytes of memory that boot images on their way take.",
+                self.shared.uploads.taken(),
+            ),
+        ];
+        let line = |(name, help, value): (&str, &str, u64)| {
+            let name = format!("nicfetch_blocks_{name}");
+            format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
+        };
+        gauges.map(line).concat()
     }
 
     /// Serves who connects until `stop` says true or is gone; then tells those who are connected,
@@ -237,6 +230,7 @@ impl Service {
     pub async fn serve(&self, listener: Listener, mut stop: watch::Receiver<bool>) {
         let listener = Arc::new(listener);
         let mut connections = JoinSet::new();
+        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         loop {
             tokio::select! {
                 () = ended(&mut stop) => break,
@@ -246,6 +240,12 @@ impl Service {
                         let Some(seat) = self.shared.seat(&accepted, connections.len()) else {
                             self.shared.counts.refused.fetch_add(1, Relaxed);
                             log::warn!("a connection was refused: there are too many");
+                            if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned()
+                                && listener.tls().is_none()
+                            {
+                                let away = connection::turn_away(accepted);
+                                tokio::spawn(async move { (away.await, drop(place)) });
+                            }
                             continue;
                         };
                         let shared = Arc::clone(&self.shared);
@@ -280,46 +280,51 @@ impl Shared {
             waiting: self.readers.waiting() as u64,
             connections: counts.connections.load(Relaxed),
             sources: self.catalog.names().len() as u64,
+            upload_bytes: self.uploads.taken(),
+        }
+    }
+
+    /// Returns how quickly a boot image on its way has to come.
+    const fn put_step(&self) -> Step {
+        Step {
+            bytes: self.limits.put_step_bytes,
+            within: self.limits.put_step,
         }
     }
 
     /// Takes a place for a connection of which `others` are there already, before it is known
-    /// whose it is; `None` if there are too many, of all or of its address.
-    fn seat(&self, accepted: &Accepted, others: usize) -> Option<Option<Seat<IpAddr>>> {
+    /// whose it is; `None` if there are too many, of all or from its place.
+    fn seat(&self, accepted: &Accepted, others: usize) -> Option<Option<Seat<Link>>> {
         if others >= self.limits.connections {
             return None;
         }
-        match accepted.address() {
-            Some(address) => {
-                let most = self.limits.connections_of_one;
-                self.by_address.take(address, most).map(Some)
-            }
+        let link = match accepted.link() {
+            Link::Address(address) => Link::Address(address.to_canonical()),
+            context @ Link::Context(_) => context,
             // Who may use a socket in the file system is for its permissions to say.
-            None => Some(None),
-        }
+            Link::User(_) | Link::Unknown => return Some(None),
+        };
+        let most = self.limits.connections_of_one;
+        self.by_link.take(link, most).map(Some)
     }
 
-    /// Takes a place for a connection of a virtual machine; `None` if it has too many.
-    pub(crate) fn seat_of(&self, name: &[u8]) -> Option<Seat<Vec<u8>>> {
-        self.by_name
-            .take(name.to_vec(), self.limits.connections_of_one)
+    /// Takes a place for a connection of a machine; `None` if it has too many.
+    fn seat_of(&self, identity: &Identity) -> Option<Seat<Identity>> {
+        let most = self.limits.connections_of_one;
+        self.by_machine.take(identity.clone(), most)
     }
 
-    /// Returns the virtual machine of this name; one for all its connections.
-    pub(crate) fn vm(&self, name: &[u8]) -> Arc<Vm> {
+    /// Returns the machine that is this; one for all its connections.
+    fn vm(&self, identity: &Identity) -> Arc<Vm> {
         let mut vms = self.vms.lock();
         // Who has gone is forgotten when the next one comes.
         vms.retain(|_, vm| Arc::strong_count(vm) > 1);
         let new = || {
-            Arc::new(Vm {
-                name: name.to_vec(),
-                asked: AtomicU64::new(0),
-                memory: Arc::clone(&self.memory),
-                pace: self.paces.as_ref().map(|paces| paces.of(name.to_vec())),
-                machine: self.counts.tally.machine(name),
-            })
+            let paces = self.paces.as_ref();
+            let pace = paces.map(|paces| paces.of(identity.clone()));
+            Arc::new(Vm::new(identity.clone(), &self.memory, pace))
         };
-        Arc::clone(vms.entry(name.to_vec()).or_insert_with(new))
+        Arc::clone(vms.entry(identity.clone()).or_insert_with(new))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What carries frames: TCP, unix sockets, TLS over TCP, and vsock. Everything above knows a
 //! [`Stream`] and no socket; `docs/nicfetch-rdma.md` says where RDMA would fit.
 
+mod parting;
 mod tls;
 
 use std::fmt;
@@ -13,6 +14,8 @@ use std::str::FromStr;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+pub(crate) use parting::drain;
+pub use parting::part;
 pub use tls::{TlsClient, TlsError, TlsFiles, TlsServer};
 
 /// A reliable stream of bytes in each direction.
@@ -81,6 +84,26 @@ impl fmt::Display for Address {
 pub(crate) struct Peer {
     /// The name in its certificate.
     pub(crate) certified: Option<Vec<u8>>,
+    /// Where it comes from.
+    pub(crate) link: Link,
+}
+
+/// Where a connection comes from, by the word of the machine that it ends at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Link {
+    /// An address of a network.
+    Address(IpAddr),
+    /// A virtual machine of a host.
+    #[cfg_attr(
+        not(any(feature = "vsock", test)),
+        expect(dead_code, reason = "only vsock has them")
+    )]
+    Context(u32),
+    /// A process of this user.
+    User(u32),
+    /// Nobody says.
+    #[default]
+    Unknown,
 }
 
 /// A stream with whoever is at its other end.
@@ -130,7 +153,7 @@ impl fmt::Debug for Listener {
 /// What was accepted, before TLS had its say: that takes the other side, which may be slow.
 pub(crate) enum Accepted {
     Tcp(TcpStream),
-    Other(Box<dyn Stream>),
+    Other(Box<dyn Stream>, Link),
 }
 
 impl Listener {
@@ -181,32 +204,49 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream))
             }
-            Socket::Unix(listener) => Ok(Accepted::Other(Box::new(listener.accept().await?.0))),
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let link = match stream.peer_cred() {
+                    Ok(peer) => Link::User(peer.uid()),
+                    Err(_) => Link::Unknown,
+                };
+                Ok(Accepted::Other(Box::new(stream), link))
+            }
             #[cfg(feature = "vsock")]
-            Socket::Vsock(listener) => Ok(Accepted::Other(Box::new(listener.accept().await?.0))),
+            Socket::Vsock(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok(Accepted::Other(Box::new(stream), Link::Context(peer.cid())))
+            }
         }
     }
 }
 
 impl Accepted {
-    /// Returns the address of the other side, where the transport has addresses.
-    pub(crate) fn address(&self) -> Option<IpAddr> {
+    /// Returns where the other side is.
+    pub(crate) fn link(&self) -> Link {
         match self {
-            Self::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
-            Self::Other(_) => None,
+            Self::Tcp(stream) => match stream.peer_addr() {
+                Ok(address) => Link::Address(address.ip()),
+                Err(_) => Link::Unknown, // it has left already
+            },
+            Self::Other(_, link) => *link,
         }
     }
 
     /// Finishes what the transport has to do before the first frame.
     pub(crate) async fn finish(self, tls: Option<&TlsServer>) -> io::Result<Connected> {
-        let peer = Peer::default();
+        let link = self.link();
+        let certified = None;
         match (self, tls) {
-            (Self::Tcp(stream), Some(tls)) => tls.accept(stream).await,
+            (Self::Tcp(stream), Some(tls)) => tls.accept(stream, link).await,
             (Self::Tcp(stream), None) => Ok(Connected {
                 stream: Box::new(stream),
-                peer,
+                peer: Peer { certified, link },
             }),
-            (Self::Other(stream), _) => Ok(Connected { stream, peer }),
+            (Self::Other(stream, _), _) => Ok(Connected {
+                stream,
+                peer: Peer { certified, link },
+            }),
         }
     }
 }

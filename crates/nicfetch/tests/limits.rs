@@ -55,7 +55,7 @@ fn under_pressure_nothing_is_read_that_nobody_waits_for() {
 #[test]
 fn boot_images_on_their_way_fit_into_the_memory() {
     let (rig, _) = serving(Limits {
-        memory_bytes: 1 << 20,
+        memory_bytes: 2 << 20, // half of it is for them
         ..Limits::default()
     });
     let client = rig.client("vm", None);

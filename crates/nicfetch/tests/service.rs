@@ -11,7 +11,7 @@ use std::time::Duration;
 use blocks::testing::MemSource;
 use blocks::{
     BlockCache as _, BlockIndex, BlockRange, BlockSource as _, CachedSource, ContentId, Extent,
-    FileId, Lookup, ReplayPlan,
+    FileId, Lookup, ReplayPlan, prompt,
 };
 use nicfetch::client::{ClientError, NicCache, NicSource, Origin, Planned};
 use nicfetch::identity::{Access, Key};
@@ -347,6 +347,66 @@ fn a_fill_that_was_left_unanswered_goes_on_when_the_service_does() {
     });
     assert_eq!((filled.fetched, filled.missing), (15, 0), "{filled:?}");
     assert_eq!(local.stats().chunks, 15);
+}
+
+/// A thread that answers others gets what is in memory, and asks nobody for the rest.
+#[test]
+fn a_thread_that_must_not_wait_gets_what_is_in_memory() {
+    let (rig, sample) = Rig::serving(Access::open());
+    let client = rig.client("vm", None);
+    connected(&client);
+    let open = || client.open(b"one", None, |_| None).unwrap();
+    let key = sample.tree.key(FileId(4)).unwrap();
+    let expected = content(1 + 4, SIZES[3]);
+    let mut out = vec![0; 4096];
+    let source = NicSource::new(open(), None, None, LONG);
+    let refused = prompt::now(|| source.read_at(&key, 0, &mut out)).unwrap_err();
+    assert_eq!(refused.kind(), blocks::SourceErrorKind::WouldWait);
+    let remote = source.remote().counts();
+    assert_eq!((remote.late, remote.away, rig.stats().chunks), (0, 0, 0));
+    assert_eq!(
+        prompt::may_hang(|| source.read_at(&key, 0, &mut out)).unwrap(),
+        4096
+    );
+    out.fill(0);
+    assert_eq!(
+        prompt::now(|| source.read_at(&key, 0, &mut out)).unwrap(),
+        4096
+    );
+    assert!(out == expected[..4096]);
+    // What is only zeros is nowhere, and here; so is what a plan names and nobody has read.
+    let source = Arc::new(NicSource::new(open(), None, None, LONG));
+    let range = BlockRange::with_len(BlockIndex(0), 1);
+    let plan = ReplayPlan {
+        runs: 1,
+        extents: vec![Extent {
+            file: FileId(4),
+            range,
+            bin: 0,
+            seen: 1,
+        }],
+        ..ReplayPlan::default()
+    };
+    let planned = Planned::new(Arc::clone(&source), &plan);
+    let cache = NicCache::new(open(), &sample.tree);
+    let asked = rig.stats().chunks;
+    let miss = prompt::now(|| planned.get(&key, range, &mut out));
+    assert!(matches!(miss, Lookup::Miss { .. }), "{miss:?}");
+    let declined = prompt::now(|| cache.get(&key, range, &mut out));
+    assert_eq!(declined, Lookup::Throttled);
+    assert_eq!(rig.stats().chunks, asked, "nobody was asked");
+    for now in [false, true] {
+        let mut get = || {
+            (
+                planned.get(&key, range, &mut vec![0; 4096]),
+                cache.get(&key, range, &mut out),
+            )
+        };
+        let hit = Lookup::Hit { blocks: 1 };
+        let got = if now { prompt::now(&mut get) } else { get() };
+        assert_eq!(got, (hit, hit));
+    }
+    assert!(out == expected[..4096]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Nic {
         let remote = self.remote().counts();
         let (source, filled) = match &self.way {
             Way::Beside(_) => (None, None),
-            Way::Alone(source, filler) => {
+            Way::Alone(source, filler, _) => {
                 let filled = filler.as_ref().map(super::Filler::filled);
                 (Some(source.counts()), filled)
             }

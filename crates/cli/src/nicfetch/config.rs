@@ -80,7 +80,12 @@ pub(super) struct Config {
 pub(super) struct Budgets {
     pub(super) blob_bytes: u64,
     pub(super) chunk_bytes: u64,
+    /// Boot images that machines give.
+    pub(super) boot_bytes: u64,
 }
+
+/// Which part of what blocks may take is for the boot images of sources: the longest of all at 8 GiB.
+const BOOT_SHARE: u64 = 8;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -279,24 +284,26 @@ impl Config {
         !self.upstreams.is_empty()
     }
 
-    /// Returns what blobs and chunks may take: chunks half of all, if both are served.
+    /// Returns what blobs, chunks and boot images may take: blocks half of all, if both are served.
     pub(super) fn budgets(&self) -> anyhow::Result<Budgets> {
         let all = self.size.0;
         let said = self.blocks_size.map(|size| size.0);
-        let chunk_bytes = match (&self.blocks, self.mirrors()) {
+        let block_bytes = match (&self.blocks, self.mirrors()) {
             (None, _) => 0,
             (Some(_), true) => said.unwrap_or(all / 2),
             (Some(_), false) => said.unwrap_or(all),
         };
-        let blob_bytes = all.checked_sub(chunk_bytes).with_context(|| {
-            let (chunks, all) = (Size(chunk_bytes), Size(all));
+        let blob_bytes = all.checked_sub(block_bytes).with_context(|| {
+            let (chunks, all) = (Size(block_bytes), Size(all));
             format!(
                 "chunks cannot take {chunks} of {all}: make --size larger, or --blocks-size smaller"
             )
         })?;
+        let boot_bytes = block_bytes / BOOT_SHARE;
         Ok(Budgets {
             blob_bytes,
-            chunk_bytes,
+            chunk_bytes: block_bytes - boot_bytes,
+            boot_bytes,
         })
     }
 
@@ -503,7 +510,9 @@ mod tests {
             let config: Config = serde_json::from_str(text).map_err(|error| error.to_string())?;
             let budgets = config.budgets().map_err(|error| format!("{error:#}"))?;
             config.blocks().map_err(|error| format!("{error:#}"))?;
-            Ok::<_, String>((budgets.blob_bytes >> 30, budgets.chunk_bytes >> 30))
+            let blocks = budgets.chunk_bytes + budgets.boot_bytes;
+            assert_eq!(budgets.boot_bytes, blocks / 8);
+            Ok::<_, String>((budgets.blob_bytes >> 30, blocks >> 30))
         };
         let hub = r#""upstreams": [{"name": "a", "url": "https://a"}]"#;
         let blocks = r#""size": "8G", "blocks": "127.0.0.1:5052", "blocks_open": true"#;

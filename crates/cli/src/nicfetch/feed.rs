@@ -4,11 +4,12 @@
 //! One thread, one image at a time, and none while the machine is pressed. What is to be done is noted
 //! on the disk first, so that it is taken up again after a restart; doing it twice does no harm.
 //! An image that fails, or with which the process ends, is not tried for ever: each attempt is noted
-//! before it begins, and after [`TRIES`] of them it is set aside until somebody asks for it.
+//! before it begins, by the digest of the manifest, and after some of them it is set aside until
+//! somebody asks for it.
 
 mod notes;
+mod state;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
@@ -21,24 +22,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use nicfetch::Stay;
-use nicfetch::load::{Level, Load};
-use nicfetch::mirror::{Fed, Feed, Mirror, SetAside, WholeImage};
+use nicfetch::load::Load;
+use nicfetch::mirror::{Fed, Feed, Mirror, WholeImage};
 use oci::{ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
 
 use super::image::{CONFIG_MAX, take_image};
 use super::shelf::Here;
-use notes::{Note, Notes};
+use notes::{Note, Notes, Tried};
+use state::State;
 
-/// Images that may wait. One that finds no place is taken up with the next pull, or the next start.
-const WAITING_MAX: usize = 1024;
-/// Names of which it is remembered what became of them.
-const SEEN_MAX: usize = 20_000;
-/// Attempts at an image that nobody has asked for by hand. One may have failed for another reason: a
-/// full disk, or a process that was killed for what others did.
-const TRIES: u32 = 2;
-/// Images that were set aside, as they are shown.
-const ASIDE_SHOWN: usize = 100;
 /// How often it is looked whether clients have pulled something, or the machine has time again.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often all tags are looked at, whatever has changed.
@@ -70,87 +63,12 @@ struct Shared {
     stop: AtomicBool,
 }
 
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Wanted>,
-    at: Option<WholeImage>,
-    done: u64,
-    failed: u64,
-    /// What became, or did not become, of which name: the digest of its manifest.
-    seen: HashMap<String, String>,
-    /// What is not tried again by itself, by name.
-    aside: BTreeMap<String, SetAside>,
-}
-
-/// An image that waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
-    image: WholeImage,
-    /// Attempts that were begun already.
-    tries: u32,
-}
-
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("notes", &self.notes)
             .field("taken", &self.taken)
             .finish_non_exhaustive()
-    }
-}
-
-impl State {
-    /// Takes the next image out, unless the machine is pressed: nobody waits for it.
-    fn due(&mut self, level: Level) -> Option<Wanted> {
-        if level >= Level::Careful {
-            return None;
-        }
-        let wanted = self.queue.pop_front()?;
-        self.at = Some(wanted.image.clone());
-        Some(wanted)
-    }
-
-    /// Puts an image into the queue, unless it is there or being taken.
-    fn enqueue(&mut self, wanted: Wanted) -> io::Result<()> {
-        let image = &wanted.image;
-        if let Some(waiting) = self.queue.iter_mut().find(|other| other.image == *image) {
-            waiting.tries = waiting.tries.min(wanted.tries);
-            return Ok(());
-        }
-        if self.at.as_ref() == Some(image) {
-            return Ok(());
-        }
-        if self.queue.len() >= WAITING_MAX {
-            return Err(io::Error::other("too many images wait to be taken"));
-        }
-        self.queue.push_back(wanted);
-        Ok(())
-    }
-
-    /// Sets an image aside.
-    fn set_aside(&mut self, name: &str, digest: &str, why: &str) {
-        let aside = SetAside {
-            name: name.to_owned(),
-            digest: digest.to_owned(),
-            why: why.to_owned(),
-        };
-        self.aside.insert(name.to_owned(), aside);
-    }
-
-    /// Takes in what an earlier process has noted; `image` is what the mirror knows of it.
-    fn take_up(&mut self, note: Note, image: Option<WholeImage>) {
-        if note.is_set_aside() {
-            self.set_aside(&note.name, &note.digest, note.why());
-        } else if let Some(image) = image.filter(|_| !note.done) {
-            let wanted = Wanted {
-                image,
-                tries: note.tries,
-            };
-            if self.enqueue(wanted).is_ok() {
-                return; // not seen yet
-            }
-        }
-        self.seen.insert(note.name, note.digest);
     }
 }
 
@@ -208,116 +126,131 @@ impl Drop for Feeder {
     }
 }
 
-/// Returns what earlier processes have noted. What the mirror does not know any more is forgotten, unless
-/// it was set aside.
+/// Returns what earlier processes have noted. Names of what the mirror does not know any more are
+/// forgotten; attempts are not.
 fn left_in(notes: &Notes, mirror: &Mirror) -> io::Result<State> {
     let mut state = State::default();
+    for tried in notes.tried()? {
+        if tried.is_set_aside() {
+            log::warn!("{} is not tried again: {}", tried.name, tried.why());
+        }
+        state.note_tried(tried);
+    }
+    take_up(&mut state, notes, mirror)?;
+    Ok(state)
+}
+
+/// Takes in which images are noted.
+fn take_up(state: &mut State, notes: &Notes, mirror: &Mirror) -> io::Result<()> {
     for note in notes.read()? {
-        let image = mirror.document(&note.digest).map(|_| WholeImage {
-            name: note.name.clone(),
-            digest: note.digest.clone(),
-        });
-        if image.is_none() && !note.is_set_aside() {
+        let image = mirror.document(&note.digest).map(|_| note.image());
+        if image.is_none() {
             notes.remove(&note.name)?;
             continue;
         }
-        if note.is_set_aside() {
-            log::warn!("{} is not tried again: {}", note.name, note.why());
-        }
         state.take_up(note, image);
     }
-    Ok(state)
+    Ok(())
 }
 
 impl Feed for Shared {
     fn want(&self, image: WholeImage) -> io::Result<()> {
-        self.queue(image)
+        // As if it had never been tried, but only if it finds a place.
+        let forgiven = {
+            let mut state = self.state.lock();
+            state.enqueue(&image).map_err(io::Error::other)?;
+            state.forgive(&image.digest)
+        };
+        let noted = match &forgiven {
+            Some(tried) => self.notes.remove_tried(&tried.digest),
+            None => Ok(()),
+        };
+        let noted = noted.and_then(|()| self.notes.write(&Note::of(&image)));
+        if noted.is_err() {
+            let mut state = self.state.lock();
+            state.withdraw(&image);
+            forgiven
+                .into_iter()
+                .for_each(|tried| state.note_tried(tried));
+        }
+        self.wake.notify_all();
+        noted
     }
 
     fn fed(&self) -> Fed {
-        let state = self.state.lock();
-        Fed {
-            at: state.at.as_ref().map(|image| image.name.clone()),
-            waiting: state.queue.len() as u64,
-            done: state.done,
-            failed: state.failed,
-            set_aside: state.aside.len() as u64,
-            aside: state.aside.values().take(ASIDE_SHOWN).cloned().collect(),
-        }
+        self.state.lock().fed()
     }
 }
 
 impl Shared {
-    /// Has an image taken, as if it had never been tried.
-    fn queue(&self, image: WholeImage) -> io::Result<()> {
-        self.notes.write(&Note::of(&image, 0))?;
-        let mut state = self.state.lock();
-        state.aside.remove(&image.name);
-        state.enqueue(Wanted { image, tries: 0 })?;
-        self.wake.notify_all();
-        Ok(())
-    }
-
     fn run(&self) {
         let mut looked = (None, Instant::now());
-        while let Some(Wanted { image, tries }) = self.next(&mut looked) {
-            let mut note = Note::of(&image, tries + 1);
+        while let Some(image) = self.next(&mut looked) {
+            let (tried, forgotten) = self.state.lock().begin(&image);
+            if let Some(forgotten) = forgotten
+                && let Err(error) = self.notes.remove_tried(&forgotten.digest)
+            {
+                log::warn!("forgetting attempts at {}: {error}", forgotten.name);
+            }
             // Before the work begins: if it ends this process, the next one knows of it.
-            let begun = self.notes.write(&note).context("noting that it is tried");
+            let begun = self.notes.write_tried(&tried);
+            let begun = begun.context("noting that it is tried");
             let taken = begun.and_then(|()| self.take(&image));
             if self.stop.load(SeqCst) && taken.is_err() {
                 // The next process takes it up, and this attempt was none.
-                if let Err(error) = self.notes.write(&Note::of(&image, tries)) {
+                let tried = self.state.lock().was_none(&image);
+                if let Err(error) = self.note_tried(&image, tried.as_ref()) {
                     log::warn!("noting that {} is to be taken: {error}", image.name);
                 }
                 return;
             }
-            match &taken {
-                Ok(()) => {
-                    note = Note::done(&image);
-                    log::info!("{} is a source of the block service", image.name);
-                }
-                Err(error) => {
-                    note.failed = Some(format!("{error:#}"));
-                    log::warn!("{} cannot be taken: {error:#}", image.name);
-                }
-            }
-            if let Err(error) = self.notes.write(&note) {
+            if let Err(error) = self.is_over(&image, taken) {
                 log::warn!("noting what became of {}: {error}", image.name);
             }
-            if note.is_set_aside() {
-                log::warn!("{} is not tried again before it is prewarmed", image.name);
-            }
-            self.is_over(note);
         }
     }
 
-    /// Counts what became of the image that was being taken.
-    fn is_over(&self, note: Note) {
-        let mut state = self.state.lock();
-        state.at = None;
-        match note.done {
-            true => state.done += 1,
-            false => state.failed += 1,
+    /// Notes what became of the image that was being taken.
+    fn is_over(&self, image: &WholeImage, taken: anyhow::Result<()>) -> io::Result<()> {
+        let Err(error) = taken else {
+            log::info!("{} is a source of the block service", image.name);
+            self.state.lock().succeeded(image);
+            self.notes.remove_tried(&image.digest)?;
+            return self.notes.write(&Note::done(image));
+        };
+        let why = format!("{error:#}");
+        log::warn!("{} cannot be taken: {why}", image.name);
+        let tried = self.state.lock().has_failed(image, &why);
+        if tried.as_ref().is_some_and(Tried::is_set_aside) {
+            log::warn!("{} is not tried again before it is prewarmed", image.name);
         }
-        if note.is_set_aside() {
-            state.set_aside(&note.name, &note.digest, note.why());
+        self.note_tried(image, tried.as_ref())
+    }
+
+    fn note_tried(&self, image: &WholeImage, tried: Option<&Tried>) -> io::Result<()> {
+        match tried {
+            Some(tried) => self.notes.write_tried(tried),
+            None => self.notes.remove_tried(&image.digest),
         }
-        state.seen.insert(note.name, note.digest);
     }
 
     /// Waits for the next image; `None` when there will be none.
-    fn next(&self, looked: &mut (Option<(usize, usize)>, Instant)) -> Option<Wanted> {
+    fn next(&self, looked: &mut (Option<(usize, usize)>, Instant)) -> Option<WholeImage> {
         loop {
             let mut state = self.state.lock();
             if self.stop.load(SeqCst) {
                 return None;
             }
-            if let Some(wanted) = state.due(self.load.level()) {
-                return Some(wanted);
+            if let Some(image) = state.due(self.load.level()) {
+                return Some(image);
+            }
+            if state.takes_up_left_over() {
+                drop(state);
+                self.take_up_left_over();
+                continue;
             }
             match self.taken {
-                Taken::WhenAsked if state.queue.is_empty() => self.wake.wait(&mut state),
+                Taken::WhenAsked if state.is_idle() => self.wake.wait(&mut state),
                 Taken::WhenAsked => {
                     let _timed_out = self.wake.wait_for(&mut state, LOOK);
                 }
@@ -342,35 +275,37 @@ impl Shared {
             log::warn!("forgetting images that are gone: {error}");
         }
         for image in images {
-            let seen = {
-                let state = self.state.lock();
-                let aside = state.aside.get(&image.name).map(|aside| &aside.digest);
-                let waiting = state.queue.iter().any(|wanted| wanted.image == image);
-                waiting
-                    || aside == Some(&image.digest)
-                    || state.seen.get(&image.name) == Some(&image.digest)
-            };
-            if !seen && let Err(error) = self.queue(image) {
+            if let Err(error) = self.take_if_new(&image) {
                 log::warn!("an image that was pulled is not taken now: {error}");
                 return;
             }
         }
     }
 
-    /// Forgets names that mean no image that is here, if there are too many. What was set aside is not
-    /// forgotten: others must not be able to have it tried again.
+    /// Has an image taken that clients have pulled, unless it was seen.
+    fn take_if_new(&self, image: &WholeImage) -> io::Result<()> {
+        if self.state.lock().knows(image) {
+            return Ok(());
+        }
+        // Noted first: it may be taken, and that noted, as soon as it waits.
+        self.notes.write(&Note::of(image))?;
+        let mut state = self.state.lock();
+        state.enqueue(image).map_err(io::Error::other)
+    }
+
+    /// Takes up what was noted and had found no place.
+    fn take_up_left_over(&self) {
+        let mut found = State::default();
+        let read = take_up(&mut found, &self.notes, &self.mirror);
+        if let Err(error) = read {
+            log::warn!("reading which images are to be taken: {error}");
+        }
+        self.state.lock().take_over(found);
+    }
+
+    /// Forgets names that mean no image that is here, if there are too many.
     fn forget_others(&self, images: &[WholeImage]) -> io::Result<()> {
-        let gone: Vec<String> = {
-            let mut state = self.state.lock();
-            if state.seen.len() <= SEEN_MAX {
-                return Ok(());
-            }
-            let here: HashSet<&str> = images.iter().map(|image| image.name.as_str()).collect();
-            let State { seen, aside, .. } = &mut *state;
-            let gone = seen
-                .extract_if(|name, _| !here.contains(name.as_str()) && !aside.contains_key(name));
-            gone.map(|(name, _)| name).collect()
-        };
+        let gone = self.state.lock().forget_others(images);
         gone.iter().try_for_each(|name| self.notes.remove(name))
     }
 
@@ -415,50 +350,6 @@ impl Shared {
         match self.mirror.blob_file(&digest.to_string()) {
             Some(file) => Ok(file),
             None => bail!("its blob {digest} is not here any more"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn image(name: &str) -> WholeImage {
-        WholeImage {
-            name: name.to_owned(),
-            digest: "sha256:0".to_owned(),
-        }
-    }
-
-    #[test]
-    fn while_the_machine_is_pressed_images_wait() {
-        let image = image("docker.io/library/redis:7");
-        let wanted = Wanted { image, tries: 0 };
-        let mut state = State::default();
-        state.enqueue(wanted.clone()).unwrap();
-        for level in [Level::Careful, Level::Shedding] {
-            assert_eq!(state.due(level), None);
-        }
-        assert_eq!(state.due(Level::Normal), Some(wanted.clone()));
-        assert_eq!(
-            (state.at.take(), state.due(Level::Normal)),
-            (Some(wanted.image), None)
-        );
-    }
-
-    #[test]
-    fn what_was_tried_too_often_is_not_taken_up() {
-        let image = image("docker.io/library/redis:7");
-        for tries in 0..4 {
-            let mut state = State::default();
-            let note = Note::of(&image, tries);
-            state.take_up(note, Some(image.clone()));
-            let waits = state.queue.front().map(|wanted| wanted.tries);
-            let aside = state.aside.get(&image.name).map(|aside| &*aside.why);
-            match tries < TRIES {
-                true => assert_eq!((waits, aside), (Some(tries), None)),
-                false => assert_eq!((waits, aside), (None, Some(notes::DIED))),
-            }
         }
     }
 }

@@ -36,6 +36,13 @@ impl PlaceArgs {
     }
 }
 
+/// Returns how large segments are: of a small store three that are kept free would be most of it.
+fn segment_bytes(budget_bytes: u64) -> u32 {
+    let usual = StoreConfig::default().segment_bytes;
+    let part = u32::try_from(budget_bytes / 32).unwrap_or(u32::MAX);
+    part.clamp(1 << 20, usual)
+}
+
 /// Opens the chunks and the sources in a store, where chunks may take `budget_bytes`.
 ///
 /// # Errors
@@ -43,6 +50,7 @@ impl PlaceArgs {
 pub(super) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Sources>> {
     let config = StoreConfig {
         budget_bytes,
+        segment_bytes: segment_bytes(budget_bytes),
         ..StoreConfig::default()
     };
     // Contents of images whose files not everybody may read.

@@ -169,8 +169,10 @@ impl Parts {
         let mirror = mirror.with_context(opening)?;
         let chunks = match &blocks.blocks {
             Some(_) => {
-                let budget = config.budgets()?.chunk_bytes;
-                let here = Here(place::open(&config.store, budget)?);
+                let budgets = config.budgets()?;
+                let here = Here(place::open(&config.store, budgets.chunk_bytes)?);
+                let limited = here.0.catalog().limit_boots(budgets.boot_bytes);
+                limited.context("removing boot images for which there is no room")?;
                 let taken = match blocks.blocks_from_pulls {
                     true => Taken::WhenPulled,
                     false => Taken::WhenAsked,

@@ -195,7 +195,8 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
         Some(ModeArg::Lower) | None => Mode::Lower,
     };
     let names = Arc::clone(&tree) as Arc<dyn Namespace>;
-    let mut fs = file_system(args, names, below, mode, boot.as_ref());
+    let waiter = nic.waiter().context("nobody waits for the service")?;
+    let mut fs = file_system(args, names, below, mode, boot.as_ref()).with_waiter(waiter);
     // Beside a boot image, what is recorded to be shared is what that one lacks.
     let recorder = (args.record.is_some() || args.nic.nic_share)
         .then(|| Arc::new(Recorder::new(tracer::Limits::default())));

@@ -420,6 +420,7 @@ impl Daemon {
                 self.disk
                     .as_ref()
                     .map(|disk| disk.timekeeping())
+                    .or_else(|| self.nic.as_ref()?.timekeeping())
                     .unwrap_or_default(),
                 boot.and_then(|boot| boot.source.first_miss())
                     .map(|miss| FirstMiss::of(&miss, &self.tree)),

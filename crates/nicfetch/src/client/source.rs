@@ -1,5 +1,8 @@
 //! A source that is not on the local disk at all: names from the index, bytes from wherever they
 //! can be had. Every chunk is verified by its id, so nobody who has it need be trusted.
+//!
+//! A thread that [must not wait](prompt::now) gets what is in memory, of this process or of the
+//! system, and is told otherwise that the rest would take waiting.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use blocks::prompt::{self, Patience};
 use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
 
 use super::Remote;
@@ -128,7 +132,11 @@ impl NicSource {
             let len = self.remote.index().place(number)?.len;
             return Some(Arc::new(vec![0; len as usize]));
         }
-        let stored = self.local.get()?.get(id, Class::Demand)?;
+        let local = self.local.get()?;
+        let stored = match prompt::patience() {
+            Patience::None => local.get_now(id, Class::Demand)?,
+            Patience::Bounded | Patience::Endless => local.get(id, Class::Demand)?,
+        };
         // What was damaged is fetched anew.
         let chunk = Arc::new(stored.open(id).ok()?);
         self.remote.remember(number, &chunk);
@@ -175,6 +183,9 @@ impl NicSource {
         let id = |number: u32| self.remote.index().chunk(number);
         let near = |number: &u32| self.near(*number, &id(*number)?);
         let mut found: Vec<_> = numbers.iter().map(near).collect();
+        if prompt::patience() == Patience::None {
+            return found;
+        }
         let lacking = || {
             found
                 .iter()
@@ -196,8 +207,8 @@ impl NicSource {
         found
     }
 
-    /// Returns the chunks, from wherever they can be had.
-    fn chunks(&self, numbers: std::ops::Range<u32>) -> Option<Vec<Chunk>> {
+    /// Returns the chunks, from wherever they can be had, or why they cannot.
+    fn chunks(&self, numbers: std::ops::Range<u32>) -> Result<Vec<Chunk>, SourceErrorKind> {
         let end = Instant::now() + self.deadline;
         let index = self.remote.index();
         let first = numbers.start;
@@ -215,8 +226,11 @@ impl NicSource {
                 Some((from, to + 1))
             };
             let Some((from, to)) = lacking(&have) else {
-                return have.into_iter().collect();
+                return Ok(have.into_iter().flatten().collect());
             };
+            if prompt::patience() == Patience::None {
+                return Err(SourceErrorKind::WouldWait);
+            }
             let number = |at: usize| first + u32::try_from(at).unwrap_or(0);
             let give_up = self.remote.patience().give_up;
             let found = self
@@ -243,7 +257,7 @@ impl NicSource {
             }
             if Instant::now() >= end {
                 self.counters.failed.fetch_add(1, Relaxed);
-                return None;
+                return Err(SourceErrorKind::TimedOut);
             }
             sleep(AGAIN);
         }
@@ -265,9 +279,8 @@ impl BlockSource for NicSource {
         if numbers.is_empty() {
             return Ok(0);
         }
-        let Some(chunks) = self.chunks(numbers) else {
-            return Err(SourceError::new(SourceErrorKind::TimedOut, doing).about(file.file));
-        };
+        let chunks = self.chunks(numbers);
+        let chunks = chunks.map_err(|why| SourceError::new(why, doing).about(file.file))?;
         let mut skip = usize::try_from(offset % CHUNK_BYTES).unwrap_or(0);
         let mut done = 0;
         for chunk in chunks {

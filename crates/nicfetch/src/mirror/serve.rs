@@ -28,6 +28,7 @@ use super::counters::Counters;
 use super::reply::Reply;
 use crate::pace::{Pace, Paces};
 use crate::seats::Seats;
+use crate::transport::part;
 
 /// The longest head; also what is buffered of an answer for a client that does not take it.
 const HEAD_MAX: usize = 64 << 10;
@@ -264,7 +265,19 @@ pub(super) async fn take_connections<D, A, F>(
     }
 }
 
-async fn converse<S, C, A, F>(stream: S, peer: C, mut closed: watch::Receiver<bool>, answer: A)
+/// Answers one connection, and closes it so that a client that sends what nobody wants gets its answer.
+async fn converse<S, C, A, F>(mut stream: S, peer: C, closed: watch::Receiver<bool>, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: Copy + Debug,
+    A: Fn(C, Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    exchange(&mut stream, peer, closed, answer).await;
+    part(&mut stream).await;
+}
+
+async fn exchange<S, C, A, F>(stream: &mut S, peer: C, mut closed: watch::Receiver<bool>, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Copy + Debug,

@@ -13,21 +13,26 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, BufReader, split};
+use tokio::join;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::handshake::{Guest, meet};
+use super::machine::Vm;
 use super::outgoing::Outgoing;
+use super::tally::Machine;
 use super::{Shared, ended};
 use crate::index::Index;
-use crate::transport::Connected;
-use crate::wire::stream::{ReadError, read_frame};
-use crate::wire::{ErrorCode, Frame, Message, Seal};
+use crate::transport::{Accepted, Connected, drain, part};
+use crate::wire::stream::{ReadError, read_frame, write_frame};
+use crate::wire::{Direction, ErrorCode, Frame, Message, Seal};
 use refusal::Refusal;
-use upload::Upload;
+use upload::{Upload, overdue};
 
 /// What is read of a connection at once: some READs, and of a PUT the beginning.
 const READ_BUFFER: usize = 4 << 10;
+/// How long it may take to tell somebody that there is no place.
+const TURNING_AWAY: Duration = Duration::from_secs(1);
 /// Where log lines go that say who asks for what.
 const ACCESS: &str = "nicfetch::access";
 
@@ -44,15 +49,19 @@ pub(super) async fn serve(
     };
     let (connected, guest) = match timeout(shared.limits.handshake, meeting).await {
         Ok(Ok((connected, Ok(guest)))) => (connected, guest),
-        Ok(Ok((_, Err(refused)))) => return refuse(shared, &refused),
+        Ok(Ok((mut connected, Err(refused)))) => {
+            refuse(shared, &refused);
+            return part(&mut connected.stream).await;
+        }
         Ok(Err(error)) => return refuse(shared, &error),
         Err(_) => return refuse(shared, &"it took too long to say who it is"),
     };
     shared.counts.connections.fetch_add(1, Relaxed);
     let (read, write) = split(connected.stream);
-    let read = BufReader::with_capacity(READ_BUFFER, read);
+    let mut read = BufReader::with_capacity(READ_BUFFER, read);
     let Guest {
         vm,
+        name,
         seat,
         sources,
         incoming,
@@ -63,7 +72,9 @@ pub(super) async fn serve(
     let writing = tokio::spawn(writer.run(write, outgoing, patience, vm.pace.clone()));
     let connection = Connection {
         shared,
-        vm: Arc::clone(&vm),
+        tally: shared.counts.tally.machine(&name),
+        name: name.clone(),
+        vm,
         may_open: sources,
         to,
         sources: HashMap::new(),
@@ -72,17 +83,32 @@ pub(super) async fn serve(
         put: None,
     };
     let began = Instant::now();
-    connection.run(read, incoming, stop).await;
+    connection.run(&mut read, incoming, stop).await;
     log::info!(
         target: ACCESS,
         "{} left after {} s",
-        vm.name.escape_ascii(),
+        name.escape_ascii(),
         began.elapsed().as_secs()
     );
-    // Ends when the readers have let go of what they still had to send, or nobody reads it.
-    let _ended = timeout(patience, writing).await;
+    // Ends when the readers have let go of what they still had to send, or nobody reads it. Until
+    // the client has all of that, what it still sends must not lie unread.
+    let _ended = join!(timeout(patience, writing), drain(&mut read));
     drop(seat);
     shared.counts.connections.fetch_sub(1, Relaxed);
+}
+
+/// Tells somebody that there is no place for one more, whoever it is. Who speaks TLS cannot be told.
+pub(super) async fn turn_away(accepted: Accepted) {
+    let Ok(mut connected) = accepted.finish(None).await else {
+        return;
+    };
+    let busy = error_of(ErrorCode::Busy, "too many connections");
+    let mut seal = Seal::open(Direction::ToClient);
+    let busy = Frame::new(0, busy);
+    let told = write_frame(&mut connected.stream, &busy, &mut seal);
+    if matches!(timeout(TURNING_AWAY, told).await, Ok(Ok(()))) {
+        part(&mut connected.stream).await;
+    }
 }
 
 fn refuse(shared: &Shared, why: &dyn std::fmt::Display) {
@@ -92,7 +118,11 @@ fn refuse(shared: &Shared, why: &dyn std::fmt::Display) {
 
 struct Connection<'a> {
     shared: &'a Arc<Shared>,
-    vm: Arc<super::Vm>,
+    vm: Arc<Vm>,
+    /// What it calls itself.
+    name: Vec<u8>,
+    /// What it got.
+    tally: Arc<Machine>,
     may_open: crate::identity::Sources,
     to: Arc<Outgoing>,
     sources: HashMap<u32, Arc<Index>>,
@@ -105,19 +135,25 @@ struct Connection<'a> {
 impl Connection<'_> {
     async fn run<R: AsyncRead + Unpin>(
         mut self,
-        mut from: R,
+        from: &mut R,
         mut seal: Seal,
         mut stop: watch::Receiver<bool>,
     ) {
         loop {
-            let frame = tokio::select! {
-                frame = read_frame(&mut from, &mut seal) => frame,
-                () = ended(&mut stop) => {
-                    let leave = self.shared.limits.leave;
-                    let within_ms = u32::try_from(leave.as_millis()).unwrap_or(u32::MAX);
-                    self.say(0, Message::GoAway { within_ms });
-                    self.finish(leave).await;
-                    return;
+            // One future for all of a frame: half of it may be read when something is due.
+            let frame = read_frame(from, &mut seal);
+            tokio::pin!(frame);
+            let frame = loop {
+                tokio::select! {
+                    frame = &mut frame => break frame,
+                    () = overdue(self.put.as_ref()) => self.give_up_put(),
+                    () = ended(&mut stop) => {
+                        let leave = self.shared.limits.leave;
+                        let within_ms = u32::try_from(leave.as_millis()).unwrap_or(u32::MAX);
+                        self.say(0, Message::GoAway { within_ms });
+                        self.finish(leave).await;
+                        return;
+                    }
                 }
             };
             if !self.take(frame).await {

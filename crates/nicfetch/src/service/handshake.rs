@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Shared, Vm};
+use super::Shared;
+use super::machine::{Identity, Name, Vm};
 use crate::identity::{Key, Meeting, Sources, nonce, same};
 use crate::seats::Seat;
 use crate::transport::Connected;
@@ -12,8 +13,10 @@ use crate::wire::{Direction, ErrorCode, Frame, Message, Method, Seal, VERSION, W
 /// Somebody who has shown who it is.
 pub(super) struct Guest {
     pub(super) vm: Arc<Vm>,
+    /// What it calls itself.
+    pub(super) name: Vec<u8>,
     /// Its place among the connections of this machine.
-    pub(super) seat: Seat<Vec<u8>>,
+    pub(super) seat: Seat<Identity>,
     pub(super) sources: Sources,
     /// What its frames are sealed with.
     pub(super) incoming: Seal,
@@ -61,9 +64,13 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest,
     let mut incoming = Seal::open(Direction::ToService);
     let mut outgoing = Seal::open(Direction::ToClient);
     let met = greet(shared, with, &mut incoming, &mut outgoing).await;
-    let met = met.and_then(|(name, sources)| match shared.seat_of(&name) {
-        Some(seat) => Ok((name, sources, seat)),
-        None => Err(Refused::TooMany { name: shown(&name) }),
+    let link = with.peer.link;
+    let met = met.and_then(|(name, is, sources)| {
+        let identity = Identity::of(&name, is, &link);
+        match shared.seat_of(&identity) {
+            Some(seat) => Ok((name, identity, sources, seat)),
+            None => Err(Refused::TooMany { name: shown(&name) }),
+        }
     });
     let answer = match &met {
         Ok(_) => Some(Message::Welcome {
@@ -75,9 +82,10 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest,
     if let Some(answer) = answer {
         write_frame(&mut with.stream, &Frame::new(0, answer), &mut outgoing).await?;
     }
-    let (name, sources, seat) = met?;
+    let (name, identity, sources, seat) = met?;
     Ok(Guest {
-        vm: shared.vm(&name),
+        vm: shared.vm(&identity),
+        name,
         seat,
         sources,
         incoming,
@@ -90,7 +98,7 @@ async fn greet(
     with: &mut Connected,
     incoming: &mut Seal,
     outgoing: &mut Seal,
-) -> Result<(Vec<u8>, Sources), Refused> {
+) -> Result<(Vec<u8>, Name, Sources), Refused> {
     let hello = read_frame(&mut with.stream, incoming).await?;
     let Message::Hello {
         versions,
@@ -106,12 +114,12 @@ async fn greet(
     }
     let service = nonce()?;
     // A certificate says more than the client does.
-    let (name, key) = match with.peer.certified.take() {
-        Some(certified) => (certified, None),
-        None => {
-            let key = key_of(shared, &name)?;
-            (name, key)
-        }
+    let (name, is, key) = match with.peer.certified.take() {
+        Some(certified) => (certified, Name::Proved, None),
+        None => match key_of(shared, &name)? {
+            Some(key) => (name, Name::Proved, Some(key)),
+            None => (name, Name::Believed, None),
+        },
     };
     let meeting = Meeting {
         client: &client,
@@ -142,7 +150,7 @@ async fn greet(
     }
     let sources = shared.access.sources(&name);
     let sources = sources.ok_or_else(|| denied(&name))?;
-    Ok((name, sources))
+    Ok((name, is, sources))
 }
 
 /// Returns the key that a client has to prove; `None` if it need not.

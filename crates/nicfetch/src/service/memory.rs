@@ -1,6 +1,5 @@
 //! What everything that is on its way may take together.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A budget of bytes.
@@ -28,47 +27,16 @@ impl Memory {
     }
 }
 
-/// Bytes that are taken until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Held {
-    memory: Arc<Memory>,
-    bytes: u64,
-}
-
-impl Held {
-    /// Holds nothing yet.
-    pub(crate) fn none_of(memory: &Arc<Memory>) -> Self {
-        let memory = Arc::clone(memory);
-        Self { memory, bytes: 0 }
-    }
-
-    /// Takes more, and returns whether that was there.
-    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
-        let there = self.memory.take(bytes);
-        if there {
-            self.bytes += bytes;
-        }
-        there
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.memory.give(self.bytes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_given_back_and_never_more_than_there_is() {
-        let memory = Arc::new(Memory::new(10));
-        let mut held = Held::none_of(&memory);
-        assert!(held.grow(4) && held.grow(6) && !held.grow(1));
-        assert!(!memory.take(1) && !memory.take(u64::MAX));
-        drop(held);
+    fn there_is_never_more_than_there_is() {
+        let memory = Memory::new(10);
+        assert!(memory.take(4) && memory.take(6) && !memory.take(1));
+        assert!(!memory.take(u64::MAX));
+        memory.give(10);
         assert!(memory.take(10));
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-use super::Credit;
+use super::machine::Credit;
 use super::readers::Queue;
 use crate::pace::Pace;
 use crate::wire::stream::write_frames;

@@ -9,10 +9,11 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use super::hot::Hot;
+use super::machine::{Credit, Identity, Vm};
 use super::outgoing::Outgoing;
 use super::schedule::Schedule;
 use super::tally::Machine;
-use super::{Counts, Credit, Limits, Vm};
+use super::{Counts, Limits};
 use crate::index::{Index, ZEROS};
 use crate::wire::{Frame, Message, Priority, Status};
 use crate::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
@@ -59,7 +60,7 @@ pub(crate) struct Queue {
 }
 
 struct State {
-    schedule: Schedule<Vec<u8>, Job>,
+    schedule: Schedule<Identity, Job>,
     over: bool,
 }
 
@@ -148,7 +149,7 @@ impl Readers {
         let many = jobs.len() > 1;
         let mut state = self.queue.state.lock();
         for (cost, job) in jobs {
-            state.schedule.push(priority, &vm.name, cost, job);
+            state.schedule.push(priority, &vm.identity, cost, job);
         }
         drop(state);
         if many {

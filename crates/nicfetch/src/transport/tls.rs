@@ -11,7 +11,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::{Connected, Peer, Stream};
+use super::{Connected, Link, Peer, Stream};
 
 /// Where one side's certificate is, and whom it trusts. All are PEM.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl TlsServer {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<Connected> {
+    pub(super) async fn accept(&self, stream: TcpStream, link: Link) -> io::Result<Connected> {
         let stream = self.0.accept(stream).await?;
         let certificates = stream.get_ref().1.peer_certificates();
         let certified = certificates.and_then(|all| dns_name(all.first()?));
@@ -123,7 +123,7 @@ impl TlsServer {
         }
         Ok(Connected {
             stream: Box::new(stream),
-            peer: Peer { certified },
+            peer: Peer { certified, link },
         })
     }
 }

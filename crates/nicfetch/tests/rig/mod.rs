@@ -7,6 +7,9 @@
 #![allow(dead_code, reason = "each test binary uses its own part of the rig")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod raw;
+
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,6 +122,25 @@ impl Rig {
 
     /// Starts with another store than the rig's.
     pub(crate) fn start_on(&mut self, store: Arc<dyn ChunkStore>, access: Access, limits: Limits) {
+        let address = Address::Unix(self.socket());
+        self.start_at(&address, store, access, limits);
+    }
+
+    /// Starts at a port, and returns which.
+    pub(crate) fn start_at_port(&mut self, access: Access, limits: Limits) -> SocketAddr {
+        let any = Address::Tcp("127.0.0.1:0".to_owned());
+        let store = Arc::clone(&self.store) as _;
+        let address = self.start_at(&any, store, access, limits);
+        address.parse().unwrap()
+    }
+
+    fn start_at(
+        &mut self,
+        address: &Address,
+        store: Arc<dyn ChunkStore>,
+        access: Access,
+        limits: Limits,
+    ) -> String {
         let service = Service::new(store, Arc::clone(&self.catalog), access, limits).unwrap();
         let service = Arc::new(service);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -126,8 +148,8 @@ impl Rig {
             .enable_all()
             .build()
             .unwrap();
-        let address = Address::Unix(self.socket());
-        let listener = runtime.block_on(Listener::bind(&address, None)).unwrap();
+        let listener = runtime.block_on(Listener::bind(address, None)).unwrap();
+        let bound = listener.address().unwrap();
         let (stop, stopped) = watch::channel(false);
         let serving = Arc::clone(&service);
         let serving = runtime.spawn(async move { serving.serve(listener, stopped).await });
@@ -137,6 +159,7 @@ impl Rig {
             runtime,
             serving,
         });
+        bound
     }
 
     /// Ends the service as a signal would.

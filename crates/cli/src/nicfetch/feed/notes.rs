@@ -1,7 +1,8 @@
 //! What is noted of images on the disk, so that the next process knows of it.
 //!
 //! ```text
-//! STORE/feed/<hash of the name>   {"name": …, "digest": …, "done": …, "tries": …, "failed": …}
+//! STORE/feed/<hash of the name>             {"name": …, "digest": …, "done": …}
+//! STORE/feed/tried-<hash of the digest>     {"digest": …, "name": …, "tries": …, "failed": …}
 //! ```
 
 use std::fs::{self, File};
@@ -13,22 +14,40 @@ use nicfetch::mirror::WholeImage;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::TRIES;
+/// Attempts at an image that nobody has asked for by hand. One may have failed for another reason: a
+/// full disk, or a process that was killed for what others did.
+pub(super) const TRIES: u32 = 2;
+/// What the files are called that say how often something was tried.
+const TRIED: &str = "tried-";
 
 /// Why an attempt failed of which nothing else is noted.
 pub(super) const DIED: &str = "nicfetch ended while it was being taken";
 /// Characters of a failure that are noted.
 const WHY_MAX: usize = 500;
 
-/// What is noted of an image.
+/// What is noted of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Note {
     pub(super) name: String,
     /// Of its manifest.
     pub(super) digest: String,
     pub(super) done: bool,
-    /// Attempts that were begun; releases before the one that counted them noted none.
-    #[serde(default)]
+    /// Attempts that were begun, as an earlier release has counted them: by names.
+    #[serde(default, skip_serializing)]
+    tries: u32,
+    /// Why the last of them failed.
+    #[serde(default, skip_serializing)]
+    failed: Option<String>,
+}
+
+/// What is noted of attempts at an image.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Tried {
+    /// Of its manifest.
+    pub(super) digest: String,
+    /// One of its names.
+    pub(super) name: String,
+    /// Attempts that were begun.
     pub(super) tries: u32,
     /// Why the last attempt failed, if it has come to an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,13 +55,13 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// Of an image that is to be taken, after so many attempts.
-    pub(super) fn of(image: &WholeImage, tries: u32) -> Self {
+    /// Of an image that is to be taken.
+    pub(super) fn of(image: &WholeImage) -> Self {
         Self {
             name: image.name.clone(),
             digest: image.digest.clone(),
             done: false,
-            tries,
+            tries: 0,
             failed: None,
         }
     }
@@ -52,13 +71,44 @@ impl Note {
         let done = true;
         Self {
             done,
-            ..Self::of(image, 0)
+            ..Self::of(image)
+        }
+    }
+
+    /// Returns which image it is about.
+    pub(super) fn image(&self) -> WholeImage {
+        WholeImage {
+            name: self.name.clone(),
+            digest: self.digest.clone(),
+        }
+    }
+
+    /// Returns the attempts that an earlier release has counted.
+    fn tried(self) -> Option<Tried> {
+        let counts = !self.done && self.tries > 0;
+        counts.then_some(Tried {
+            digest: self.digest,
+            name: self.name,
+            tries: self.tries,
+            failed: self.failed,
+        })
+    }
+}
+
+impl Tried {
+    /// Of an image that was not tried yet.
+    pub(super) fn none_of(image: &WholeImage) -> Self {
+        Self {
+            digest: image.digest.clone(),
+            name: image.name.clone(),
+            tries: 0,
+            failed: None,
         }
     }
 
     /// Returns whether it was tried so often that it is not tried again by itself.
     pub(super) const fn is_set_aside(&self) -> bool {
-        !self.done && self.tries >= TRIES
+        self.tries >= TRIES
     }
 
     /// Returns why the last attempt failed.
@@ -83,50 +133,94 @@ impl Notes {
         Ok(Self { dir, turn })
     }
 
-    /// Returns what earlier processes have noted.
+    /// Returns what earlier processes have noted of names.
     pub(super) fn read(&self) -> io::Result<Vec<Note>> {
-        let mut notes = Vec::new();
-        for entry in fs::read_dir(&self.dir)? {
-            let path = entry?.path();
-            if path.extension().is_some() {
-                continue; // was being written when the power went
-            }
-            match serde_json::from_slice(&fs::read(&path)?) {
-                Ok(note) => notes.push(note),
-                Err(_) => log::warn!("{} is no note of an image: left alone", path.display()),
-            }
-        }
-        Ok(notes)
+        let files = self.files()?.into_iter();
+        let notes = files.filter(|(name, _)| !name.starts_with(TRIED));
+        Ok(notes.filter_map(|(_, path)| read(&path)).collect())
     }
 
-    /// Notes what becomes of an image, whole or not at all, also if the power goes.
+    /// Returns what earlier processes have noted of attempts.
+    pub(super) fn tried(&self) -> io::Result<Vec<Tried>> {
+        let files = self.files()?.into_iter();
+        let tried = files.filter(|(name, _)| name.starts_with(TRIED));
+        let tried = tried.filter_map(|(_, path)| read(&path));
+        let before = self.read()?.into_iter().filter_map(Note::tried);
+        Ok(before.chain(tried).collect())
+    }
+
+    fn files(&self) -> io::Result<Vec<(String, PathBuf)>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.contains('.') {
+                files.push((name, entry.path()));
+            } // else it was being written when the power went
+        }
+        Ok(files)
+    }
+
+    /// Notes what becomes of a name, whole or not at all, also if the power goes.
     pub(super) fn write(&self, note: &Note) -> io::Result<()> {
-        let failed = note.failed.as_ref();
+        self.write_to(&self.path(&note.name), note)
+    }
+
+    /// Notes how often an image was tried.
+    pub(super) fn write_tried(&self, tried: &Tried) -> io::Result<()> {
+        let failed = tried.failed.as_ref();
         let failed = failed.map(|why| why.chars().take(WHY_MAX).collect());
-        let note = Note {
+        let tried = Tried {
             failed,
-            ..note.clone()
+            ..tried.clone()
         };
-        let path = self.path(&note.name);
+        self.write_to(&self.tried_path(&tried.digest), &tried)
+    }
+
+    fn write_to(&self, path: &Path, note: &impl Serialize) -> io::Result<()> {
         let aside = path.with_extension("new");
         let _turn = self.turn.lock();
         let mut file = File::create(&aside)?;
-        file.write_all(&serde_json::to_vec(&note)?)?;
+        file.write_all(&serde_json::to_vec(note)?)?;
         file.sync_all()?;
-        fs::rename(&aside, &path)?;
+        fs::rename(&aside, path)?;
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Forgets an image.
+    /// Forgets a name.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.path(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove(&self.path(name))
+    }
+
+    /// Forgets the attempts at an image; those, too, that an earlier release has noted of its names.
+    pub(super) fn remove_tried(&self, digest: &str) -> io::Result<()> {
+        remove(&self.tried_path(digest))
+    }
+
+    fn tried_path(&self, digest: &str) -> PathBuf {
+        let hash = ContentId::of(digest.as_bytes());
+        self.dir.join(format!("{TRIED}{hash}"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
         Path::new(&self.dir).join(ContentId::of(name.as_bytes()).to_string())
+    }
+}
+
+/// Reads a note; one that cannot be read is left alone.
+fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
+    let read = fs::read(path).map_err(|error| error.to_string());
+    let read = read.and_then(|text| {
+        serde_json::from_slice(&text).map_err(|_| "it is no note of an image".to_owned())
+    });
+    read.inspect_err(|why| log::warn!("{} is left alone: {why}", path.display()))
+        .ok()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -135,27 +229,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_of_earlier_releases_are_read_and_attempts_outlive_the_process() {
+    fn attempts_outlive_the_process_also_those_that_earlier_releases_noted() {
         let dir = tempfile::tempdir().unwrap();
         let notes = Notes::open(dir.path().to_owned()).unwrap();
-        let old = r#"{"name": "a", "digest": "sha256:1", "done": false}"#;
-        fs::write(dir.path().join(ContentId::of(b"a").to_string()), old).unwrap();
-        let note = notes.read().unwrap().remove(0);
+        for (name, old) in [
+            ("a", r#"{"name": "a", "digest": "sha256:1", "done": false}"#),
+            (
+                "b",
+                r#"{"name": "b", "digest": "sha256:2", "done": false, "tries": 2, "failed": "so"}"#,
+            ),
+        ] {
+            fs::write(
+                dir.path().join(ContentId::of(name.as_bytes()).to_string()),
+                old,
+            )
+            .unwrap();
+        }
+        assert_eq!(notes.read().unwrap().len(), 2);
+        let tried = notes.tried().unwrap();
+        assert_eq!((tried.len(), tried[0].why()), (1, "so"));
+        assert!(tried[0].is_set_aside());
+        let image = notes.read().unwrap().remove(0).image();
+        let mut tried = Tried::none_of(&image);
+        tried.tries = TRIES;
+        tried.failed = Some("x".repeat(10_000));
+        notes.write_tried(&tried).unwrap();
+        notes.write_tried(&tried).unwrap();
+        let found = notes.tried().unwrap();
+        let found = found.iter().find(|found| found.why().len() == WHY_MAX);
+        assert!(found.is_some_and(Tried::is_set_aside));
+        assert_eq!(notes.read().unwrap().len(), 2, "they are no names");
+        notes.remove_tried(&tried.digest).unwrap();
+        notes.remove_tried(&tried.digest).unwrap();
+        for name in ["a", "a", "b"] {
+            notes.remove(name).unwrap();
+        }
         assert_eq!(
-            (note.tries, note.is_set_aside(), note.why()),
-            (0, false, DIED)
+            (notes.read().unwrap().len(), notes.tried().unwrap().len()),
+            (0, 0)
         );
-        let tried = Note {
-            tries: TRIES,
-            failed: Some("x".repeat(10_000)),
-            ..note
-        };
-        notes.write(&tried).unwrap();
-        let found = notes.read().unwrap();
-        assert_eq!(found.len(), 1, "a name has one");
-        assert!(found[0].is_set_aside() && found[0].why().len() == WHY_MAX);
-        notes.remove("a").unwrap();
-        notes.remove("a").unwrap();
-        assert_eq!(notes.read().unwrap(), []);
     }
 }

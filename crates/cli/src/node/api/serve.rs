@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nicfetch::transport::part;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
@@ -179,7 +180,7 @@ pub(super) async fn take_connections(
 }
 
 /// Answers the one request of a connection.
-async fn converse(stream: UnixStream, desk: &Arc<Desk>) {
+async fn converse(mut stream: UnixStream, desk: &Arc<Desk>) {
     let admitted = desk.admission.check_peer(&stream);
     let service = service_fn(|request| async {
         let what = format!("{} {}", request.method(), request.uri());
@@ -196,7 +197,7 @@ async fn converse(stream: UnixStream, desk: &Arc<Desk>) {
         .header_read_timeout(PEER_DEADLINE)
         .max_buf_size(HEAD_MAX)
         .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(&mut stream), service);
     // All deadlines within it, and one for a client that does not take its answer.
     let all = PEER_DEADLINE * 3 + Pace::Load.deadline();
     match timeout(all, connection).await {
@@ -204,4 +205,6 @@ async fn converse(stream: UnixStream, desk: &Arc<Desk>) {
         Ok(Err(error)) => log::debug!("api: a client went away: {error}"),
         Err(_) => log::debug!("api: a client does not take its answer"),
     }
+    // Who was refused gets its answer, whatever it has sent beside.
+    part(&mut stream).await;
 }

@@ -163,8 +163,10 @@ fn prepare_nic(
         mode,
         ..Config::default()
     };
+    let waiter = nic.waiter().context("nobody waits for the service")?;
     let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
-        .with_xattr_answers(answers(spec.all_xattrs));
+        .with_xattr_answers(answers(spec.all_xattrs))
+        .with_waiter(waiter);
     Ok(Prepared {
         fs: Arc::new(fs),
         mode,

@@ -302,6 +302,7 @@ impl Served {
                     .disk
                     .as_ref()
                     .map(|disk| disk.source.timekeeping())
+                    .or_else(|| self.prepared.nic.as_ref()?.timekeeping())
                     .unwrap_or_default(),
                 self.first_miss(),
             )),

@@ -43,7 +43,7 @@ impl ListedSource {
     #[must_use]
     pub fn of(name: &[u8], index: &Index, sources: &Sources) -> Self {
         let catalog = sources.catalog();
-        let boots = catalog.boots(&index.id()).unwrap_or_default();
+        let boots = catalog.boots(&index.id());
         Self {
             name: String::from_utf8_lossy(name).into_owned(),
             index: index.id().to_string(),

@@ -47,9 +47,7 @@ impl Connection<'_> {
             }
             Message::Boots { handle } => {
                 let index = self.source(handle)?.id();
-                let boots = self
-                    .on_disk(move |shared| shared.catalog.boots(&index))
-                    .await?;
+                let boots = self.shared.catalog.boots(&index);
                 self.say(request, Message::BootList { boots });
             }
             Message::Put {
@@ -97,7 +95,7 @@ impl Connection<'_> {
             Ok(_) => "opened",
             Err(Refusal(_, why)) => why,
         };
-        log::info!(target: ACCESS, "{} open {shown}: {came}", self.vm.name.escape_ascii());
+        log::info!(target: ACCESS, "{} open {shown}: {came}", self.name.escape_ascii());
         opened
     }
 

@@ -47,7 +47,7 @@ impl Connection<'_> {
                 id,
                 priority,
                 asked,
-                machine: Arc::clone(&self.vm.machine),
+                machine: Arc::clone(&self.tally),
                 deadline,
                 cancelled: Arc::clone(&cancelled),
                 credit: Some(credit),

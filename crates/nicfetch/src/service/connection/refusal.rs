@@ -16,6 +16,7 @@ impl From<CatalogError> for Refusal {
     fn from(error: CatalogError) -> Self {
         let code = match &error {
             CatalogError::BootLength { .. } => ErrorCode::TooLarge,
+            CatalogError::NoRoom => ErrorCode::Busy,
             CatalogError::WrongBoot { .. } => ErrorCode::Rule,
             _ => {
                 // The client has no use for our paths.
