@@ -1,5 +1,6 @@
 //! The kinds of harm.
 
+mod changing;
 mod clock;
 mod crowds;
 mod daemon;
@@ -69,6 +70,12 @@ pub const SCENARIOS: &[Scenario] = &[
         what: "files of the source are replaced and cut short: each read is of one version",
         asked: false,
         run: sources::changes,
+    },
+    Scenario {
+        name: "changes-and-kills",
+        what: "files change while workers are killed over prewarming them: no old page stays",
+        asked: false,
+        run: changing::under_killed_workers,
     },
     Scenario {
         name: "tier-fails",

@@ -195,6 +195,9 @@ fn topmost(table: &[u8], mountpoint: &Path) -> Option<Top> {
 
 /// What a line of the table says.
 struct Line {
+    id: u64,
+    /// What it lies on.
+    parent: u64,
     mountpoint: PathBuf,
     shared: bool,
     kind: String,
@@ -203,17 +206,21 @@ struct Line {
     options: Vec<u8>,
 }
 
-/// Returns field 5 of a line, whether `shared` is among the optional fields behind field 6 and,
+/// Returns fields 1, 2 and 5 of a line, whether `shared` is among the optional fields behind field 6 and,
 /// behind the separator, the fields 1 to 3.
 fn parse(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let mountpoint = unescape(fields.nth(4)?);
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let mountpoint = unescape(fields.nth(2)?);
     let mut shared = false;
     for optional in fields.by_ref().skip(1).take_while(|field| *field != b"-") {
         shared |= optional.starts_with(b"shared:");
     }
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     Some(Line {
+        id,
+        parent,
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
         shared,
         kind: text(fields.next()?),

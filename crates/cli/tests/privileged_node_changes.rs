@@ -307,3 +307,89 @@ fn privileged_takeover_asks_nothing_of_a_source_that_hangs() {
     lab.umount(&changing.mountpoint);
     lab.umount(&source);
 }
+
+/// How many workers hold the lock that says that they are there, on the names of the only mount.
+fn workers_left(lab: &Lab) -> usize {
+    let instances = fs::read_dir(lab.run_dir().join("node")).unwrap();
+    let names = instances.map(|entry| entry.unwrap().path());
+    let mut names = names.filter(|path| path.extension().is_some_and(|end| end == "names"));
+    let inode = fs::metadata(names.next().unwrap()).unwrap().ino();
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    let ours = |line: &&str| line.contains("OFDLCK") && line.contains(&format!(":{inode} "));
+    locks.lines().filter(ours).count()
+}
+
+/// A thread that pushes waits for a page that a reader has locked, who waits for the source. The
+/// worker is killed; the file changes; and what the thread pushes when the reader has his answer comes
+/// after the next worker had the kernel forget the old version, or before.
+#[test]
+fn privileged_what_a_killed_worker_still_pushes_does_not_stay() {
+    /// Blocks that the boot image lacks, in the middle of those that it has.
+    const GAP: u64 = 64;
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    fs::write(root.join("file"), noise(0, LEN)).unwrap();
+    let source = lab.mount(&root, "source", &["--standalone", "--revalidate", "0"]);
+    let server = u32::try_from(lab.status(&source)["pid"].as_u64().unwrap()).unwrap();
+    let dd = "dd if=/file of=/dev/null bs=4096";
+    let read = format!(
+        "{dd} count={GAP}; {dd} skip={} count={}",
+        GAP + 2,
+        126 - GAP
+    );
+    let mut record = lab.bootimg();
+    let record = record.arg("record").arg(&source).args(["--name", "first"]);
+    ok(record.args(["--", "/bin/sh", "-c", &read]));
+    let mountpoint = lab.mount(&source, "mnt", &["--wait-prewarm"]);
+    let changing = Changing {
+        service: &service,
+        source: root,
+        mountpoint,
+    };
+    let file = changing.open();
+    for file in [&file, &File::open(source.join("file")).unwrap()] {
+        posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    }
+    let stopped = Stopped::stop(server);
+    let reader = std::thread::spawn(move || {
+        let mut pages = vec![0; 8 * 4096];
+        file.read_exact_at(&mut pages, (GAP - 2) * 4096)
+            .map(|()| pages)
+    });
+    // The next worker brings the pages of the file back that it does not find, if the reader has got so
+    // far; he has, once the push is held up.
+    until("a push to be held up", || {
+        service.kill_worker(&changing.mountpoint, Signal::SIGKILL);
+        let worker = service.worker(&changing.mountpoint);
+        (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            waits_for_a_page(worker)
+        })
+    });
+    service.kill_worker(&changing.mountpoint, Signal::SIGKILL);
+    assert!(workers_left(&lab) > 1, "one is dead, but for a thread");
+    let content = changing.change(1);
+    drop(stopped);
+    // Of one version each, or the file changed under it.
+    let _read = reader.join().unwrap();
+    changing.notice(&content);
+    until("the dead worker to be gone", || workers_left(&lab) == 1);
+    until("what it has pushed to be forgotten", || {
+        changing.is(&content)
+    });
+    changing.until_prewarmed();
+    changing.assert_is(&content, "after a worker was killed over a push");
+    lab.umount(&changing.mountpoint);
+    lab.umount(&source);
+}
+
+/// Whether a thread of a process waits in the kernel for a page.
+fn waits_for_a_page(pid: u32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let waits = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("wchan")).ok());
+    waits.into_iter().any(|place| place.contains("folio"))
+}

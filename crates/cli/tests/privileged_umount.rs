@@ -166,6 +166,35 @@ fn privileged_the_nodes_mount_below_an_overlay_stays() {
     a_mount_below_an_overlay_stays(&lab, &[]);
 }
 
+/// A namespace that is a copy of another lists what lies on one mount before what lies on the next,
+/// whatever was mounted first.
+#[test]
+fn privileged_an_overlay_in_a_copied_namespace_is_seen() {
+    let lab = Lab::new();
+    let source = lab.make_dir("source");
+    fs::write(source.join("file"), noise(0, 300_000)).unwrap();
+    let disk = Disk::mount(&lab);
+    let root = disk.root.join("place");
+    let mountpoint = lab.mount(&source, "mnt", &["--standalone"]);
+    let overlay = Overlay::mount(&lab, &mountpoint, &root);
+    let why = fails(1, &mut umount_in_a_copy(&lab, &mountpoint));
+    assert!(why.contains("is in use: the overlay on"), "{why}");
+    assert_eq!(lab.status(&mountpoint)["state"], "serving");
+    drop(overlay);
+    ok(&mut umount_in_a_copy(&lab, &mountpoint));
+}
+
+/// Unmounts from a new namespace.
+fn umount_in_a_copy(lab: &Lab, mountpoint: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    let yolofs = lab.yolofs();
+    let set = yolofs.get_envs();
+    command.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    command.arg("--mount").arg(yolofs.get_program());
+    command.arg("umount").arg(mountpoint);
+    command
+}
+
 #[test]
 fn privileged_users_that_no_list_tells_of_are_served_on_and_told_of() {
     let lab = Lab::new();

@@ -3,6 +3,9 @@
 //! `serve_handed PART` finds on its standard input, a socket, the first talk with the kernel and
 //! the descriptors of the mount. It answers with what the kernel was told, and never answers reads
 //! of one part of one file: it says when there is one.
+//!
+//! With `serve_handed PART THREADS` it may have so many threads and no more, and an earlier server has
+//! left it a file that was cut short.
 
 mod handed;
 
@@ -12,10 +15,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blocks::{BlockSource, FileKey, SourceError};
-use handed::{HELD_FILE, PART, fill, names};
+use blocks::{BlockSource, FileKey, SourceError, Version};
+use handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::{Uid, setuid};
 use rawio::passing;
-use yolofs::{Config, Connection, FileSystem, Hello, ServeOptions, Serving};
+use yolofs::{Config, Connection, Diverted, FileSystem, Hello, Ledger, ServeOptions, Serving};
 
 struct Pattern {
     held: u64,
@@ -37,6 +42,34 @@ impl BlockSource for Pattern {
     }
 }
 
+/// Keeps nothing: what was written down came from elsewhere.
+struct Forgotten;
+
+impl Ledger for Forgotten {
+    fn note(&self, _: &Diverted) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Has a file system start with a file that was cut short.
+fn cut_short(fs: FileSystem) -> Result<FileSystem, Box<dyn std::error::Error>> {
+    let from = names()?.key(LARGE_FILE).ok_or("no such file")?.version;
+    let cut = Diverted {
+        file: LARGE_FILE,
+        from,
+        now: Version { size: 1, ..from },
+        attr: None,
+        believed: from.size,
+    };
+    Ok(fs.with_ledger(Arc::new(Forgotten), &[cut]))
+}
+
+/// Becomes a user whom nobody else is, and who may have so many threads: root may have any number.
+fn have_no_more_threads_than(count: u64) -> nix::Result<()> {
+    setrlimit(Resource::RLIMIT_NPROC, count, count)?;
+    setuid(Uid::from_raw(std::process::id() + 1_000_000))
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let held = env::args().nth(1).ok_or("no part")?.parse()?;
     let mut message = vec![0; 16 << 10];
@@ -47,7 +80,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hello = Hello::from_parts(request.to_vec(), answer)?;
     let [device, private] = <[_; 2]>::try_from(descriptors).map_err(|_| "not two descriptors")?;
 
-    let fs = FileSystem::new(names()?, Arc::new(Pattern { held }), Config::default());
+    let mut fs = FileSystem::new(names()?, Arc::new(Pattern { held }), Config::default());
+    if let Some(threads) = env::args().nth(2) {
+        fs = cut_short(fs)?;
+        have_no_more_threads_than(threads.parse()?)?;
+    }
     let connection = Connection::from_parts(device, hello);
     let options = ServeOptions::default();
     let serving = Serving::start(Arc::new(fs), &connection, Some(private), &options)?;

@@ -28,10 +28,11 @@ use std::time::Instant;
 use blocks::prompt::{self, Waiter};
 use blocks::{
     Attr, AttrSource, BackingFile, BlockSource, Caller, Event, FileId, FileKey, Lifetime,
-    Namespace, NodeKind, Observer, Residency, Sparse, WholeCopies,
+    Namespace, NodeKind, Observer, Residency, Sparse, Version, WholeCopies,
 };
 
 pub use counters::{Counters, ReadOutcome, Request};
+pub(crate) use data::ReadAnswer;
 pub use data::{Backing, CachePath, OpenDecision, PassedTo, is_program};
 pub use error::FsError;
 pub use ledger::{Diverted, Ledger};
@@ -283,7 +284,7 @@ impl FileSystem {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.tally.snapshot();
-        counters.diverted_files = self.diversions.count();
+        counters.diverted_files = self.diversions.noted();
         let pages = self.injected.counts();
         counters.injected_pages = pages.injected;
         counters.evicted_pages = pages.evicted;
@@ -349,6 +350,16 @@ impl FileSystem {
         &self.diversions
     }
 
+    /// Notes that the kernel has forgotten what it had of a file before the version `now`, and knows
+    /// what size it has in that if it is shorter. Names that are asked again each time need nobody to
+    /// remember the version any more.
+    pub(crate) fn settle(&self, file: FileId, now: Version) {
+        match self.names.lifetime() {
+            Lifetime::Forever => self.diversions.settle(file, now),
+            Lifetime::For(_) => self.diversions.forget(file, now),
+        }
+    }
+
     pub(crate) const fn recent(&self) -> &Recent {
         &self.recent
     }
@@ -378,11 +389,11 @@ impl FileSystem {
         self.waiter.as_ref()
     }
 
-    /// Counts a request that was handed over and not answered in time.
-    pub(crate) fn count_late(&self, request: Request) {
-        self.tally.error();
-        if request == Request::Read {
-            self.tally.read(ReadOutcome::Failed, 0);
+    /// Counts what a request that was handed over has come to: the answer that was given, whether the
+    /// source gave it or the time was over. What the source says after that is no answer.
+    pub(crate) fn count_answer<T>(&self, answer: &Result<T, FsError>) {
+        if answer.as_ref().is_err_and(FsError::is_failure) {
+            self.tally.error();
         }
     }
 
@@ -408,7 +419,8 @@ impl FileSystem {
         request: Request,
         answer: impl FnOnce() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        // Whoever handed it over has counted it, and says when nobody waits for it any more.
+        // Whoever handed it over has counted it, counts what it comes to, and says when nobody waits for
+        // it any more.
         let is_new = prompt::patience() != prompt::Patience::Endless;
         let _busy = is_new.then(|| self.demand.enter());
         if is_new {
@@ -423,8 +435,8 @@ impl FileSystem {
             );
             Err(FsError::Panicked)
         });
-        if result.as_ref().is_err_and(FsError::is_failure) {
-            self.tally.error();
+        if is_new {
+            self.count_answer(&result);
         }
         result
     }

@@ -122,7 +122,6 @@ impl Adapter {
     /// What is asked for then is made by `later`, to be kept until its turn.
     fn answer<R: Send + 'static, T, Later>(
         &self,
-        request: Request,
         reply: R,
         now: impl FnOnce(&FileSystem) -> Result<T, FsError>,
         later: impl FnOnce() -> Later,
@@ -132,7 +131,7 @@ impl Adapter {
     {
         match handing::now(&self.fs, || now(&self.fs)) {
             Err(error) if error.would_wait() => {
-                handing::over(&self.fs, request, reply, later(), give);
+                handing::over(&self.fs, reply, later(), give);
             }
             answer => give(reply, answer),
         }
@@ -153,7 +152,7 @@ impl Adapter {
                 .inspect_err(|_| backings.close(file));
             give_opened(&fs, reply, opened);
         };
-        self.answer(Request::Open, reply, ask, || ask, give);
+        self.answer(reply, ask, || ask, give);
     }
 }
 
@@ -205,7 +204,6 @@ impl Filesystem for Adapter {
         }
         let handles = Arc::clone(&self.handles);
         self.answer(
-            Request::Lookup,
             reply,
             |fs| fs.lookup(who, file(parent)?, name),
             || {
@@ -229,13 +227,13 @@ impl Filesystem for Adapter {
                 Err(error) => reply.error(errno(&error)),
             }
         };
-        self.answer(Request::GetAttr, reply, ask, || ask, give);
+        self.answer(reply, ask, || ask, give);
     }
 
     fn readlink(&self, req: &fuser::Request, ino: INodeNo, reply: ReplyData) {
         let who = caller(req);
         let ask = move |fs: &FileSystem| fs.readlink(who, file(ino)?);
-        self.answer(Request::ReadLink, reply, ask, || ask, give_data);
+        self.answer(reply, ask, || ask, give_data);
     }
 
     fn open(&self, _: &fuser::Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -265,7 +263,7 @@ impl Filesystem for Adapter {
             });
             give_opened(&fs, reply, opened);
         };
-        self.answer(Request::Open, reply, ask, || ask, give);
+        self.answer(reply, ask, || ask, give);
     }
 
     fn read(
@@ -287,23 +285,19 @@ impl Filesystem for Adapter {
         let who = caller(req);
         let ask = move |fs: &FileSystem, buf: &mut [u8]| {
             let file = file(ino)?;
-            fs.read(who, file, offset, buf, path)
+            fs.read_uncounted(who, file, offset, buf, path)
         };
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
             let buf = &mut buffer[..size];
-            match handing::now(&self.fs, || ask(&self.fs, buf)) {
-                Ok(len) => reply.data(&buf[..len]),
+            let read = handing::now(&self.fs, || ask(&self.fs, buf));
+            self.fs.count_read(&read);
+            match read {
+                Ok(read) => reply.data(&buf[..read.len]),
                 Err(error) if error.would_wait() => {
-                    let ask = move |fs: &FileSystem| {
-                        let mut bytes = vec![0; size];
-                        let len = ask(fs, &mut bytes)?;
-                        bytes.truncate(len);
-                        Ok(bytes)
-                    };
-                    handing::over(&self.fs, Request::Read, reply, ask, give_data);
+                    handing::over_read(&self.fs, reply, size, ask);
                 }
                 Err(error) => reply.error(errno(&error)),
             }
@@ -367,7 +361,7 @@ impl Filesystem for Adapter {
         match listed {
             Err(error) if error.would_wait() && !any => {
                 let ask = move |fs: &FileSystem| listing::names(fs, who, file(ino)?, offset);
-                handing::over(fs, Request::ReadDir, reply, ask, listing::give_names);
+                handing::over(fs, reply, ask, listing::give_names);
             }
             // What is there is an answer: the kernel asks for the rest.
             Err(error) if !error.would_wait() => reply.error(errno(&error)),
@@ -397,7 +391,7 @@ impl Filesystem for Adapter {
                 let ask = move |fs: &FileSystem| listing::nodes(fs, who, file(ino)?, offset);
                 let handles = Arc::clone(&self.handles);
                 let give = move |reply, listed| listing::give_nodes(&handles, reply, listed, ttl);
-                handing::over(fs, Request::ReadDirPlus, reply, ask, give);
+                handing::over(fs, reply, ask, give);
             }
             Err(error) if !error.would_wait() => reply.error(errno(&error)),
             _ => reply.ok(),
@@ -418,7 +412,7 @@ impl Filesystem for Adapter {
 
     fn statfs(&self, _: &fuser::Request, _: INodeNo, reply: ReplyStatfs) {
         let ask = |fs: &FileSystem| fs.statfs();
-        self.answer(Request::StatFs, reply, ask, || ask, give_space);
+        self.answer(reply, ask, || ask, give_space);
     }
 
     fn getxattr(
@@ -436,7 +430,6 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         self.answer(
-            Request::GetXattr,
             reply,
             |fs| fs.getxattr(file(ino)?, name, size),
             || {
@@ -450,7 +443,7 @@ impl Filesystem for Adapter {
     fn listxattr(&self, _: &fuser::Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         // Always answered, also where there are none: no look-up asks for it.
         let ask = move |fs: &FileSystem| fs.listxattr(file(ino)?, size);
-        self.answer(Request::ListXattr, reply, ask, || ask, give_xattr);
+        self.answer(reply, ask, || ask, give_xattr);
     }
 
     fn access(
@@ -461,7 +454,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let ask = move |fs: &FileSystem| fs.access(file(ino)?, mask.bits());
-        self.answer(Request::Access, reply, ask, || ask, give_ok);
+        self.answer(reply, ask, || ask, give_ok);
     }
 
     fn lseek(
@@ -483,7 +476,7 @@ impl Filesystem for Adapter {
             let found = fs.lseek(file(ino)?, offset, what)?;
             i64::try_from(found).map_err(|_| FsError::Invalid)
         };
-        self.answer(Request::Lseek, reply, ask, || ask, give_offset);
+        self.answer(reply, ask, || ask, give_offset);
     }
 
     fn fsync(&self, _: &fuser::Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

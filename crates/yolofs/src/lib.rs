@@ -40,7 +40,7 @@ pub use fs::{
 pub use mount::{Mount, MountError, MountOptions};
 pub use mounter::{Itself, Mounter};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
-pub use serving::{End, Ended, ServeOptions, Serving};
+pub use serving::{End, Ended, Predecessors, ServeOptions, Serving};
 pub use visible::{
     Busy, Layering, MountIds, MountTable, Place, Privileges, Readahead, Tried, Visible,
 };

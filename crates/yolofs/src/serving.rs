@@ -6,6 +6,7 @@
 //! keep their numbers if the names are the same, and which files changed is in a
 //! [ledger](crate::Ledger): nobody notices but by waiting.
 
+mod again;
 mod invalidate;
 mod session;
 mod state;
@@ -16,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use again::Predecessors;
 pub(crate) use state::{Inner, State};
 
 use crate::connection::{Connection, Hello};
@@ -24,6 +26,7 @@ use crate::fuse::Adapter;
 use crate::mount::MountError;
 use crate::notify::Notifier;
 use crate::visible::Readahead;
+use again::Again;
 use invalidate::Invalidator;
 use session::{Agreed, Session, Turn};
 
@@ -62,6 +65,9 @@ pub struct ServeOptions {
     pub readahead: Readahead,
     /// Who is told of the end.
     pub ended: Option<Ended>,
+    /// Who knows whether the servers before this one are gone. Without it they are taken to be: what
+    /// one that was killed still pushes into a file that has changed may stay then.
+    pub predecessors: Option<Predecessors>,
 }
 
 impl Default for ServeOptions {
@@ -70,6 +76,7 @@ impl Default for ServeOptions {
             threads: const { NonZeroUsize::new(2).unwrap() },
             readahead: Readahead::default(),
             ended: None,
+            predecessors: None,
         }
     }
 }
@@ -96,6 +103,7 @@ pub struct Serving {
     notifier: Arc<Notifier>,
     state: Arc<State>,
     invalidator: Option<Invalidator>,
+    again: Option<Again>,
     session: Option<Session>,
 }
 
@@ -140,8 +148,9 @@ impl Serving {
         }
         // Before the first answer: a change that nobody is told of is never forgotten.
         let invalidator = Some(Invalidator::start(&fs, &notifier, &state));
-        fs.diversions().tell_again();
         let session = agreed.run(&state, &notifier, options)?;
+        // Not before it runs: who has the kernel forget waits for readers, and they for the session.
+        let again = Some(Again::forget(&fs, options.predecessors.as_ref()));
         Ok(Self {
             fs,
             hello,
@@ -149,6 +158,7 @@ impl Serving {
             notifier,
             state,
             invalidator,
+            again,
             session: Some(session),
         })
     }
@@ -227,6 +237,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         self.let_go();
+        drop(self.again.take());
         drop(self.invalidator.take());
         match self.session.take() {
             Some(session) if self.wait_for_users(DROP_PATIENCE) => session.join(),

@@ -168,6 +168,31 @@ fn attributes_follow_a_change_that_a_read_found() {
     assert_eq!(fs.counters().reads_diverted, 1);
 }
 
+#[test]
+fn a_file_that_changes_again_is_followed_again() {
+    let Changed { fs, source, attrs } = changed(b"fresh");
+    assert_eq!(read(&fs, 0, 100).unwrap(), b"fresh");
+    let key = names().key(FILE).unwrap();
+    for (number, content) in (1..).zip([&b"fresher"[..], b"old", b"the last"]) {
+        let version = Version {
+            size: content.len() as u64,
+            ctime: Timestamp {
+                secs: 2,
+                nanos: number,
+            },
+            ..key.version
+        };
+        let put = FileKey { version, ..key };
+        source.0.write().unwrap().insert(put, content.to_vec());
+        attrs.set_version(FILE, version);
+        assert_eq!(read(&fs, 0, 100).unwrap(), content);
+        let attr = fs.getattr(FILE).unwrap();
+        assert_eq!(attr.version(), version);
+    }
+    assert_eq!(fs.counters().reads_diverted, 4);
+    assert_eq!(fs.counters().diverted_files, 1);
+}
+
 /// Whoever has the file open by the rights that are shown reads whatever is given to anybody.
 #[test]
 fn what_was_replaced_by_what_fewer_may_read_is_given_to_nobody() {

@@ -34,13 +34,48 @@ fn overlay_in(table: &[u8], mountpoint: &Path) -> Option<PathBuf> {
     let lines: Vec<Line> = lines.collect();
     let ours = |line: &Line| line.kind == MOUNT_KIND && line.mountpoint == mountpoint;
     let ours = lines.iter().rposition(ours)?;
-    // The list is in the order in which things were mounted: an overlay that is older has what was
-    // there before.
-    let mut later = lines.into_iter().skip(ours + 1);
     let has_it = |lower: &PathBuf| lower.starts_with(mountpoint);
-    let overlay =
-        later.find(|line| line.kind == "overlay" && lowers(&line.options).iter().any(has_it));
-    overlay.map(|line| line.mountpoint)
+    let is_on_it = |line: &Line| line.kind == "overlay" && lowers(&line.options).iter().any(has_it);
+    // An overlay that is older has what was there before.
+    let copied = copied(&lines);
+    let mut overlays = (0..lines.len()).filter(|at| is_on_it(&lines[*at]));
+    let overlay = overlays.find(|at| may_be_younger(&lines, copied, *at, ours))?;
+    Some(lines[overlay].mountpoint.clone())
+}
+
+/// Returns whether the mount at one place of the list may have been made after that at another.
+///
+/// The list is in the order in which things were mounted in this namespace. A namespace begins as a copy
+/// of another, made from the root on: below each mount come, in the order in which they were mounted
+/// there, those that lie on it, each with all that is below it. Of what was copied, only mounts that lie
+/// on the same one are in the order in which they were made, and what a mount lies on is older.
+fn may_be_younger(lines: &[Line], copied: usize, at: usize, than: usize) -> bool {
+    if at > than || than >= copied {
+        return at > than;
+    }
+    let mut below = than;
+    while let Some(parent) = (0..below).find(|place| lines[*place].id == lines[below].parent) {
+        if parent == at || lines[below].parent == lines[at].parent {
+            return false;
+        }
+        below = parent;
+    }
+    true
+}
+
+/// Returns how many mounts at the beginning of the list may have been there when the namespace was made.
+fn copied(lines: &[Line]) -> usize {
+    let mut way: Vec<u64> = Vec::new();
+    for (place, line) in lines.iter().enumerate() {
+        let parent = way.iter().rposition(|id| *id == line.parent);
+        match parent {
+            Some(parent) => way.truncate(parent + 1),
+            None if place > 0 => return place,
+            None => {}
+        }
+        way.push(line.id);
+    }
+    lines.len()
 }
 
 /// Returns the lower directories of an overlay: `lowerdir=A:B`, or `lowerdir+=A` and `datadir+=A` for
@@ -103,6 +138,36 @@ mod tests {
         assert_eq!(on("/mnt/ab"), None);
         // None of ours.
         assert_eq!(on("/x"), None);
+    }
+
+    #[test]
+    fn a_copied_namespace_does_not_tell_which_of_two_mounts_is_older() {
+        // What `unshare -m` shows: first all that lies on /work, which was mounted before /mnt/a.
+        let table = b"\
+20 1 254:0 / / rw - ext4 /dev/vda rw\n\
+21 20 0:40 / /work rw - tmpfs tmpfs rw\n\
+22 21 0:41 / /work/all rw - overlay overlay rw,lowerdir=/mnt/a\n\
+23 20 0:42 / /root rw - overlay overlay rw,lowerdir=/mnt/b\n\
+24 20 0:31 / /mnt/a ro - fuse.yolofs /srv ro\n\
+25 20 0:32 / /mnt/b ro - fuse.yolofs /srv ro\n";
+        let on = |table: &[u8], place: &str| overlay_in(table, Path::new(place));
+        assert_eq!(on(table, "/mnt/a").as_deref(), Some(Path::new("/work/all")));
+        // Both lie on the root, and are in their order.
+        assert_eq!(on(table, "/mnt/b"), None);
+        // What was mounted since, out of the order of a copy, is in its own order.
+        let since = b"\
+27 21 0:43 / /work/new rw - overlay overlay rw,lowerdir=/mnt/b\n\
+28 20 0:34 / /mnt/d ro - fuse.yolofs /srv ro\n\
+29 21 0:44 / /work/old rw - overlay overlay rw,lowerdir=/mnt/e\n\
+30 20 0:35 / /mnt/e ro - fuse.yolofs /srv ro\n";
+        let table = [&table[..], since].concat();
+        let old = b"31 20 0:36 / /mnt/a ro - fuse.yolofs /srv ro\n";
+        assert_eq!(
+            on(&table, "/mnt/b").as_deref(),
+            Some(Path::new("/work/new"))
+        );
+        assert_eq!(on(&table, "/mnt/e"), None);
+        assert_eq!(on(&[&table[..], old].concat(), "/mnt/a"), None);
     }
 
     #[test]

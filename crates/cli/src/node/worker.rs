@@ -9,6 +9,7 @@ mod changes;
 mod ears;
 mod names;
 mod prepare;
+mod presence;
 mod prewarm;
 mod served;
 mod service;

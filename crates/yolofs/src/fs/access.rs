@@ -48,7 +48,9 @@ impl FileSystem {
     pub(super) fn divert(&self, asked: &FileKey, now: Version) -> Result<(), FsError> {
         let file = asked.file;
         if self.names.lifetime() != Lifetime::Forever {
-            // The names are asked again before each read, and give out no attributes of old.
+            // The names are asked again before each read, and give out no attributes of old. Whoever
+            // pushes pages of the old version must have heard of this one before it is forgotten again.
+            self.watched.heard(file, now);
             self.diversions.divert(file, asked.version, now)?;
             return Ok(());
         }

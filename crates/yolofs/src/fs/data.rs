@@ -73,6 +73,14 @@ impl PassedTo {
     }
 }
 
+/// What a read has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadAnswer {
+    /// Bytes that were read.
+    pub(crate) len: usize,
+    outcome: ReadOutcome,
+}
+
 impl FileSystem {
     /// Decides how a file is to be opened for reading.
     ///
@@ -166,9 +174,32 @@ impl FileSystem {
         buf: &mut [u8],
         path: CachePath,
     ) -> Result<usize, FsError> {
+        let read = self.read_uncounted(caller, file, offset, buf, path);
+        self.count_read(&read);
+        read.map(|read| read.len)
+    }
+
+    /// Counts what a read has come to, unless somebody else is to answer it.
+    pub(crate) fn count_read(&self, read: &Result<ReadAnswer, FsError>) {
+        match read {
+            Ok(read) => self.tally.read(read.outcome, read.len),
+            Err(error) if error.would_wait() => {}
+            Err(_) => self.tally.read(ReadOutcome::Failed, 0),
+        }
+    }
+
+    /// [`read`](Self::read), for whoever [counts](Self::count_read) what is given to the reader.
+    pub(crate) fn read_uncounted(
+        &self,
+        caller: Caller,
+        file: FileId,
+        offset: u64,
+        buf: &mut [u8],
+        path: CachePath,
+    ) -> Result<ReadAnswer, FsError> {
         let start = Instant::now();
         let len = buf.len() as u64;
-        let result = self.serve(Request::Read, || {
+        self.serve(Request::Read, || {
             if path == CachePath::Through {
                 let asked = BlockRange::covering(offset, len);
                 self.injected.asked(file, asked);
@@ -201,14 +232,9 @@ impl FileSystem {
                 warmth,
             };
             self.observe(caller, start, || Event::Read(access));
-            Ok(read)
-        });
-        match &result {
-            Ok((read, outcome)) => self.tally.read(*outcome, *read),
-            Err(error) if error.would_wait() => {}
-            Err(_) => self.tally.read(ReadOutcome::Failed, 0),
-        }
-        result.map(|(read, _)| read)
+            let (len, outcome) = read;
+            Ok(ReadAnswer { len, outcome })
+        })
     }
 
     /// Returns the first offset from `offset` on that is data, or a hole. The source is asked only where

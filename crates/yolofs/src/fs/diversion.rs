@@ -30,6 +30,8 @@ pub(crate) struct Diversions {
     files: RwLock<HashMap<FileId, Diversion>>,
     /// The size of `files`, to be asked without the lock: almost always 0.
     count: AtomicU64,
+    /// How many were ever in there.
+    noted: AtomicU64,
     told: Mutex<Option<Told>>,
     /// Where diversions are written down, if they are to outlive this process.
     ledger: Option<Arc<dyn Ledger>>,
@@ -74,6 +76,7 @@ impl Diversions {
         let files = self.files.get_mut();
         files.extend(diversions);
         *self.count.get_mut() = files.len() as u64;
+        *self.noted.get_mut() = files.len() as u64;
         self.ledger = Some(ledger);
     }
 
@@ -154,8 +157,12 @@ impl Diversions {
             // If nobody is told, there is no kernel that believes anything.
             believed: told.is_some().then_some(believed),
         };
-        self.files.write().insert(file, diversion);
-        if before.is_none() && self.count.fetch_add(1, Relaxed) == 0 {
+        {
+            let mut files = self.files.write();
+            files.insert(file, diversion);
+            self.count.store(files.len() as u64, Relaxed);
+        }
+        if before.is_none() && self.noted.fetch_add(1, Relaxed) == 0 {
             log::warn!(
                 "file {} changed since it was scanned or recorded; it is served from the source \
                  from now on (further files are only counted)",
@@ -206,8 +213,17 @@ impl Diversions {
         }
     }
 
+    /// [Settles](Self::settle) a file, and keeps nothing of it: the names know its version.
+    pub(crate) fn forget(&self, file: FileId, now: Version) {
+        let mut files = self.files.write();
+        if files.get(&file).is_some_and(|known| known.now == now) {
+            files.remove(&file);
+            self.count.store(files.len() as u64, Relaxed);
+        }
+    }
+
     fn diversion(&self, file: FileId) -> Option<Diversion> {
-        if self.count() == 0 {
+        if self.count.load(Relaxed) == 0 {
             return None;
         }
         self.files.read().get(&file).copied()
@@ -246,8 +262,9 @@ impl Diversions {
         }
     }
 
-    pub(super) fn count(&self) -> u64 {
-        self.count.load(Relaxed)
+    /// Returns how many files were ever noted.
+    pub(super) fn noted(&self) -> u64 {
+        self.noted.load(Relaxed)
     }
 
     pub(super) fn files(&self) -> Vec<FileId> {
@@ -317,7 +334,7 @@ mod tests {
         assert_eq!(diversions.correct(FileId(7), attr).size, 2);
         assert_eq!(diversions.correct(FileId(8), attr), attr);
         assert_eq!(diversions.files(), [FileId(7)]);
-        assert_eq!(diversions.count(), 1);
+        assert_eq!(diversions.noted(), 1);
     }
 
     #[test]

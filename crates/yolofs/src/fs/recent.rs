@@ -90,7 +90,13 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use blocks::testing::{MemAttrs, MemSource, Node, tree};
+    use blocks::{BlockSource, Caller, FileKey, SourceError, SourceErrorKind, Tree};
+
     use super::*;
+    use crate::fs::{CachePath, Config, FileSystem, FsError};
 
     #[test]
     fn what_was_read_just_after_a_change_is_forgotten_once_and_not_at_once() {
@@ -143,5 +149,84 @@ mod tests {
         assert!(!recent.cuts(FileId(3), 100, 4096));
         recent.forgets(None);
         assert!(!recent.cuts(file, 100, 4096));
+    }
+
+    /// A file that was changed a moment ago.
+    fn changed(size: usize) -> Tree {
+        let mut file = Node::file(size as u64);
+        let now = Timestamp::of(SystemTime::now());
+        (file.attr.mtime, file.attr.ctime) = (now, now);
+        tree(&[Node::dir(&[("file", 1)]), file]).unwrap()
+    }
+
+    /// A source that is another one from one moment to the next, and slow.
+    #[derive(Default)]
+    struct Slow(Mutex<MemSource>);
+
+    impl Slow {
+        fn put(&self, tree: &Tree, size: usize) {
+            let key = tree.key(FileId(1)).unwrap();
+            self.0.lock().insert(key, vec![1; size]);
+        }
+    }
+
+    impl BlockSource for Slow {
+        fn read_at(
+            &self,
+            file: &FileKey,
+            offset: u64,
+            buf: &mut [u8],
+        ) -> Result<usize, SourceError> {
+            let read = self.0.lock().read_at(file, offset, buf);
+            // The bytes are taken, and another change in this moment would leave no trace.
+            while file.version.is_recent(Timestamp::of(SystemTime::now())) {
+                std::thread::yield_now();
+            }
+            read
+        }
+    }
+
+    fn read(fs: &FileSystem) -> Result<usize, FsError> {
+        let path = CachePath::Through;
+        fs.read(Caller::default(), FileId(1), 0, &mut [0; 8192], path)
+    }
+
+    #[test]
+    fn a_read_that_takes_longer_than_a_step_of_the_clock_is_of_when_it_began() {
+        let source = Arc::new(Slow::default());
+        let tree = changed(5000);
+        source.put(&tree, 5000);
+        let fs = FileSystem::new(Arc::new(tree), source, Config::default());
+        assert_eq!(read(&fs).unwrap(), 5000);
+        assert!(fs.recent().holds(FileId(1)));
+    }
+
+    #[test]
+    fn no_answer_ends_too_early_while_the_kernel_forgets() {
+        let (long, short) = (changed(5000), changed(100));
+        let source = Arc::new(Slow::default());
+        source.put(&long, 5000);
+        let attrs = Arc::new(MemAttrs::of(&long));
+        let fs = FileSystem::new(Arc::new(long), source.clone(), Config::default());
+        let fs = fs.with_attrs(attrs.clone());
+        assert_eq!(read(&fs).unwrap(), 5000);
+        source.put(&short, 100);
+        let version = short.key(FileId(1)).unwrap().version;
+        attrs.set_version(FileId(1), version);
+        assert!(fs.recent().holds(FileId(1)));
+        let due = loop {
+            if let Some(due) = fs.recent().take_due().pop() {
+                break due;
+            }
+            std::thread::sleep(fs.recent().idle());
+        };
+        fs.recent().forgets(Some(due));
+        let error = read(&fs).unwrap_err();
+        assert!(
+            matches!(&error, FsError::Source(error) if error.kind() == SourceErrorKind::Stale { now: version }),
+            "{error:?}"
+        );
+        fs.recent().forgets(None);
+        assert_eq!(read(&fs).unwrap(), 100);
     }
 }

@@ -4,6 +4,7 @@
 //! their reads wait for the threads that serve. It starts with the first file that changes; a
 //! layer of a container mostly never has one.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,7 +13,7 @@ use std::thread::JoinHandle;
 use blocks::FileId;
 use parking_lot::Mutex;
 
-use super::State;
+use super::{DROP_PATIENCE, State};
 use crate::fs::FileSystem;
 use crate::notify::Notifier;
 use crate::prewarm::Walker;
@@ -28,6 +29,8 @@ pub(super) struct Invalidator {
 struct Worker {
     diverted: Sender<FileId>,
     thread: JoinHandle<()>,
+    /// Its other end goes with the thread.
+    ended: Receiver<Infallible>,
 }
 
 /// The mount that a worker tells of changes.
@@ -74,11 +77,19 @@ impl Invalidator {
 impl Worker {
     fn start(mount: &Told) -> io::Result<Self> {
         let (diverted, receiver) = channel();
+        let (ends, ended) = channel();
         let mount = mount.clone();
         let thread = std::thread::Builder::new()
             .name("yolofs-inval".to_owned())
-            .spawn(move || mount.forget_all(&receiver))?;
-        Ok(Self { diverted, thread })
+            .spawn(move || {
+                let _ends: Sender<Infallible> = ends;
+                mount.forget_all(&receiver);
+            })?;
+        Ok(Self {
+            diverted,
+            thread,
+            ended,
+        })
     }
 }
 
@@ -128,19 +139,24 @@ impl Told {
                 file.0
             );
         }
-        diversions.settle(file, unsettled.now);
+        self.fs.settle(file, unsettled.now);
     }
 }
 
 impl Drop for Invalidator {
     fn drop(&mut self) {
         self.fs.diversions().tell(None);
-        let Some(Worker { diverted, thread }) = self.worker.lock().take() else {
+        let Some(worker) = self.worker.lock().take() else {
             return;
         };
-        // Without a sender the thread comes to its end.
-        drop(diverted);
-        if thread.join().is_err() {
+        // Without a sender the thread comes to its end, unless it waits for readers of a session that
+        // has failed.
+        drop(worker.diverted);
+        if worker.ended.recv_timeout(DROP_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            log::warn!(
+                "the kernel does not come to forget a file; the thread that waits is left alone"
+            );
+        } else if worker.thread.join().is_err() {
             log::error!("the invalidation thread panicked");
         }
     }

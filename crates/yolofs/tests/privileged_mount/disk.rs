@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use blocks::testing::{MemObserver, Node};
-use blocks::{BackingFile, FileId, FileKey, WholeCopies};
+use blocks::testing::{MemAttrs, MemObserver, Node};
+use blocks::{AttrSource, BackingFile, FileId, FileKey, Timestamp, Version, WholeCopies};
+use nix::errno::Errno;
 use tempfile::TempDir;
 use yolofs::{Config, FileSystem, Mode, Request};
 
@@ -68,6 +69,40 @@ fn a_file_without_boot_data_is_passed_through() {
         std::fs::read(mounted.path("boot")).unwrap(),
         pattern(1, 500_000)
     );
+    assert!(mounted.mount().counters().requests(Request::Read) > 0);
+}
+
+/// What opens count is what closes take back, also where an open is refused by rights that are no
+/// longer those that are shown.
+#[test]
+fn an_open_that_is_refused_leaves_nothing_open() {
+    let dir = TempDir::new().unwrap();
+    let (files, fs) = disks(&dir);
+    let attrs = Arc::new(MemAttrs::of(&files.tree));
+    let mounted = Mounted::new(fs.with_attrs(attrs.clone()));
+    let cold = mounted.path("cold");
+    let first = File::open(&cold).unwrap();
+    let version = attrs.all_attrs(FileId(2)).unwrap().attr.version();
+    attrs.set_version(
+        FileId(2),
+        Version {
+            ctime: Timestamp { secs: 1, nanos: 1 },
+            ..version
+        },
+    );
+    attrs.change(FileId(2), |all| all.attr.perm = 0o600);
+    for _ in 0..3 {
+        let refused = File::open(&cold).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::ESTALE as i32));
+    }
+    attrs.set_version(FileId(2), version);
+    attrs.change(FileId(2), |all| all.attr.perm = 0o644);
+    drop(first);
+    let releases = || mounted.mount().counters().requests(Request::Release);
+    eventually("the only open file is closed", || releases() == 1);
+    // It is decided anew what the file is opened as: the source has it no more.
+    fs::remove_file(dir.path().join("2")).unwrap();
+    assert_eq!(fs::read(&cold).unwrap(), pattern(2, 500_000));
     assert!(mounted.mount().counters().requests(Request::Read) > 0);
 }
 

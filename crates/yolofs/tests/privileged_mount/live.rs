@@ -6,10 +6,13 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use blocks::testing::{Node, tree};
-use blocks::{Attr, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError, Timestamp, Tree};
+use blocks::{
+    Attr, BlockSource, EntryRef, FileId, FileKey, Lifetime, Namespace, SourceError, Timestamp, Tree,
+};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use yolofs::{Config, FileSystem};
 
-use crate::rig::{ChangingSource, Mounted, pattern};
+use crate::rig::{ChangingSource, Mounted, eventually, pattern};
 
 /// Names and attributes that are another tree from one moment to the next.
 pub(crate) struct LiveNames(pub(crate) RwLock<Tree>, Lifetime);
@@ -135,4 +138,50 @@ fn every_change_is_seen_at_the_next_look() {
         );
     }
     assert_eq!(mounted.mount().counters().diverted_files, 0);
+}
+
+/// A source whose file changes just when it is read.
+struct ChangesUnderReads {
+    names: Arc<LiveNames>,
+    files: ChangingSource,
+    next: RwLock<Option<(Tree, Vec<u8>)>>,
+}
+
+impl BlockSource for ChangesUnderReads {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        if let Some((tree, content)) = self.next.write().unwrap().take() {
+            let key = tree.key(FileId(1)).unwrap();
+            self.files.0.write().unwrap().insert(key, content);
+            *self.names.0.write().unwrap() = tree;
+        }
+        self.files.read_at(file, offset, buf)
+    }
+}
+
+#[test]
+fn what_changed_under_a_read_is_remembered_until_the_kernel_has_forgotten() {
+    let (first, _) = generation(0);
+    let names = Arc::new(LiveNames(RwLock::new(first)));
+    let source = Arc::new(ChangesUnderReads {
+        names: Arc::clone(&names),
+        files: ChangingSource::default(),
+        next: RwLock::default(),
+    });
+    let fs = FileSystem::new(names, source.clone(), Config::default());
+    let mounted = Mounted::new(fs);
+    for number in 1..20 {
+        let (tree, content) = generation(number);
+        *source.next.write().unwrap() = Some((tree, content.clone()));
+        let file = fs::File::open(mounted.path("file")).unwrap();
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        drop(file);
+        eventually("the new version is shown", || {
+            fs::read(mounted.path("file")).is_ok_and(|read| read == content)
+        });
+        // The names know its version: what is kept here would be kept for ever.
+        eventually("it is forgotten", || {
+            mounted.mount().file_system().diverted_files().is_empty()
+        });
+        assert_eq!(mounted.mount().counters().diverted_files, number.into());
+    }
 }

@@ -10,6 +10,7 @@ mod handed;
 mod contents;
 mod disk;
 mod handles;
+mod late;
 mod lifecycle;
 mod live;
 mod overlay;

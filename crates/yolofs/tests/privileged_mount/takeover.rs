@@ -20,7 +20,7 @@ use rawio::passing;
 use tempfile::TempDir;
 use yolofs::{
     Busy, Config, Connection, Diverted, End, FileSystem, Hello, Ledger, Mode, MountTable,
-    PrewarmOptions, ServeOptions, Serving, Visible, node_id,
+    Predecessors, PrewarmOptions, ServeOptions, Serving, Visible, node_id,
 };
 
 use crate::handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
@@ -89,6 +89,17 @@ struct Server {
 impl Server {
     /// Has a process serve a mount; reads of one part of the held file are never answered.
     fn start(mount: &mut Unserved, held: u64) -> Self {
+        let server = Self::hand(mount, &[held]);
+        let answer = server.hear();
+        let hello = mount.connection.hello();
+        let told = Hello::from_parts(hello.request().to_vec(), Some(answer)).unwrap();
+        assert!(hello.answer().is_none() || *hello == told, "{told:?}");
+        mount.connection.set_hello(told);
+        server
+    }
+
+    /// Starts a process with these arguments, and hands it a mount.
+    fn hand(mount: &Unserved, args: &[u64]) -> Self {
         let (socket, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -97,7 +108,7 @@ impl Server {
         )
         .unwrap();
         let child = Command::new(example("serve_handed"))
-            .arg(held.to_string())
+            .args(args.iter().map(u64::to_string))
             .stdin(Stdio::from(theirs))
             .spawn()
             .unwrap();
@@ -110,10 +121,6 @@ impl Server {
         let private = mount.private.as_ref().unwrap();
         let descriptors = [mount.connection.device(), private.as_fd()];
         passing::send(server.socket.as_fd(), &message, &descriptors).unwrap();
-        let answer = server.hear();
-        let told = Hello::from_parts(hello.request().to_vec(), Some(answer)).unwrap();
-        assert!(hello.answer().is_none() || *hello == told, "{told:?}");
-        mount.connection.set_hello(told);
         server
     }
 
@@ -271,6 +278,29 @@ fn servers_are_killed_and_nobody_notices() {
 }
 
 #[test]
+fn a_server_that_cannot_have_its_threads_ends() {
+    let mut mount = Unserved::new();
+    let mut first = Server::start(&mut mount, 0);
+    assert!(fs::metadata(mount.path("large")).unwrap().is_file());
+    first.kill();
+    // Its own one, and the next; whatever is asked of the kernel by that one waits for a third.
+    for threads in [1, 2] {
+        let mut next = Server::hand(&mount, &[0, threads]);
+        eventually("it ends", || next.child.try_wait().unwrap().is_some());
+    }
+    let mut last = Server::start(&mut mount, 0);
+    let mut bytes = vec![0; 4096];
+    let large = File::open(mount.path("large")).unwrap();
+    large.read_exact_at(&mut bytes, 8192).unwrap();
+    assert_content(LARGE_FILE, 8192, &bytes);
+    drop(large);
+    mount.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+    mount.private = None;
+    assert_eq!(last.hear(), b"");
+    assert!(last.child.wait().unwrap().success());
+}
+
+#[test]
 fn a_mount_that_nobody_serves_can_be_found_and_unmounted() {
     let mount = Unserved::new();
     assert!(mount.is_listed() && mount.visible.is_on_top());
@@ -420,6 +450,61 @@ fn the_next_server_has_the_kernel_forget_what_the_dead_one_left_there() {
     first.let_go();
     next.let_go();
     assert!(first.wait_for_users(PATIENCE) && next.wait_for_users(PATIENCE));
+}
+
+/// Pushes a page as a thread does that was killed over it.
+fn push_late(mount: &Unserved, file: FileId, page: &[u8]) {
+    const STORE: i32 = 4;
+    let len = u32::try_from(16 + 24 + page.len()).unwrap();
+    let mut message = len.to_ne_bytes().to_vec();
+    message.extend(STORE.to_ne_bytes());
+    message.extend(0_u64.to_ne_bytes());
+    message.extend(node_id(file).to_ne_bytes());
+    message.extend(0_u64.to_ne_bytes());
+    message.extend(u32::try_from(page.len()).unwrap().to_ne_bytes());
+    message.extend(0_u32.to_ne_bytes());
+    message.extend(page);
+    let written = nix::unistd::write(mount.connection.device(), &message).unwrap();
+    assert_eq!(written, message.len());
+}
+
+#[test]
+fn what_a_dead_server_still_pushes_is_forgotten_when_it_is_gone() {
+    let mut mount = Unserved::new();
+    let files = one_file();
+    let key = files.key(1);
+    let (old, new) = (pattern(1, 100_000), pattern(2, 100_000));
+    let source = Arc::new(ChangingSource::default());
+    source.0.write().unwrap().insert(key, old.clone());
+    let attrs = Arc::new(MemAttrs::of(&files.tree));
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_gone);
+    let options = ServeOptions {
+        predecessors: Some(Predecessors::new(move || told.load(SeqCst))),
+        ..ServeOptions::default()
+    };
+    let fs = FileSystem::new(files.tree.clone(), source.clone(), Config::default());
+    let serving = mount.serve(fs.with_attrs(Arc::clone(&attrs) as _), &options);
+    let version = Version {
+        ctime: Timestamp { secs: 1, nanos: 1 },
+        ..key.version
+    };
+    attrs.set_version(key.file, version);
+    let changed = FileKey { version, ..key };
+    source.0.write().unwrap().insert(changed, new.clone());
+    let is = |content: &[u8]| fs::read(mount.path("file")).unwrap() == content;
+    eventually("the new version is shown", || is(&new));
+    eventually("the kernel was made to forget", || {
+        serving.counters().diverted_files == 1 && !waits_for_fuse(&mount)
+    });
+    push_late(&mount, key.file, &old[..4096]);
+    eventually("it stays", || is(&[&old[..4096], &new[4096..]].concat()));
+    is_gone.store(true, SeqCst);
+    eventually("the old version is gone", || is(&new));
+    mount.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+    mount.private = None;
+    serving.let_go();
+    assert!(serving.wait_for_users(PATIENCE));
 }
 
 #[test]

@@ -72,6 +72,16 @@ fn an_empty_layout_in_somebodys_directory_makes_no_store_of_it() {
     refused(dir.path());
 }
 
+/// Whole files are on tiers without any boot image.
+#[test]
+fn what_commands_keep_beside_a_store_is_there_without_one() {
+    for beside in ["tiers", "pulling"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(beside)).unwrap();
+        assert!(open(dir.path()).unwrap().is_there().unwrap(), "{beside}");
+    }
+}
+
 #[test]
 fn a_store_without_a_marker_gets_one_with_the_first_write() {
     let (dir, store) = fresh();

@@ -13,6 +13,7 @@ use yolofs::{
 };
 
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
+use super::presence::predecessors;
 use super::shelf::Opened;
 use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
@@ -78,6 +79,7 @@ impl Served {
                 // The other end lives as long as the process.
                 let _told = over.send((name.clone(), end.clone()));
             })),
+            predecessors: predecessors(&names, &id),
         };
         let leaving = private.is_none();
         let connection = Connection::from_parts(device, hello);

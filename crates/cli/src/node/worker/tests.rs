@@ -438,3 +438,29 @@ fn a_damaged_boot_image_is_not_swapped_in() {
     (0..FILES).for_each(|file| read_anew(&node.path("mnt"), file));
     node.finish(&[&worker]);
 }
+
+#[test]
+fn who_has_unmounted_is_told_of_what_is_still_open() {
+    let (worker, mut node) = (Worker::new(), Node::new("none"));
+    node.adopt(&worker).unwrap();
+    let held = worker.shelf.get("m").unwrap();
+    node.visible.unmount(Busy::Wait, PATIENCE).unwrap();
+    node.private = None;
+    assert!(matches!(worker.ask(&let_go()), Answer::Done));
+    eventually("the session ends", || held.is_over());
+    let close = Question::Close { id: "m".to_owned() };
+    // What somebody has in hand has the source open.
+    let answer = worker.ask(&close);
+    assert!(
+        matches!(
+            &answer,
+            Answer::Refused {
+                fault: Fault::Conflict,
+                ..
+            }
+        ),
+        "{answer:?}"
+    );
+    drop(held);
+    assert!(matches!(worker.ask(&close), Answer::Done));
+}
