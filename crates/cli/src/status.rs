@@ -35,8 +35,8 @@ pub(crate) struct MountStatus {
     pub(crate) mode: String,
     /// `serving`, or `dead` if its daemon is gone.
     pub(crate) state: String,
-    /// The daemon.
-    pub(crate) pid: u32,
+    /// The daemon, or the worker; `None` while there is none.
+    pub(crate) pid: Option<u32>,
     /// What there is to say of the boot image, if one is in use.
     pub(crate) boot: Option<BootStatus>,
     /// What the daemon was asked and what it answered; absent if it is dead.
@@ -299,7 +299,7 @@ impl MountStatus {
             source: record.source.clone(),
             mode: "unknown".to_owned(),
             state: state.to_owned(),
-            pid: record.pid,
+            pid: Some(record.pid),
             boot: None,
             served: None,
             nic: None,
@@ -319,12 +319,14 @@ pub(crate) fn text(mounts: &[MountStatus]) -> String {
 
 fn one(mount: &MountStatus) -> String {
     let head = format!(
-        "{} on {} ({}, {}, pid {})\n",
+        "{} on {} ({}, {}, {})\n",
         mount.source.display(),
         mount.mountpoint.display(),
         mount.mode,
         mount.state,
-        mount.pid
+        mount
+            .pid
+            .map_or_else(|| "no process".to_owned(), |pid| format!("pid {pid}"))
     );
     let mut rows = Rows::default();
     match &mount.boot {
@@ -457,7 +459,7 @@ mod tests {
             source: "/srv".into(),
             mode: "lower".to_owned(),
             state: "serving".to_owned(),
-            pid: 7,
+            pid: Some(7),
             boot,
             served: Some(ServedStatus {
                 fallthrough_bytes: 8192,

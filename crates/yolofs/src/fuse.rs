@@ -23,9 +23,10 @@ use std::time::{Duration, SystemTime};
 use blocks::{FileId, Lifetime, Seek};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, ReplyXattr, TimeOrNow, WriteFlags,
 };
 
 use crate::connection::Hello;
@@ -502,6 +503,21 @@ impl Filesystem for Adapter {
     ) {
         self.fs.count(Request::Other);
         reply.error(Errno::ENOTTY);
+    }
+
+    /// Whoever waits for a file finds it ready: the kernel says so without asking again.
+    fn poll(
+        &self,
+        _: &fuser::Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: PollNotifier,
+        _: PollEvents,
+        _: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        self.fs.count(Request::Other);
+        reply.error(Errno::ENOSYS);
     }
 
     refuse! {

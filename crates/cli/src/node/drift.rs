@@ -27,7 +27,7 @@ pub(super) struct Served {
     /// Bytes of the boot image in use; 0 without one.
     pub(super) boot_bytes: u64,
     /// The worker: its successor counts from zero, and has not heard what came before.
-    pub(super) worker: u32,
+    pub(super) worker: Option<u32>,
 }
 
 /// What is known of one mount's boots.

@@ -350,13 +350,13 @@ impl Owned {
         }
         let leaving = state.private.is_none();
         let (name, pid, error) = match &state.service {
-            Service::By(worker) if leaving => ("leaving", worker.process.pid, None),
-            Service::By(worker) => ("serving", worker.process.pid, None),
+            Service::By(worker) if leaving => ("leaving", Some(worker.process.pid), None),
+            Service::By(worker) => ("serving", Some(worker.process.pid), None),
             Service::Nobody | Service::Asked(_) if state.hello.answer.is_empty() => {
-                ("starting", 0, None)
+                ("starting", None, None)
             }
-            Service::Nobody | Service::Asked(_) => ("restarting", 0, None),
-            Service::GivenUp(why) => ("failed", 0, Some(why.clone())),
+            Service::Nobody | Service::Asked(_) => ("restarting", None, None),
+            Service::GivenUp(why) => ("failed", None, Some(why.clone())),
         };
         let mut status = state.heard.clone().unwrap_or_else(|| MountStatus {
             id: String::new(),

@@ -84,7 +84,7 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
             source: spec.source.clone(),
             mode: "unknown".to_owned(),
             state: "failed".to_owned(),
-            pid: 0,
+            pid: None,
             boot: None,
             served: None,
             nic: None,

@@ -409,7 +409,7 @@ impl Daemon {
                 "detached"
             }
             .to_owned(),
-            pid: self.record.pid,
+            pid: Some(self.record.pid),
             boot: boot.map(|boot| {
                 BootStatus::of(&boot.name, &boot.image, &counters, boot.prewarmer.state())
             }),

@@ -287,7 +287,7 @@ impl Served {
                 "leaving"
             }
             .to_owned(),
-            pid: std::process::id(),
+            pid: Some(std::process::id()),
             boot: boot.as_ref().map(|boot| {
                 BootStatus::of(&boot.name, &boot.image, &counters, self.prewarming.state())
             }),
