@@ -364,23 +364,30 @@ impl Catalog {
     fn make_small(&self) -> Result<(), redb::Error> {
         let read = self.database().begin_read()?;
         let tags = read.open_table(TAGS)?;
+        let mut late_tags = None;
+        if tags.len()? > self.bounds.tags {
+            let times = tags.iter()?;
+            let times = times.map(|entry| Ok::<_, redb::Error>(entry?.1.value().3));
+            late_tags = Some(Latest::of(times, self.bounds.tags)?);
+        }
         let proofs = read.open_table(PROOFS)?;
-        if tags.len()? > self.bounds.tags || proofs.len()? > self.bounds.proofs {
-            let times = tags
-                .iter()?
-                .map(|entry| Ok::<_, redb::Error>(entry?.1.value().3));
-            let mut late_tags = Latest::of(times, self.bounds.tags)?;
-            let times = proofs
-                .iter()?
-                .map(|entry| Ok::<_, redb::Error>(entry?.1.value()));
-            let mut late_proofs = Latest::of(times, self.bounds.proofs)?;
-            drop((tags, proofs, read));
+        let mut late_proofs = None;
+        if proofs.len()? > self.bounds.proofs {
+            let times = proofs.iter()?;
+            let times = times.map(|entry| Ok::<_, redb::Error>(entry?.1.value()));
+            late_proofs = Some(Latest::of(times, self.bounds.proofs)?);
+        }
+        drop((tags, proofs, read));
+        if late_tags.is_some() || late_proofs.is_some() {
             let write = self.database().begin_write()?;
-            let mut tags = write.open_table(TAGS)?;
-            tags.retain(|_, (_, _, _, checked)| late_tags.takes(checked))?;
-            let mut proofs = write.open_table(PROOFS)?;
-            proofs.retain(|_, said| late_proofs.takes(said))?;
-            drop((tags, proofs));
+            if let Some(mut late) = late_tags {
+                let mut tags = write.open_table(TAGS)?;
+                tags.retain(|_, (_, _, _, checked)| late.takes(checked))?;
+            }
+            if let Some(mut late) = late_proofs {
+                let mut proofs = write.open_table(PROOFS)?;
+                proofs.retain(|_, said| late.takes(said))?;
+            }
             write.commit()?;
         }
         let (len, most) = self.size();

@@ -8,6 +8,7 @@ use std::sync::Barrier;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use super::catalog::Manifest;
 use super::route::Version;
@@ -30,6 +31,8 @@ struct Shared {
     asked: Mutex<Vec<String>>,
     /// Whether it sends bodies without saying how long they are, each when so many were asked for.
     chunked: Mutex<Option<Arc<Barrier>>>,
+    /// What holds back the second half of a body, if something does.
+    held: Mutex<Option<Arc<Barrier>>>,
 }
 
 impl Registry {
@@ -119,7 +122,11 @@ impl Shared {
                 None => {
                     write!(client, "Content-Length: {}\r\n\r\n", body.len())?;
                     if method == "GET" {
-                        client.write_all(&body)?;
+                        let (first, second) = body.split_at(body.len() / 2);
+                        client.write_all(first)?;
+                        let held = self.held.lock().clone();
+                        held.map(|held| held.wait());
+                        client.write_all(second)?;
                     }
                 }
             }
@@ -236,6 +243,41 @@ async fn what_grows_for_one_is_not_for_another() {
         realm: Realm::of("r.corp"),
         digest: secret,
     }));
+}
+
+/// The same, with the blob half here.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_half_here_for_one_is_not_for_another() {
+    let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
+    let secret = registry.put_blob("alice/app", &vec![7; 3 << 20]);
+    registry.put("eve/app/manifests/v1", b"{}");
+    let rules = vec![(registry.upstream("r.corp"), Access::Upstream)];
+    let mirror = mirror(dir.path(), rules);
+    let tag = "r.corp/eve/app/manifests/v1";
+    assert_eq!(get(&mirror, tag, Some("eve")).await.0, 200);
+    let held = Arc::new(Barrier::new(2));
+    *registry.shared.held.lock() = Some(Arc::clone(&held));
+    let (asking, path) = (
+        Arc::clone(&mirror),
+        format!("r.corp/alice/app/blobs/{secret}"),
+    );
+    let hers = tokio::spawn(async move { get(&asking, &path, Some("alice")).await.0 });
+    let key = BlobKey {
+        realm: Realm::of("r.corp"),
+        digest: secret.clone(),
+    };
+    while !mirror.blobs.is_here(&key) {
+        tokio::task::yield_now().await;
+    }
+    let path = format!("r.corp/eve/app/blobs/{secret}");
+    let eves = tokio::spawn(async move { get(&mirror, &path, Some("eve")).await.0 });
+    let status = timeout(Duration::from_secs(60), eves).await;
+    // Whoever waits for the second half may go on, whatever became of that.
+    tokio::task::spawn_blocking(move || held.wait())
+        .await
+        .unwrap();
+    assert_eq!(status.unwrap().unwrap(), 404);
+    assert_eq!(hers.await.unwrap(), 200);
 }
 
 /// An answer that does not say how long it is takes what it has, and not what it may have.
