@@ -8,10 +8,13 @@
 //! DIR/blobs/sha256/HEX      whole: hashed, synced, then renamed to here
 //! DIR/parts/sha256-HEX      growing
 //! DIR/parts/sha256-HEX.json what is needed to go on with it after a restart
+//! DIR/apart/REALM/...       the same, of what a registry does not give to all ([`Realm`])
 //! ```
 
 mod digest;
 mod growing;
+mod here;
+mod key;
 mod lead;
 mod looks;
 mod part;
@@ -33,6 +36,7 @@ use crate::policy::PolicyKind;
 pub(crate) use digest::Hasher;
 pub use digest::{Algorithm, BlobDigest, ParseBlobDigestError};
 pub use growing::{End, FillError, Growing, Progress};
+pub use key::{BlobKey, Realm};
 pub use lead::Lead;
 pub(crate) use lead::Verdict;
 pub(crate) use looks::{Joined, Look};
@@ -81,12 +85,12 @@ impl std::fmt::Debug for BlobCache {
 
 #[derive(Debug)]
 struct State {
-    whole: HashMap<BlobDigest, Stored>,
+    whole: HashMap<BlobKey, Stored>,
     /// The same blobs, in the order in which they would go.
     order: Order,
     /// Beginnings of blobs that nobody fills at the moment, with their lengths.
-    parts: HashMap<BlobDigest, u64>,
-    growing: HashMap<BlobDigest, Flight>,
+    parts: HashMap<BlobKey, u64>,
+    growing: HashMap<BlobKey, Flight>,
     evicted: Evicted,
 }
 
@@ -127,8 +131,8 @@ pub enum Place {
 /// A blob in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Which.
-    pub digest: BlobDigest,
+    /// Which, and whose.
+    pub key: BlobKey,
     /// Bytes on disk.
     pub bytes: u64,
     /// `whole`, `part` or `growing`.
@@ -140,43 +144,36 @@ pub struct Listed {
 }
 
 impl BlobCache {
-    /// Opens the cache in a directory, and makes it if it is not there. `worth` says what known
-    /// images think of a blob.
+    /// Opens the cache in a directory, and makes it and the parts of it for these realms if they are
+    /// not there. `worth` says what known images think of a blob.
     ///
     /// # Errors
     /// If the directory cannot be made or read, or another process has it.
-    pub fn open(dir: &Path, config: BlobConfig, worth: Box<Worth>) -> io::Result<Self> {
-        fs::create_dir_all(dir.join("parts"))?;
+    pub fn open(
+        dir: &Path,
+        config: BlobConfig,
+        realms: &[Realm],
+        worth: Box<Worth>,
+    ) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
         let lock = File::create(dir.join("lock"))?;
         lock.try_lock()
             .map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error))?;
-        let mut whole = Vec::new();
-        for algorithm in Algorithm::ALL {
-            let blobs = dir.join("blobs").join(algorithm.word());
-            fs::create_dir_all(&blobs)?;
-            for entry in fs::read_dir(blobs)? {
-                let entry = entry?;
-                let hex = entry.file_name();
-                let name = format!("{}:{}", algorithm.word(), hex.to_string_lossy());
-                let (Ok(digest), metadata) = (name.parse(), entry.metadata()?) else {
-                    log::warn!("{} is not a blob: left alone", entry.path().display());
-                    continue;
-                };
-                let used = metadata.modified().map_or(0, seconds);
-                let bytes = metadata.len();
-                let noted = used;
-                whole.push((digest, Stored { bytes, used, noted }));
-            }
+        let (mut whole, mut parts) = (Vec::new(), HashMap::new());
+        for realm in here::realms(dir, realms)? {
+            here::blobs(dir, realm, &mut whole)?;
+            let left = part::list(&realm.dir(dir).join("parts"))?.into_iter();
+            parts.extend(left.map(|(digest, bytes)| (BlobKey { realm, digest }, bytes)));
         }
         whole.sort_by_key(|(_, stored)| stored.used);
         let mut order = Order::new(config.policy, config.budget);
-        for (digest, stored) in &whole {
-            order.insert(digest, stored.bytes, stored.used);
+        for (key, stored) in &whole {
+            order.insert(key, stored.bytes, stored.used);
         }
         let state = State {
             whole: whole.into_iter().collect(),
             order,
-            parts: part::list(&dir.join("parts"))?.into_iter().collect(),
+            parts,
             growing: HashMap::new(),
             evicted: Evicted::default(),
         };
@@ -193,29 +190,29 @@ impl BlobCache {
     ///
     /// # Errors
     /// If a whole blob cannot be opened.
-    pub fn find(self: &Arc<Self>, digest: &BlobDigest) -> io::Result<Place> {
-        if let Some(whole) = self.open_whole(digest)? {
+    pub fn find(self: &Arc<Self>, key: &BlobKey) -> io::Result<Place> {
+        if let Some(whole) = self.open_whole(key)? {
             return Ok(Place::Whole(whole));
         }
         let mut state = self.state.lock();
-        if let Some(flight) = state.growing.get(digest) {
+        if let Some(flight) = state.growing.get(key) {
             return Ok(Place::Growing(Arc::clone(&flight.growing)));
         }
         // It may have become whole since we looked.
-        if state.whole.contains_key(digest) {
+        if state.whole.contains_key(key) {
             drop(state);
-            let whole = self.open_whole(digest)?;
+            let whole = self.open_whole(key)?;
             return whole
                 .map(Place::Whole)
                 .ok_or_else(|| io::Error::other("removed meanwhile"));
         }
-        let growing = Arc::new(Growing::new(digest.clone(), self.config.hold_back));
-        let reserved = state.parts.remove(digest).unwrap_or(0);
+        let growing = Arc::new(Growing::new(key.clone(), self.config.hold_back));
+        let reserved = state.parts.remove(key).unwrap_or(0);
         let flight = Flight {
             growing: Arc::clone(&growing),
             reserved,
         };
-        state.growing.insert(digest.clone(), flight);
+        state.growing.insert(key.clone(), flight);
         Ok(Place::Lead(Lead::new(Arc::clone(self), growing)))
     }
 
@@ -223,20 +220,27 @@ impl BlobCache {
     ///
     /// # Errors
     /// If a whole blob cannot be opened.
-    pub fn peek(&self, digest: &BlobDigest) -> io::Result<Option<Place>> {
-        if let Some(whole) = self.open_whole(digest)? {
+    pub fn peek(&self, key: &BlobKey) -> io::Result<Option<Place>> {
+        if let Some(whole) = self.open_whole(key)? {
             return Ok(Some(Place::Whole(whole)));
         }
         let state = self.state.lock();
-        let flight = state.growing.get(digest);
+        let flight = state.growing.get(key);
         Ok(flight.map(|flight| Place::Growing(Arc::clone(&flight.growing))))
     }
 
-    fn open_whole(&self, digest: &BlobDigest) -> io::Result<Option<Whole>> {
+    /// Returns whether a blob is whole or on its way, as far as it is known without a look at the disk.
+    #[must_use]
+    pub fn is_here(&self, key: &BlobKey) -> bool {
+        let state = self.state.lock();
+        state.whole.contains_key(key) || state.growing.contains_key(key)
+    }
+
+    fn open_whole(&self, key: &BlobKey) -> io::Result<Option<Whole>> {
         let now = seconds(SystemTime::now());
         let note = {
             let mut state = self.state.lock();
-            let Some(stored) = state.whole.get_mut(digest) else {
+            let Some(stored) = state.whole.get_mut(key) else {
                 return Ok(None);
             };
             stored.used = now;
@@ -247,17 +251,17 @@ impl BlobCache {
             (stored.bytes, note)
         };
         let (size, note) = note;
-        let file = match File::open(self.whole_path(digest)) {
+        let file = match File::open(self.whole_path(key)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.state.lock().forget(digest);
+                self.state.lock().forget(key);
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
         if file.metadata()?.len() != size {
-            log::error!("{digest} has changed its length on disk: removed");
-            self.remove_whole(digest);
+            log::error!("{key} has changed its length on disk: removed");
+            self.remove_whole(key);
             return Ok(None);
         }
         if note {
@@ -265,28 +269,34 @@ impl BlobCache {
             let _noted = file.set_modified(SystemTime::now());
         }
         let file = Arc::new(file);
-        Ok(Some(Whole::new(file, size, &self.state, digest)))
+        Ok(Some(Whole::new(file, size, &self.state, key)))
     }
 
-    fn remove_whole(&self, digest: &BlobDigest) {
-        self.state.lock().forget(digest);
-        part::forget(&self.whole_path(digest));
+    fn remove_whole(&self, key: &BlobKey) {
+        self.state.lock().forget(key);
+        part::forget(&self.whole_path(key));
     }
 
-    fn whole_path(&self, digest: &BlobDigest) -> PathBuf {
-        let blobs = self.dir.join("blobs").join(digest.algorithm().word());
-        blobs.join(digest.hex())
+    fn whole_path(&self, BlobKey { realm, digest }: &BlobKey) -> PathBuf {
+        here::blobs_dir(&self.dir, *realm, digest.algorithm()).join(digest.hex())
     }
 
     /// Returns the file of a blob that is whole. It may be removed at any time.
     #[must_use]
-    pub fn whole_file(&self, digest: &BlobDigest) -> Option<PathBuf> {
-        let known = self.state.lock().whole.contains_key(digest);
-        known.then(|| self.whole_path(digest))
+    pub fn whole_file(&self, key: &BlobKey) -> Option<PathBuf> {
+        let known = self.state.lock().whole.contains_key(key);
+        known.then(|| self.whole_path(key))
     }
 
-    pub(crate) fn parts_dir(&self) -> PathBuf {
-        self.dir.join("parts")
+    pub(crate) fn parts_dir(&self, realm: Realm) -> PathBuf {
+        realm.dir(&self.dir).join("parts")
+    }
+
+    /// Removes all blobs of a realm, and beginnings of them, and returns what that was.
+    pub(crate) fn clear(&self, realm: Realm) -> Evicted {
+        let mut tenants = self.tenants(&self.state.lock());
+        tenants.retain(|tenant| tenant.key.realm == realm);
+        self.remove(&tenants)
     }
 
     /// Returns the bytes that blobs take, or will.
@@ -326,10 +336,10 @@ impl BlobCache {
     }
 
     fn list_of(&self, state: &State) -> Vec<Listed> {
-        let list = |digest: &BlobDigest, bytes, state, used: u64| {
-            let (references, wanted) = (self.worth)(digest);
+        let list = |key: &BlobKey, bytes, state, used: u64| {
+            let (references, wanted) = (self.worth)(&key.digest);
             Listed {
-                digest: digest.clone(),
+                key: key.clone(),
                 bytes,
                 state,
                 references,
@@ -337,23 +347,23 @@ impl BlobCache {
             }
         };
         let whole = state.whole.iter();
-        let whole = whole.map(|(digest, stored)| list(digest, stored.bytes, "whole", stored.used));
+        let whole = whole.map(|(key, stored)| list(key, stored.bytes, "whole", stored.used));
         let parts = state.parts.iter();
-        let parts = parts.map(|(digest, bytes)| list(digest, *bytes, "part", 0));
+        let parts = parts.map(|(key, bytes)| list(key, *bytes, "part", 0));
         let growing = state.growing.iter();
-        let growing = growing.map(|(digest, flight)| list(digest, flight.reserved, "growing", 0));
+        let growing = growing.map(|(key, flight)| list(key, flight.reserved, "growing", 0));
         whole.chain(parts).chain(growing).collect()
     }
 
     /// Sets bytes aside for a blob that grows; the least valuable blobs go. `false` if there is no
     /// room whoever goes.
-    pub(crate) fn reserve(&self, digest: &BlobDigest, size: u64) -> bool {
+    pub(crate) fn reserve(&self, key: &BlobKey, size: u64) -> bool {
         if size > self.config.budget {
             return false;
         }
         let over = {
             let mut state = self.state.lock();
-            if let Some(flight) = state.growing.get_mut(digest) {
+            if let Some(flight) = state.growing.get_mut(key) {
                 flight.reserved = size;
             }
             state.used_bytes().saturating_sub(self.config.budget)
@@ -366,7 +376,7 @@ impl BlobCache {
         }
         let fits = self.used_bytes() <= self.config.budget
             && self.free_bytes() >= size.saturating_add(SPARE);
-        if !fits && let Some(flight) = self.state.lock().growing.get_mut(digest) {
+        if !fits && let Some(flight) = self.state.lock().growing.get_mut(key) {
             flight.reserved = 0;
         }
         fits
@@ -407,7 +417,7 @@ impl BlobCache {
         let listed = self.list_of(state).into_iter();
         let idle = listed.filter(|blob| blob.state != "growing");
         let tenants = idle.map(|blob| Tenant {
-            digest: blob.digest,
+            key: blob.key,
             bytes: blob.bytes,
             is_part: blob.state == "part",
             references: blob.references,
@@ -422,8 +432,8 @@ impl BlobCache {
             let known = {
                 let mut state = self.state.lock();
                 let known = match victim.is_part {
-                    true => state.parts.remove(&victim.digest).is_some(),
-                    false => state.forget(&victim.digest),
+                    true => state.parts.remove(&victim.key).is_some(),
+                    false => state.forget(&victim.key),
                 };
                 if known {
                     state.evicted.blobs += 1;
@@ -438,11 +448,12 @@ impl BlobCache {
             removed.bytes += victim.bytes;
             match victim.is_part {
                 true => {
-                    if let Ok(part) = part::Part::open(&self.parts_dir(), &victim.digest) {
+                    let BlobKey { realm, digest } = &victim.key;
+                    if let Ok(part) = part::Part::open(&self.parts_dir(*realm), digest) {
                         part.remove();
                     }
                 }
-                false => part::forget(&self.whole_path(&victim.digest)),
+                false => part::forget(&self.whole_path(&victim.key)),
             }
         }
         removed
@@ -451,15 +462,15 @@ impl BlobCache {
 
 impl State {
     /// Keeps a blob that became whole.
-    fn keep(&mut self, digest: &BlobDigest, stored: Stored) {
-        self.whole.insert(digest.clone(), stored);
-        self.order.insert(digest, stored.bytes, stored.used);
+    fn keep(&mut self, key: &BlobKey, stored: Stored) {
+        self.whole.insert(key.clone(), stored);
+        self.order.insert(key, stored.bytes, stored.used);
     }
 
     /// Forgets a whole blob, and returns whether it was here.
-    fn forget(&mut self, digest: &BlobDigest) -> bool {
-        self.order.remove(digest);
-        self.whole.remove(digest).is_some()
+    fn forget(&mut self, key: &BlobKey) -> bool {
+        self.order.remove(key);
+        self.whole.remove(key).is_some()
     }
 
     fn used_bytes(&self) -> u64 {

@@ -26,7 +26,9 @@ mod images;
 mod layers;
 mod listings;
 mod manifests;
+mod openness;
 mod prewarm;
+mod proofs;
 mod range;
 mod reply;
 mod route;
@@ -65,11 +67,12 @@ use counters::{Counters, Kind};
 use documents::Documents;
 use layers::Needed;
 use listings::Listings;
+use proofs::Whose;
 use reply::{Refusal, Reply, Source, bare, document as whole, set};
 use route::{Route, parameter};
 use turns::Turns;
 
-use crate::blobs::{BlobCache, BlobConfig};
+use crate::blobs::{BlobCache, BlobConfig, Realm};
 use crate::load::Load;
 use crate::pace::Pace;
 use crate::upstream::{Ask, Asker, Login, Upstream, UpstreamError, Upstreams};
@@ -111,6 +114,8 @@ pub struct Mirror {
     listings: Listings,
     documents: Documents,
     fills: Arc<Semaphore>,
+    /// Pulls whose blobs are asked for before their clients do.
+    pulls: Arc<Semaphore>,
     fetching: Option<Arc<Pace>>,
     draining: AtomicBool,
 }
@@ -133,6 +138,9 @@ struct Granted {
     upstream: Arc<Upstream>,
     scope: Scope,
     asker: Asker,
+    whose: Whose,
+    /// Whose it is what the upstream sends.
+    realm: Realm,
 }
 
 impl Mirror {
@@ -151,11 +159,17 @@ impl Mirror {
         let shared: Arc<std::sync::OnceLock<Arc<Catalog>>> = Arc::default();
         let known = Arc::clone(&shared);
         let worth = move |digest: &_| known.get().map_or((0, 0), |catalog| catalog.worth(digest));
-        let blobs = BlobCache::open(dir, config.blobs, Box::new(worth));
+        let realms = registries.iter();
+        let realms = realms.map(|(upstream, access)| access.realm(upstream.name()));
+        let realms: Vec<_> = realms.collect();
+        let blobs = BlobCache::open(dir, config.blobs, &realms, Box::new(worth));
         let blobs = blobs.map_err(OpenMirrorError::Blobs)?;
+        let rules = registries.iter();
+        let rules = rules.map(|(upstream, access)| (upstream.name(), access));
+        openness::settle(dir, rules, &blobs).map_err(OpenMirrorError::Blobs)?;
         let documents = Documents::default();
         let budget = config.blobs.budget;
-        let catalog = Catalog::open(&dir.join("catalog.redb"), budget, documents.clone());
+        let catalog = Catalog::open(&dir.join(openness::CATALOG), budget, documents.clone());
         let catalog = catalog.map_err(|error| OpenMirrorError::Catalog(Box::new(error)))?;
         let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
         let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
@@ -175,6 +189,7 @@ impl Mirror {
             listings: Listings::default(),
             documents,
             fills: Arc::new(Semaphore::new(FILLS)),
+            pulls: Self::pulls(),
             draining: AtomicBool::new(false),
         }))
     }
@@ -288,19 +303,21 @@ impl Mirror {
     ) -> Result<Granted, Refusal> {
         let nobody = Access::Clients(Vec::new());
         let access = self.access.get(upstream.name()).unwrap_or(&nobody);
-        let (asker, stale) = match self.grants.decide(access, caller, &scope) {
-            Decision::Yes(asker) => {
-                return Ok(Granted {
-                    upstream,
-                    scope,
-                    asker,
-                });
-            }
+        let realm = access.realm(upstream.name());
+        let granted = |asker| Granted {
+            whose: Whose::of(&asker),
+            upstream,
+            scope: scope.clone(),
+            asker,
+            realm,
+        };
+        let (granted, stale) = match self.grants.decide(access, caller, &scope) {
+            Decision::Yes(asker) => return Ok(granted(asker)),
             Decision::No => {
                 self.counters.denied.fetch_add(1, Relaxed);
                 return Err(Refusal::denied());
             }
-            Decision::Ask { asker, stale } => (asker, stale),
+            Decision::Ask { asker, stale } => (granted(asker), stale),
         };
         let what = match route {
             Route::Manifest(_, route::Version::Tag(tag)) => format!("manifests/{tag}"),
@@ -314,33 +331,56 @@ impl Mirror {
             _ => Method::GET,
         };
         let mut ask = Ask::new(method, &scope.repository, what);
-        ask.asker = asker.clone();
+        ask.asker = granted.asker.clone();
         let accept = HeaderValue::from_static(document::ACCEPT);
         ask.headers.insert(hyper::header::ACCEPT, accept);
         self.counters.asked.fetch_add(1, Relaxed);
-        match upstream.ask(&ask).await {
-            Ok(_) => self.grants.grant(caller, &scope),
+        match granted.upstream.ask(&ask).await {
+            Ok(answer) => {
+                self.grants.grant(granted.whose, &scope);
+                self.learn(&granted, route, answer.headers());
+            }
             Err(error) if error.is_outage() && stale => {
                 self.counters.outages.fetch_add(1, Relaxed);
             }
             Err(UpstreamError::Denied(_)) => {
                 self.counters.denied.fetch_add(1, Relaxed);
-                self.grants.revoke(caller, &scope);
+                self.grants.revoke(granted.whose, &scope);
                 return Err(Refusal::unauthorized());
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(Granted {
-            upstream,
-            scope,
-            asker,
-        })
+        Ok(granted)
+    }
+
+    /// Notes what the upstream has said of the thing that a client asks for, when it was asked whether
+    /// it lets the client in.
+    fn learn(&self, granted: &Granted, route: &Route, headers: &HeaderMap) {
+        match route {
+            Route::Blob(_, digest) | Route::Manifest(_, route::Version::Digest(digest)) => {
+                self.claim(granted, digest).note();
+            }
+            Route::Manifest(_, route::Version::Tag(tag)) => {
+                if let Some(tagged) = manifests::described(headers) {
+                    self.claim(granted, &tagged.digest).note();
+                    self.catalog.put_tag(&granted.scope, tag, &tagged);
+                }
+            }
+            _ => {}
+        }
     }
 }
+
+/// Bytes of a login as it is sent. Tokens in place of a password have some KiB; who sends more is
+/// treated like one who sends nothing.
+const LOGIN_MAX: usize = 16 << 10;
 
 /// Returns the name and the password that a client sent.
 fn login_in(headers: &HeaderMap) -> Option<Login> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    if value.len() > LOGIN_MAX {
+        return None;
+    }
     let (username, password) = distribution::parse_basic(value)?;
     Some(Login { username, password })
 }
@@ -355,3 +395,6 @@ fn not_modified(headers: &HeaderMap, etag: &str) -> Option<Reply> {
         reply
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::digest::BlobDigest;
+use super::key::BlobKey;
 use super::looks::{Joined, Looks};
 
 /// Why a blob did not become whole.
@@ -62,7 +63,7 @@ pub struct Progress {
 /// A blob on its way.
 #[derive(Debug)]
 pub struct Growing {
-    digest: BlobDigest,
+    key: BlobKey,
     hold_back: u64,
     /// Another one if the fill had to begin anew; nobody has read of the one before.
     file: Mutex<Option<Arc<File>>>,
@@ -72,9 +73,9 @@ pub struct Growing {
 }
 
 impl Growing {
-    pub(super) fn new(digest: BlobDigest, hold_back: u64) -> Self {
+    pub(super) fn new(key: BlobKey, hold_back: u64) -> Self {
         Self {
-            digest,
+            key,
             hold_back,
             file: Mutex::default(),
             progress: watch::Sender::new(Progress::default()),
@@ -83,8 +84,8 @@ impl Growing {
     }
 
     /// Returns a blob that will not grow here: there is no room for it.
-    pub(crate) fn without_room(digest: &BlobDigest, size: u64) -> Self {
-        let growing = Self::new(digest.clone(), 0);
+    pub(crate) fn without_room(key: &BlobKey, size: u64) -> Self {
+        let growing = Self::new(key.clone(), 0);
         growing
             .progress
             .send_modify(|progress| progress.size = Some(size));
@@ -95,7 +96,13 @@ impl Growing {
     /// Returns which blob it is.
     #[must_use]
     pub const fn digest(&self) -> &BlobDigest {
-        &self.digest
+        &self.key.digest
+    }
+
+    /// Returns which blob it is, and whose.
+    #[must_use]
+    pub const fn key(&self) -> &BlobKey {
+        &self.key
     }
 
     /// Returns what tells how far it is.
@@ -162,7 +169,10 @@ mod tests {
     use super::*;
 
     fn growing(size: u64, hold_back: u64) -> Growing {
-        let growing = Growing::new(BlobDigest::of(Algorithm::Sha256, b""), hold_back);
+        let growing = Growing::new(
+            BlobKey::open(BlobDigest::of(Algorithm::Sha256, b"")),
+            hold_back,
+        );
         let file = Arc::new(tempfile::tempfile().unwrap());
         growing.open(size, file);
         growing

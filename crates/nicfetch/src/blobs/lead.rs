@@ -48,7 +48,8 @@ impl Lead {
 
     /// Opens what is there of the blob. Reads and hashes it: not quick.
     pub(crate) async fn open(&mut self) -> Result<Part, FillError> {
-        let (dir, digest) = (self.cache.parts_dir(), self.growing.digest().clone());
+        let dir = self.cache.parts_dir(self.growing.key().realm);
+        let digest = self.growing.digest().clone();
         let part = on_disk(move || Part::open(&dir, &digest)).await?;
         self.kept = part.len();
         Ok(part)
@@ -63,7 +64,7 @@ impl Lead {
     ) -> Result<Part, FillError> {
         let (cache, growing) = (Arc::clone(&self.cache), Arc::clone(&self.growing));
         let begun = spawn_blocking(move || {
-            if !cache.reserve(growing.digest(), size) {
+            if !cache.reserve(growing.key(), size) {
                 part.remove();
                 return Err(FillError::NoRoom(size));
             }
@@ -104,7 +105,7 @@ impl Lead {
 
     /// Verifies a blob that has all of its bytes.
     pub(crate) async fn finish(&mut self, mut part: Part) -> Result<Verdict, FillError> {
-        let to = self.cache.whole_path(self.growing.digest());
+        let to = self.cache.whole_path(self.growing.key());
         let size = part.len();
         let finished = on_disk(move || part.finish(&to)).await?;
         self.kept = 0;
@@ -117,8 +118,8 @@ impl Lead {
                     noted: used,
                 };
                 let mut state = self.cache.state.lock();
-                state.keep(self.growing.digest(), stored);
-                state.growing.remove(self.growing.digest());
+                state.keep(self.growing.key(), stored);
+                state.growing.remove(self.growing.key());
                 drop(state);
                 self.end = Some(End::Whole);
                 Ok(Verdict::Good)
@@ -142,12 +143,12 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let digest = self.growing.digest();
+        let key = self.growing.key();
         let mut state = self.cache.state.lock();
         if self.end != Some(End::Whole) {
-            state.growing.remove(digest);
+            state.growing.remove(key);
             if self.kept > 0 {
-                state.parts.insert(digest.clone(), self.kept);
+                state.parts.insert(key.clone(), self.kept);
             }
         }
         drop(state);

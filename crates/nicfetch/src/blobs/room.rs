@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::digest::BlobDigest;
+use super::key::{BlobKey, Realm};
 use crate::Class;
 use crate::policy::{Fingerprint, Item, Limit, PolicyKind, Residents};
 
@@ -17,8 +17,8 @@ const PAGE: u64 = 4096;
 /// Something that could go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tenant {
-    /// Which blob.
-    pub(super) digest: BlobDigest,
+    /// Which blob, and whose.
+    pub(super) key: BlobKey,
     /// What it takes.
     pub(super) bytes: u64,
     /// Whether it is the beginning of a blob that nobody fills.
@@ -29,16 +29,20 @@ pub(super) struct Tenant {
     pub(super) used: u64,
 }
 
-impl Fingerprint for BlobDigest {
+impl Fingerprint for BlobKey {
     fn fingerprint(&self) -> u64 {
-        // It is a hash already, of at least 16 digits.
-        u64::from_str_radix(&self.hex()[..16], 16).unwrap_or(0)
+        // They are hashes already, of at least 16 digits.
+        let digest = u64::from_str_radix(&self.digest.hex()[..16], 16).unwrap_or(0);
+        match self.realm {
+            Realm::Open => digest,
+            Realm::Of(id) => digest ^ u64::from_le_bytes(*id.0.first_chunk().unwrap_or(&[0; 8])),
+        }
     }
 }
 
 /// The whole blobs, as a policy knows them, each with the last use that it was told of.
 #[derive(Debug)]
-pub(super) struct Order(Residents<BlobDigest, u64>);
+pub(super) struct Order(Residents<BlobKey, u64>);
 
 impl Order {
     /// Returns the order of no blobs, for a budget in bytes, which others see to.
@@ -48,28 +52,28 @@ impl Order {
     }
 
     /// Lets a blob in that somebody asked for just now, or then.
-    pub(super) fn insert(&mut self, digest: &BlobDigest, bytes: u64, used: u64) {
+    pub(super) fn insert(&mut self, key: &BlobKey, bytes: u64, used: u64) {
         let item = Item {
-            fingerprint: digest.fingerprint(),
+            fingerprint: key.fingerprint(),
             bytes: u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(u32::MAX),
             class: Class::Demand,
         };
-        self.0.admit(digest.clone(), used, item, &mut |_, _| {});
+        self.0.admit(key.clone(), used, item, &mut |_, _| {});
     }
 
     /// Forgets a blob.
-    pub(super) fn remove(&mut self, digest: &BlobDigest) {
-        self.0.remove(digest);
+    pub(super) fn remove(&mut self, key: &BlobKey) {
+        self.0.remove(key);
     }
 
     /// Notes that somebody reads a blob.
-    pub(super) fn pin(&mut self, digest: &BlobDigest) {
-        self.0.pin(digest);
+    pub(super) fn pin(&mut self, key: &BlobKey) {
+        self.0.pin(key);
     }
 
     /// Notes that somebody does not read it any more.
-    pub(super) fn unpin(&mut self, digest: &BlobDigest) {
-        self.0.unpin(digest);
+    pub(super) fn unpin(&mut self, key: &BlobKey) {
+        self.0.unpin(key);
     }
 
     /// Returns who goes so that `need` bytes become free, the least valuable first. All of them may
@@ -79,11 +83,11 @@ impl Order {
         self.learn(&tenants);
         let (pinned, idle): (Vec<_>, Vec<_>) = tenants
             .into_iter()
-            .partition(|tenant| !tenant.is_part && self.0.is_pinned(&tenant.digest));
+            .partition(|tenant| !tenant.is_part && self.0.is_pinned(&tenant.key));
         let (needed, useless): (Vec<_>, Vec<_>) = idle.into_iter().partition(Tenant::is_needed);
         let mut needed: HashMap<_, _> = needed
             .into_iter()
-            .map(|tenant| (tenant.digest.clone(), tenant))
+            .map(|tenant| (tenant.key.clone(), tenant))
             .collect();
         let mut freed = 0;
         let mut chosen = Vec::new();
@@ -102,11 +106,11 @@ impl Order {
     }
 
     /// Has the policy choose among those that images need.
-    fn choose(&mut self, needed: &mut HashMap<BlobDigest, Tenant>) -> Option<Tenant> {
+    fn choose(&mut self, needed: &mut HashMap<BlobKey, Tenant>) -> Option<Tenant> {
         loop {
             // What is not among them goes already.
-            let (digest, _) = self.0.evict()?;
-            if let Some(tenant) = needed.remove(&digest) {
+            let (key, _) = self.0.evict()?;
+            if let Some(tenant) = needed.remove(&key) {
                 return Some(tenant);
             }
         }
@@ -117,12 +121,12 @@ impl Order {
     fn learn(&mut self, tenants: &[Tenant]) {
         let mut used: Vec<_> = tenants.iter().filter(|tenant| !tenant.is_part).collect();
         used.sort_by_key(|tenant| tenant.used);
-        for Tenant { digest, used, .. } in used {
-            if let Some(known) = self.0.get_mut(digest)
+        for Tenant { key, used, .. } in used {
+            if let Some(known) = self.0.get_mut(key)
                 && *known < *used
             {
                 *known = *used;
-                self.0.hit(digest, Class::Demand);
+                self.0.hit(key, Class::Demand);
             }
         }
     }
@@ -145,12 +149,12 @@ fn sort(tenants: &mut [Tenant]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::digest::Algorithm;
+    use super::super::digest::{Algorithm, BlobDigest};
     use super::*;
 
     fn tenant(name: &str, bytes: u64, references: usize, used: u64) -> Tenant {
         Tenant {
-            digest: BlobDigest::of(Algorithm::Sha256, name.as_bytes()),
+            key: BlobKey::open(BlobDigest::of(Algorithm::Sha256, name.as_bytes())),
             bytes,
             is_part: false,
             references,
@@ -162,7 +166,7 @@ mod tests {
     fn order(policy: PolicyKind, whole: &[&Tenant]) -> Order {
         let mut order = Order::new(policy, 1 << 30);
         for tenant in whole {
-            order.insert(&tenant.digest, tenant.bytes, 0);
+            order.insert(&tenant.key, tenant.bytes, 0);
         }
         order
     }
@@ -209,16 +213,16 @@ mod tests {
         let all = || vec![read.clone(), idle.clone(), orphan.clone()];
         let whole = [&read, &idle, &orphan];
         let mut order = order(PolicyKind::Lru, &whole);
-        order.pin(&read.digest);
-        order.pin(&orphan.digest);
+        order.pin(&read.key);
+        order.pin(&orphan.key);
         let chosen = order.victims(all(), 1);
         assert_eq!(chosen, std::slice::from_ref(&idle));
-        order.insert(&idle.digest, 1, 0);
+        order.insert(&idle.key, 1, 0);
         let chosen = order.victims(all(), 3);
         assert_eq!(chosen, [idle.clone(), orphan.clone(), read.clone()]);
-        order.insert(&idle.digest, 1, 9);
-        order.unpin(&read.digest);
-        order.unpin(&orphan.digest);
+        order.insert(&idle.key, 1, 9);
+        order.unpin(&read.key);
+        order.unpin(&orphan.key);
         let chosen = order.victims(all(), 3);
         assert_eq!(chosen[0], orphan);
         assert_eq!(chosen.len(), 3);
@@ -237,7 +241,7 @@ mod tests {
             assert_eq!(order.victims(vec![seen], 0), []);
         }
         let late = tenant("late", 1, 1, 9);
-        order.insert(&late.digest, 1, 9);
+        order.insert(&late.key, 1, 9);
         assert_eq!(order.victims(vec![often, late.clone()], 1), [late]);
     }
 }

@@ -3,8 +3,8 @@ use super::*;
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-fn digest(bytes: &[u8]) -> BlobDigest {
-    BlobDigest::of(Algorithm::Sha256, bytes)
+fn digest(bytes: &[u8]) -> BlobKey {
+    BlobKey::open(BlobDigest::of(Algorithm::Sha256, bytes))
 }
 
 fn cache(dir: &Path, budget: u64) -> Arc<BlobCache> {
@@ -13,7 +13,7 @@ fn cache(dir: &Path, budget: u64) -> Arc<BlobCache> {
         hold_back: 4,
         policy: PolicyKind::Lru,
     };
-    Arc::new(BlobCache::open(dir, config, Box::new(|_| (0, 0))).unwrap())
+    Arc::new(BlobCache::open(dir, config, &[], Box::new(|_| (0, 0))).unwrap())
 }
 
 /// Fills a blob with these bytes, whatever it is called.
@@ -30,15 +30,15 @@ async fn fill(mut lead: Lead, bytes: &[u8]) -> Result<Verdict, FillError> {
     lead.finish(part).await
 }
 
-fn lead(cache: &Arc<BlobCache>, digest: &BlobDigest) -> Lead {
-    match cache.find(digest).unwrap() {
+fn lead(cache: &Arc<BlobCache>, key: &BlobKey) -> Lead {
+    match cache.find(key).unwrap() {
         Place::Lead(lead) => lead,
         other => panic!("{other:?}"),
     }
 }
 
-fn is_whole(cache: &Arc<BlobCache>, digest: &BlobDigest) -> bool {
-    matches!(cache.peek(digest).unwrap(), Some(Place::Whole(_)))
+fn is_whole(cache: &Arc<BlobCache>, key: &BlobKey) -> bool {
+    matches!(cache.peek(key).unwrap(), Some(Place::Whole(_)))
 }
 
 #[tokio::test]
@@ -183,4 +183,43 @@ async fn beginnings_outlive_a_restart_and_are_collected() {
     );
     let removed = cache.collect(Duration::ZERO);
     assert_eq!((removed.bytes, cache.used_bytes()), (7, 0));
+}
+
+#[tokio::test]
+async fn what_is_anothers_is_not_found_and_counts_in_one_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mine, theirs) = (Realm::of("r.corp"), Realm::of("lies.example"));
+    let open = |realms: &[Realm]| {
+        let config = BlobConfig {
+            budget: 20,
+            hold_back: 4,
+            policy: PolicyKind::Lru,
+        };
+        Arc::new(BlobCache::open(dir.path(), config, realms, Box::new(|_| (0, 0))).unwrap())
+    };
+    let key = |realm| BlobKey {
+        realm,
+        ..digest(b"a secret")
+    };
+    let cache = open(&[mine, theirs]);
+    fill(lead(&cache, &key(mine)), b"a secret").await.unwrap();
+    assert!(is_whole(&cache, &key(mine)));
+    for other in [theirs, Realm::Open] {
+        assert!(!cache.is_here(&key(other)) && cache.peek(&key(other)).unwrap().is_none());
+    }
+    // The same bytes once more: who brings them has them.
+    fill(lead(&cache, &key(Realm::Open)), b"a secret")
+        .await
+        .unwrap();
+    assert_eq!(cache.used_bytes(), 16);
+    // Also when its registry is configured no more.
+    drop(cache);
+    let cache = open(&[theirs]);
+    assert!(is_whole(&cache, &key(mine)) && !cache.is_here(&key(theirs)));
+    assert_eq!(cache.clear(Realm::Open).blobs, 1);
+    assert!(is_whole(&cache, &key(mine)) && !cache.is_here(&key(Realm::Open)));
+    let long = digest(b"a long one that is open to all"[..20].as_ref());
+    let bytes = b"a long one that is o";
+    fill(lead(&cache, &long), bytes).await.unwrap();
+    assert!(!cache.is_here(&key(mine)), "it had to go");
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::ops::ControlFlow;
 
-use super::{BlobCache, BlobDigest};
+use super::{BlobCache, BlobDigest, BlobKey};
 
 /// What [`BlobCache::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,14 +23,14 @@ impl BlobCache {
     /// says so.
     pub fn verify(&self, watch: &mut dyn FnMut(u64) -> ControlFlow<()>) -> VerifiedBlobs {
         let mut verified = VerifiedBlobs::default();
-        let digests: Vec<_> = self.state.lock().whole.keys().cloned().collect();
+        let keys: Vec<BlobKey> = self.state.lock().whole.keys().cloned().collect();
         let mut buffer = vec![0; 1 << 20];
-        'blobs: for digest in digests {
+        'blobs: for key in keys {
             // Removed since: nobody waits for it.
-            let Ok(mut file) = File::open(self.whole_path(&digest)) else {
+            let Ok(mut file) = File::open(self.whole_path(&key)) else {
                 continue;
             };
-            let mut hasher = digest.algorithm().hasher();
+            let mut hasher = key.digest.algorithm().hasher();
             let is_read = loop {
                 if watch(verified.bytes).is_break() {
                     break 'blobs;
@@ -42,16 +42,16 @@ impl BlobCache {
                         verified.bytes += count as u64;
                     }
                     Err(error) => {
-                        log::error!("{digest} cannot be read: {error}");
+                        log::error!("{key} cannot be read: {error}");
                         break false;
                     }
                 }
             };
             verified.blobs += 1;
-            if !is_read || hasher.finish() != digest {
-                log::error!("{digest} is damaged on disk: removed");
-                self.remove_whole(&digest);
-                verified.damaged.push(digest);
+            if !is_read || hasher.finish() != key.digest {
+                log::error!("{key} is damaged on disk: removed");
+                self.remove_whole(&key);
+                verified.damaged.push(key.digest);
             }
         }
         verified

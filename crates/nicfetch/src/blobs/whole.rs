@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::State;
-use super::digest::BlobDigest;
+use super::key::BlobKey;
 
 /// A blob that is whole. As long as somebody has it, others go first.
 #[derive(Clone, Debug)]
@@ -23,9 +23,9 @@ impl Whole {
         file: Arc<File>,
         size: u64,
         state: &Arc<Mutex<State>>,
-        digest: &BlobDigest,
+        key: &BlobKey,
     ) -> Self {
-        let in_use = InUse::new(state, digest);
+        let in_use = InUse::new(state, key);
         Self {
             file,
             size,
@@ -37,27 +37,27 @@ impl Whole {
 /// Somebody reads a blob.
 struct InUse {
     state: Arc<Mutex<State>>,
-    digest: BlobDigest,
+    key: BlobKey,
 }
 
 impl InUse {
-    fn new(state: &Arc<Mutex<State>>, digest: &BlobDigest) -> Self {
-        state.lock().order.pin(digest);
+    fn new(state: &Arc<Mutex<State>>, key: &BlobKey) -> Self {
+        state.lock().order.pin(key);
         Self {
             state: Arc::clone(state),
-            digest: digest.clone(),
+            key: key.clone(),
         }
     }
 }
 
 impl std::fmt::Debug for InUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("InUse").field(&self.digest).finish()
+        f.debug_tuple("InUse").field(&self.key).finish()
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        self.state.lock().order.unpin(&self.digest);
+        self.state.lock().order.unpin(&self.key);
     }
 }

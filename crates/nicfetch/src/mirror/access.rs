@@ -4,22 +4,14 @@
 //! client, once fetched. So each registry has a rule of its own, and every request passes it before
 //! the cache is looked at.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use super::catalog::Scope;
+use super::proofs::{Belief, CLIENTS, ProofKey, Said, Whose};
+use crate::blobs::Realm;
 use crate::upstream::{Asker, Login};
-
-/// How long a client that the upstream let in is let in without asking again.
-const GRANT: Duration = Duration::from_secs(300);
-/// How long if the upstream does not answer.
-const GRANT_IN_OUTAGE: Duration = Duration::from_secs(3600);
-/// Grants that are kept.
-const GRANTS_MAX: usize = 16_384;
 
 /// Who may pull from a registry through the mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +22,16 @@ pub enum Access {
     Clients(Vec<ClientRule>),
     /// Whoever the upstream itself lets in: clients send name and password, the mirror tries them.
     Upstream,
+}
+
+impl Access {
+    /// Returns whose it is what a registry with this rule sends.
+    pub(super) fn realm(&self, registry: &str) -> Realm {
+        match self {
+            Self::All => Realm::Open,
+            Self::Clients(_) | Self::Upstream => Realm::of(registry),
+        }
+    }
 }
 
 /// What clients with certain addresses may pull.
@@ -128,7 +130,9 @@ pub(super) enum Decision {
 
 /// Who was let in by an upstream, and when.
 #[derive(Debug, Default)]
-pub(super) struct Grants(Mutex<HashMap<(Scope, Option<Login>), Instant>>);
+pub(super) struct Grants {
+    pub(super) said: Arc<Said>,
+}
 
 impl Grants {
     pub(super) fn decide(&self, access: &Access, caller: &Caller, scope: &Scope) -> Decision {
@@ -143,13 +147,12 @@ impl Grants {
             }
             Access::Upstream => {
                 let asker = Asker::Client(caller.login.clone());
-                let grants = self.0.lock();
-                let granted = grants.get(&(scope.clone(), caller.login.clone()));
-                match granted.map(Instant::elapsed) {
-                    Some(age) if age < GRANT => Decision::Yes(asker),
-                    age => Decision::Ask {
+                let grant = ProofKey::new(Whose::of(&asker), scope, None);
+                match CLIENTS.belief(self.said.age(&grant)) {
+                    Belief::Fresh => Decision::Yes(asker),
+                    belief => Decision::Ask {
                         asker,
-                        stale: age.is_some_and(|age| age < GRANT_IN_OUTAGE),
+                        stale: belief == Belief::Old,
                     },
                 }
             }
@@ -157,17 +160,13 @@ impl Grants {
     }
 
     /// Notes that the upstream let a client in.
-    pub(super) fn grant(&self, caller: &Caller, scope: &Scope) {
-        let mut grants = self.0.lock();
-        grants.retain(|_, granted| granted.elapsed() < GRANT_IN_OUTAGE);
-        if grants.len() < GRANTS_MAX {
-            grants.insert((scope.clone(), caller.login.clone()), Instant::now());
-        }
+    pub(super) fn grant(&self, whose: Whose, scope: &Scope) {
+        self.said.note(ProofKey::new(whose, scope, None));
     }
 
     /// Notes that it does no longer.
-    pub(super) fn revoke(&self, caller: &Caller, scope: &Scope) {
-        self.0.lock().remove(&(scope.clone(), caller.login.clone()));
+    pub(super) fn revoke(&self, whose: Whose, scope: &Scope) {
+        self.said.forget(&ProofKey::new(whose, scope, None));
     }
 }
 
@@ -228,7 +227,8 @@ mod tests {
             matches!(decision, Decision::Ask { .. })
         };
         assert!(asked(&scope("a")));
-        grants.grant(&me, &scope("a"));
+        let mine = Whose::of(&Asker::Client(me.login.clone()));
+        grants.grant(mine, &scope("a"));
         assert!(!asked(&scope("a")) && asked(&scope("b")));
         let other = Caller {
             login: Some(Login {
@@ -239,7 +239,7 @@ mod tests {
         };
         let decision = grants.decide(&Access::Upstream, &other, &scope("a"));
         assert!(matches!(decision, Decision::Ask { stale: false, .. }));
-        grants.revoke(&me, &scope("a"));
+        grants.revoke(mine, &scope("a"));
         assert!(asked(&scope("a")));
     }
 }

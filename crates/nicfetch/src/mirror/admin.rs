@@ -363,9 +363,9 @@ impl Mirror {
 
     fn listed(&self) -> Vec<ListedBlob> {
         let mut blobs = self.blobs.list();
-        blobs.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.digest.cmp(&b.digest)));
+        blobs.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));
         let listed = blobs.into_iter().map(|blob| ListedBlob {
-            digest: blob.digest.to_string(),
+            digest: blob.key.digest.to_string(),
             bytes: blob.bytes,
             state: blob.state.to_owned(),
             references: blob.references as u64,

@@ -1,39 +1,47 @@
-//! What the mirror knows about images: tags, manifests, and which repository has what.
+//! What the mirror knows about images: tags, manifests, and what registries have said that their
+//! repositories have.
 //!
 //! It is kept in one database that survives a crash. Losing it loses no blob and no correctness:
 //! what is not known is asked for again. So failures are logged and look like "not known", and when
 //! there is too much of something a part of it goes ([`Bounds`]).
 
 mod bounds;
+mod latest;
 mod needs;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
 use parking_lot::{Mutex, RwLock};
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
-    TableDefinition,
+    TableDefinition, TableHandle as _,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
 use super::document::children;
 use super::documents::Documents;
-use crate::blobs::BlobDigest;
+use super::proofs::{ProofKey, Proved};
+use crate::blobs::{BlobDigest, BlobKey};
 use bounds::Bounds;
+use latest::Latest;
 use needs::Needs;
 
 /// `REGISTRY/REPOSITORY:TAG` → digest, media type, bytes, milliseconds since 1970 of the last check.
-const TAGS: TableDefinition<'_, &str, (&str, &str, u64, u64)> = TableDefinition::new("tags");
-/// Digest → media type and the bytes as they came.
-const MANIFESTS: TableDefinition<'_, &str, (&str, &[u8])> = TableDefinition::new("manifests");
-/// `REGISTRY/REPOSITORY@DIGEST`: the repository has this manifest or blob.
-const LINKS: TableDefinition<'_, &str, ()> = TableDefinition::new("links");
+pub(super) const TAGS: TableDefinition<'_, &str, (&str, &str, u64, u64)> =
+    TableDefinition::new("tags");
+/// Digest, or `REALM@DIGEST` ([`BlobKey`]) → media type and the bytes as they came.
+pub(super) const MANIFESTS: TableDefinition<'_, &str, (&str, &[u8])> =
+    TableDefinition::new("manifests");
+/// [`ProofKey`] → milliseconds since 1970 at which the registry said so, in the mirror's own name.
+pub(super) const PROOFS: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("proofs");
+/// What earlier releases kept in place of proofs. It proves nothing: any manifest made them.
+pub(super) const LINKS: TableDefinition<'_, &str, ()> = TableDefinition::new("links");
 
 /// Bytes of its pages that the database keeps in memory. By itself it would take a gigabyte.
 const CACHE_BYTES: usize = 8 << 20;
@@ -88,8 +96,8 @@ impl std::fmt::Debug for Catalog {
 /// What stays of a catalog that is written anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stays {
-    /// What manifests that are kept need, and most of the latest tags.
-    Needed,
+    /// Manifests that are known to be here, tags and proofs.
+    All,
     Nothing,
 }
 
@@ -103,6 +111,7 @@ impl Catalog {
     ) -> Result<Self, redb::Error> {
         let bounds = Bounds::of(budget);
         let database = opened(path)?;
+        forget_links(&database)?;
         let mut needs = Needs::default();
         let mut dropped = false;
         {
@@ -111,8 +120,8 @@ impl Catalog {
                 let (name, value) = entry?;
                 let (media_type, bytes) = value.value();
                 match (name.value().parse(), costs(&bounds, media_type, bytes)) {
-                    (Ok(digest), Some((children, cost))) => {
-                        needs.add(&digest, &children, cost, 0);
+                    (Ok(key), Some((children, cost))) => {
+                        needs.add(&key, &children, cost, 0);
                         dropped |= !needs.drop_over(&bounds).is_empty();
                     }
                     _ => dropped = true,
@@ -127,7 +136,8 @@ impl Catalog {
             needs: Mutex::new(needs),
             turn: Mutex::new(()),
         };
-        if dropped || catalog.is_too_large()? {
+        catalog.make_small()?;
+        if dropped {
             let len = fs::metadata(path).map_or(0, |file| file.len());
             log::info!("the catalog has {len} bytes: it is written anew");
             catalog.write_anew()?;
@@ -198,17 +208,15 @@ impl Catalog {
         });
     }
 
-    /// Returns a manifest if it is known that the repository has it, and there is memory for it.
-    pub(super) fn manifest(&self, scope: &Scope, digest: &BlobDigest) -> Option<Manifest> {
+    /// Returns a manifest, if it is here and is what it is called, and there is memory for it.
+    pub(super) fn manifest(&self, proved: &Proved) -> Option<Manifest> {
+        let key = proved.key();
         let read = self.read("a manifest", |read| {
-            let linked = read.open_table(LINKS)?.get(link(scope, digest).as_str())?;
-            if linked.is_none() {
-                return Ok(None);
-            }
             let table = read.open_table(MANIFESTS)?;
-            let entry = table.get(digest.to_string().as_str())?;
+            let entry = table.get(key.to_string().as_str())?;
             Ok(entry.and_then(|entry| {
                 let (media_type, bytes) = entry.value();
+                is_right(key, bytes).then_some(())?;
                 Some(Manifest {
                     media_type: media_type.to_owned(),
                     bytes: self.documents.copy(bytes)?,
@@ -216,33 +224,32 @@ impl Catalog {
             }))
         });
         let manifest = read??;
-        self.needs.lock().touch(digest, now_millis());
+        self.needs.lock().touch(key, now_millis());
         Some(manifest)
     }
 
-    /// Keeps a manifest, and that the repository has it and what it names; not if it is longer or names
-    /// more than can be kept.
-    pub(super) fn put_manifest(&self, scope: &Scope, digest: &BlobDigest, manifest: &Manifest) {
+    /// Returns whether a manifest is here, whoever may have it.
+    pub(super) fn has(&self, key: &BlobKey) -> bool {
+        self.needs.lock().has(key)
+    }
+
+    /// Keeps a manifest; not if it is longer or names more than can be kept.
+    pub(super) fn put_manifest(&self, key: &BlobKey, manifest: &Manifest) {
         let costs = costs(&self.bounds, &manifest.media_type, &manifest.bytes);
         let Some((children, cost)) = costs else {
             return;
         };
         let oldest = {
             let mut needs = self.needs.lock();
-            needs.add(digest, &children, cost, now_millis());
+            needs.add(key, &children, cost, now_millis());
             needs.drop_over(&self.bounds)
         };
         self.write("a manifest", |write| {
             let mut manifests = write.open_table(MANIFESTS)?;
             let value = (manifest.media_type.as_str(), &manifest.bytes[..]);
-            manifests.insert(digest.to_string().as_str(), value)?;
+            manifests.insert(key.to_string().as_str(), value)?;
             for old in &oldest {
                 manifests.remove(old.to_string().as_str())?;
-            }
-            let mut links = write.open_table(LINKS)?;
-            links.insert(link(scope, digest).as_str(), ())?;
-            for child in &children {
-                links.insert(link(scope, child).as_str(), ())?;
             }
             Ok(())
         });
@@ -264,29 +271,57 @@ impl Catalog {
         read.unwrap_or_default()
     }
 
-    /// Returns a manifest or an index, whoever has it.
-    pub(super) fn document(&self, digest: &BlobDigest) -> Option<Bytes> {
+    /// Returns a manifest or an index, whoever may have it.
+    pub(super) fn document(&self, key: &BlobKey) -> Option<Bytes> {
         let read = self.read("a manifest", |read| {
             let table = read.open_table(MANIFESTS)?;
-            let entry = table.get(digest.to_string().as_str())?;
-            Ok(entry.map(|entry| Bytes::copy_from_slice(entry.value().1)))
+            let entry = table.get(key.to_string().as_str())?;
+            let bytes = entry.filter(|entry| is_right(key, entry.value().1));
+            Ok(bytes.map(|entry| Bytes::copy_from_slice(entry.value().1)))
         });
         read?
     }
 
-    /// Returns whether it is known that the repository has this.
-    pub(super) fn is_linked(&self, scope: &Scope, digest: &BlobDigest) -> bool {
-        let linked = self.read("whose a blob is", |read| {
-            let table = read.open_table(LINKS)?;
-            Ok(table.get(link(scope, digest).as_str())?.is_some())
+    /// Returns how long ago a registry said this, in the mirror's own name.
+    pub(super) fn proof_age(&self, proof: &ProofKey) -> Option<Duration> {
+        let read = self.read("what a registry has said", |read| {
+            let table = read.open_table(PROOFS)?;
+            Ok(table.get(&proof.0)?.map(|said| said.value()))
         });
-        linked.unwrap_or(false)
+        // What was said in the future is not believed: the clock was wrong.
+        let age = now_millis().checked_sub(read??)?;
+        Some(Duration::from_millis(age))
     }
 
-    pub(super) fn link(&self, scope: &Scope, digest: &BlobDigest) {
-        self.write("whose a blob is", |write| {
-            let mut links = write.open_table(LINKS)?;
-            links.insert(link(scope, digest).as_str(), ())?;
+    pub(super) fn put_proof(&self, proof: &ProofKey) {
+        self.put_proofs(std::slice::from_ref(proof));
+    }
+
+    pub(super) fn put_proofs(&self, proofs: &[ProofKey]) {
+        let now = now_millis();
+        self.write("what a registry has said", |write| {
+            let mut table = write.open_table(PROOFS)?;
+            for proof in proofs {
+                table.insert(&proof.0, now)?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Notes that a registry said something so long ago.
+    #[cfg(test)]
+    pub(super) fn put_proof_of(&self, proof: &ProofKey, ago: Duration) {
+        let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        self.write("what a registry has said", |write| {
+            let mut table = write.open_table(PROOFS)?;
+            table.insert(&proof.0, now_millis() - ago)?;
+            Ok(())
+        });
+    }
+
+    pub(super) fn forget_proof(&self, proof: &ProofKey) {
+        self.write("what a registry says no longer", |write| {
+            write.open_table(PROOFS)?.remove(&proof.0)?;
             Ok(())
         });
     }
@@ -314,10 +349,7 @@ impl Catalog {
             let transaction = self.database().begin_write()?;
             write(&transaction)?;
             transaction.commit()?;
-            match self.is_too_large()? {
-                true => self.write_anew(),
-                false => Ok(()),
-            }
+            self.make_small()
         });
         if let Err(error) = done {
             log::error!("the catalog cannot keep {what}: {error}");
@@ -328,19 +360,49 @@ impl Catalog {
         Arc::clone(&self.database.read())
     }
 
-    /// Returns whether there is more in it than there may be, or its file is too long.
-    fn is_too_large(&self) -> Result<bool, redb::Error> {
+    /// Lets the oldest go if there is more in it than there may be. To be called by whoever has the turn.
+    fn make_small(&self) -> Result<(), redb::Error> {
         let read = self.database().begin_read()?;
-        let tags = read.open_table(TAGS)?.len()?;
-        let links = read.open_table(LINKS)?.len()?;
+        let tags = read.open_table(TAGS)?;
+        let mut late_tags = None;
+        if tags.len()? > self.bounds.tags {
+            let times = tags.iter()?;
+            let times = times.map(|entry| Ok::<_, redb::Error>(entry?.1.value().3));
+            late_tags = Some(Latest::of(times, self.bounds.tags)?);
+        }
+        let proofs = read.open_table(PROOFS)?;
+        let mut late_proofs = None;
+        if proofs.len()? > self.bounds.proofs {
+            let times = proofs.iter()?;
+            let times = times.map(|entry| Ok::<_, redb::Error>(entry?.1.value()));
+            late_proofs = Some(Latest::of(times, self.bounds.proofs)?);
+        }
+        drop((tags, proofs, read));
+        if late_tags.is_some() || late_proofs.is_some() {
+            let write = self.database().begin_write()?;
+            if let Some(mut late) = late_tags {
+                let mut tags = write.open_table(TAGS)?;
+                tags.retain(|_, (_, _, _, checked)| late.takes(checked))?;
+            }
+            if let Some(mut late) = late_proofs {
+                let mut proofs = write.open_table(PROOFS)?;
+                proofs.retain(|_, said| late.takes(said))?;
+            }
+            write.commit()?;
+        }
         let (len, most) = self.size();
-        Ok(tags > self.bounds.tags || links > self.bounds.links || len > most)
+        if len > most {
+            log::info!("the catalog has {len} bytes: it is written anew");
+            self.write_anew()?;
+        }
+        Ok(())
     }
 
     /// Writes what is needed of it into another file, which takes its place. To be called by whoever has
     /// the turn.
     fn write_anew(&self) -> Result<(), redb::Error> {
-        for stays in [Stays::Needed, Stays::Nothing] {
+        let anew = [Stays::All, Stays::Nothing];
+        for stays in anew {
             if stays == Stays::Nothing {
                 log::warn!("the catalog is too long with what is needed: it begins anew");
                 self.needs.lock().clear();
@@ -368,32 +430,23 @@ impl Catalog {
         let read = self.database().begin_read()?;
         let write = copy.begin_write()?;
         {
-            let tags = read.open_table(TAGS)?;
-            let latest = latest(&tags, most_of(self.bounds.tags))?;
             let mut to = write.open_table(TAGS)?;
-            for name in latest {
-                if let Some(tagged) = tags.get(name.as_str())? {
-                    to.insert(name.as_str(), tagged.value())?;
-                }
+            for entry in read.open_table(TAGS)?.iter()? {
+                let (name, value) = entry?;
+                to.insert(name.value(), value.value())?;
             }
             let mut to = write.open_table(MANIFESTS)?;
             for entry in read.open_table(MANIFESTS)?.iter()? {
                 let (name, value) = entry?;
-                let digest = name.value().parse::<BlobDigest>();
-                if digest.is_ok_and(|digest| self.needs.lock().has(&digest)) {
+                let key = name.value().parse::<BlobKey>();
+                if key.is_ok_and(|key| self.needs.lock().has(&key)) {
                     to.insert(name.value(), value.value())?;
                 }
             }
-            let mut to = write.open_table(LINKS)?;
-            let mut left = most_of(self.bounds.links);
-            for entry in read.open_table(LINKS)?.iter()? {
-                let (name, _) = entry?;
-                let digest = name.value().rsplit_once('@').map(|(_, digest)| digest);
-                let digest = digest.and_then(|digest| digest.parse::<BlobDigest>().ok());
-                if left > 0 && digest.is_some_and(|digest| self.needs.lock().need(&digest)) {
-                    to.insert(name.value(), ())?;
-                    left -= 1;
-                }
+            let mut to = write.open_table(PROOFS)?;
+            for entry in read.open_table(PROOFS)?.iter()? {
+                let (key, said) = entry?;
+                to.insert(key.value(), said.value())?;
             }
         }
         write.commit()?;
@@ -408,10 +461,22 @@ fn opened(path: &Path) -> Result<Database, redb::Error> {
         .create(path)?;
     let write = database.begin_write()?;
     write.open_table(TAGS)?;
-    write.open_table(LINKS)?;
+    write.open_table(PROOFS)?;
     write.open_table(MANIFESTS)?;
     write.commit()?;
     Ok(database)
+}
+
+/// Removes what earlier releases kept in place of proofs.
+fn forget_links(database: &Database) -> Result<(), redb::Error> {
+    let read = database.begin_read()?;
+    let mut tables = read.list_tables()?;
+    if tables.any(|table| table.name() == LINKS.name()) {
+        let write = database.begin_write()?;
+        write.delete_table(LINKS)?;
+        write.commit()?;
+    }
+    Ok(())
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -428,25 +493,13 @@ fn costs(bounds: &Bounds, media_type: &str, bytes: &[u8]) -> Option<(Vec<BlobDig
     (Bounds::take_type(media_type) && bounds.take(cost)).then_some((children, cost))
 }
 
-/// Returns what stays of so many: enough is let go that it lasts.
-const fn most_of(most: u64) -> u64 {
-    most / 4 * 3
-}
-
-/// Returns the names of the tags that were looked at last.
-fn latest(
-    tags: &redb::ReadOnlyTable<&'static str, (&'static str, &'static str, u64, u64)>,
-    most: u64,
-) -> Result<Vec<String>, redb::Error> {
-    let mut found = Vec::new();
-    for entry in tags.iter()? {
-        let (name, value) = entry?;
-        found.push((value.value().3, name.value().to_owned()));
+/// Returns whether bytes are what they are called: a disk may rot.
+fn is_right(key: &BlobKey, bytes: &[u8]) -> bool {
+    let is_right = BlobDigest::of(key.digest.algorithm(), bytes) == key.digest;
+    if !is_right {
+        log::error!("{key} is damaged in the catalog: not served");
     }
-    found.sort_unstable_by(|a, b| b.cmp(a));
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    found.truncate(most);
-    Ok(found.into_iter().map(|(_, name)| name).collect())
+    is_right
 }
 
 /// Does what waits for the disk, and lets other tasks of this thread go on elsewhere.
@@ -458,10 +511,6 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-fn link(scope: &Scope, digest: &BlobDigest) -> String {
-    format!("{scope}@{digest}")
-}
-
 /// Returns milliseconds since 1970.
 pub(super) fn now_millis() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -471,188 +520,4 @@ pub(super) fn now_millis() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::blobs::Algorithm;
-
-    fn scope(repository: &str) -> Scope {
-        Scope {
-            registry: "docker.io".to_owned(),
-            repository: repository.to_owned(),
-        }
-    }
-
-    #[test]
-    fn survives_a_restart_and_keeps_repositories_apart() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog");
-        let layer = BlobDigest::of(Algorithm::Sha256, b"layer");
-        let text = format!(r#"{{"layers":[{{"digest":"{layer}","size":5}}]}}"#);
-        let digest = BlobDigest::of(Algorithm::Sha256, text.as_bytes());
-        let manifest = Manifest {
-            media_type: "application/x".to_owned(),
-            bytes: Bytes::from(text),
-        };
-        let tagged = Tagged {
-            digest: digest.clone(),
-            media_type: manifest.media_type.clone(),
-            size: manifest.bytes.len() as u64,
-            checked: 7,
-        };
-        {
-            let catalog = open(&path, 1 << 30);
-            catalog.put_manifest(&scope("a"), &digest, &manifest);
-            catalog.put_tag(&scope("a"), "v1", &tagged);
-        }
-        let catalog = open(&path, 1 << 30);
-        assert_eq!(catalog.tag(&scope("a"), "v1"), Some(tagged));
-        assert_eq!(catalog.manifest(&scope("a"), &digest), Some(manifest));
-        assert!(catalog.is_linked(&scope("a"), &layer));
-        assert_eq!(catalog.worth(&layer).0, 1);
-        assert_eq!(catalog.tag(&scope("b"), "v1"), None);
-        assert_eq!(catalog.manifest(&scope("b"), &digest), None);
-        assert!(!catalog.is_linked(&scope("b"), &layer));
-        catalog.forget_tag(&scope("a"), "v1");
-        assert_eq!(catalog.tag(&scope("a"), "v1"), None);
-    }
-
-    fn open(path: &Path, budget: u64) -> Catalog {
-        Catalog::open(path, budget, Documents::default()).unwrap()
-    }
-
-    /// A manifest of so many bytes that names so many layers, all its own.
-    fn manifest(seed: u32, bytes: usize, layers: usize) -> (BlobDigest, Manifest) {
-        let layer = |number: usize| {
-            let digest = BlobDigest::of(Algorithm::Sha256, format!("{seed} {number}").as_bytes());
-            format!(r#"{{"digest":"{digest}"}}"#)
-        };
-        let layers: Vec<_> = (0..layers).map(layer).collect();
-        let text = format!(r#"{{"seed":{seed},"layers":[{}]}}"#, layers.join(","));
-        let padding = " ".repeat(bytes.saturating_sub(text.len()));
-        let bytes = text + &padding;
-        let manifest = Manifest {
-            media_type: "application/x".to_owned(),
-            bytes: Bytes::from(bytes),
-        };
-        (BlobDigest::of(Algorithm::Sha256, &manifest.bytes), manifest)
-    }
-
-    fn counts(catalog: &Catalog) -> [u64; 3] {
-        let read = catalog.database().begin_read().unwrap();
-        [
-            read.open_table(MANIFESTS).unwrap().len().unwrap(),
-            read.open_table(TAGS).unwrap().len().unwrap(),
-            read.open_table(LINKS).unwrap().len().unwrap(),
-        ]
-    }
-
-    fn pull(catalog: &Catalog, repository: &str, tag: &str, (digest, of): &(BlobDigest, Manifest)) {
-        let tagged = Tagged {
-            digest: digest.clone(),
-            media_type: of.media_type.clone(),
-            size: of.bytes.len() as u64,
-            checked: now_millis(),
-        };
-        catalog.put_manifest(&scope(repository), digest, of);
-        catalog.put_tag(&scope(repository), tag, &tagged);
-    }
-
-    #[test]
-    fn manifests_of_all_lengths_fit_its_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog");
-        let catalog = open(&path, 1 << 30);
-        let small = manifest(0, 0, 9);
-        pull(&catalog, "small", "v1", &small);
-        for seed in 1..60 {
-            let bytes = 4 << (10 + seed % 11);
-            let layers = usize::try_from(seed).unwrap() * 17;
-            let one = manifest(seed, bytes, layers);
-            pull(&catalog, &format!("a{seed}"), "v1", &one);
-            let (len, most) = catalog.size();
-            assert!(len <= most && most == 64 << 20, "{len} of {most}");
-        }
-        let found = catalog.manifest(&scope("small"), &small.0);
-        assert_eq!(found, Some(small.1), "long ones do not drive it out");
-        drop(catalog);
-        let found = open(&path, 1 << 30).manifest(&scope("small"), &small.0);
-        assert!(found.is_some(), "nor do they after a restart");
-    }
-
-    #[test]
-    fn tags_and_links_of_a_small_manifest_have_bounds() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog");
-        let catalog = open(&path, 1 << 20);
-        let bounds = catalog.bounds;
-        assert_eq!(bounds.file, 8 << 20);
-        let one = manifest(0, 0, 1000);
-        for number in 0..12 {
-            pull(&catalog, &format!("r{number}"), "v1", &one);
-            let [manifests, _, links] = counts(&catalog);
-            assert!(manifests == 1 && links <= bounds.links, "{links}");
-        }
-        let tagged = catalog.tag(&scope("r11"), "v1").unwrap();
-        for number in 0..bounds.tags + 10 {
-            catalog.put_tag(&scope("r11"), &format!("t{number}"), &tagged);
-        }
-        let [_, tags, _] = counts(&catalog);
-        assert!(tags <= bounds.tags && tags > bounds.tags / 2, "{tags}");
-        let last = format!("t{}", bounds.tags + 9);
-        assert_eq!(catalog.tag(&scope("r11"), &last), Some(tagged));
-        assert!(catalog.manifest(&scope("r11"), &one.0).is_some());
-    }
-
-    #[test]
-    fn what_names_too_much_or_is_too_long_is_not_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let catalog = open(&dir.path().join("catalog"), 1 << 30);
-        let before = counts(&catalog);
-        for one in [manifest(1, 0, 1025), manifest(2, 4 << 20, 1)] {
-            catalog.put_manifest(&scope("a"), &one.0, &one.1);
-        }
-        let mut odd = manifest(3, 0, 1);
-        odd.1.media_type = "x".repeat(256);
-        pull(&catalog, "a", "v1", &odd);
-        assert_eq!(counts(&catalog), before);
-        assert_eq!(catalog.manifest_count(), 0);
-    }
-
-    /// As a release wrote it that had no bounds.
-    #[test]
-    fn a_catalog_of_an_earlier_release_is_read_and_made_small() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog");
-        let old = include_bytes!("../../tests/fixtures/catalog-v1.redb.zst");
-        fs::write(&path, zstd::decode_all(&old[..]).unwrap()).unwrap();
-        let digest = "sha256:6abcb92fc8a95c18994f465558340d55b584f9501f3ae248e9ff3af0a2880397";
-        let digest: BlobDigest = digest.parse().unwrap();
-        let library = |name: &str| scope(&format!("library/{name}"));
-        let layer = BlobDigest::of(Algorithm::Sha256, b"layer");
-        let is_whole = |catalog: &Catalog| {
-            let tagged = catalog.tag(&library("deb"), "v1").unwrap();
-            assert_eq!((tagged.digest, tagged.size), (digest.clone(), 397));
-            let manifest = catalog.manifest(&library("other"), &digest).unwrap();
-            assert_eq!(BlobDigest::of(Algorithm::Sha256, &manifest.bytes), digest);
-            assert!(catalog.is_linked(&library("deb"), &layer));
-            assert_eq!(catalog.worth(&layer).0, 1);
-        };
-        let catalog = open(&path, 1 << 20);
-        is_whole(&catalog);
-        // What releases without bounds took in.
-        for seed in 0..5 {
-            let one = manifest(seed, 4 << 20, 1);
-            catalog.write("a manifest", |write| {
-                let value = (one.1.media_type.as_str(), &one.1.bytes[..]);
-                let mut manifests = write.open_table(MANIFESTS)?;
-                manifests.insert(one.0.to_string().as_str(), value)?;
-                Ok(())
-            });
-        }
-        drop(catalog);
-        let catalog = open(&path, 1 << 20);
-        assert_eq!(counts(&catalog), [1, 2, 6]);
-        assert!(catalog.size().0 < 1 << 20, "{:?}", catalog.size());
-        is_whole(&catalog);
-    }
-}
+mod tests;

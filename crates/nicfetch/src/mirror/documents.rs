@@ -11,7 +11,7 @@ use reqwest::Response;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::document::MANIFEST_MAX;
-use crate::upstream::{UpstreamError, body};
+use crate::upstream::{UpstreamError, body, chunk};
 
 /// A document that needs no leave: as much as a connection has for its buffers.
 const SHORT_MAX: usize = 64 << 10;
@@ -43,15 +43,46 @@ impl Default for Documents {
 impl Documents {
     /// Reads the body of an answer.
     pub(super) async fn body(&self, answer: Response) -> Result<Bytes, UpstreamError> {
-        let declared = answer.content_length();
-        let declared = declared.map(|declared| usize::try_from(declared).unwrap_or(usize::MAX));
-        let most = declared.unwrap_or(MANIFEST_MAX).min(MANIFEST_MAX);
+        let Some(declared) = answer.content_length() else {
+            return self.undeclared(answer).await;
+        };
+        let declared = usize::try_from(declared).unwrap_or(usize::MAX);
+        let most = declared.min(MANIFEST_MAX);
         if most <= SHORT_MAX {
             return Ok(body(answer, most).await?.into());
         }
         let room = self.room(most).ok_or(UpstreamError::NoMemory)?;
         let bytes = body(answer, most).await?;
         Ok(bounded(bytes, room))
+    }
+
+    /// Reads a body that does not say how long it is, and takes memory as it comes.
+    async fn undeclared(&self, mut answer: Response) -> Result<Bytes, UpstreamError> {
+        let mut bytes = Vec::new();
+        let mut room: Option<OwnedSemaphorePermit> = None;
+        while let Some(piece) = chunk(&mut answer).await? {
+            let len = bytes.len() + piece.len();
+            if len > MANIFEST_MAX {
+                return Err(UpstreamError::Protocol(
+                    "the answer is larger than such an answer can be",
+                ));
+            }
+            let had = room.as_ref().map_or(0, |room| room.num_permits() << 10);
+            if len > had.max(SHORT_MAX) {
+                let most = len.next_power_of_two().min(MANIFEST_MAX);
+                let more = self.room(most - had).ok_or(UpstreamError::NoMemory)?;
+                match &mut room {
+                    Some(room) => room.merge(more),
+                    None => room = Some(more),
+                }
+                bytes.reserve_exact(most - bytes.len());
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(match room {
+            Some(room) => bounded(bytes, room),
+            None => bytes.into(),
+        })
     }
 
     /// Copies a document; `None` if there is no memory for it now.

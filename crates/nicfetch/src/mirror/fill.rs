@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::body::Pipe;
 use super::counters::Counters;
+use super::proofs::{Belief, Claim};
 use crate::blobs::{BlobDigest, FillError, Hasher, Lead, Part, Verdict};
 use crate::pace::Pace;
 use crate::upstream::{Ask, Asker, Upstream, UpstreamError, chunk};
@@ -34,6 +35,8 @@ pub(super) struct Origin {
     pub(super) counters: Arc<Counters>,
     /// How quickly it may come.
     pub(super) pace: Option<Arc<Pace>>,
+    /// That the repository has it: to be noted when its registry says so.
+    pub(super) claim: Claim,
 }
 
 impl Origin {
@@ -117,12 +120,20 @@ pub(super) struct Stretch {
 
 async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Part, FillError> {
     let mut at = part.len();
+    let mut patience = Patience::default();
     if part.known_size() == Some(at) {
+        // A crash left all of it. For whom it was brought nobody knows.
+        while origin.claim.belief() < Belief::Fresh {
+            match origin.ask(Method::HEAD, None, None).await {
+                Ok(_) => origin.claim.note(),
+                Err(error) if error.is_outage() && origin.claim.belief() == Belief::Old => break,
+                Err(error) => patience.suffer(error).await?,
+            }
+        }
         let size = at;
         return lead.begin(part, size, None).await;
     }
     let mut etag = part.etag().map(str::to_owned);
-    let mut patience = Patience::default();
     let (mut answer, stretch) = loop {
         match from(origin, at, etag.as_deref()).await {
             Ok(found) => break found,
@@ -130,6 +141,8 @@ async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Par
             Err(error) => patience.suffer(error).await?,
         }
     };
+    // Before anybody can see any of it.
+    origin.claim.note();
     let header = answer.headers().get(ETAG);
     etag = header
         .and_then(|etag| etag.to_str().ok())

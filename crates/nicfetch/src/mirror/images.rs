@@ -1,13 +1,13 @@
 //! Images all of whose blobs are here: what chunks can be made of without another download.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use hyper::body::Bytes;
 
 use super::document::{children, is_index};
 use super::{Access, Mirror};
-use crate::blobs::BlobDigest;
+use crate::blobs::{BlobDigest, BlobKey, Realm};
 
 /// An image that is here as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,9 @@ impl Mirror {
             .map(|(registry, _)| format!("{registry}/"))
             .collect();
         let blobs = self.blobs.list().into_iter();
-        let whole = blobs.filter(|blob| blob.state == "whole");
-        let whole: HashSet<_> = whole.map(|blob| blob.digest).collect();
+        // What another registry gives to some is not open because one that is names it.
+        let whole = blobs.filter(|blob| blob.state == "whole" && blob.key.realm == Realm::Open);
+        let whole: HashSet<_> = whole.map(|blob| blob.key.digest).collect();
         let tags = self.catalog.tags().into_iter();
         let tags = tags.filter(|(name, _)| open.iter().any(|open| name.starts_with(open)));
         // Many names may mean one manifest: each is read once.
@@ -55,29 +56,44 @@ impl Mirror {
             let blobs = children(manifest).unwrap_or_default();
             !blobs.is_empty() && blobs.iter().all(|blob| whole.contains(blob))
         };
-        let document = self.catalog.document(digest)?;
+        let document = self.catalog.document(&BlobKey::open(digest.clone()))?;
         if !is_index(&document) {
             return is_whole(&document).then(|| digest.clone());
         }
         // Which of them was pulled tells which machines there are: not this one's kind.
         let listed = children(&document).unwrap_or_default();
         drop(document);
-        let known = |image: &BlobDigest| self.catalog.document(image);
+        let known = |image: &BlobDigest| self.catalog.document(&BlobKey::open(image.clone()));
         listed
             .into_iter()
             .find(|image| known(image).is_some_and(|manifest| is_whole(&manifest)))
     }
 
-    /// Returns the manifest or index that has this digest, if it is known.
+    /// Returns the manifest or index that has this digest, if it is known, whosever it is: for the operator,
+    /// who says what it is for.
     #[must_use]
     pub fn document(&self, digest: &str) -> Option<Bytes> {
-        self.catalog.document(&digest.parse().ok()?)
+        let keys = self.keys(&digest.parse().ok()?);
+        keys.iter().find_map(|key| self.catalog.document(key))
     }
 
-    /// Returns the file of a blob that is whole. It may be removed at any time.
+    /// Returns the file of a blob that is whole, whosever it is: for those who know that its image is here as
+    /// a whole. It may be removed at any time.
     #[must_use]
     pub fn blob_file(&self, digest: &str) -> Option<PathBuf> {
-        self.blobs.whole_file(&digest.parse().ok()?)
+        let keys = self.keys(&digest.parse().ok()?);
+        keys.iter().find_map(|key| self.blobs.whole_file(key))
+    }
+
+    /// Returns all names that something may be kept under.
+    fn keys(&self, digest: &BlobDigest) -> BTreeSet<BlobKey> {
+        let rules = self.access.iter();
+        let realms = rules.map(|(registry, access)| access.realm(registry));
+        let key = |realm| BlobKey {
+            realm,
+            digest: digest.clone(),
+        };
+        realms.map(key).collect()
     }
 
     /// Returns numbers that change when images may have become whole.

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::body::{self, Gone, Pipe, Piped};
 use super::fill::{Origin, fill, pass};
 use super::manifests::CONTENT_DIGEST;
+use super::proofs::Thing;
 use super::range::Wanted;
 use super::reply::{Refusal, Reply, Source, bare, document, set};
 use super::{Granted, Mirror, not_modified};
@@ -67,7 +68,7 @@ impl Mirror {
         let served = match self.serve_blob(granted, digest, &origin).await {
             Ok(served) => served,
             Err(Unserved::NoRoom(size)) => Served {
-                place: Place::Growing(Arc::new(Growing::without_room(digest, size))),
+                place: Place::Growing(Arc::new(Growing::without_room(&granted.key(digest), size))),
                 size,
                 source: Source::Passed,
             },
@@ -113,6 +114,7 @@ impl Mirror {
             asker: granted.asker.clone(),
             counters: Arc::clone(&self.counters),
             pace: self.fetching.clone(),
+            claim: self.claim(granted, digest),
         }
     }
 
@@ -123,60 +125,42 @@ impl Mirror {
         digest: &BlobDigest,
         origin: &Origin,
     ) -> Result<(Source, u64), Refusal> {
-        if self.catalog.is_linked(&granted.scope, digest) {
-            match self.blobs.peek(digest).map_err(unreadable)? {
-                Some(Place::Whole(whole)) => return Ok((Source::Hit, whole.size)),
-                Some(Place::Growing(growing)) => {
-                    let size = growing.watch().borrow().size;
-                    if let Some(size) = size {
-                        return Ok((Source::Joined, size));
-                    }
-                }
-                _ => {}
-            }
+        let here = match self.blobs.peek(&granted.key(digest)).map_err(unreadable)? {
+            Some(Place::Whole(whole)) => Some(whole.size),
+            Some(Place::Growing(growing)) => growing.watch().borrow().size,
+            _ => None,
+        };
+        if let Some(size) = here {
+            let proved = self.prove(granted, digest, Thing::Blob).await?;
+            return Ok((proved.source(), size));
         }
         if !self.config.load.may_fetch() {
             return Err(Refusal::shed());
         }
-        let answer = origin.ask(Method::HEAD, None, None).await?;
-        let size = answer.headers().get(CONTENT_LENGTH);
-        let size = size.and_then(|size| size.to_str().ok()?.parse().ok());
-        let size =
-            size.ok_or_else(|| Refusal::absent("the upstream does not say how long it is"))?;
-        self.catalog.link(&granted.scope, digest);
-        Ok((Source::Passed, size))
+        Ok((Source::Passed, size_there(origin).await?))
     }
 
-    /// Finds a blob, or begins to bring it.
+    /// Finds a blob, or begins to bring it. What is here is for those to whom the registry gives it:
+    /// who brings it has asked for it, all others ask whether they may.
     pub(super) async fn serve_blob(
         self: &Arc<Self>,
         granted: &Granted,
         digest: &BlobDigest,
         origin: &Origin,
     ) -> Result<Served, Unserved> {
+        let key = granted.key(digest);
         let mut last = None;
         for _ in 0..FILLS {
-            let linked = self.catalog.is_linked(&granted.scope, digest);
-            let is_here = self.blobs.peek(digest).map_err(unreadable)?.is_some();
-            let is_hit = is_here && linked;
-            if !is_hit && !self.config.load.may_fetch() {
+            if !self.config.load.may_fetch() && !self.blobs.is_here(&key) {
                 return Err(Refusal::shed().into());
             }
-            if is_here && !linked {
-                // It came from another repository: does this one have it, too?
-                origin
-                    .ask(Method::HEAD, None, None)
-                    .await
-                    .map_err(Refusal::from)?;
-                self.catalog.link(&granted.scope, digest);
-            }
-            let (growing, source) = match self.blobs.find(digest).map_err(unreadable)? {
+            let (growing, source) = match self.blobs.find(&key).map_err(unreadable)? {
                 Place::Whole(whole) => {
-                    let size = whole.size;
+                    let proved = self.prove(granted, digest, Thing::Blob).await?;
                     return Ok(Served {
+                        size: whole.size,
                         place: Place::Whole(whole),
-                        size,
-                        source: Source::Hit,
+                        source: proved.source(),
                     });
                 }
                 Place::Growing(growing) => (growing, Source::Joined),
@@ -188,22 +172,30 @@ impl Mirror {
             };
             match begun(&growing).await {
                 Ok(size) => {
-                    if !linked {
-                        self.catalog.link(&granted.scope, digest);
-                    }
+                    // If it is brought in our name, the registry has said so to whoever does.
+                    self.prove(granted, digest, Thing::Blob).await?;
                     return Ok(Served {
                         place: Place::Growing(growing),
                         size,
                         source,
                     });
                 }
-                Err(FillError::NoRoom(size)) => return Err(Unserved::NoRoom(size)),
+                Err(FillError::NoRoom(size)) => {
+                    self.prove(granted, digest, Thing::Blob).await?;
+                    return Err(Unserved::NoRoom(size));
+                }
                 Err(error) if source == Source::Miss => return Err(refused(&error)),
                 // Another's fill, perhaps for another repository: now our own.
                 Err(error) => last = Some(error),
             }
         }
-        Err(refused(&last.unwrap_or(FillError::GivenUp)))
+        match last {
+            // Others, who may not have it, were before us each time: it is passed on.
+            Some(FillError::NotFound | FillError::Denied(_)) => {
+                Err(Unserved::NoRoom(size_there(origin).await?))
+            }
+            error => Err(refused(&error.unwrap_or(FillError::GivenUp))),
+        }
     }
 
     /// Fills a blob in the background, whatever becomes of who asked for it.
@@ -308,7 +300,7 @@ impl Pump {
                 // What is there is kept, and the next fill goes on from it.
                 Some(error) => log::debug!("a fill ended under its readers: {error}"),
             }
-            place = match self.mirror.blobs.find(growing.digest()) {
+            place = match self.mirror.blobs.find(growing.key()) {
                 Ok(place) => place,
                 Err(error) => return self.cut(&error).await,
             };
@@ -318,7 +310,7 @@ impl Pump {
 
     /// Sends a range that the fill is not near: fetched apart, once for all who want it.
     async fn look(&self, growing: &Growing, mut at: u64) -> Result<(), Gone> {
-        let dir = self.mirror.blobs.parts_dir();
+        let dir = self.mirror.blobs.parts_dir(growing.key().realm);
         let look = match growing.look(&dir, &(at..self.end)) {
             Ok(Some(Joined::Follow(look))) => look,
             Ok(Some(Joined::Fetch(look))) => {
@@ -401,6 +393,16 @@ async fn begun(growing: &Growing) -> Result<u64, FillError> {
         (Some(size), _) => Ok(size),
         (None, _) => Err(FillError::GivenUp),
     }
+}
+
+/// Asks the registry how long a blob is.
+async fn size_there(origin: &Origin) -> Result<u64, Refusal> {
+    let answer = origin.ask(Method::HEAD, None, None).await?;
+    let size = answer.headers().get(CONTENT_LENGTH);
+    let size = size.and_then(|size| size.to_str().ok()?.parse().ok());
+    let size = size.ok_or_else(|| Refusal::absent("the upstream does not say how long it is"))?;
+    origin.claim.note();
+    Ok(size)
 }
 
 fn describe(reply: &mut Reply, digest: &BlobDigest, etag: &str, length: u64) {

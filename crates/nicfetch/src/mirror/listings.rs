@@ -91,7 +91,8 @@ impl Mirror {
             Some(query) => format!("{path}?{query}"),
             None => path,
         };
-        let name = format!("{}/{what}", granted.scope);
+        // What is told to one is not told to another.
+        let name = granted.named(format_args!("/{what}"));
         let _turn = self.turns.take(name.clone()).await;
         let kept = self.listings.find(&name);
         if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until) {
@@ -120,7 +121,7 @@ impl Mirror {
                 }
                 Ok((Source::Miss, reply))
             }
-            Err(error) if error.is_outage() => {
+            Err(error) if error.is_outage() || matches!(error, UpstreamError::NoMemory) => {
                 self.counters.outages.fetch_add(1, Relaxed);
                 let page = kept.and_then(|kept| kept.page);
                 let page = page.ok_or_else(|| Refusal::from(error))?;

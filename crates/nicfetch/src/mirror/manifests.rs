@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::catalog::{Manifest, Tagged, now_millis};
 use super::document::{ACCEPT as TAKEN, accepts};
 use super::layers::Needed;
+use super::proofs::{Belief, Thing, Whose};
 use super::reply::{Refusal, Reply, Source, bare, document, set};
 use super::route::Version;
 use super::{Granted, Mirror, not_modified};
@@ -23,9 +24,9 @@ use crate::upstream::{Ask, UpstreamError};
 pub(super) const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
 /// How long the upstream may take if there is something older to serve.
-const WITH_FALLBACK: Duration = Duration::from_millis(1500);
+pub(super) const WITH_FALLBACK: Duration = Duration::from_millis(1500);
 /// How long it may take, all attempts together, if there is not.
-const WITHOUT: Duration = Duration::from_secs(8);
+pub(super) const WITHOUT: Duration = Duration::from_secs(8);
 /// Attempts: one fault is no reason to fail a client.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -80,6 +81,11 @@ impl Mirror {
         if let Some(reply) = not_modified(headers, &etag) {
             return Ok((found.source, reply));
         }
+        if needed == Needed::Body
+            && let Some(bytes) = &found.bytes
+        {
+            self.ask_ahead(granted, bytes);
+        }
         let mut reply = match (needed, found.bytes) {
             (Needed::Body, Some(bytes)) => document(StatusCode::OK, &found.media_type, bytes),
             _ => {
@@ -126,12 +132,13 @@ impl Mirror {
                 .stale(granted, tag, needed)
                 .map_err(|_| Refusal::shed());
         }
-        let _turn = self.turns.take(format!("{}:{tag}", granted.scope)).await;
+        let name = granted.named(format_args!(":{tag}"));
+        let _turn = self.turns.take(name.clone()).await;
         // Whoever had the turn before has asked for all of us.
         if let Some(found) = self.known(granted, tag, needed, asked, Source::Joined) {
             return Ok(found);
         }
-        if self.listings.is_absent(&format!("{}:{tag}", granted.scope)) {
+        if self.listings.is_absent(&name) {
             return Err(Refusal::absent("the upstream has no such tag"));
         }
         let old = self.catalog.tag(&granted.scope, tag);
@@ -150,12 +157,17 @@ impl Mirror {
         };
         match asked {
             Ok(fresh) => self.renew(granted, tag, needed, fresh).await,
-            Err(error) if error.is_outage() && old.is_some() => self.stale(granted, tag, needed),
+            Err(error) if old.is_some() && has_fallback(&error) => {
+                // If there is none after all, the reason is the first one.
+                let stale = self.stale(granted, tag, needed);
+                stale.map_err(|_| error.into())
+            }
             Err(UpstreamError::NotFound) => {
-                self.catalog.forget_tag(&granted.scope, tag);
-                let ttl = self.config.absent_ttl;
-                self.listings
-                    .note_absent(format!("{}:{tag}", granted.scope), ttl);
+                // What others are told of it is their affair.
+                if granted.whose == Whose::Mirror {
+                    self.catalog.forget_tag(&granted.scope, tag);
+                }
+                self.listings.note_absent(name, self.config.absent_ttl);
                 Err(UpstreamError::NotFound.into())
             }
             Err(error) => Err(error.into()),
@@ -183,12 +195,36 @@ impl Mirror {
                 Ok(Found::new(Source::Miss, &digest, manifest))
             }
             Fresh::Tag(tagged) => {
+                let is_here = self.catalog.has(&granted.key(&tagged.digest));
+                if needed == Needed::Body && !is_here {
+                    return self.replace(granted, tag, &tagged).await;
+                }
                 self.catalog.put_tag(scope, tag, &tagged);
                 if let Some(found) = self.known(granted, tag, needed, 0, Source::Hit) {
                     return Ok(found);
                 }
                 self.by_digest(granted, &tagged.digest, needed).await
             }
+        }
+    }
+
+    /// Brings what a tag points to now. Until it is here, the tag points to what it did.
+    async fn replace(
+        &self,
+        granted: &Granted,
+        tag: &str,
+        tagged: &Tagged,
+    ) -> Result<Found, Refusal> {
+        match self.bring_manifest(granted, &tagged.digest).await {
+            Ok(found) => {
+                self.catalog.put_tag(&granted.scope, tag, tagged);
+                Ok(found)
+            }
+            Err(error) if has_fallback(&error) => {
+                let stale = self.stale(granted, tag, Needed::Body);
+                stale.map_err(|_| error.into())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -208,6 +244,7 @@ impl Mirror {
         self.remembered(granted, &tagged, needed, source)
     }
 
+    /// Returns what a tag points to, if this client may have it.
     fn remembered(
         &self,
         granted: &Granted,
@@ -215,7 +252,12 @@ impl Mirror {
         needed: Needed,
         source: Source,
     ) -> Option<Found> {
-        if let Some(manifest) = self.catalog.manifest(&granted.scope, &tagged.digest) {
+        let least = match source {
+            Source::Stale => Belief::Old,
+            _ => Belief::Fresh,
+        };
+        let proved = self.proved(granted, &tagged.digest, least)?;
+        if let Some(manifest) = self.catalog.manifest(&proved) {
             return Some(Found::new(source, &tagged.digest, manifest));
         }
         (needed == Needed::Head).then(|| Found {
@@ -241,18 +283,17 @@ impl Mirror {
         digest: &BlobDigest,
         needed: Needed,
     ) -> Result<Found, Refusal> {
-        let known = |source| {
-            let manifest = self.catalog.manifest(&granted.scope, digest)?;
-            Some(Found::new(source, digest, manifest))
-        };
-        if let Some(found) = known(Source::Hit) {
-            return Ok(found);
+        if self.catalog.has(&granted.key(digest)) {
+            let proved = self.prove(granted, digest, Thing::Manifest).await?;
+            if let Some(manifest) = self.catalog.manifest(&proved) {
+                return Ok(Found::new(proved.source(), digest, manifest));
+            }
         }
         if !self.config.load.may_fetch() {
             return Err(Refusal::shed());
         }
-        let what = format!("manifests/{digest}");
         if needed == Needed::Head {
+            let what = format!("manifests/{digest}");
             let tagged = self.look(granted, &what, WITHOUT).await?;
             return Ok(Found {
                 source: Source::Passed,
@@ -262,14 +303,28 @@ impl Mirror {
                 bytes: None,
             });
         }
-        let _turn = self.turns.take(format!("{}@{digest}", granted.scope)).await;
-        if let Some(found) = known(Source::Joined) {
-            return Ok(found);
+        Ok(self.bring_manifest(granted, digest).await?)
+    }
+
+    /// Fetches a manifest that is not here, once for all who want it.
+    async fn bring_manifest(
+        &self,
+        granted: &Granted,
+        digest: &BlobDigest,
+    ) -> Result<Found, UpstreamError> {
+        let name = granted.named(format_args!("@{digest}"));
+        let _turn = self.turns.take(name).await;
+        // Whoever had the turn before has fetched it for all of us.
+        let proved = self.proved(granted, digest, Belief::Fresh);
+        if let Some(manifest) = proved.and_then(|proved| self.catalog.manifest(&proved)) {
+            return Ok(Found::new(Source::Joined, digest, manifest));
         }
+        let what = format!("manifests/{digest}");
         let (found, manifest) = self.fetch(granted, &what, WITHOUT).await?;
         // Verified under the name that was asked for, which may be of another algorithm.
         if found != *digest {
-            self.catalog.put_manifest(&granted.scope, digest, &manifest);
+            self.catalog.put_manifest(&granted.key(digest), &manifest);
+            self.claim(granted, digest).note();
         }
         Ok(Found::new(Source::Miss, digest, manifest))
     }
@@ -282,13 +337,11 @@ impl Mirror {
         within: Duration,
     ) -> Result<Tagged, UpstreamError> {
         let looked = self.attempt(granted, Method::HEAD, what, within).await;
-        match looked.map(|answer| answer.described()) {
-            Ok(Some(((digest, size), media_type))) => Ok(Tagged {
-                digest,
-                media_type,
-                size,
-                checked: now_millis(),
-            }),
+        match looked.map(|answer| described(&answer.headers)) {
+            Ok(Some(tagged)) => {
+                self.claim(granted, &tagged.digest).note();
+                Ok(tagged)
+            }
             // It does not say all that it should, or knows no HEAD: so all of it.
             Ok(None) | Err(UpstreamError::Refused(405)) => {
                 let (digest, manifest) = self.fetch(granted, what, within).await?;
@@ -304,7 +357,7 @@ impl Mirror {
     }
 
     /// Fetches a manifest and keeps it.
-    async fn fetch(
+    pub(super) async fn fetch(
         &self,
         granted: &Granted,
         what: &str,
@@ -317,13 +370,13 @@ impl Mirror {
             bytes: answer.bytes.clone(),
         };
         let digest = answer.digest();
-        self.catalog
-            .put_manifest(&granted.scope, &digest, &manifest);
+        self.catalog.put_manifest(&granted.key(&digest), &manifest);
+        self.claim(granted, &digest).note();
         Ok((digest, manifest))
     }
 
     /// Asks and takes the answer, again if that fails and there is time.
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         granted: &Granted,
         method: Method,
@@ -383,7 +436,7 @@ impl Mirror {
 }
 
 /// What the upstream answered.
-struct Answer {
+pub(super) struct Answer {
     headers: HeaderMap,
     bytes: Bytes,
 }
@@ -395,7 +448,7 @@ impl Answer {
 
     /// Returns the digest that the upstream says the manifest has.
     fn claimed(&self) -> Option<BlobDigest> {
-        self.header(CONTENT_DIGEST)?.parse().ok()
+        claimed(&self.headers)
     }
 
     /// Returns the digest that it has.
@@ -404,13 +457,26 @@ impl Answer {
         let algorithm = claimed.map_or(Algorithm::Sha256, |claimed| claimed.algorithm());
         BlobDigest::of(algorithm, &self.bytes)
     }
+}
 
-    /// Returns digest, length and media type, if the headers have all of these.
-    fn described(&self) -> Option<((BlobDigest, u64), String)> {
-        let size = self.header(CONTENT_LENGTH)?.parse().ok()?;
-        let media_type = self.header(CONTENT_TYPE)?.to_owned();
-        Some(((self.claimed()?, size), media_type))
-    }
+fn claimed(headers: &HeaderMap) -> Option<BlobDigest> {
+    headers.get(CONTENT_DIGEST)?.to_str().ok()?.parse().ok()
+}
+
+/// Returns what a tag points to, if the headers have all of it.
+pub(super) fn described(headers: &HeaderMap) -> Option<Tagged> {
+    let header = |name: HeaderName| headers.get(name)?.to_str().ok();
+    Some(Tagged {
+        digest: claimed(headers)?,
+        media_type: header(CONTENT_TYPE)?.to_owned(),
+        size: header(CONTENT_LENGTH)?.parse().ok()?,
+        checked: now_millis(),
+    })
+}
+
+/// Whether what is known is served in place of what could not be had.
+const fn has_fallback(error: &UpstreamError) -> bool {
+    error.is_outage() || matches!(error, UpstreamError::NoMemory)
 }
 
 /// What the upstream said about a tag.

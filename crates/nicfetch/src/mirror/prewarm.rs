@@ -8,10 +8,11 @@ use super::catalog::Scope;
 use super::document::{children, for_platform};
 use super::images::WholeImage;
 use super::layers::Unserved;
+use super::proofs::Whose;
 use super::reply::{Refusal, Source};
 use super::route::Version;
 use super::{Granted, Mirror};
-use crate::blobs::{BlobDigest, End, Place};
+use crate::blobs::{BlobDigest, End, Place, Realm};
 use crate::upstream::Asker;
 
 /// Images of an index that are brought at most; an index has one for each platform.
@@ -48,7 +49,13 @@ impl Mirror {
         }
         let upstream = self.upstreams.named(registry);
         let upstream = upstream.ok_or_else(|| Refusal::absent("no such registry is configured"))?;
+        let access = self.access.get(upstream.name());
         let granted = Granted {
+            whose: Whose::Mirror,
+            realm: access.map_or_else(
+                || Realm::of(upstream.name()),
+                |access| access.realm(upstream.name()),
+            ),
             upstream: Arc::clone(upstream),
             scope: Scope {
                 registry: upstream.name().to_owned(),

@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -34,6 +35,9 @@ use crate::transport::part;
 const HEAD_MAX: usize = 64 << 10;
 /// Headers of a request. Real clients send some fifteen.
 const HEADERS_MAX: usize = 64;
+/// Bytes of answers of a connection that the kernel takes before it can send them. It does not bound
+/// what is on its way.
+const UNSENT_MAX: u32 = 128 << 10;
 /// How long a client may take for a head, and keep an idle connection.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a client may take nothing of an answer.
@@ -213,6 +217,9 @@ impl Door for TcpListener {
         let (stream, peer) = self.accept().await?;
         // Small answers would wait for the client's acknowledgement of the one before.
         let _quick = stream.set_nodelay(true);
+        // What the kernel takes of an answer counts in no bound of ours: it would take some MiB for
+        // each client that reads nothing.
+        let _little = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
         Ok((stream, peer.ip()))
     }
 }

@@ -35,9 +35,13 @@ pub(crate) struct TokenServer {
     acceptor: Option<JoinHandle<()>>,
 }
 
+/// Name and password of a user, and the only repository that its tokens are good for.
+pub(crate) type Tenant<'a> = ((&'a str, &'a str), &'a str);
+
 struct Shared {
-    /// The only repository that tokens are good for.
-    repository: String,
+    /// What a user shows in `Authorization: Basic`, and the only repository that its tokens are good
+    /// for.
+    tenants: Vec<(String, String)>,
     /// `key.pem` and `cert.pem`.
     dir: TempDir,
     /// The scopes that were asked for.
@@ -46,7 +50,13 @@ struct Shared {
 }
 
 impl TokenServer {
+    /// Starts one that knows [`USER`].
     pub(crate) fn start(repository: &str) -> Self {
+        Self::start_for(&[(USER, repository)])
+    }
+
+    /// Starts one that knows these.
+    pub(crate) fn start_for(tenants: &[Tenant<'_>]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let key = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=tokens";
         let args: Vec<_> = key.split(' ').collect();
@@ -54,7 +64,7 @@ impl TokenServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            repository: repository.to_owned(),
+            tenants: tenants.iter().map(shown_by).collect(),
             dir,
             scopes: Mutex::default(),
             over: AtomicBool::new(false),
@@ -86,6 +96,13 @@ impl TokenServer {
         Registry::start_with(Kind::Docker, &auth)
     }
 
+    /// Returns a token for a repository and actions (`pull,push`), as a tenant gets it.
+    pub(crate) fn token(&self, tenant: &Tenant<'_>, actions: &str) -> String {
+        let (_, repository) = shown_by(tenant);
+        let scope = format!("repository:{repository}:{actions}");
+        self.shared.token(&scope, &repository)
+    }
+
     /// Returns the scopes that were asked for until now.
     pub(crate) fn scopes(&self) -> Vec<String> {
         self.shared.scopes.lock().unwrap().clone()
@@ -107,19 +124,23 @@ impl Shared {
         let mut lines = BufReader::new(client).lines().map_while(Result::ok);
         let request = lines.next().unwrap_or_default();
         let headers: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-        let login = STANDARD.encode(format!("{}:{}", USER.0, USER.1));
-        let is_known = headers.iter().any(|line| {
-            let (name, value) = line.split_once(": ").unwrap_or_default();
-            name.eq_ignore_ascii_case("authorization") && value == format!("Basic {login}")
+        let shown = headers.iter().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            let is_login = name.eq_ignore_ascii_case("authorization");
+            is_login.then(|| value.strip_prefix("Basic "))?
         });
+        let mut tenants = self.tenants.iter();
+        let known = tenants.find(|(login, _)| Some(&**login) == shown);
         let target = request.split(' ').nth(1).unwrap_or_default();
         let scope = parameter(target, "scope");
         self.scopes.lock().unwrap().push(scope.clone());
         assert_eq!(parameter(target, "service"), SERVICE);
-        let (status, body) = if is_known {
-            ("200 OK", json!({"token": self.token(&scope)}).to_string())
-        } else {
-            ("401 Unauthorized", "{}".to_owned())
+        let (status, body) = match known {
+            Some((_, repository)) => {
+                let token = self.token(&scope, repository);
+                ("200 OK", json!({"token": token}).to_string())
+            }
+            None => ("401 Unauthorized", "{}".to_owned()),
         };
         let length = body.len();
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close");
@@ -128,10 +149,10 @@ impl Shared {
     }
 
     /// A token of RFC 7519, signed as RS256, with the certificate in it.
-    fn token(&self, scope: &str) -> String {
+    fn token(&self, scope: &str, repository: &str) -> String {
         let mut parts = scope.split(':');
         let (kind, name, actions) = (parts.next(), parts.next(), parts.next());
-        let allowed = name == Some(&*self.repository);
+        let allowed = name == Some(repository);
         let access = allowed.then(|| {
             let actions: Vec<_> = actions.unwrap().split(',').collect();
             json!({"type": kind, "name": name, "actions": actions})
@@ -152,6 +173,12 @@ impl Shared {
         let signature = openssl(self.dir.path(), &args, signed.as_bytes());
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
+}
+
+/// Returns what a tenant shows, and its repository.
+fn shown_by(((name, password), repository): &Tenant<'_>) -> (String, String) {
+    let login = STANDARD.encode(format!("{name}:{password}"));
+    (login, (*repository).to_owned())
 }
 
 /// Returns a parameter of a URL, as people would write it.

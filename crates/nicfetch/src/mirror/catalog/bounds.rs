@@ -13,12 +13,15 @@ const FILE_PART: u64 = 16;
 const COUNT_MAX: usize = 10_000;
 /// Tags that are kept.
 const TAGS_MAX: u64 = 20_000;
-/// Bytes of a tag with its repository, and of a link: usual ones have a third.
+/// Bytes of a tag with its repository: usual ones have a third.
 const TAG_BYTES: u64 = 512;
-const LINK_BYTES: u64 = 192;
+/// Bytes of what a registry has said: a page of a database is two thirds full.
+const PROOF_BYTES: u64 = 64;
+/// What registries have said that is kept.
+const PROOFS_MAX: u64 = 200_000;
 /// What a manifest costs beside its bytes: its names, and its place in memory.
 const MANIFEST_BYTES: u64 = 1024;
-/// What each blob costs that it names: a link, and its place in memory.
+/// What each blob costs that it names: its place in memory.
 const CHILD_BYTES: u64 = 256;
 /// Above this a manifest is a long one. Real ones have some KiB.
 const LONG_COST: u64 = 128 << 10;
@@ -36,7 +39,7 @@ pub(super) struct Bounds {
     /// How many of each there may be.
     pub(super) count: usize,
     pub(super) tags: u64,
-    pub(super) links: u64,
+    pub(super) proofs: u64,
 }
 
 impl Bounds {
@@ -51,7 +54,7 @@ impl Bounds {
             long: content / 8,
             count: COUNT_MAX,
             tags: (content / 4 / TAG_BYTES).min(TAGS_MAX),
-            links: content / 4 / LINK_BYTES,
+            proofs: (content / 4 / PROOF_BYTES).min(PROOFS_MAX),
         }
     }
 

@@ -1,18 +1,22 @@
 //! Which manifests are kept, what they need, and which go when there are too many.
 
-use std::collections::HashMap;
-
-use blocks::ContentId;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Display;
 
 use super::bounds::Bounds;
-use crate::blobs::BlobDigest;
+use crate::blobs::{BlobDigest, BlobKey};
 
-/// Manifests that are kept, and which of them need a blob. Digests are kept as hashes of their texts:
-/// there may be a hundred thousand.
+/// A name in few bytes: there may be a hundred thousand. Two with the same one would only be worth the
+/// same to who makes room.
+type Short = u128;
+
+/// Manifests that are kept, and which of them need a blob.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
-    by: HashMap<ContentId, Vec<ContentId>>,
-    known: HashMap<ContentId, Known>,
+    by: HashMap<Short, Vec<Short>>,
+    known: HashMap<Short, Known>,
+    /// All that are known, by when they were asked for last.
+    order: BTreeSet<(u64, Short)>,
     cost: u64,
     /// The part of `cost` that long manifests have.
     long_cost: u64,
@@ -20,53 +24,61 @@ pub(super) struct Needs {
 
 #[derive(Debug)]
 struct Known {
-    digest: BlobDigest,
+    key: BlobKey,
     /// Milliseconds since 1970 at which it was last asked for; 0 if that was before the start.
     used: u64,
     cost: u64,
-    needs: Box<[ContentId]>,
+    needs: Box<[Short]>,
 }
 
-fn key(digest: &BlobDigest) -> ContentId {
-    ContentId::of(digest.to_string().as_bytes())
+fn short(name: &impl Display) -> Short {
+    let hash = blake3::hash(name.to_string().as_bytes());
+    let first = hash.as_bytes().first_chunk();
+    u128::from_le_bytes(*first.unwrap_or(&[0; 16]))
 }
 
 impl Needs {
     /// Adds a manifest that costs so much and needs these, or notes that it was asked for again.
-    pub(super) fn add(
-        &mut self,
-        digest: &BlobDigest,
-        children: &[BlobDigest],
-        cost: u64,
-        used: u64,
-    ) {
-        let id = key(digest);
-        if let Some(known) = self.known.get_mut(&id) {
-            known.used = used;
+    pub(super) fn add(&mut self, key: &BlobKey, children: &[BlobDigest], cost: u64, used: u64) {
+        let id = short(key);
+        if self.known.contains_key(&id) {
+            self.use_at(id, used);
             return;
         }
-        let needs: Box<[_]> = children.iter().map(key).collect();
+        let needs: Box<[_]> = children.iter().map(short).collect();
         for child in &needs {
-            self.by.entry(*child).or_default().push(id);
+            // Most are needed by one.
+            let by = self
+                .by
+                .entry(*child)
+                .or_insert_with(|| Vec::with_capacity(1));
+            by.push(id);
         }
         self.cost += cost;
         if Bounds::is_long(cost) {
             self.long_cost += cost;
         }
-        let digest = digest.clone();
+        let key = key.clone();
         let known = Known {
-            digest,
+            key,
             used,
             cost,
             needs,
         };
         self.known.insert(id, known);
+        self.order.insert((used, id));
     }
 
     /// Notes that a manifest was asked for.
-    pub(super) fn touch(&mut self, digest: &BlobDigest, used: u64) {
-        if let Some(known) = self.known.get_mut(&key(digest)) {
+    pub(super) fn touch(&mut self, key: &BlobKey, used: u64) {
+        self.use_at(short(key), used);
+    }
+
+    fn use_at(&mut self, id: Short, used: u64) {
+        if let Some(known) = self.known.get_mut(&id) {
+            self.order.remove(&(known.used, id));
             known.used = used;
+            self.order.insert((used, id));
         }
     }
 
@@ -74,19 +86,14 @@ impl Needs {
         self.known.len()
     }
 
-    pub(super) fn has(&self, digest: &BlobDigest) -> bool {
-        self.known.contains_key(&key(digest))
-    }
-
-    /// Returns whether a manifest that is kept is this, or needs it.
-    pub(super) fn need(&self, digest: &BlobDigest) -> bool {
-        let id = key(digest);
-        self.known.contains_key(&id) || self.by.contains_key(&id)
+    pub(super) fn has(&self, key: &BlobKey) -> bool {
+        let known = self.known.get(&short(key));
+        known.is_some_and(|known| known.key == *key)
     }
 
     /// Returns how many manifests need a blob, and when one of them was last asked for.
     pub(super) fn of(&self, digest: &BlobDigest) -> (usize, u64) {
-        let by = self.by.get(&key(digest)).map(Vec::as_slice);
+        let by = self.by.get(&short(digest)).map(Vec::as_slice);
         let by = by.unwrap_or_default();
         let used = by.iter().filter_map(|id| self.known.get(id));
         let used = used.map(|known| known.used).max();
@@ -95,7 +102,7 @@ impl Needs {
 
     /// Forgets manifests until the others fit, those first that were not asked for longest, and returns
     /// which. Long ones have a part of their own: a few of them must not drive out a thousand others.
-    pub(super) fn drop_over(&mut self, bounds: &Bounds) -> Vec<BlobDigest> {
+    pub(super) fn drop_over(&mut self, bounds: &Bounds) -> Vec<BlobKey> {
         let mut dropped = Vec::new();
         loop {
             let too_long = self.long_cost > bounds.long;
@@ -103,10 +110,12 @@ impl Needs {
             if !too_long && !too_much {
                 return dropped;
             }
-            let all = self.known.iter();
-            let of_those = all.filter(|(_, known)| !too_long || Bounds::is_long(known.cost));
-            let oldest = of_those.min_by_key(|(_, known)| known.used);
-            let Some(id) = oldest.map(|(id, _)| *id) else {
+            let is_long = |id: &Short| {
+                let known = self.known.get(id);
+                known.is_some_and(|known| Bounds::is_long(known.cost))
+            };
+            let mut oldest = self.order.iter().map(|(_, id)| *id);
+            let Some(id) = oldest.find(|id| !too_long || is_long(id)) else {
                 return dropped;
             };
             dropped.extend(self.forget(&id));
@@ -118,8 +127,9 @@ impl Needs {
         *self = Self::default();
     }
 
-    fn forget(&mut self, id: &ContentId) -> Option<BlobDigest> {
+    fn forget(&mut self, id: &Short) -> Option<BlobKey> {
         let known = self.known.remove(id)?;
+        self.order.remove(&(known.used, *id));
         for child in &known.needs {
             if let Some(by) = self.by.get_mut(child) {
                 by.retain(|manifest| manifest != id);
@@ -132,7 +142,7 @@ impl Needs {
         if Bounds::is_long(known.cost) {
             self.long_cost -= known.cost;
         }
-        Some(known.digest)
+        Some(known.key)
     }
 }
 
@@ -141,8 +151,8 @@ mod tests {
     use super::*;
     use crate::blobs::Algorithm;
 
-    fn named(name: u8) -> BlobDigest {
-        BlobDigest::of(Algorithm::Sha256, &[name])
+    fn named(name: u8) -> BlobKey {
+        BlobKey::open(BlobDigest::of(Algorithm::Sha256, &[name]))
     }
 
     #[test]
@@ -158,11 +168,11 @@ mod tests {
             ..Bounds::of(1 << 30)
         };
         assert_eq!(needs.drop_over(&bounds), [named(1), named(2)]);
-        assert!(needs.has(&named(3)) && needs.need(&layer));
+        assert!(needs.has(&named(3)));
         assert_eq!((needs.len(), needs.of(&layer)), (1, (1, 3)));
         let none = Bounds { count: 0, ..bounds };
         assert_eq!(needs.drop_over(&none), [named(3)]);
-        assert!(!needs.need(&layer) && needs.cost == 0);
+        assert!(needs.of(&layer) == (0, 0) && needs.by.is_empty() && needs.cost == 0);
     }
 
     #[test]
