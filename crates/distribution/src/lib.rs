@@ -6,8 +6,10 @@
 
 mod challenge;
 mod name;
+mod realm;
 mod token;
 
 pub use challenge::Challenge;
 pub use name::{is_repository, is_tag};
+pub use realm::{Carries, RealmError, Realms};
 pub use token::{Token, basic, parse_basic};

@@ -31,6 +31,8 @@ pub struct RegistryConfig {
     pub transport: Transport,
     /// Who asks; nobody in particular if there is none.
     pub credentials: Option<Credentials>,
+    /// Hosts that may be told the password and give out tokens, beside those of the registry's domain.
+    pub token_hosts: Vec<String>,
     /// Certificates (PEM) of authorities to trust besides the system's.
     pub authorities: Vec<Vec<u8>>,
     /// The proxy for requests with TLS, as a URL.

@@ -42,6 +42,10 @@ pub(crate) struct RegistryArgs {
     /// Read the password from standard input
     #[arg(long, requires = "username")]
     password_stdin: bool,
+    /// Send the password to this host, too, if the registry says that it gives out its tokens;
+    /// hosts of the registry's own domain need not be named
+    #[arg(long, value_name = "HOST")]
+    token_host: Vec<String>,
 }
 
 impl RegistryArgs {
@@ -71,6 +75,7 @@ impl RegistryArgs {
                 Transport::Tls
             },
             credentials: self.credentials(registry)?,
+            token_hosts: self.token_host.clone(),
             authorities: authority.transpose()?.into_iter().collect(),
             proxy: proxy_for(registry),
         })

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use distribution::{Challenge, Token, basic};
+use distribution::{Carries, Challenge, RealmError, Realms, Token, basic};
 use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Client, Url};
@@ -24,8 +24,7 @@ type Key = (String, Option<Login>);
 
 #[derive(Debug)]
 pub(super) struct Tokens {
-    registry: Url,
-    hosts: Vec<String>,
+    realms: Realms,
     held: Mutex<HashMap<Key, Held>>,
 }
 
@@ -38,8 +37,7 @@ struct Held {
 impl Tokens {
     pub(super) fn new(registry: &Url, hosts: Vec<String>) -> Self {
         Self {
-            registry: registry.clone(),
-            hosts,
+            realms: Realms::new(registry.clone(), hosts),
             held: Mutex::default(),
         }
     }
@@ -98,13 +96,8 @@ impl Tokens {
         repository: &str,
         login: Option<&Login>,
     ) -> Result<Token, UpstreamError> {
-        let mut url = Url::parse(realm)
-            .map_err(|_| UpstreamError::Protocol("the realm of a token is a URL"))?;
-        if !self.may_ask(&url) {
-            return Err(UpstreamError::Protocol(
-                "tokens come from the registry's own domain, with TLS if it has TLS (token_hosts allows others)",
-            ));
-        }
+        let carries = login.map_or(Carries::Nothing, |_| Carries::Login);
+        let mut url = self.realms.check(realm, carries).map_err(no_realm)?;
         let scope = format!("repository:{repository}:pull");
         let service = service.map(|service| ("service", service));
         url.query_pairs_mut()
@@ -119,58 +112,20 @@ impl Tokens {
         let answer = body(answer, ANSWER_MAX).await?;
         Token::parse(&answer).ok_or(UpstreamError::Protocol("there is a token in the answer"))
     }
+}
 
-    /// Whether passwords may go there: to the registry's host, to one of the domain that it is in,
-    /// or to one that was allowed by name.
-    fn may_ask(&self, realm: &Url) -> bool {
-        let (Some(host), Some(own)) = (realm.host_str(), self.registry.host_str()) else {
-            return false;
-        };
-        let is_safe = realm.scheme() == "https" || self.registry.scheme() == "http";
-        let is_name = own.parse::<std::net::IpAddr>().is_err();
-        let parent = own.split_once('.').map(|(_, parent)| parent);
-        let in_domain = parent.is_some_and(|parent| {
-            parent.contains('.') && (host == parent || host.ends_with(&format!(".{parent}")))
-        });
-        let allowed = self.hosts.iter().any(|allowed| allowed == host);
-        is_safe && (host == own || (is_name && in_domain) || allowed)
-    }
+fn no_realm(error: RealmError) -> UpstreamError {
+    UpstreamError::Protocol(match error {
+        RealmError::Elsewhere { .. } => {
+            "passwords go to the registry's own domain only (token_hosts allows others)"
+        }
+        RealmError::NoTls => "who asks is not sent without TLS",
+        _ => "the realm of a token is a URL",
+    })
 }
 
 fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn may(registry: &str, realm: &str) -> bool {
-        let hosts = vec!["sso.example.org".to_owned()];
-        Tokens::new(&registry.parse().unwrap(), hosts).may_ask(&realm.parse().unwrap())
-    }
-
-    #[test]
-    fn passwords_stay_in_the_domain() {
-        let hub = "https://registry-1.docker.io";
-        assert!(may(hub, "https://auth.docker.io/token"));
-        assert!(may("https://ghcr.io", "https://ghcr.io/token"));
-        assert!(may(
-            "https://registry.gitlab.com",
-            "https://gitlab.com/jwt/auth"
-        ));
-        assert!(may(hub, "https://sso.example.org/token"));
-        assert!(may("http://127.0.0.1:5000", "http://127.0.0.1:5001/token"));
-        for (registry, realm) in [
-            (hub, "http://auth.docker.io/token"),
-            (hub, "https://auth.evil.io/token"),
-            (hub, "https://evildocker.io/token"),
-            ("https://ghcr.io", "https://evil.io/token"),
-            ("http://10.0.0.1", "http://11.0.0.1/token"),
-        ] {
-            assert!(!may(registry, realm), "{registry} {realm}");
-        }
-    }
 }

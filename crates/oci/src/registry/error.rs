@@ -61,6 +61,19 @@ pub enum RegistryError {
         /// What to try.
         hint: &'static str,
     },
+    /// The registry wants the password to be sent to somebody else.
+    #[error(
+        "{doing}: {registry} sends who asks to {host}, which is not in its domain: \
+         say --token-host {host} if that may have the password"
+    )]
+    Realm {
+        /// What was asked.
+        doing: &'static str,
+        /// The registry.
+        registry: String,
+        /// Whom it names.
+        host: String,
+    },
     /// The answer breaks the protocol.
     #[error("{doing}: the answer of {registry} breaks a rule: {rule}")]
     Protocol {

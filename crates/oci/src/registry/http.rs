@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use distribution::{Challenge, Token, basic};
+use distribution::{Carries, Challenge, RealmError, Realms, Token, basic};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect};
 use tokio::runtime::{Builder, Runtime};
@@ -31,11 +31,12 @@ const SMALL_ANSWER: u64 = 64 << 10;
 pub(super) struct Http {
     client: Client,
     runtime: Runtime,
-    /// Scheme and host of the registry: who is trusted with credentials.
-    origin: String,
+    /// Scheme, host and port of the registry: who is trusted with credentials.
+    origin: Url,
     registry: String,
     scope: String,
-    transport: Transport,
+    /// Who else is.
+    realms: Realms,
     credentials: Option<Credentials>,
     /// What the registry accepted last.
     authorization: Mutex<Option<HeaderValue>>,
@@ -44,7 +45,7 @@ pub(super) struct Http {
 impl std::fmt::Debug for Http {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Http")
-            .field("origin", &self.origin)
+            .field("origin", &self.origin.as_str())
             .field("scope", &self.scope)
             .finish_non_exhaustive()
     }
@@ -85,13 +86,14 @@ impl Http {
             source,
         };
         let runtime = Builder::new_current_thread().enable_all().build();
+        let origin = Url::parse(&origin).map_err(|error| failed(error.into()))?;
         Ok(Self {
             client: client(config).map_err(|error| failed(error.into()))?,
             runtime: runtime.map_err(|error| failed(error.into()))?,
+            realms: Realms::new(origin.clone(), config.token_hosts.clone()),
             origin,
             registry,
             scope,
-            transport: config.transport,
             credentials: config.credentials.clone(),
             authorization: Mutex::new(None),
         })
@@ -121,7 +123,12 @@ impl Http {
         loop {
             tries += 1;
             let (wait, result) = match self.send_once(request, &mut *watch) {
-                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !asked_who => {
+                // Nobody else's word counts: a host that it leads to would be told the password.
+                Ok(answer)
+                    if answer.status() == StatusCode::UNAUTHORIZED
+                        && self.is_own(answer.url())
+                        && !asked_who =>
+                {
                     asked_who = true;
                     tries = 0;
                     self.authorize(request.doing, &answer, &mut *watch)?;
@@ -163,6 +170,15 @@ impl Http {
         watch: Watch<'_>,
     ) -> RegistryError {
         let status = answer.status();
+        if !self.is_own(answer.url()) {
+            let host = answer.url().host_str().unwrap_or_default();
+            return RegistryError::Refused {
+                doing,
+                registry: self.registry(),
+                status: status.as_u16(),
+                message: format!(" by way of {host}"),
+            };
+        }
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             let hint = match self.credentials {
                 Some(_) => "name and password are wrong, or not allowed to do this",
@@ -257,7 +273,7 @@ impl Http {
         let url = url.map_err(|_| self.broken(request.doing, "its URLs are URLs"))?;
         let mut headers = request.headers.clone();
         // Only the registry itself gets to see who asks, not where it sends us for uploads.
-        if url.origin().ascii_serialization() == self.origin_of_registry()
+        if self.is_own(&url)
             && let Some(value) = self.authorization()
         {
             headers.insert(AUTHORIZATION, value);
@@ -269,10 +285,9 @@ impl Http {
         self.wait(request.doing, building.send(), 0, watch)
     }
 
-    fn origin_of_registry(&self) -> String {
-        let url = Url::parse(&self.origin);
-        url.map(|url| url.origin().ascii_serialization())
-            .unwrap_or_default()
+    /// Whether somewhere is at the registry itself: scheme, host and port.
+    fn is_own(&self, url: &Url) -> bool {
+        url.origin() == self.origin.origin()
     }
 
     fn authorization(&self) -> Option<HeaderValue> {
@@ -309,10 +324,18 @@ impl Http {
         watch: Watch<'_>,
     ) -> Result<Token, RegistryError> {
         let broken = |rule| self.broken(doing, rule);
-        let mut url = Url::parse(realm).map_err(|_| broken("the realm of a token is a URL"))?;
-        if url.scheme() != "https" && self.transport == Transport::Tls {
-            return Err(broken("who asks is not sent without TLS"));
-        }
+        let carries = self.credentials.as_ref();
+        let carries = carries.map_or(Carries::Nothing, |_| Carries::Login);
+        let url = self.realms.check(realm, carries);
+        let mut url = url.map_err(|error| match error {
+            RealmError::Elsewhere { host, .. } => RegistryError::Realm {
+                doing,
+                registry: self.registry(),
+                host,
+            },
+            RealmError::NoTls => broken("who asks is not sent without TLS"),
+            _ => broken("the realm of a token is a URL"),
+        })?;
         let service = service.map(|service| ("service", service));
         let scope = ("scope", self.scope.clone());
         url.query_pairs_mut()
