@@ -1,13 +1,23 @@
 //! The words that registries and their clients exchange, as the OCI distribution specification has
-//! them: names, challenges, tokens. Both sides of the conversation parse them here, whoever they
-//! are and however they wait; this crate does no I/O.
+//! them: names, challenges, tokens; and the one client that asks registries, with the rules that say
+//! who is told a password and where a registry may lead. Both sides of the conversation parse the words
+//! here, and everything that asks a registry asks by [`Client`].
 
 #![forbid(unsafe_code)]
 
 mod challenge;
+mod client;
 mod name;
+mod network;
+mod realm;
+mod redirect;
 mod token;
+mod zone;
 
 pub use challenge::Challenge;
+pub use client::{Call, CallError, Client, ClientConfig, Place};
 pub use name::{is_repository, is_tag};
-pub use token::{Token, basic, parse_basic};
+pub use network::{Network, ParseNetworkError};
+pub use realm::{Carries, RealmError, Realms};
+pub use token::{Login, Token, basic, parse_basic};
+pub use zone::{Inside, Reach, Zone};

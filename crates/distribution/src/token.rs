@@ -9,6 +9,24 @@ use serde::Deserialize;
 /// How long a token is good that does not say it; the specification's value.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(60);
 
+/// A name and a password.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Login {
+    /// The name.
+    pub username: String,
+    /// The password, or a token in its place.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The password is a secret.
+        f.debug_struct("Login")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A token for `Authorization: Bearer`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
@@ -109,6 +127,11 @@ mod tests {
     fn secrets_are_not_printed() {
         let token = Token::parse(br#"{"token":"hush"}"#);
         assert!(!format!("{token:?}").contains("hush"));
+        let login = Login {
+            username: "me".to_owned(),
+            password: "hush".to_owned(),
+        };
+        assert!(!format!("{login:?}").contains("hush"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ use layers::Needed;
 use listings::Listings;
 use proofs::Whose;
 use reply::{Refusal, Reply, Source, bare, document as whole, set};
-use route::{Route, parameter};
+use route::{Route, parameter, unknown};
 use turns::Turns;
 
 use crate::blobs::{BlobCache, BlobConfig, Realm};
@@ -211,8 +211,9 @@ impl Mirror {
         peer: IpAddr,
         request: &Request<B>,
     ) -> (Kind, Source, Reply) {
+        let unknown = unknown(request.uri().path());
         let Some(route) = Route::parse(request.uri().path()) else {
-            let refusal = Refusal::absent("there is nothing at this path");
+            let refusal = Refusal::absent("there is nothing at this path").named(unknown);
             return (Kind::Other, Source::None, refusal.into_reply());
         };
         let kind = match &route {
@@ -225,7 +226,7 @@ impl Mirror {
             .answer_route(peer, request, &route, ns.as_deref())
             .await;
         let (source, mut reply) =
-            answered.unwrap_or_else(|refusal| (Source::None, refusal.into_reply()));
+            answered.unwrap_or_else(|refusal| (Source::None, refusal.named(unknown).into_reply()));
         let version = HeaderValue::from_static("registry/2.0");
         reply.headers_mut().insert(API_VERSION, version);
         if let Some(ns) = ns {
@@ -278,7 +279,7 @@ impl Mirror {
 
     /// Finds the registry that a client means, and the repository there.
     fn place(&self, name: &str, ns: Option<&str>) -> Result<(Arc<Upstream>, String), Refusal> {
-        let unknown = || Refusal::absent("this mirror does not know that registry");
+        let unknown = || Refusal::no_repository("this mirror does not know that registry");
         if let Some(ns) = ns {
             let upstream = self.upstreams.named(ns).ok_or_else(unknown)?;
             return Ok((Arc::clone(upstream), name.to_owned()));
@@ -385,11 +386,18 @@ fn login_in(headers: &HeaderMap) -> Option<Login> {
     Some(Login { username, password })
 }
 
+/// Returns whether what a client has is what it would get: the condition of `If-None-Match`.
+fn has_it(headers: &HeaderMap, etag: &str) -> bool {
+    let conditions = headers.get_all(hyper::header::IF_NONE_MATCH).iter();
+    let conditions = conditions.filter_map(|value| value.to_str().ok());
+    // Compared weakly, as the standard has it for this header.
+    let mut tags = conditions.flat_map(|value| value.split(',').map(str::trim));
+    tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
 /// Answers a condition: what the client has is what it would get.
 fn not_modified(headers: &HeaderMap, etag: &str) -> Option<Reply> {
-    let wanted = headers.get(hyper::header::IF_NONE_MATCH)?.to_str().ok()?;
-    let same = wanted.split(',').any(|one| one.trim() == etag);
-    same.then(|| {
+    has_it(headers, etag).then(|| {
         let mut reply = bare(StatusCode::NOT_MODIFIED);
         set(&mut reply, hyper::header::ETAG, etag);
         reply

@@ -6,19 +6,19 @@
 //! wait at all for a while.
 
 mod error;
-mod tokens;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use distribution::Login;
+use distribution::{Call, Client, ClientConfig, Network, Place};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
-use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect};
+use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
+use reqwest::{Method, Response, StatusCode, Url};
 use tokio::time::timeout;
 
 pub use error::UpstreamError;
-use tokens::Tokens;
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -28,28 +28,6 @@ const HEADER: Duration = Duration::from_secs(5);
 const STALL: Duration = Duration::from_secs(10);
 /// How long an upstream that failed is not asked by those who can do without.
 const OUTAGE: Duration = Duration::from_secs(5);
-/// Registries send readers of blobs to other hosts a few times.
-const REDIRECTS: usize = 5;
-/// Idle connections that are kept.
-const IDLE_CONNECTIONS: usize = 8;
-
-/// A name and a password.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Login {
-    /// The name.
-    pub username: String,
-    /// The password, or a token in its place.
-    pub password: String,
-}
-
-impl std::fmt::Debug for Login {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The password is a secret.
-        f.debug_struct("Login")
-            .field("username", &self.username)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What is known about a registry.
 #[derive(Clone, Debug)]
@@ -62,6 +40,8 @@ pub struct UpstreamConfig {
     pub login: Option<Login>,
     /// Hosts that may give out its tokens, beside its own.
     pub token_hosts: Vec<String>,
+    /// Networks that it may lead to, though they are further inside than it is itself.
+    pub redirect_networks: Vec<Network>,
     /// Certificate authorities beside the system's, as PEM.
     pub authorities: Vec<Vec<u8>>,
 }
@@ -73,7 +53,6 @@ pub struct Upstream {
     base: Url,
     login: Option<Login>,
     client: Client,
-    tokens: Tokens,
     out_until: Mutex<Option<Instant>>,
 }
 
@@ -120,9 +99,17 @@ impl Upstream {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad_url());
         }
-        let client = client(&base, &config.authorities).map_err(UpstreamError::SetUp)?;
+        let client = Client::new(ClientConfig {
+            registry: base.clone(),
+            user_agent: concat!("nicfetch/", env!("CARGO_PKG_VERSION")),
+            token_hosts: config.token_hosts,
+            networks: config.redirect_networks,
+            authorities: config.authorities,
+            proxy: None,
+            connect: CONNECT,
+            answer: HEADER,
+        })?;
         Ok(Self {
-            tokens: Tokens::new(&base, config.token_hosts),
             name: config.name,
             base,
             login: config.login,
@@ -163,41 +150,21 @@ impl Upstream {
             Asker::Mirror => self.login.as_ref(),
             Asker::Client(login) => login.as_ref(),
         };
-        let held = self.tokens.held(&ask.repository, login);
-        let answer = self.send(ask, held).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            return verdict(answer);
-        }
-        let challenges = answer.headers().get_all(WWW_AUTHENTICATE).iter();
-        let challenges: Vec<_> = challenges.filter_map(|value| value.to_str().ok()).collect();
-        let fresh = self
-            .tokens
-            .fetch(&self.client, &challenges, &ask.repository, login);
-        let Some(fresh) = fresh.await? else {
-            return verdict(answer);
-        };
-        verdict(self.send(ask, Some(fresh)).await?)
-    }
-
-    async fn send(
-        &self,
-        ask: &Ask,
-        authorization: Option<HeaderValue>,
-    ) -> Result<Response, UpstreamError> {
         let path = format!("v2/{}/{}", ask.repository, ask.what);
         let url = self.base.join(&path);
         let url = url.map_err(|_| UpstreamError::Url(path))?;
         let mut headers = ask.headers.clone();
         // A registry that compresses what it sends would send other bytes than those it named.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        if let Some(value) = authorization {
-            headers.insert(AUTHORIZATION, value);
-        }
-        let request = self
-            .client
-            .request(ask.method.clone(), url)
-            .headers(headers);
-        in_time(HEADER, request.send()).await
+        let call = Call {
+            method: ask.method.clone(),
+            place: Place::Ours(url),
+            headers,
+            body: &[],
+            scope: &format!("repository:{}:pull", ask.repository),
+            login,
+        };
+        verdict(self.client.send(&call).await?)
     }
 }
 
@@ -247,38 +214,6 @@ fn verdict(answer: Response) -> Result<Response, UpstreamError> {
         }
         status => Err(UpstreamError::Refused(status.as_u16())),
     }
-}
-
-fn client(base: &Url, authorities: &[Vec<u8>]) -> Result<Client, reqwest::Error> {
-    // Another part of the program may have chosen one already: it is as good.
-    let _chosen = rustls::crypto::ring::default_provider().install_default();
-    let builder = Client::builder()
-        .user_agent(concat!("nicfetch/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .redirect(redirect::Policy::custom(follow))
-        .no_proxy();
-    if base.scheme() == "http" && authorities.is_empty() {
-        // Without TLS a system without certificates is good enough.
-        return builder.tls_certs_only([]).build();
-    }
-    let mut certificates = Vec::new();
-    for pem in authorities {
-        certificates.extend(Certificate::from_pem_bundle(pem)?);
-    }
-    builder.tls_certs_merge(certificates).build()
-}
-
-/// Never from TLS to none. That `Authorization` does not go to another host is the client's doing.
-fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    let had_tls = attempt.previous().iter().any(|url| url.scheme() == "https");
-    if attempt.previous().len() > REDIRECTS {
-        return attempt.error("too many redirects");
-    }
-    if had_tls && attempt.url().scheme() != "https" {
-        return attempt.error("a redirect leads away from TLS");
-    }
-    attempt.follow()
 }
 
 /// The registries that a mirror knows: a closed world. What a client calls a registry is looked

@@ -72,7 +72,12 @@ impl Reference {
         let mut text = if self.registry == HUB {
             let official = self.repository.strip_prefix(OFFICIAL);
             let name = official.filter(|name| !name.contains('/'));
-            name.unwrap_or(&self.repository).to_owned()
+            let name = name.unwrap_or(&self.repository);
+            match split_registry(name) {
+                (HUB, path) if path == name => name.to_owned(),
+                // Alone it would mean another registry.
+                _ => format!("{HUB}/{name}"),
+            }
         } else {
             format!("{}/{}", self.registry, self.repository)
         };
@@ -188,7 +193,9 @@ fn check_registry(registry: &str) -> Result<(), &'static str> {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => host.split('.').all(is_label),
     };
-    let port_is_good = port.is_none_or(|port| port.parse::<u16>().is_ok());
+    // Numbers may have a sign, ports may not.
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let port_is_good = port.is_none_or(|port| is_number(port) && port.parse::<u16>().is_ok());
     (host_is_good && port_is_good).then_some(()).ok_or(RULE)
 }
 
@@ -245,6 +252,11 @@ mod tests {
             ("ghcr.io/a/b/c", "ghcr.io/a/b/c:latest", "ghcr.io/a/b/c"),
             ("Host/a", "Host/a:latest", "Host/a"),
             (
+                "docker.io/a.b/c",
+                "docker.io/a.b/c:latest",
+                "docker.io/a.b/c",
+            ),
+            (
                 "a__b/c-----d.e",
                 "docker.io/a__b/c-----d.e:latest",
                 "a__b/c-----d.e",
@@ -280,6 +292,7 @@ mod tests {
             "",
             ":",
             "@",
+            "r.io:+5/a",
             "/",
             "a/",
             "/a",

@@ -13,8 +13,7 @@ mod manifests;
 mod pulls;
 mod referrers;
 
-use std::fmt;
-
+pub use distribution::{Login as Credentials, Network};
 pub use docker_config::{DockerConfig, Known, helper_answer};
 pub use error::RegistryError;
 pub use manifests::{FoundImage, FoundManifest, Target};
@@ -31,6 +30,10 @@ pub struct RegistryConfig {
     pub transport: Transport,
     /// Who asks; nobody in particular if there is none.
     pub credentials: Option<Credentials>,
+    /// Hosts that may be told the password and give out tokens, beside those of the registry's domain.
+    pub token_hosts: Vec<String>,
+    /// Networks that it may lead to, though they are further inside than it is itself.
+    pub redirect_networks: Vec<Network>,
     /// Certificates (PEM) of authorities to trust besides the system's.
     pub authorities: Vec<Vec<u8>>,
     /// The proxy for requests with TLS, as a URL.
@@ -45,24 +48,6 @@ pub enum Transport {
     Tls,
     /// They are not: for registries on this machine, or in a network that is trusted.
     Plain,
-}
-
-/// A name and a password.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// Who it is.
-    pub username: String,
-    /// The password, or a token that stands for one.
-    pub password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let username = &self.username;
-        f.debug_struct("Credentials")
-            .field("username", username)
-            .finish_non_exhaustive()
-    }
 }
 
 /// What one needs to do in a repository.
@@ -108,7 +93,7 @@ impl Repository {
         };
         let scope = format!("repository:{name}:{actions}");
         Ok(Self {
-            http: Http::new(format!("{scheme}://{host}"), scope, config)?,
+            http: Http::new(&format!("{scheme}://{host}"), scope, config)?,
             base: format!("{scheme}://{host}/v2/{name}"),
         })
     }
@@ -152,14 +137,5 @@ mod tests {
         ] {
             assert!(!is_loopback(there), "{there}");
         }
-    }
-
-    #[test]
-    fn passwords_are_not_shown() {
-        let credentials = Credentials {
-            username: "me".to_owned(),
-            password: "hunter2".to_owned(),
-        };
-        assert!(!format!("{credentials:?}").contains("hunter2"));
     }
 }

@@ -13,8 +13,8 @@ use anyhow::{Context as _, bail, ensure};
 use indicatif::ProgressBar;
 use oci::Reference;
 use oci::registry::{
-    Access, Credentials, DockerConfig, Known, RegistryConfig, Repository, Transport, helper_answer,
-    is_loopback,
+    Access, Credentials, DockerConfig, Known, Network, RegistryConfig, Repository, Transport,
+    helper_answer, is_loopback,
 };
 
 use crate::interrupt::Interrupt;
@@ -42,6 +42,14 @@ pub(crate) struct RegistryArgs {
     /// Read the password from standard input
     #[arg(long, requires = "username")]
     password_stdin: bool,
+    /// Send the password to this host, too, if the registry says that it gives out its tokens;
+    /// hosts of the registry's own domain need not be named
+    #[arg(long, value_name = "HOST")]
+    token_host: Vec<String>,
+    /// Follow redirects of the registry into this network (10.2.0.0/16), though it is further inside than
+    /// the registry itself
+    #[arg(long, value_name = "NETWORK")]
+    redirect_network: Vec<Network>,
 }
 
 impl RegistryArgs {
@@ -71,6 +79,8 @@ impl RegistryArgs {
                 Transport::Tls
             },
             credentials: self.credentials(registry)?,
+            token_hosts: self.token_host.clone(),
+            redirect_networks: self.redirect_network.clone(),
             authorities: authority.transpose()?.into_iter().collect(),
             proxy: proxy_for(registry),
         })

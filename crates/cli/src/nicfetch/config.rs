@@ -97,6 +97,9 @@ struct UpstreamEntry {
     credentials: Option<PathBuf>,
     #[serde(default)]
     token_hosts: Vec<String>,
+    /// Where it may lead besides.
+    #[serde(default)]
+    redirect_networks: Vec<String>,
     /// Files with certificates of authorities.
     #[serde(default)]
     ca: Vec<PathBuf>,
@@ -222,6 +225,7 @@ impl Config {
                 url: url.to_owned(),
                 credentials: None,
                 token_hosts: Vec::new(),
+                redirect_networks: Vec::new(),
                 ca: Vec::new(),
                 access: None,
             }
@@ -390,6 +394,7 @@ impl UpstreamEntry {
             url: self.url.clone(),
             login,
             token_hosts: self.token_hosts.clone(),
+            redirect_networks: networks(&self.redirect_networks)?,
             authorities: authorities.collect::<anyhow::Result<_>>()?,
         })?;
         Ok((Arc::new(upstream), access))
@@ -398,19 +403,19 @@ impl UpstreamEntry {
 
 impl ClientEntry {
     fn rule(&self) -> anyhow::Result<ClientRule> {
-        let network = |text: &String| {
-            let network: Result<Network, _> = text.parse();
-            network.with_context(|| format!("{text:?}"))
-        };
         Ok(ClientRule {
-            networks: self
-                .from
-                .iter()
-                .map(network)
-                .collect::<anyhow::Result<_>>()?,
+            networks: networks(&self.from)?,
             repositories: self.repositories.clone(),
         })
     }
+}
+
+fn networks(texts: &[String]) -> anyhow::Result<Vec<Network>> {
+    let network = |text: &String| {
+        let network: Result<Network, _> = text.parse();
+        network.with_context(|| format!("{text:?}"))
+    };
+    texts.iter().map(network).collect()
 }
 
 fn login(path: &Path) -> anyhow::Result<Login> {
@@ -477,6 +482,10 @@ mod tests {
         );
         let bad = clients.replace("10.0.0.0/8", "10.0.0.0/64");
         assert!(prepared(&entry(&bad)).unwrap_err().contains("10.0.0.0/64"));
+        let inside = r#", "access": "all", "redirect_networks": ["10.2.0.0/16"]"#;
+        assert_eq!(prepared(&entry(inside)), Ok(Access::All));
+        let bad = inside.replace("/16", "/33");
+        assert!(prepared(&entry(&bad)).unwrap_err().contains("10.2.0.0/33"));
     }
 
     #[test]

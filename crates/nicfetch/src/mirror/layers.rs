@@ -19,7 +19,7 @@ use super::manifests::CONTENT_DIGEST;
 use super::proofs::Thing;
 use super::range::Wanted;
 use super::reply::{Refusal, Reply, Source, bare, document, set};
-use super::{Granted, Mirror, not_modified};
+use super::{Granted, Mirror, has_it, not_modified};
 use crate::blobs::{BlobDigest, End, FillError, Growing, Joined, Look, Place};
 
 /// How long a client waits until a fill has begun.
@@ -59,8 +59,11 @@ impl Mirror {
     ) -> Result<(Source, Reply), Refusal> {
         let etag = format!("\"{digest}\"");
         let origin = self.origin(granted, digest);
-        if needed == Needed::Head {
+        if needed == Needed::Head || has_it(headers, &etag) {
             let (source, size) = self.size_of(granted, digest, &origin).await?;
+            if let Some(reply) = not_modified(headers, &etag) {
+                return Ok((source, reply));
+            }
             let mut reply = bare(StatusCode::OK);
             describe(&mut reply, digest, &etag, size);
             return Ok((source, reply));
@@ -74,9 +77,6 @@ impl Mirror {
             },
             Err(Unserved::Refused(refusal)) => return Err(refusal),
         };
-        if let Some(reply) = not_modified(headers, &etag) {
-            return Ok((served.source, reply));
-        }
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let is_current = header(IF_RANGE).is_none_or(|condition| condition == etag);
         let range = header(RANGE).filter(|_| is_current);
@@ -414,11 +414,11 @@ fn describe(reply: &mut Reply, digest: &BlobDigest, etag: &str, length: u64) {
 }
 
 fn refused(error: &FillError) -> Unserved {
-    Unserved::Refused(Refusal::absent(error.to_string()))
+    Unserved::Refused(error.into())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unreadable(error: io::Error) -> Refusal {
     log::error!("a blob cannot be read: {error}");
-    Refusal::absent("the mirror cannot read it")
+    Refusal::unavailable("the mirror cannot read it")
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, LINK};
+use hyper::header::{CONTENT_TYPE, HeaderName, LINK};
 use hyper::{Method, StatusCode};
 use parking_lot::Mutex;
 
@@ -16,6 +16,9 @@ use super::reply::{Refusal, Reply, Source, document, set};
 use super::route::{Route, parameter};
 use super::{Granted, Mirror};
 use crate::upstream::{Ask, UpstreamError};
+
+/// By what a registry says that it has left out what was not asked for.
+const FILTERS: HeaderName = HeaderName::from_static("oci-filters-applied");
 
 /// Entries that are kept.
 const KEPT_MAX: usize = 1024;
@@ -39,6 +42,7 @@ struct Kept {
 struct Page {
     media_type: String,
     link: Option<String>,
+    filters: Option<String>,
     bytes: Bytes,
 }
 
@@ -146,11 +150,12 @@ impl Page {
                 .map(str::to_owned)
         };
         let media_type = header(CONTENT_TYPE).unwrap_or_else(|| "application/json".to_owned());
-        let link = header(LINK);
+        let (link, filters) = (header(LINK), header(FILTERS));
         let bytes = documents.body(answer).await?;
         Ok(Self {
             media_type,
             link,
+            filters,
             bytes,
         })
     }
@@ -159,6 +164,9 @@ impl Page {
         let mut reply = document(StatusCode::OK, &self.media_type, self.bytes.clone());
         if let Some(link) = self.link.as_deref().and_then(|link| here(link, ns)) {
             set(&mut reply, LINK, &link);
+        }
+        if let Some(filters) = &self.filters {
+            set(&mut reply, FILTERS, filters);
         }
         reply
     }

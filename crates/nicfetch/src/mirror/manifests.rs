@@ -274,7 +274,8 @@ impl Mirror {
         let tagged = self.catalog.tag(&granted.scope, tag);
         let found =
             tagged.and_then(|tagged| self.remembered(granted, &tagged, needed, Source::Stale));
-        found.ok_or_else(|| Refusal::absent("the upstream does not answer, and it is not here"))
+        let why = "the upstream does not answer, and it is not here";
+        found.ok_or_else(|| Refusal::unavailable(why))
     }
 
     async fn by_digest(

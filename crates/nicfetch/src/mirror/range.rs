@@ -3,7 +3,7 @@
 /// What a `Range` header means for a blob of a certain length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All: there is no range, or one that no server has to heed.
+    /// All: there is no range, or one in units that are not known, which no server heeds.
     All,
     /// From a byte to one before another. There is at least one.
     Part {
@@ -12,7 +12,7 @@ pub(super) enum Wanted {
         /// Whether the client has named the end, and so reads here and there, or wants the rest.
         is_bounded: bool,
     },
-    /// Nothing that is there.
+    /// Nothing that is there, or nothing that could be.
     Nothing,
     /// Several ranges at once. Clients that ask for these ask one by one when they are refused.
     Several,
@@ -21,14 +21,16 @@ pub(super) enum Wanted {
 impl Wanted {
     /// Reads a header.
     pub(super) fn parse(header: Option<&str>, size: u64) -> Self {
-        let Some(ranges) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else {
+        let in_units = header.and_then(|header| header.trim().split_once('='));
+        let in_bytes = in_units.filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
+        let Some((_, ranges)) = in_bytes else {
             return Self::All;
         };
         if ranges.contains(',') {
             return Self::Several;
         }
         let Some((first, last)) = ranges.split_once('-') else {
-            return Self::All;
+            return Self::Nothing;
         };
         let number = |text: &str| {
             let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -45,7 +47,7 @@ impl Wanted {
                 (start, size.min(last.saturating_add(1)), true)
             }
             (Some(start), None) if last.trim().is_empty() => (start, size, false),
-            _ => return Self::All,
+            _ => return Self::Nothing,
         };
         match start < end {
             true => Self::Part {
@@ -79,10 +81,16 @@ mod tests {
             ("bytes=-0", Wanted::Nothing),
             ("bytes=99999999999999999999999-", Wanted::Nothing),
             ("bytes=0-1,5-6", Wanted::Several),
-            ("bytes=9-0", Wanted::All),
-            ("bytes=a-b", Wanted::All),
-            ("bytes=--1", Wanted::All),
+            ("bytes=9-0", Wanted::Nothing),
+            ("bytes=a-b", Wanted::Nothing),
+            ("bytes=--1", Wanted::Nothing),
+            ("bytes=-", Wanted::Nothing),
+            ("bytes=7", Wanted::Nothing),
+            ("bytes=", Wanted::Nothing),
+            ("bytes=0x1-2", Wanted::Nothing),
+            ("BYTES=0-9", part(0, 10, true)),
             ("items=0-1", Wanted::All),
+            ("items", Wanted::All),
         ] {
             assert_eq!(Wanted::parse(Some(header), 100), wanted, "{header}");
         }

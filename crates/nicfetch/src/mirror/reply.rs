@@ -9,6 +9,7 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, WWW_A
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
+use crate::blobs::FillError;
 use crate::upstream::UpstreamError;
 
 /// An answer whose body may be on its way.
@@ -57,7 +58,9 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     status: StatusCode,
-    code: &'static str,
+    /// What the distribution specification calls it; how a thing is called that is not there depends
+    /// on what was asked for.
+    code: Option<&'static str>,
     message: String,
     /// How the client can say who it is.
     challenge: Option<&'static str>,
@@ -67,15 +70,29 @@ impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
-            code,
+            code: Some(code),
             message: message.into(),
             challenge: None,
         }
     }
 
-    /// There is no such thing, or not here, or not now: clients go to the next place for all three.
+    /// There is no such thing: who asks for it is told so by the registry, or would be.
     pub(super) fn absent(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
+        Self {
+            code: None,
+            ..Self::unavailable(message)
+        }
+    }
+
+    /// It cannot be had here, or not now. Clients go to the next place after the same status as for
+    /// what is not there; by the code they know that it may be.
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "UNAVAILABLE", message)
+    }
+
+    /// There is no repository of this name.
+    pub(super) fn no_repository(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NAME_UNKNOWN", message)
     }
 
     /// The client must say who it is.
@@ -103,12 +120,13 @@ impl Refusal {
 
     /// The client may not have it. Told as "not found", so that nobody learns what there is.
     pub(super) fn denied() -> Self {
-        Self::absent("there is no such repository for you")
+        Self::no_repository("there is no such repository for you")
     }
 
     /// The machine is pressed too hard to fetch anything: the client goes to the registry.
     pub(super) fn shed() -> Self {
-        Self::absent("this mirror fetches nothing at the moment: its machine has too much to do")
+        let message = "this mirror fetches nothing at the moment: its machine has too much to do";
+        Self::new(StatusCode::NOT_FOUND, "TOOMANYREQUESTS", message)
     }
 
     pub(super) fn invalid(message: impl Into<String>) -> Self {
@@ -125,8 +143,15 @@ impl Refusal {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message)
     }
 
+    /// Says what is not there, if that is why.
+    pub(super) fn named(mut self, code: &'static str) -> Self {
+        self.code.get_or_insert(code);
+        self
+    }
+
     pub(super) fn into_reply(self) -> Reply {
-        let body = json!({"errors": [{"code": self.code, "message": self.message}]});
+        let code = self.code.unwrap_or("NOT_FOUND");
+        let body = json!({"errors": [{"code": code, "message": self.message}]});
         let mut reply = document(self.status, "application/json", body.to_string().into());
         if let Some(challenge) = self.challenge {
             set(&mut reply, WWW_AUTHENTICATE, challenge);
@@ -135,10 +160,26 @@ impl Refusal {
     }
 }
 
+// Not 502 or 504: old clients go to the next place only after a 404.
 impl From<UpstreamError> for Refusal {
     fn from(error: UpstreamError) -> Self {
-        // Not 502 or 504: old clients go to the next place only after a 404.
-        Self::absent(error.to_string())
+        let message = error.to_string();
+        match error {
+            UpstreamError::NotFound => Self::absent(message),
+            UpstreamError::Denied(_) => Self::new(StatusCode::NOT_FOUND, "DENIED", message),
+            _ => Self::unavailable(message),
+        }
+    }
+}
+
+impl From<&FillError> for Refusal {
+    fn from(error: &FillError) -> Self {
+        let message = error.to_string();
+        match error {
+            FillError::NotFound => Self::absent(message),
+            FillError::Denied(_) => Self::new(StatusCode::NOT_FOUND, "DENIED", message),
+            _ => Self::unavailable(message),
+        }
     }
 }
 

@@ -71,6 +71,18 @@ impl Route {
     }
 }
 
+/// Returns how the distribution specification calls that there is no such thing as a path asks for.
+pub(super) fn unknown(path: &str) -> &'static str {
+    match path.rsplit('/').nth(1) {
+        Some("manifests") => "MANIFEST_UNKNOWN",
+        Some("blobs") => "BLOB_UNKNOWN",
+        // The registry has no such list for anybody. "No such repository" would keep clients from
+        // looking for the tag that stands in for it.
+        Some("referrers") => "UNSUPPORTED",
+        _ => "NAME_UNKNOWN",
+    }
+}
+
 /// A repository, with or without a registry before it, whose port no repository's name has.
 fn name(text: &str) -> Option<String> {
     let (registry, repository) = match text.split_once('/') {
@@ -146,6 +158,20 @@ mod tests {
             "/v2/_catalog",
         ] {
             assert_eq!(Route::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_called_by_what_it_is() {
+        for (path, code) in [
+            ("/v2/a/manifests/v1", "MANIFEST_UNKNOWN"),
+            ("/v2/a/manifests/.bad", "MANIFEST_UNKNOWN"),
+            ("/v2/manifests/blobs/sha256:1", "BLOB_UNKNOWN"),
+            ("/v2/a/referrers/sha256:1", "UNSUPPORTED"),
+            ("/v2/a/tags/list", "NAME_UNKNOWN"),
+            ("/", "NAME_UNKNOWN"),
+        ] {
+            assert_eq!(unknown(path), code, "{path}");
         }
     }
 

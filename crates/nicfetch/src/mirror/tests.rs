@@ -460,3 +460,22 @@ async fn manifests_of_one_registry_are_not_anothers() {
     mirror.catalog.put_manifest(&key, &manifest);
     assert_eq!(mirror.catalog.document(&key), None);
 }
+
+#[test]
+fn conditions_as_the_standard_has_them() {
+    let etag = "\"sha256:1\"";
+    let holds = |conditions: &[&'static str]| {
+        let mut headers = HeaderMap::new();
+        for condition in conditions {
+            let value = HeaderValue::from_static(condition);
+            headers.append(hyper::header::IF_NONE_MATCH, value);
+        }
+        has_it(&headers, etag)
+    };
+    assert!(holds(&["\"sha256:1\""]));
+    assert!(holds(&["\"a\", \"sha256:1\""]));
+    assert!(holds(&["\"a\"", "W/\"sha256:1\""]));
+    assert!(holds(&["*"]));
+    assert!(!holds(&[]));
+    assert!(!holds(&["\"sha256:2\"", "sha256:1", ""]));
+}

@@ -1,5 +1,7 @@
 //! Why a registry did not give what it was asked for.
 
+use distribution::{CallError, Inside, RealmError};
+
 use crate::blobs::FillError;
 
 /// Why a registry did not give what it was asked for.
@@ -36,6 +38,9 @@ pub enum UpstreamError {
     /// Too many long answers are in memory.
     #[error("too many long documents are on their way")]
     NoMemory,
+    /// It leads further inside than it is.
+    #[error("the upstream leads inside (redirect_networks allows that where it is meant): {0}")]
+    Inside(Inside),
     /// The answer breaks the protocol.
     #[error("the upstream breaks a rule: {0}")]
     Protocol(&'static str),
@@ -49,6 +54,30 @@ impl UpstreamError {
             Self::NoAnswer(_) | Self::TooSlow { .. } | Self::Cut => true,
             Self::Refused(status) => matches!(status, 408 | 429 | 500..=599),
             _ => false,
+        }
+    }
+}
+
+impl From<CallError> for UpstreamError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::SetUp(source) => Self::SetUp(source),
+            CallError::NoAnswer(source) => Self::NoAnswer(source),
+            CallError::TooSlow { seconds } => Self::TooSlow { seconds },
+            CallError::Rule(rule) => Self::Protocol(rule),
+            CallError::Inside(inside) => Self::Inside(inside),
+            CallError::Realm(RealmError::Elsewhere { .. }) => Self::Protocol(
+                "passwords go to the registry's own domain only (token_hosts allows others)",
+            ),
+            CallError::Realm(RealmError::NoTls) => {
+                Self::Protocol("who asks is not sent without TLS")
+            }
+            CallError::NoToken(answer) => match answer.status().as_u16() {
+                404 => Self::NotFound,
+                status @ (401 | 403) => Self::Denied(status),
+                status => Self::Refused(status),
+            },
+            _ => Self::Protocol("the realm of a token is a URL"),
         }
     }
 }

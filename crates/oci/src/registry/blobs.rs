@@ -4,10 +4,11 @@ use std::io::{Read, Seek};
 use std::path::PathBuf;
 
 use blocks::Digest;
+use distribution::Place;
 use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, LOCATION};
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, Response, StatusCode};
 
-use super::http::Request;
+use super::http::{Goal, Request};
 use super::{RegistryError, Repository};
 use crate::Watch;
 
@@ -73,7 +74,8 @@ impl Repository {
         };
         let url = format!("{}/blobs/uploads/", self.base);
         let start = Request::new("pushing a blob", Method::POST, url);
-        let mut place = self.upload_place(&self.http.ask(&start, &mut *watch)?)?;
+        let started = self.http.ask(&start, &mut *watch)?;
+        let mut place = self.upload_place(&started, &mut *watch)?;
         content.rewind().map_err(reading)?;
         let mut sent = 0;
         loop {
@@ -90,24 +92,18 @@ impl Repository {
             if which == Piece::Last {
                 return Ok(());
             }
-            place = self.upload_place(&answer)?;
+            place = self.upload_place(&answer, &mut *watch)?;
             sent = end;
         }
     }
 
     /// Where the next piece goes: the registry says it, as a URL or a part of one.
-    fn upload_place(&self, answer: &Response) -> Result<Url, RegistryError> {
-        let broken = |rule| self.http.broken("pushing a blob", rule);
+    fn upload_place(&self, answer: &Response, watch: Watch<'_>) -> Result<Place, RegistryError> {
+        let doing = "pushing a blob";
         let place = answer.headers().get(LOCATION);
         let place = place.and_then(|place| place.to_str().ok());
-        let place = place.ok_or_else(|| broken("an upload has a location"))?;
-        let place = answer.url().join(place);
-        let place = place.map_err(|_| broken("the location of an upload is a URL"))?;
-        if place.scheme() == answer.url().scheme() || place.scheme() == "https" {
-            Ok(place)
-        } else {
-            Err(broken("an upload does not lead away from TLS"))
-        }
+        let place = place.ok_or_else(|| self.http.broken(doing, "an upload has a location"))?;
+        self.http.named_by(doing, answer, place, watch)
     }
 }
 
@@ -120,14 +116,20 @@ enum Piece {
     Last,
 }
 
-fn piece_request(place: &Url, digest: Digest, sent: u64, piece: Vec<u8>, which: Piece) -> Request {
+fn piece_request(
+    place: &Place,
+    digest: Digest,
+    sent: u64,
+    piece: Vec<u8>,
+    which: Piece,
+) -> Request {
     let doing = "pushing a blob";
     let end = (sent + piece.len() as u64).saturating_sub(1);
     let range = HeaderValue::from_str(&format!("{sent}-{end}"));
     let is_whole = which == Piece::Last && sent == 0;
     let mut request = match which {
-        Piece::Last => Request::new(doing, Method::PUT, with_digest(place, digest)),
-        Piece::Middle => Request::new(doing, Method::PATCH, place.to_string()),
+        Piece::Last => Request::to(doing, Method::PUT, with_digest(place, digest)),
+        Piece::Middle => Request::to(doing, Method::PATCH, Goal::Named(place.clone())),
     };
     let octets = HeaderValue::from_static(OCTETS);
     request.headers.insert(CONTENT_TYPE, octets);
@@ -148,10 +150,10 @@ fn is_cut(error: &RegistryError) -> bool {
     }
 }
 
-fn with_digest(place: &Url, digest: Digest) -> String {
+fn with_digest(place: &Place, digest: Digest) -> Goal {
     let mut place = place.clone();
-    place
-        .query_pairs_mut()
+    let (Place::Ours(url) | Place::Led { to: url, .. }) = &mut place;
+    url.query_pairs_mut()
         .append_pair("digest", &digest.to_string());
-    place.to_string()
+    Goal::Named(place)
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use blocks::Digest;
+use distribution::Inside;
 
 use crate::{BlobError, ImageError};
 
@@ -60,6 +61,32 @@ pub enum RegistryError {
         registry: String,
         /// What to try.
         hint: &'static str,
+    },
+    /// The registry wants the password to be sent to somebody else.
+    #[error(
+        "{doing}: {registry} sends who asks to {host}, which is not in its domain: \
+         say --token-host {host} if that may have the password"
+    )]
+    Realm {
+        /// What was asked.
+        doing: &'static str,
+        /// The registry.
+        registry: String,
+        /// Whom it names.
+        host: String,
+    },
+    /// The registry leads further inside than it is.
+    #[error(
+        "{doing}: {registry} leads to an address that is not for it \
+         (--redirect-network NETWORK allows it if that is meant)"
+    )]
+    Inside {
+        /// What was asked.
+        doing: &'static str,
+        /// The registry.
+        registry: String,
+        /// Where it leads.
+        source: Inside,
     },
     /// The answer breaks the protocol.
     #[error("{doing}: the answer of {registry} breaks a rule: {rule}")]

@@ -2,16 +2,15 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use distribution::{Challenge, Token, basic};
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect};
+use distribution::{Call, CallError, Client, ClientConfig, Login, Place, RealmError};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::{Method, Response, StatusCode, Url};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{Credentials, RegistryConfig, RegistryError, Transport};
+use super::{RegistryConfig, RegistryError};
 use crate::Watch;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -24,27 +23,22 @@ const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// The longest wait that a registry may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
-const REDIRECTS: usize = 5;
-/// Bytes of an answer that says what went wrong, or has a token.
+/// Bytes of an answer that says what went wrong.
 const SMALL_ANSWER: u64 = 64 << 10;
 
 pub(super) struct Http {
     client: Client,
     runtime: Runtime,
-    /// Scheme and host of the registry: who is trusted with credentials.
-    origin: String,
     registry: String,
+    /// What is to be done there, as registries say it.
     scope: String,
-    transport: Transport,
-    credentials: Option<Credentials>,
-    /// What the registry accepted last.
-    authorization: Mutex<Option<HeaderValue>>,
+    credentials: Option<Login>,
 }
 
 impl std::fmt::Debug for Http {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Http")
-            .field("origin", &self.origin)
+            .field("registry", &self.registry)
             .field("scope", &self.scope)
             .finish_non_exhaustive()
     }
@@ -56,17 +50,30 @@ pub(super) struct Request {
     /// For messages: `asking for the manifest`.
     pub(super) doing: &'static str,
     pub(super) method: Method,
-    pub(super) url: String,
+    pub(super) goal: Goal,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub(super) enum Goal {
+    /// To this URL of the registry.
+    Registry(String),
+    /// To where the registry says.
+    Named(Place),
+}
+
 impl Request {
     pub(super) fn new(doing: &'static str, method: Method, url: String) -> Self {
+        Self::to(doing, method, Goal::Registry(url))
+    }
+
+    pub(super) fn to(doing: &'static str, method: Method, goal: Goal) -> Self {
         Self {
             doing,
             method,
-            url,
+            goal,
             headers: HeaderMap::new(),
             body: Vec::new(),
         }
@@ -75,7 +82,7 @@ impl Request {
 
 impl Http {
     pub(super) fn new(
-        origin: String,
+        origin: &str,
         scope: String,
         config: &RegistryConfig,
     ) -> Result<Self, RegistryError> {
@@ -85,15 +92,23 @@ impl Http {
             source,
         };
         let runtime = Builder::new_current_thread().enable_all().build();
+        let origin = Url::parse(origin).map_err(|error| failed(error.into()))?;
+        let client = Client::new(ClientConfig {
+            registry: origin,
+            user_agent: concat!("yolofs/", env!("CARGO_PKG_VERSION")),
+            token_hosts: config.token_hosts.clone(),
+            networks: config.redirect_networks.clone(),
+            authorities: config.authorities.clone(),
+            proxy: config.proxy.clone(),
+            connect: CONNECT,
+            answer: STALL,
+        });
         Ok(Self {
-            client: client(config).map_err(|error| failed(error.into()))?,
+            client: client.map_err(|error| failed(error.into()))?,
             runtime: runtime.map_err(|error| failed(error.into()))?,
-            origin,
             registry,
             scope,
-            transport: config.transport,
             credentials: config.credentials.clone(),
-            authorization: Mutex::new(None),
         })
     }
 
@@ -116,17 +131,10 @@ impl Http {
         request: &Request,
         watch: Watch<'_>,
     ) -> Result<Response, RegistryError> {
-        let mut asked_who = false;
         let mut tries = 0;
         loop {
             tries += 1;
             let (wait, result) = match self.send_once(request, &mut *watch) {
-                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED && !asked_who => {
-                    asked_who = true;
-                    tries = 0;
-                    self.authorize(request.doing, &answer, &mut *watch)?;
-                    continue;
-                }
                 Ok(answer) if is_busy(answer.status()) => (retry_after(&answer), Ok(answer)),
                 Ok(answer) => return Ok(answer),
                 Err(error @ (RegistryError::NoAnswer { .. } | RegistryError::TooSlow { .. })) => {
@@ -157,6 +165,26 @@ impl Http {
 
     /// Makes an error of an answer that is none of success.
     pub(super) fn refusal(
+        &self,
+        doing: &'static str,
+        answer: Response,
+        watch: Watch<'_>,
+    ) -> RegistryError {
+        let status = answer.status();
+        if !self.client.is_own(answer.url()) {
+            let host = answer.url().host_str().unwrap_or_default();
+            return RegistryError::Refused {
+                doing,
+                registry: self.registry(),
+                status: status.as_u16(),
+                message: format!(" by way of {host}"),
+            };
+        }
+        self.refusal_of_who_is_asked(doing, answer, watch)
+    }
+
+    /// The same, by the registry itself, or by who gives out its tokens.
+    fn refusal_of_who_is_asked(
         &self,
         doing: &'static str,
         answer: Response,
@@ -253,119 +281,73 @@ impl Http {
     }
 
     fn send_once(&self, request: &Request, watch: Watch<'_>) -> Result<Response, RegistryError> {
-        let url = Url::parse(&request.url);
-        let url = url.map_err(|_| self.broken(request.doing, "its URLs are URLs"))?;
-        let mut headers = request.headers.clone();
-        // Only the registry itself gets to see who asks, not where it sends us for uploads.
-        if url.origin().ascii_serialization() == self.origin_of_registry()
-            && let Some(value) = self.authorization()
-        {
-            headers.insert(AUTHORIZATION, value);
-        }
-        let building = self.client.request(request.method.clone(), url);
-        let building = building.headers(headers).body(request.body.clone());
-        // The client's own resolver and pool want a runtime around them.
-        let _inside = self.runtime.enter();
-        self.wait(request.doing, building.send(), 0, watch)
+        let doing = request.doing;
+        let place = match &request.goal {
+            Goal::Registry(url) => {
+                let url = Url::parse(url);
+                Place::Ours(url.map_err(|_| self.broken(doing, "its URLs are URLs"))?)
+            }
+            Goal::Named(place) => place.clone(),
+        };
+        let call = Call {
+            method: request.method.clone(),
+            place,
+            headers: request.headers.clone(),
+            body: &request.body,
+            scope: &self.scope,
+            login: self.credentials.as_ref(),
+        };
+        let answer = self.run(self.client.send(&call), 0, &mut *watch)?;
+        answer.map_err(|error| self.failed(doing, error, watch))
     }
 
-    fn origin_of_registry(&self) -> String {
-        let url = Url::parse(&self.origin);
-        url.map(|url| url.origin().ascii_serialization())
-            .unwrap_or_default()
-    }
-
-    fn authorization(&self) -> Option<HeaderValue> {
-        self.authorization.lock().ok()?.clone()
-    }
-
-    /// Does what the registry demands before it answers.
-    fn authorize(
+    /// Returns the place that an answer names.
+    pub(super) fn named_by(
         &self,
         doing: &'static str,
         answer: &Response,
+        place: &str,
         watch: Watch<'_>,
-    ) -> Result<(), RegistryError> {
-        let values = answer.headers().get_all(WWW_AUTHENTICATE).iter();
-        let challenge = Challenge::choose(values.filter_map(|value| value.to_str().ok()));
-        let authorization = match (challenge, &self.credentials) {
-            (Some(Challenge::Bearer { realm, service }), _) => {
-                secret(&self.token(doing, &realm, service, watch)?.header())
+    ) -> Result<Place, RegistryError> {
+        let place = self.client.named_by(answer, place);
+        place.map_err(|error| self.failed(doing, error, watch))
+    }
+
+    fn failed(&self, doing: &'static str, error: CallError, watch: Watch<'_>) -> RegistryError {
+        let registry = self.registry();
+        match error {
+            CallError::NoAnswer(source) => RegistryError::NoAnswer {
+                doing,
+                registry,
+                source,
+            },
+            CallError::TooSlow { seconds } => RegistryError::TooSlow {
+                doing,
+                registry,
+                seconds,
+            },
+            CallError::Rule(rule) => self.broken(doing, rule),
+            CallError::Inside(source) => RegistryError::Inside {
+                doing,
+                registry,
+                source,
+            },
+            CallError::Realm(RealmError::Elsewhere { host, .. }) => RegistryError::Realm {
+                doing,
+                registry,
+                host,
+            },
+            CallError::Realm(RealmError::NoTls) => {
+                self.broken(doing, "who asks is not sent without TLS")
             }
-            (Some(Challenge::Basic), Some(who)) => secret(&basic(&who.username, &who.password)),
-            (Some(Challenge::Basic), None) | (None, _) => None,
-        };
-        if let Ok(mut held) = self.authorization.lock() {
-            *held = authorization;
+            CallError::Realm(_) => self.broken(doing, "the realm of a token is a URL"),
+            CallError::NoToken(answer) => self.refusal_of_who_is_asked(doing, *answer, watch),
+            error => RegistryError::SetUp {
+                registry,
+                source: error.into(),
+            },
         }
-        Ok(())
     }
-
-    fn token(
-        &self,
-        doing: &'static str,
-        realm: &str,
-        service: Option<String>,
-        watch: Watch<'_>,
-    ) -> Result<Token, RegistryError> {
-        let broken = |rule| self.broken(doing, rule);
-        let mut url = Url::parse(realm).map_err(|_| broken("the realm of a token is a URL"))?;
-        if url.scheme() != "https" && self.transport == Transport::Tls {
-            return Err(broken("who asks is not sent without TLS"));
-        }
-        let service = service.map(|service| ("service", service));
-        let scope = ("scope", self.scope.clone());
-        url.query_pairs_mut()
-            .extend_pairs(service.into_iter().chain([scope]));
-        let mut building = self.client.get(url);
-        if let Some(value) = self
-            .credentials
-            .as_ref()
-            .and_then(|who| secret(&basic(&who.username, &who.password)))
-        {
-            building = building.header(AUTHORIZATION, value);
-        }
-        let answer = self.wait(doing, building.send(), 0, &mut *watch)?;
-        if !answer.status().is_success() {
-            return Err(self.refusal(doing, answer, watch));
-        }
-        let body = self.body(doing, answer, SMALL_ANSWER, watch)?;
-        Token::parse(&body).ok_or_else(|| broken("there is a token in the answer"))
-    }
-}
-
-fn client(config: &RegistryConfig) -> Result<Client, reqwest::Error> {
-    // Another part of the program may have chosen one already: it is as good.
-    let _chosen = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = Client::builder()
-        .user_agent(concat!("yolofs/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT)
-        .redirect(redirect::Policy::custom(follow))
-        .no_proxy(); // the environment is the caller's business
-    if let Some(proxy) = &config.proxy {
-        builder = builder.proxy(reqwest::Proxy::https(proxy)?);
-    }
-    if config.transport == Transport::Plain {
-        // Without TLS a system without certificates is good enough.
-        return builder.tls_certs_only([]).build();
-    }
-    let mut authorities = Vec::new();
-    for pem in &config.authorities {
-        authorities.extend(Certificate::from_pem_bundle(pem)?);
-    }
-    builder.tls_certs_merge(authorities).build()
-}
-
-/// Registries send readers of blobs to other hosts: a few times, and never from TLS to none.
-fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    let had_tls = attempt.previous().iter().any(|url| url.scheme() == "https");
-    if attempt.previous().len() > REDIRECTS {
-        return attempt.error("too many redirects");
-    }
-    if had_tls && attempt.url().scheme() != "https" {
-        return attempt.error("a redirect leads away from TLS");
-    }
-    attempt.follow()
 }
 
 fn is_busy(status: StatusCode) -> bool {
@@ -375,12 +357,6 @@ fn is_busy(status: StatusCode) -> bool {
 fn retry_after(answer: &Response) -> Option<Duration> {
     let value = answer.headers().get(RETRY_AFTER)?.to_str().ok()?;
     value.parse().map(Duration::from_secs).ok()
-}
-
-fn secret(value: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(value).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 /// Returns what a registry says in an error, cut short and without what could move a cursor.

@@ -1,0 +1,371 @@
+//! The client of registries, whoever asks: a mirror for others, or a command for its user.
+//!
+//! Each request goes to the registry that was configured, or to where an answer leads: a redirect, a
+//! place for an upload, a realm for tokens. The first is trusted with name and password. The second is
+//! named by somebody who may be hostile, so it gets neither, its own demands count for nothing, and it
+//! lies no further inside than who named it, by the address that is connected to.
+
+mod error;
+mod names;
+mod tokens;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Certificate, Method, Proxy, Response, StatusCode, Url, redirect::Policy};
+use tokio::time::timeout;
+
+pub use error::CallError;
+use names::Names;
+use tokens::{Demand, Known, LIFETIME_MAX, Tokens};
+
+use crate::{Carries, Challenge, Login, Network, Reach, Realms, Token, Zone, basic, redirect};
+
+/// Registries send readers of blobs to other hosts a few times.
+const REDIRECTS: usize = 5;
+/// Idle connections to a host that are kept.
+const IDLE_CONNECTIONS: usize = 8;
+/// Bytes of an answer with a token.
+const TOKEN_MAX: usize = 64 << 10;
+/// Bytes that are read of an answer that leads elsewhere, to use its connection again.
+const LEAD_MAX: u64 = 16 << 10;
+/// How long that may take: as long as a connection with TLS to a far place.
+const LEAD_WAIT: Duration = Duration::from_millis(300);
+
+/// What is known about a registry.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Where it is: `https://registry-1.docker.io`.
+    pub registry: Url,
+    /// What this program calls itself.
+    pub user_agent: &'static str,
+    /// Hosts that may be told the password and give out tokens, beside those of its domain.
+    pub token_hosts: Vec<String>,
+    /// Where it may lead, though that is further inside than the registry is.
+    pub networks: Vec<Network>,
+    /// Certificates (PEM) of authorities to trust besides the system's.
+    pub authorities: Vec<Vec<u8>>,
+    /// The proxy for requests with TLS, as a URL. What names mean is then its business.
+    pub proxy: Option<String>,
+    /// How long connecting may take.
+    pub connect: Duration,
+    /// How long an answer may take until its head is there, wherever it leads.
+    pub answer: Duration,
+}
+
+/// Asks a registry.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    realms: Realms,
+    tokens: Tokens,
+    proxy_host: Option<String>,
+    direct: reqwest::Client,
+    /// For where it leads, by where it is itself: connections of one are not for another.
+    led: [OnceLock<reqwest::Client>; 5],
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// How.
+    pub method: Method,
+    /// Where.
+    pub place: Place,
+    /// What else is said.
+    pub headers: HeaderMap,
+    /// What is pushed; nothing to ask only.
+    pub body: &'a [u8],
+    /// What a token has to be good for: `repository:some/app:pull`.
+    pub scope: &'a str,
+    /// In whose name.
+    pub login: Option<&'a Login>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// To where we say.
+    Ours(Url),
+    /// To where an answer leads.
+    Led {
+        /// What it names.
+        to: Url,
+        /// Where it came from.
+        by: Zone,
+    },
+}
+
+impl Place {
+    const fn url(&self) -> &Url {
+        match self {
+            Self::Ours(url) | Self::Led { to: url, .. } => url,
+        }
+    }
+}
+
+impl Client {
+    /// Prepares to ask a registry; asks it nothing.
+    ///
+    /// # Errors
+    /// If certificates or the proxy cannot be used.
+    pub fn new(config: ClientConfig) -> Result<Self, CallError> {
+        let proxy = config.proxy.as_deref().map(Url::parse);
+        let proxy_host = proxy.and_then(|proxy| Some(proxy.ok()?.host_str()?.to_owned()));
+        let direct = build(&config, None).map_err(CallError::SetUp)?;
+        Ok(Self {
+            realms: Realms::new(config.registry.clone(), config.token_hosts.clone()),
+            tokens: Tokens::default(),
+            proxy_host,
+            direct,
+            led: Default::default(),
+            config,
+        })
+    }
+
+    /// Returns whether somewhere is at the registry itself: scheme, host and port.
+    #[must_use]
+    pub fn is_own(&self, url: &Url) -> bool {
+        url.origin() == self.config.registry.origin()
+    }
+
+    /// Asks, says who asks if the registry wants to hear it, goes on to where it leads, and returns the
+    /// answer, whatever its status.
+    ///
+    /// # Errors
+    /// If there is no answer, or it leads to where nobody should go.
+    pub async fn send(&self, call: &Call<'_>) -> Result<Response, CallError> {
+        let is_own = self.is_own(call.place.url());
+        let held = match self.tokens.known(call.scope, call.login) {
+            _ if !is_own => None,
+            Known::Good(value) => Some(value),
+            // What was demanded will be again. If that goes wrong, the registry says how.
+            Known::Over(demand) => self.meet(demand, call).await.ok().flatten(),
+            Known::Nothing => None,
+        };
+        let answer = self.travel(call, held).await?;
+        // Nobody else's word counts: a host that it leads to would be told the password.
+        if answer.status() != StatusCode::UNAUTHORIZED || !self.is_own(answer.url()) {
+            return Ok(answer);
+        }
+        let demands = answer.headers().get_all(WWW_AUTHENTICATE).iter();
+        let Some(challenge) = Challenge::choose(demands.filter_map(|one| one.to_str().ok())) else {
+            return Ok(answer);
+        };
+        let by = self.zone_of(&answer);
+        match self.meet(Demand { challenge, by }, call).await? {
+            Some(fresh) if is_own => self.travel(call, Some(fresh)).await,
+            _ => Ok(answer),
+        }
+    }
+
+    /// Returns the place that an answer names.
+    ///
+    /// # Errors
+    /// If nobody should go there; says which rule it breaks.
+    pub fn named_by(&self, answer: &Response, place: &str) -> Result<Place, CallError> {
+        let to = answer.url().join(place);
+        let to = to.map_err(|_| CallError::Rule("it leads to a URL"))?;
+        redirect::check(answer.url(), &to).map_err(CallError::Rule)?;
+        let by = self.zone_of(answer);
+        Ok(Place::Led { to, by })
+    }
+
+    /// Goes to where a request is sent, and on to where that leads.
+    async fn travel(
+        &self,
+        call: &Call<'_>,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Response, CallError> {
+        self.in_time(self.go(call, authorization)).await
+    }
+
+    async fn go(
+        &self,
+        call: &Call<'_>,
+        mut authorization: Option<HeaderValue>,
+    ) -> Result<Response, CallError> {
+        let home = call.place.url().origin();
+        let mut place = call.place.clone();
+        for _ in 0..=REDIRECTS {
+            let mut headers = call.headers.clone();
+            if let Some(value) = &authorization {
+                headers.insert(AUTHORIZATION, value.clone());
+            }
+            let client = self.client_for(&place)?;
+            let mut request = client.request(call.method.clone(), place.url().clone());
+            request = request.headers(headers);
+            if !matches!(call.method, Method::GET | Method::HEAD) {
+                request = request.body(call.body.to_vec());
+            }
+            let answer = request.send().await.map_err(CallError::no_answer)?;
+            let (status, headers) = (answer.status(), answer.headers());
+            let next = redirect::next(&call.method, answer.url(), status, headers);
+            let Some(to) = next.map_err(CallError::Rule)? else {
+                return Ok(answer);
+            };
+            if to.origin() != home {
+                // For good: who leads back here does not speak for whose name this is.
+                authorization = None;
+            }
+            let by = self.zone_of(&answer);
+            drain(answer).await;
+            place = Place::Led { to, by };
+        }
+        Err(CallError::Rule("it leads elsewhere a few times at most"))
+    }
+
+    /// Does what the registry demands. `None` if nothing helps.
+    async fn meet(
+        &self,
+        demand: Demand,
+        call: &Call<'_>,
+    ) -> Result<Option<HeaderValue>, CallError> {
+        let (scope, login) = (call.scope, call.login);
+        let (value, lifetime) = match (&demand.challenge, login) {
+            (Challenge::Bearer { realm, service }, _) => {
+                let asked = self.token(realm, service.as_deref(), demand.by, scope, login);
+                let token = asked.await?;
+                (secret(&token.header()), token.lifetime)
+            }
+            (Challenge::Basic, Some(login)) => (login_header(login), LIFETIME_MAX),
+            (Challenge::Basic, None) => return Ok(None),
+        };
+        if let Some(value) = &value {
+            let value = value.clone();
+            self.tokens.keep(scope, login, demand, value, lifetime);
+        }
+        Ok(value)
+    }
+
+    async fn token(
+        &self,
+        realm: &str,
+        service: Option<&str>,
+        by: Zone,
+        scope: &str,
+        login: Option<&Login>,
+    ) -> Result<Token, CallError> {
+        let carries = login.map_or(Carries::Nothing, |_| Carries::Login);
+        let mut to = self.realms.check(realm, carries)?;
+        let service = service.map(|service| ("service", service));
+        to.query_pairs_mut()
+            .extend_pairs(service.into_iter().chain([("scope", scope)]));
+        let call = Call {
+            method: Method::GET,
+            place: Place::Led { to, by },
+            headers: HeaderMap::new(),
+            body: &[],
+            scope,
+            login,
+        };
+        let answer = self.travel(&call, login.and_then(login_header)).await?;
+        if !answer.status().is_success() {
+            return Err(CallError::NoToken(Box::new(answer)));
+        }
+        let body = self.in_time(small_body(answer)).await?;
+        Token::parse(&body).ok_or(CallError::Rule("there is a token in the answer"))
+    }
+
+    /// Returns where the sender of an answer is.
+    fn zone_of(&self, answer: &Response) -> Zone {
+        let is_proxied = self.config.proxy.is_some() && answer.url().scheme() == "https";
+        let address = answer.remote_addr().filter(|_| !is_proxied);
+        address.map_or(Zone::Public, |address| Zone::of(address.ip()))
+    }
+
+    /// Returns who connects there, if anybody may.
+    fn client_for(&self, place: &Place) -> Result<&reqwest::Client, CallError> {
+        let Place::Led { to, by } = place else {
+            return Ok(&self.direct);
+        };
+        let reach = Reach::from(*by, self.config.networks.clone());
+        let host = to.host_str().unwrap_or_default();
+        // Addresses need no look-up, so none would be judged.
+        if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+            reach.check(host, address)?;
+        }
+        // Its name is looked up for everybody: only as the proxy's.
+        if self.proxy_host.as_deref() == Some(host) {
+            return Err(CallError::Rule("it does not lead to the proxy"));
+        }
+        let cell = &self.led[*by as usize];
+        if let Some(client) = cell.get() {
+            return Ok(client);
+        }
+        let names = Names {
+            reach,
+            proxy: self.proxy_host.clone(),
+        };
+        let client = build(&self.config, Some(names)).map_err(CallError::SetUp)?;
+        Ok(cell.get_or_init(|| client))
+    }
+
+    async fn in_time<T>(
+        &self,
+        step: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let deadline = self.config.answer;
+        let late = |_| CallError::TooSlow {
+            seconds: deadline.as_secs(),
+        };
+        timeout(deadline, step).await.map_err(late)?
+    }
+}
+
+async fn small_body(mut answer: Response) -> Result<Vec<u8>, CallError> {
+    let mut body = Vec::new();
+    while let Some(piece) = answer.chunk().await.map_err(CallError::no_answer)? {
+        if body.len() + piece.len() > TOKEN_MAX {
+            return Err(CallError::Rule("a token is short"));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}
+
+/// Reads what an answer says beside where it leads, if that is short: then its connection can be used
+/// again. If it cannot, nothing is lost.
+async fn drain(mut answer: Response) {
+    if answer.content_length().is_some_and(|all| all <= LEAD_MAX) {
+        let rest = async { while let Ok(Some(_)) = answer.chunk().await {} };
+        let _late = timeout(LEAD_WAIT, rest).await;
+    }
+}
+
+fn build(config: &ClientConfig, names: Option<Names>) -> Result<reqwest::Client, reqwest::Error> {
+    // Another part of the program may have chosen one already: it is as good.
+    let _chosen = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(config.user_agent)
+        .connect_timeout(config.connect)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .redirect(Policy::none()) // `travel` goes, and looks where
+        .no_proxy(); // the environment is the caller's business
+    if let Some(names) = names {
+        builder = builder.dns_resolver(names);
+    }
+    if let Some(proxy) = &config.proxy {
+        builder = builder.proxy(Proxy::https(proxy)?);
+    }
+    if config.registry.scheme() == "http" && config.authorities.is_empty() {
+        // Without TLS a system without certificates is good enough.
+        return builder.tls_certs_only([]).build();
+    }
+    let mut certificates = Vec::new();
+    for pem in &config.authorities {
+        certificates.extend(Certificate::from_pem_bundle(pem)?);
+    }
+    builder.tls_certs_merge(certificates).build()
+}
+
+fn login_header(login: &Login) -> Option<HeaderValue> {
+    secret(&basic(&login.username, &login.password))
+}
+
+fn secret(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
