@@ -110,7 +110,7 @@ mod tests {
             requests,
             fallthrough_bytes,
             boot_bytes: 10 * MIB,
-            worker: 7,
+            worker: Some(7),
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
         let mut boots = Boots::new(served(0, 0), start);
         assert!(!boots.look(served(100, 9 * MIB), after(start, 1)));
         let next = Served {
-            worker: 8,
+            worker: Some(8),
             ..served(3, MIB)
         };
         assert!(!boots.look(next, after(start, 12)));

@@ -149,7 +149,7 @@ fn view_of(spec: &MountSpec) -> MountView {
             source: spec.source.clone(),
             mode: mode.to_owned(),
             state: "serving".to_owned(),
-            pid: 4242,
+            pid: Some(4242),
             boot: boot(&spec.boot),
             nic: None,
             warnings: Vec::new(),

@@ -72,6 +72,7 @@ impl Registry {
 
     fn upstream(&self, name: &str) -> Arc<Upstream> {
         let config = UpstreamConfig {
+            redirect_networks: Vec::new(),
             name: name.to_owned(),
             url: format!("http://{}", self.address),
             login: None,

@@ -161,7 +161,7 @@ impl BlockSource for ChangesUnderReads {
 #[test]
 fn what_changed_under_a_read_is_remembered_until_the_kernel_has_forgotten() {
     let (first, _) = generation(0);
-    let names = Arc::new(LiveNames(RwLock::new(first)));
+    let names = Arc::new(LiveNames::new(first));
     let source = Arc::new(ChangesUnderReads {
         names: Arc::clone(&names),
         files: ChangingSource::default(),
