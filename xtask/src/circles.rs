@@ -19,14 +19,14 @@ use modules::Modules;
 const KNOWN: &[(&str, usize)] = &[
     ("blocks", 2),
     ("localfs", 3),
-    ("bootimg", 7),
+    ("bootimg", 8),
     ("tiering", 6),
     ("oci", 2),
-    ("nicfetch", 8),
+    ("nicfetch", 12),
     ("snapshotter", 3),
     ("report", 4),
     ("yolofs", 8),
-    ("cli", 48),
+    ("cli", 54),
     ("benches", 4),
     ("e2e", 8),
 ];

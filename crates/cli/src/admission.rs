@@ -81,12 +81,22 @@ fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
         Err(error) if error.raw_os_error() == Some(Errno::ENOPROTOOPT as i32) => PidFd::open(pid),
         opened => opened,
     };
-    let lives = peer.and_then(|peer| Ok(!peer.ended_within(Duration::ZERO)?));
+    let lives = match peer {
+        // Whoever ends what uses up the descriptors must be heard.
+        Err(error) if is_shortage(&error) => Ok(true),
+        peer => peer.and_then(|peer| Ok(!peer.ended_within(Duration::ZERO)?)),
+    };
     match (lives, is_worker) {
         (Ok(true), false) => Ok(()),
         (_, true) => Err("a worker may not ask: it only answers".to_owned()),
         _ => Err("the process that asks has ended".to_owned()),
     }
+}
+
+/// Whether this process, or the machine, has no descriptors left.
+fn is_shortage(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
 /// Returns the number of the process at the other end: that which connected, or which listens.

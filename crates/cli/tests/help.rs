@@ -157,6 +157,7 @@ fn check_argument(verb: &str, arg: &Arg) {
         "MOUNTPOINT",
         "N",
         "NAME",
+        "NETWORK",
         "SECS",
         "SECTORS",
         "SHELL",

@@ -471,8 +471,10 @@ fn privileged_access_lists_cost_nothing_where_there_are_none() {
     assert_eq!(asked.as_u64().unwrap_or(0), 0, "{asked}");
 }
 
+type Parting = fn(&Path);
+
 /// Names of one file that part while it is mounted: what is done to them in the source.
-const PARTINGS: [(&str, fn(&Path)); 4] = [
+const PARTINGS: [(&str, Parting); 4] = [
     ("the private name is replaced", |root| {
         replace(&root.join("private/file"), |_| ());
     }),

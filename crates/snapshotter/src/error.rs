@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::directories::CATALOG;
 use crate::filter::FilterError;
 use crate::snapshot::Kind;
 
@@ -80,7 +79,7 @@ pub enum SnapshotError {
     },
     /// A directory with snapshots of somebody else.
     #[error(
-        "{} has snapshots but no {CATALOG}: they are another snapshotter's, or their records are lost; \
+        "{} has snapshots but no metadata.redb: they are another snapshotter's, or their records are lost; \
          choose another directory, or remove {} by hand",
         root.display(),
         root.join("snapshots").display()

@@ -45,6 +45,15 @@ pub(super) enum Kind {
 /// # Errors
 /// If it is something else, or a store of a later version, or cannot be read.
 pub(super) fn look(dir: &Path) -> Result<Kind, StoreError> {
+    match look_once(dir) {
+        // One that is being made: its parts were not all there, and what marks it is being written by now.
+        // Then they are all there.
+        Err(StoreError::NotAStore { .. }) => look_once(dir),
+        decided => decided,
+    }
+}
+
+fn look_once(dir: &Path) -> Result<Kind, StoreError> {
     if let Some(version) = version(dir)? {
         if version == VERSION {
             return Ok(Kind::Store);

@@ -20,6 +20,9 @@ struct Node {
     list: Option<Option<Vec<u8>>>,
 }
 
+/// A name, and the directory that has it.
+type Name = (FileId, Arc<[u8]>);
+
 pub(super) struct Known {
     /// By id. Nothing is ever forgotten: an id that the kernel has must stay good.
     nodes: Vec<Node>,
@@ -27,7 +30,7 @@ pub(super) struct Known {
     /// Files with several names.
     linked: HashMap<DiskInode, FileId>,
     /// The names of these, and the directories that have them, but for the first that was met.
-    further: HashMap<FileId, Vec<(FileId, Arc<[u8]>)>>,
+    further: HashMap<FileId, Vec<Name>>,
 }
 
 impl Known {

@@ -151,7 +151,7 @@ impl Mirror {
         let key = granted.key(digest);
         let mut last = None;
         for _ in 0..FILLS {
-            if !self.config.load.may_fetch() && !self.blobs.is_here(&key) {
+            if !self.blobs.is_here(&key) && !self.config.load.may_fetch() {
                 return Err(Refusal::shed().into());
             }
             let (growing, source) = match self.blobs.find(&key).map_err(unreadable)? {

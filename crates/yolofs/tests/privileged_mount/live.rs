@@ -149,7 +149,8 @@ struct ChangesUnderReads {
 
 impl BlockSource for ChangesUnderReads {
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
-        if let Some((tree, content)) = self.next.write().unwrap().take() {
+        let next = self.next.write().unwrap().take();
+        if let Some((tree, content)) = next {
             let key = tree.key(FileId(1)).unwrap();
             self.files.0.write().unwrap().insert(key, content);
             *self.names.0.write().unwrap() = tree;

@@ -453,6 +453,7 @@ fn the_next_server_has_the_kernel_forget_what_the_dead_one_left_there() {
 }
 
 /// Pushes a page as a thread does that was killed over it.
+#[expect(clippy::host_endian_bytes, reason = "the kernel reads native numbers")]
 fn push_late(mount: &Unserved, file: FileId, page: &[u8]) {
     const STORE: i32 = 4;
     let len = u32::try_from(16 + 24 + page.len()).unwrap();
