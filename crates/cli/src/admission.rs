@@ -82,8 +82,7 @@ fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
         opened => opened,
     };
     let lives = match peer {
-        // Whoever ends what uses up the descriptors must be heard.
-        Err(error) if is_shortage(&error) => Ok(true),
+        Err(error) if cannot_be_had(&error) => Ok(true),
         peer => peer.and_then(|peer| Ok(!peer.ended_within(Duration::ZERO)?)),
     };
     match (lives, is_worker) {
@@ -93,10 +92,16 @@ fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
     }
 }
 
-/// Whether this process, or the machine, has no descriptors left.
-fn is_shortage(error: &std::io::Error) -> bool {
+/// Whether there is no descriptor of a process to be had, which says nothing of the process: none are
+/// left, and who ends what uses them up must be heard; or the kernel gives none for a peer, and its
+/// list of system calls keeps this process from asking by the number. Then a worker that died within
+/// these moments is heard.
+fn cannot_be_had(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
-    matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
+    matches!(
+        errno,
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOSYS | Errno::EPERM)
+    )
 }
 
 /// Returns the number of the process at the other end: that which connected, or which listens.
