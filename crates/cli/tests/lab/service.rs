@@ -118,8 +118,15 @@ impl<'a> Service<'a> {
 
     /// The process that serves a mount; waits until there is one.
     pub(crate) fn worker(&self, mountpoint: &Path) -> u32 {
-        self.until_state(mountpoint, "serving");
-        pid(&self.listed(mountpoint).unwrap()["pid"])
+        let mut worker = None;
+        until("a worker to serve", || {
+            // Asked for at once: it may be gone at the next look.
+            let listed = self.listed(mountpoint).unwrap();
+            let serves = listed["state"] == "serving";
+            worker = serves.then(|| pid(&listed["pid"]));
+            serves
+        });
+        worker.unwrap()
     }
 
     /// Kills the process that serves a mount, and waits until another does.
