@@ -268,16 +268,22 @@ fn privileged_change_that_cannot_be_handed_over_is_not_shown() {
     umount(&["-l"], &run);
 }
 
+/// Returns a directory, a source that shows what changes in it, and the process that serves that one
+/// and can be stopped.
+fn stoppable_source(lab: &Lab) -> (PathBuf, PathBuf, u32) {
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    fs::write(root.join("file"), noise(0, LEN)).unwrap();
+    let source = lab.mount(&root, "source", &["--standalone", "--revalidate", "0"]);
+    let server = u32::try_from(lab.status(&source)["pid"].as_u64().unwrap()).unwrap();
+    (root, source, server)
+}
+
 #[test]
 fn privileged_takeover_asks_nothing_of_a_source_that_hangs() {
     let lab = Lab::new();
     let service = Service::start(&lab);
-    let root = lab.make_dir("root");
-    busybox_root(&root);
-    fs::write(root.join("file"), noise(0, LEN)).unwrap();
-    // A source whose server can be stopped, and which shows what changes below it.
-    let source = lab.mount(&root, "source", &["--standalone", "--revalidate", "0"]);
-    let server = u32::try_from(lab.status(&source)["pid"].as_u64().unwrap()).unwrap();
+    let (root, source, server) = stoppable_source(&lab);
     record(&lab, &source, "first");
     let mountpoint = lab.mount(&source, "mnt", &["--wait-prewarm"]);
     let changing = Changing {
@@ -328,11 +334,7 @@ fn privileged_what_a_killed_worker_still_pushes_does_not_stay() {
     const GAP: u64 = 64;
     let lab = Lab::new();
     let service = Service::start(&lab);
-    let root = lab.make_dir("root");
-    busybox_root(&root);
-    fs::write(root.join("file"), noise(0, LEN)).unwrap();
-    let source = lab.mount(&root, "source", &["--standalone", "--revalidate", "0"]);
-    let server = u32::try_from(lab.status(&source)["pid"].as_u64().unwrap()).unwrap();
+    let (root, source, server) = stoppable_source(&lab);
     let dd = "dd if=/file of=/dev/null bs=4096";
     let read = format!(
         "{dd} count={GAP}; {dd} skip={} count={}",

@@ -310,6 +310,15 @@ fn cat(user: (u32, u32, u32), file: &Path) -> Vec<u8> {
     output(&mut by(user, Path::new("/bin/cat"), &[file])).stdout
 }
 
+/// Asks the kernel, which goes by the attributes that it has, and reads nothing.
+fn assert_readable(user: (u32, u32, u32), file: &Path) {
+    ok(&mut by(
+        user,
+        Path::new("/usr/bin/test"),
+        &[Path::new("-r"), file],
+    ));
+}
+
 /// What was opened before, by whatever rights, gives: the bytes or an error number.
 fn again(open: &File) -> Result<Vec<u8>, i32> {
     let mut bytes = vec![0; 100];
@@ -333,11 +342,7 @@ fn privileged_content_that_is_not_for_all_is_given_to_nobody_who_goes_by_old_rig
             // The kernel knows attributes and lists, and has no byte.
             assert_eq!(cat(NOBODY, &mountpoint.join("listed")), b"#!/bin/sh\n");
             let open = File::open(&file).unwrap();
-            ok(&mut by(
-                NOBODY,
-                Path::new("/usr/bin/test"),
-                &[Path::new("-r"), &file],
-            ));
+            assert_readable(NOBODY, &file);
             change(&there);
             for _ in 0..3 {
                 for user in [NOBODY, USERS[1], USERS[0]] {
@@ -382,11 +387,7 @@ fn privileged_content_that_is_not_for_all_is_given_to_nobody_before_the_kernel_k
         let (file, there) = (mountpoint.join("dir/file"), root.join("dir/file"));
         assert_eq!(cat(NOBODY, &mountpoint.join("listed")), b"#!/bin/sh\n");
         let open = File::open(&file).unwrap();
-        ok(&mut by(
-            NOBODY,
-            Path::new("/usr/bin/test"),
-            &[Path::new("-r"), &file],
-        ));
+        assert_readable(NOBODY, &file);
         change(&there);
         // May user 65534 read it? Then there is nothing to hide, and only the old file is gone.
         let secret = cat(NOBODY, &there).is_empty();

@@ -103,6 +103,17 @@ fn refused(test: &str, fill: impl FnOnce(&mut Tar)) -> (String, u64) {
     (why.to_owned(), peak.parse().unwrap())
 }
 
+/// Asserts that a small layer is refused with these words, before its reader has so much memory.
+fn refuses(test: &str, (words, most): (&str, u64), fill: impl FnOnce(&mut Tar)) {
+    if reads() {
+        return;
+    }
+    let (why, peak) = refused(test, fill);
+    println!("{peak}: {why}");
+    assert!(why.contains(words), "{why}");
+    assert!(peak < most, "{peak}");
+}
+
 /// In a process that has a layer to read: reads it, and tells what came of it.
 fn reads() -> bool {
     let Ok(layer) = std::env::var(LAYER) else {
@@ -143,42 +154,27 @@ fn deep(number: u32, levels: usize) -> Vec<u8> {
 
 #[test]
 fn names_as_deep_as_names_can_be_are_refused() {
-    if reads() {
-        return;
-    }
-    let (why, peak) = refused("names_as_deep_as_names_can_be_are_refused", |tar| {
+    let test = "names_as_deep_as_names_can_be_are_refused";
+    let expected = ("more levels of directories than allowed", 64 * MIB);
+    refuses(test, expected, |tar| {
         (0..1500).for_each(|number| tar.file(&deep(number, 2040)));
     });
-    println!("{peak}: {why}");
-    assert!(
-        why.contains("more levels of directories than allowed"),
-        "{why}"
-    );
-    assert!(peak < 64 * MIB, "{peak}");
 }
 
 #[test]
 fn directories_that_no_entry_is_about_are_counted() {
-    if reads() {
-        return;
-    }
-    let (why, peak) = refused("directories_that_no_entry_is_about_are_counted", |tar| {
+    let test = "directories_that_no_entry_is_about_are_counted";
+    let expected = ("more directories without entries than allowed", 128 * MIB);
+    refuses(test, expected, |tar| {
         (0..1500).for_each(|number| tar.file(&deep(number, 512)));
     });
-    println!("{peak}: {why}");
-    assert!(
-        why.contains("more directories without entries than allowed"),
-        "{why}"
-    );
-    assert!(peak < 128 * MIB, "{peak}");
 }
 
 #[test]
 fn links_do_not_lead_deeper_than_names() {
-    if reads() {
-        return;
-    }
-    let (why, peak) = refused("links_do_not_lead_deeper_than_names", |tar| {
+    let test = "links_do_not_lead_deeper_than_names";
+    let expected = ("more levels of directories than allowed", 64 * MIB);
+    refuses(test, expected, |tar| {
         let down = b"/d".repeat(500);
         tar.file(&[b"0", &down[..], b"/f"].concat());
         for number in 0..100 {
@@ -188,21 +184,13 @@ fn links_do_not_lead_deeper_than_names() {
             tar.file(&[to.as_bytes(), &down, b"/f"].concat());
         }
     });
-    println!("{peak}: {why}");
-    assert!(
-        why.contains("more levels of directories than allowed"),
-        "{why}"
-    );
-    assert!(peak < 64 * MIB, "{peak}");
 }
 
 #[test]
 fn headers_that_pile_up_before_an_entry_are_counted_together() {
-    if reads() {
-        return;
-    }
     let test = "headers_that_pile_up_before_an_entry_are_counted_together";
-    let (why, peak) = refused(test, |tar| {
+    let expected = ("extended headers of an entry", 64 * MIB);
+    refuses(test, expected, |tar| {
         let value = "v".repeat(900 << 10);
         for number in 0..500 {
             let text = format!(" SCHILY.xattr.user.{number:06}={value}\n");
@@ -215,18 +203,13 @@ fn headers_that_pile_up_before_an_entry_are_counted_together() {
         }
         tar.file(b"file");
     });
-    println!("{peak}: {why}");
-    assert!(why.contains("extended headers of an entry"), "{why}");
-    assert!(peak < 64 * MIB, "{peak}");
 }
 
 #[test]
 fn attributes_of_many_entries_are_counted_together() {
-    if reads() {
-        return;
-    }
     let test = "attributes_of_many_entries_are_counted_together";
-    let (why, peak) = refused(test, |tar| {
+    let expected = ("more bytes of names and attributes than allowed", 384 * MIB);
+    refuses(test, expected, |tar| {
         let value = "v".repeat(60 << 10);
         let records: String = (0..16)
             .map(|number| {
@@ -239,21 +222,13 @@ fn attributes_of_many_entries_are_counted_together() {
             tar.add(EntryType::Regular, number.to_string().as_bytes(), b"");
         }
     });
-    println!("{peak}: {why}");
-    assert!(
-        why.contains("more bytes of names and attributes than allowed"),
-        "{why}"
-    );
-    assert!(peak < 384 * MIB, "{peak}");
 }
 
 #[test]
 fn attributes_without_values_are_counted_by_the_memory_they_take() {
-    if reads() {
-        return;
-    }
     let test = "attributes_without_values_are_counted_by_the_memory_they_take";
-    let (why, peak) = refused(test, |tar| {
+    let expected = ("more to remember than allowed", 768 * MIB);
+    refuses(test, expected, |tar| {
         let records: String = (0..5_000)
             .map(|number| format!("29 SCHILY.xattr.user.{number:06}=\n"))
             .collect();
@@ -262,18 +237,13 @@ fn attributes_without_values_are_counted_by_the_memory_they_take() {
             tar.add(EntryType::Regular, number.to_string().as_bytes(), b"");
         }
     });
-    println!("{peak}: {why}");
-    assert!(why.contains("more to remember than allowed"), "{why}");
-    assert!(peak < 768 * MIB, "{peak}");
 }
 
 #[test]
 fn a_million_directories_are_counted_by_the_memory_they_take() {
-    if reads() {
-        return;
-    }
     let test = "a_million_directories_are_counted_by_the_memory_they_take";
-    let (why, peak) = refused(test, |tar| {
+    let expected = ("more to remember than allowed", 768 * MIB);
+    refuses(test, expected, |tar| {
         // Each an entry, and each with one in it: that takes the most.
         for number in 0..500 {
             let mut name = format!("{number}").into_bytes();
@@ -291,7 +261,4 @@ fn a_million_directories_are_counted_by_the_memory_they_take() {
             }
         }
     });
-    println!("{peak}: {why}");
-    assert!(why.contains("more to remember than allowed"), "{why}");
-    assert!(peak < 768 * MIB, "{peak}");
 }
