@@ -107,6 +107,30 @@ fn privileged_layers_that_are_unmounted_are_no_empty_directories() {
     }
 }
 
+/// The same of the mounts that record: nothing mounts these again.
+#[test]
+fn privileged_recorders_that_are_unmounted_are_no_empty_directories() {
+    let lab = Lab::new();
+    let node = Node::start(&lab, &["--auto-record", "--until", "exit"]);
+    let archive = archive(&lab, 100_000);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let listed = node.ctr(&["snapshots", "ls"]);
+    // The layer that stands on another one is the image.
+    let mut lines = listed.lines().map(|line| line.split_whitespace());
+    let top = lines.find_map(|mut words| {
+        let (name, parent) = (words.next()?, words.next()?);
+        parent.starts_with("sha256:").then_some(name)
+    });
+    let lowers = || node.ctr(&["snapshots", "mounts", "/nowhere", "boot"]);
+    node.ctr(&["snapshots", "prepare", "boot", top.unwrap()]);
+    assert!(lowers().contains("/root/recorded/"), "{}", lowers());
+    for place in node.mounts() {
+        ok(std::process::Command::new("umount").args(["-l", &place]));
+    }
+    assert!(!lowers().contains("/recorded/"), "{}", lowers());
+    assert!(lowers().contains("/root/snapshots/"), "{}", lowers());
+}
+
 #[test]
 fn privileged_containers_outlive_the_snapshotter() {
     let lab = Lab::new();
