@@ -18,6 +18,7 @@ use nix::dir::{Dir, Type};
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::unistd::{Gid, Uid, fchownat, getegid, geteuid};
+use rawio::private;
 use serde::{Deserialize, Serialize};
 
 use super::spec::MountSpec;
@@ -117,11 +118,12 @@ impl NetworkWorker {
         let ours = [Some(own), workers].map(|user| user.map(|user| user.uid));
         for dir in nic.cache_dirs().into_iter().flatten() {
             let giving = || format!("giving {} to user {}", dir.display(), to.uid);
-            fs::create_dir_all(&dir).with_context(giving)?;
+            private::make_dir(&dir).with_context(giving)?;
             let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             let opened = open(&dir, flags, Mode::empty()).with_context(giving)?;
             let owner = nix::sys::stat::fstat(&opened).with_context(giving)?.st_uid;
             if owner == to.uid.as_raw() {
+                private::close_dir(&dir).with_context(giving)?;
                 continue;
             }
             if !ours.contains(&Some(Uid::from_raw(owner))) {
@@ -130,6 +132,8 @@ impl NetworkWorker {
                     dir.display()
                 );
             }
+            // Here, because the worker may not change the mode of anything.
+            private::close_dir(&dir).with_context(giving)?;
             // Its own last: if this is interrupted, it is done again.
             give_all(&opened, to, CACHE_DEPTH).with_context(giving)?;
             nix::unistd::fchown(&opened, Some(to.uid), Some(to.gid)).with_context(giving)?;

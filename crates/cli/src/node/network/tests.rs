@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -23,6 +23,10 @@ fn spec(nic: &serde_json::Value) -> MountSpec {
 
 fn owner(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().uid()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
 #[test]
@@ -60,6 +64,11 @@ fn privileged_a_cache_changes_hands_and_nothing_outside_does() {
         for given in ["chunks", "chunks/segments", "chunks/segments/1", "sources"] {
             assert_eq!(owner(&cache.join(given)), uid, "{given}");
         }
+        for closed in ["chunks", "sources"] {
+            assert_eq!(mode(&cache.join(closed)), 0o700, "{closed}");
+        }
+        // As an earlier release left it.
+        fs::set_permissions(cache.join("chunks"), Permissions::from_mode(0o755)).unwrap();
         for kept in ["file", "linked"] {
             assert_eq!(owner(&outside.join(kept)), 0, "{kept}");
         }
@@ -87,7 +96,7 @@ fn privileged_a_worker_stays_root_where_its_user_may_not_call() {
     let user = || NetworkWorker::of(&spec, Some(WORKER)).unwrap().user;
     assert_eq!(user(), None, "who will listen there is not known");
     let _listener = UnixListener::bind(&socket).unwrap();
-    let mode = |mode| fs::set_permissions(&socket, fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |mode| fs::set_permissions(&socket, Permissions::from_mode(mode)).unwrap();
     mode(0o755);
     assert_eq!(user(), None);
     mode(0o666);
