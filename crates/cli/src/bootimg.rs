@@ -23,10 +23,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
-use crate::interrupt::Interrupt;
-use crate::run_dir::RunDirArg;
+use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::Stage;
 use crate::store::StoreArgs;
+use host::interrupt::Interrupt;
 
 /// Record what a boot reads, keep it as a boot image, and have it in memory before the next boot.
 #[derive(Debug, Parser)]
@@ -67,6 +67,7 @@ enum BootimgCommand {
 #[must_use]
 pub fn main() -> ExitCode {
     crate::logging::init(LevelFilter::WARN);
+    crate::output::show_progress();
     // The stages of the sandbox must have no thread and no blocked signal: they come first.
     match Stage::of_this_process() {
         Some(stage) => stage

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tiering::Rate;
 use tiering::lass::{Written, learn_rate};
 
-use crate::run_dir::RunDir;
+use host::run_dir::RunDir;
 
 /// How long a rate is believed.
 const KEPT: Duration = Duration::from_secs(3600);

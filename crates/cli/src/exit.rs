@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::output::complain;
+use host::interrupt::Interrupted;
 
 /// How a command ended, beyond "it failed".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +32,6 @@ pub(crate) enum Failure {
     /// The recorded workload did not become ready.
     #[error("{0}")]
     NotReady(String),
-    /// The user, or the system, asked to stop.
-    #[error("interrupted")]
-    Interrupted,
     /// Whoever read our output has seen enough (`bootimg ls | head`).
     #[error("nobody reads standard output any more")]
     Unread,
@@ -51,10 +49,10 @@ pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCod
                 complain(&format!("{program}: {error:#}"));
             }
             match failure {
+                None if error.is::<Interrupted>() => ExitCode::from(130),
                 // All that there was to do is done.
                 Some(Failure::Unread) => ExitCode::SUCCESS,
                 Some(Failure::NotReady(_)) => ExitCode::from(3),
-                Some(Failure::Interrupted) => ExitCode::from(130),
                 None => ExitCode::FAILURE,
             }
         }

@@ -6,31 +6,25 @@
 // They panic when nobody reads any more (`| head`); see `output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod admission;
 pub mod bootimg;
 mod completions;
 mod confinement;
-mod control;
 mod disk_writes;
 mod exit;
-mod interrupt;
 mod layers;
 mod line_watch;
 mod logging;
-mod mount_table;
-mod mountpoint;
+mod mount_daemon;
 mod net_probe;
 mod nic;
 pub mod nicfetch;
 mod node;
 mod output;
-mod own_dir;
 mod prewarming;
 mod read_around;
 mod recorded;
-mod run_dir;
+mod run_dir_arg;
 mod sandbox;
-mod size;
 mod source;
 mod status;
 mod store;

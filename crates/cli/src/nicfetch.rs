@@ -54,6 +54,7 @@ enum NicfetchCommand {
 #[must_use]
 pub fn main() -> ExitCode {
     crate::logging::init(LevelFilter::WARN);
+    crate::output::show_progress();
     let args = Nicfetch::parse();
     report("nicfetch", &run(&args))
 }

@@ -1,6 +1,7 @@
 //! What commands print: for people, or as JSON for programs.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -8,6 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Failure;
+use host::progress;
+use host::progress::{Progress, Reporter};
 
 /// How to print a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,27 +107,47 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns a bar over `total` bytes, drawn on standard error if that is a terminal.
-#[must_use]
-pub(crate) fn byte_bar(what: &str, total: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), target());
-    let template = "{msg:20} [{bar:30}] {bytes:>10} of {total_bytes:>10}  {bytes_per_sec}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
+/// Shows how far work is on standard error, if that is a terminal.
+struct Terminal;
+
+impl Reporter for Terminal {
+    fn begin(&self, what: &str, total: Option<u64>) -> Arc<dyn Progress> {
+        let bar = ProgressBar::with_draw_target(total, target());
+        let template = match total {
+            Some(_) => "{msg:20} [{bar:30}] {bytes:>10} of {total_bytes:>10}  {bytes_per_sec}",
+            None => "{spinner} {msg:20} {human_pos}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(what.to_owned());
+        Arc::new(OnTerminal(bar))
     }
-    bar.set_message(what.to_owned());
-    bar
 }
 
-/// Returns a line that counts, for work whose end nobody knows.
-#[must_use]
-pub(crate) fn counter(what: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, target());
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg:20} {human_pos}") {
-        bar.set_style(style);
+struct OnTerminal(ProgressBar);
+
+impl Progress for OnTerminal {
+    fn set_length(&self, total: u64) {
+        self.0.set_length(total);
     }
-    bar.set_message(what.to_owned());
-    bar
+
+    fn set_position(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    fn advance(&self, more: u64) {
+        self.0.inc(more);
+    }
+
+    fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Has the progress of this program shown on its terminal.
+pub(crate) fn show_progress() {
+    progress::install(Box::new(Terminal));
 }
 
 /// Returns a line that says that something goes on, for work that says nothing while it does.

@@ -9,12 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use blocks::{FileId, Timestamp, Tree};
+use host::progress;
 use localfs::{DirSource, Patience, Reason, SourceKind, SourceRoot, TimedSource};
 use rawio::destination::destination;
 use tracer::{Trace, TraceInfo};
 use yolofs::Space;
-
-use crate::output::counter;
 
 /// A source with all of its metadata.
 #[derive(Clone, Debug)]
@@ -48,7 +47,7 @@ impl Source {
     /// # Errors
     /// As there.
     pub(crate) fn scan_within(root: Arc<SourceRoot>, deadline: Duration) -> anyhow::Result<Self> {
-        let bar = counter("scanning the source");
+        let bar = progress::counter("scanning the source");
         let scan = localfs::scan_within(&root, deadline, |progress| {
             bar.set_position(progress.files);
         })?;

@@ -10,11 +10,12 @@ use localfs::{SourceRoot, Timekeeping};
 use serde::{Deserialize, Serialize};
 use yolofs::Counters;
 
-use crate::control::{Answer, Request, call};
+use crate::mount_daemon::{Answer, Request};
 use crate::nic::NicStatus;
 use crate::output::{count, percent, table};
-use crate::run_dir::{MountRecord, RunDir};
-use crate::size::Size;
+use host::control::call;
+use host::run_dir::{MountRecord, RunDir};
+use host::size::Size;
 
 /// A daemon answers from counters; one that takes longer is stuck, and is shown as such.
 const DEADLINE: Duration = Duration::from_secs(2);

@@ -13,14 +13,14 @@ use bootimg::{
     AddReport, Image, Progress, Store, StoreConfig, StoredImage, Watch, WriteReport, WriteRequest,
     write_image,
 };
-use indicatif::ProgressBar;
 use nix::unistd::Group;
 
-use crate::interrupt::Interrupt;
-use crate::size::Size;
 use crate::tiers::Tiers;
+use host::interrupt::Interrupt;
+use host::progress::Bar;
+use host::size::Size;
 
-pub(crate) use scratch::{Scratch, is_number, random_name};
+pub(crate) use scratch::Scratch;
 
 /// Where boot images are kept, unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "/var/lib/yolofs/store";
@@ -229,7 +229,7 @@ pub(crate) fn name_of(image: &StoredImage) -> String {
 
 /// Returns a watch that moves `bar` and stops at Ctrl-C.
 pub(crate) fn watch<'a>(
-    bar: &'a ProgressBar,
+    bar: &'a Bar,
     interrupt: &'a Interrupt,
 ) -> impl FnMut(Progress) -> ControlFlow<()> + 'a {
     move |progress| {

@@ -26,8 +26,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
-use crate::size::Size;
 use file::{Room, TierSpec};
+use host::size::Size;
 use known::Knowledge;
 
 /// The file that names the tiers, unless told otherwise.

@@ -15,7 +15,7 @@ use engine::{Containerd, Docker};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 
-use crate::mount_table::{clear_if_dead, top_at};
+use host::mount_table::{clear_if_dead, top_at};
 
 /// The label of recorded containers.
 pub(crate) const LABEL: &str = "yolofs.record";

@@ -15,9 +15,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 use crate::line_watch::LineWatch;
 use crate::until::{Until, http_answers, port_answers};
+use host::interrupt::Interrupt;
 
 /// How often ports, URLs and silence are looked at; the error of the time to ready they give.
 const PROBE_EVERY: Duration = Duration::from_millis(10);
@@ -113,7 +113,7 @@ impl Workload {
     ///
     /// # Errors
     /// [`Failure::NotReady`] if it ends before, or does not become ready within `timeout`;
-    /// [`Failure::Interrupted`] on Ctrl-C.
+    /// [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
     pub(crate) fn wait_ready(
         &mut self,
         until: &Until,

@@ -32,7 +32,7 @@ pub(crate) use snapshotter::{all_snapshotters, warm_by_snapshotters};
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::node::worker::{self, WorkerArgs};
-use crate::run_dir::RunDirArg;
+use crate::run_dir_arg::RunDirArg;
 use crate::store::StoreArgs;
 
 /// Serve a directory tree or a disk image from its boot image, whatever the disk is doing.
@@ -73,6 +73,7 @@ enum YolofsCommand {
 #[must_use]
 pub fn main() -> ExitCode {
     crate::logging::init(LevelFilter::WARN);
+    crate::output::show_progress();
     let args = Yolofs::parse();
     report("yolofs", &run(&args))
 }

@@ -7,7 +7,7 @@ use blocks::Digest;
 use bootimg::{ImageId, Stack};
 use oci::{Descriptor, Manifest};
 
-use crate::size::Size;
+use host::size::Size;
 
 /// What kind of artifact it is.
 pub(super) const ARTIFACT: &str = "application/vnd.yolofs.bootimage.v1";

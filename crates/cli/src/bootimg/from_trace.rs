@@ -13,10 +13,10 @@ use tracer::{MergeOptions, Trace, TracedFile};
 
 use super::keep::{KeepArgs, Recording, keep};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::output::{FormatArg, print};
 use crate::source::{Source, trace_info};
 use crate::store::StoreArgs;
+use host::interrupt::Interrupt;
 
 /// The largest trace or log that is read, in bytes: a million events take some 60 MB of text.
 const TRACE_MAX: u64 = 1 << 30;

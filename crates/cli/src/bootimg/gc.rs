@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
-use crate::size::Size;
 use crate::store::StoreArgs;
+use host::size::Size;
 use unbound::{Unbound, unbound};
 
 /// Remove what nobody needs from the store

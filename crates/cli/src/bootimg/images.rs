@@ -12,10 +12,11 @@ use serde::Serialize;
 
 use super::stacks::{self, ListedStack};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print, table};
-use crate::size::Size;
+use crate::output::{FormatArg, print, table};
 use crate::store::{StoreArgs, add_written, name_of, watch};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// List the boot images of the store
 ///
@@ -353,7 +354,7 @@ pub(super) fn merge(
     if left_out > 0 {
         log::warn!("{left_out} files changed between the recordings: the newest counts");
     }
-    let bar = byte_bar("merging", merged.plan().block_count().saturating_mul(4096));
+    let bar = progress::bytes("merging", merged.plan().block_count().saturating_mul(4096));
     let request = WriteRequest {
         tree: merged.tree(),
         info: merged.info(),
@@ -390,7 +391,7 @@ pub(super) fn export(
         VariantArg::Packed => Variant::Packed,
         VariantArg::Mapped => Variant::Mapped,
     };
-    let bar = byte_bar("exporting", image.info.data_blocks * 4096);
+    let bar = progress::bytes("exporting", image.info.data_blocks * 4096);
     let done = store.export(
         &image.info.id,
         &args.file,
@@ -408,7 +409,7 @@ pub(super) fn import(
     store: &StoreArgs,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
-    let bar = byte_bar("importing", 0);
+    let bar = progress::bytes("importing", 0);
     let store = store.open()?;
     let added = store.import(
         &args.file,

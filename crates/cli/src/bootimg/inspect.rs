@@ -14,8 +14,8 @@ use tracer::plot::Plot;
 use super::stacks;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, duration, percent, print, table};
-use crate::size::Size;
 use crate::store::StoreArgs;
+use host::size::Size;
 
 /// How many files the text shows: the largest. All are in the JSON.
 const FILES_SHOWN: usize = 20;

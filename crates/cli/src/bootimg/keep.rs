@@ -11,11 +11,12 @@ use bootimg::{DroppedFile, FirstOf, SourceInfo, Variant, WriteRequest, write_ima
 use serde::Serialize;
 use tracer::Merged;
 
-use crate::interrupt::Interrupt;
-use crate::output::{byte_bar, count, percent};
-use crate::size::Size;
+use crate::output::{count, percent};
 use crate::source::{Source, timestamp};
 use crate::store::{StoreArgs, add_written, watch};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// Where to keep a boot image.
 #[derive(Clone, Debug, clap::Args)]
@@ -103,7 +104,7 @@ pub(super) fn keep(
             Variant::Mapped
         },
     };
-    let bar = byte_bar(
+    let bar = progress::bytes(
         "writing the boot image",
         plan.block_count().saturating_mul(4096),
     );

@@ -14,17 +14,20 @@ use serde::Serialize;
 use super::pull::fetch;
 use super::registry::RegistryArgs;
 use super::stacks;
-use crate::control::{Answer, PrewarmSummary, Request, call};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::layers::WarmedLayer;
+use crate::mount_daemon::{Answer, PrewarmSummary, Request};
 use crate::node::client::{CallError, NodeClient};
 use crate::node::view::MountView;
-use crate::output::{FormatArg, byte_bar, duration, print};
-use crate::run_dir::{MountRecord, RunDir, RunDirArg};
-use crate::size::Size;
+use crate::output::{FormatArg, duration, print};
+use crate::run_dir_arg::RunDirArg;
 use crate::store::{StoreArgs, name_of, watch};
 use crate::yolofs::{warm_by_dockers, warm_by_snapshotters};
+use host::control::call;
+use host::interrupt::Interrupt;
+use host::progress;
+use host::run_dir::{MountRecord, RunDir};
+use host::size::Size;
 
 /// How long a mount may take to push a boot image into its page cache: minutes on a machine that
 /// is busy with everything else.
@@ -217,7 +220,7 @@ impl Warmed {
 
 fn load(image: &Image, one: &mut Warmed, interrupt: &Interrupt) -> anyhow::Result<()> {
     let doing = format!("loading {}", one.name);
-    let bar = byte_bar(&doing, one.bytes);
+    let bar = progress::bytes(&doing, one.bytes);
     let started = Instant::now();
     let loaded = image.load(&mut watch(&bar, interrupt));
     bar.finish_and_clear();

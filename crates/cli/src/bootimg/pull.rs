@@ -19,10 +19,11 @@ use serde::Serialize;
 use super::artifact::{self, ARTIFACT, PackedLayer};
 use super::registry::{RegistryArgs, transfer};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print};
-use crate::size::Size;
+use crate::output::{FormatArg, print};
 use crate::store::{StoreArgs, watch};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// Fetch the boot images of a container image from a registry
 ///
@@ -235,7 +236,7 @@ impl Pull<'_> {
     }
 
     fn image(&self) -> anyhow::Result<(FoundManifest, Manifest)> {
-        let bar = byte_bar("looking for the image", 0);
+        let bar = progress::bytes("looking for the image", 0);
         let mut watch = transfer(&bar, self.interrupt);
         let target = Target::of(self.reference);
         let found = self
@@ -245,7 +246,7 @@ impl Pull<'_> {
     }
 
     fn referrer(&self, subject: Digest) -> anyhow::Result<FoundManifest> {
-        let bar = byte_bar("looking for boot images", 0);
+        let bar = progress::bytes("looking for boot images", 0);
         let mut watch = transfer(&bar, self.interrupt);
         let found = self.repository.referrers(subject, ARTIFACT, &mut watch)?;
         let newest = artifact::newest(&found).with_context(|| {
@@ -267,7 +268,7 @@ impl Pull<'_> {
             Size(blob.size)
         );
         let path = dir.join(blob.digest.hex());
-        let bar = byte_bar("pulling", blob.size);
+        let bar = progress::bytes("pulling", blob.size);
         self.repository
             .pull_blob(blob, &path, &mut transfer(&bar, self.interrupt))?;
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()));
@@ -283,7 +284,7 @@ impl Pull<'_> {
         pulled: &mut Pulled,
     ) -> anyhow::Result<PathBuf> {
         let path = dir.join(blob.digest.hex());
-        let bar = byte_bar(doing, blob.size);
+        let bar = progress::bytes(doing, blob.size);
         let mut watch = transfer(&bar, self.interrupt);
         let done = self.repository.pull_blob(blob, &path, &mut watch)?;
         pulled.fetched_bytes += done.fetched;
@@ -306,7 +307,7 @@ impl Pull<'_> {
             "it says that it is of {:?}, which was recorded here and is no layer",
             source.label
         );
-        let bar = byte_bar("importing", 0);
+        let bar = progress::bytes("importing", 0);
         let name = layer_name(&packed.layer);
         self.store
             .import(file, Some(&name), &mut watch(&bar, self.interrupt))

@@ -14,10 +14,11 @@ use super::artifact::{self, PackedLayer, STACK};
 use super::registry::{RegistryArgs, transfer};
 use super::stacks;
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, count, print};
-use crate::size::Size;
+use crate::output::{FormatArg, count, print};
 use crate::store::{Scratch, StoreArgs, watch};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// Put the boot images of a container image into a registry
 ///
@@ -130,7 +131,7 @@ fn push(
     }
     let config = push_description(&repository, stack, &to, &subject, interrupt)?;
     let manifest = artifact::manifest(stack, config, &packed, subject.descriptor());
-    let bar = byte_bar("pushing", 0);
+    let bar = progress::bytes("pushing", 0);
     let done = repository.push_artifact(&manifest, &mut transfer(&bar, interrupt))?;
     pushed.artifact = Some(done.digest);
     pushed.found_by = Some(match done.linked {
@@ -164,7 +165,7 @@ fn subject(
     stack: &Stack,
     interrupt: &Interrupt,
 ) -> anyhow::Result<FoundManifest> {
-    let bar = byte_bar("looking for the image", 0);
+    let bar = progress::bytes("looking for the image", 0);
     let recorded = stack.manifest.map(Target::Digest);
     let mut another = None;
     for target in recorded.into_iter().chain([Target::of(to)]) {
@@ -211,14 +212,14 @@ fn push_layer(
 ) -> anyhow::Result<(PackedLayer, bool)> {
     let scratch = Scratch::new(store)?;
     let path = scratch.file("push");
-    let bar = byte_bar("packing", 0);
+    let bar = progress::bytes("packing", 0);
     store
         .export(&image, &path, Variant::Packed, &mut watch(&bar, interrupt))
         .with_context(|| format!("packing the boot image of {layer}"))?;
     let (blob, size) = File::open(&path)
         .and_then(digest_and_len)
         .with_context(|| format!("reading {}", path.display()))?;
-    let bar = byte_bar("pushing", size);
+    let bar = progress::bytes("pushing", size);
     let mut watch = transfer(&bar, interrupt);
     let present = repository.has_blob(blob, &mut watch)?;
     if !present {
@@ -249,7 +250,7 @@ fn push_description(
     };
     let document = there.encode().context("describing the image")?;
     let (digest, len) = (digest_of(&document), document.len() as u64);
-    let bar = byte_bar("pushing", len);
+    let bar = progress::bytes("pushing", len);
     let mut watch = transfer(&bar, interrupt);
     if !repository.has_blob(digest, &mut watch)? {
         repository.push_blob(digest, len, Cursor::new(&document), &mut watch)?;

@@ -22,13 +22,14 @@ use tracer::{Summary, Trace};
 
 use super::keep::{KeepArgs, Kept};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::output::{FormatArg, duration};
-use crate::run_dir::{RunDir, RunDirArg};
-use crate::size::Size;
+use crate::run_dir_arg::RunDirArg;
 use crate::source::write_trace;
 use crate::store::StoreArgs;
 use crate::until::{Until, seconds};
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
+use host::size::Size;
 use locate::{Located, locate};
 pub(super) use unpacked::PREFIX as UNPACKED;
 

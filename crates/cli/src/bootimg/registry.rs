@@ -10,14 +10,14 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use indicatif::ProgressBar;
 use oci::Reference;
 use oci::registry::{
     Access, Credentials, DockerConfig, Known, Network, RegistryConfig, Repository, Transport,
     helper_answer, is_loopback,
 };
 
-use crate::interrupt::Interrupt;
+use host::interrupt::Interrupt;
+use host::progress::Bar;
 
 /// A helper may ask a person for a pass phrase.
 const HELPER_DEADLINE: Duration = Duration::from_secs(120);
@@ -197,7 +197,7 @@ fn covers(entry: &str, host: &str) -> bool {
 
 /// Returns a watch of a transfer that moves `bar` and stops at Ctrl-C.
 pub(crate) fn transfer<'a>(
-    bar: &'a ProgressBar,
+    bar: &'a Bar,
     interrupt: &'a Interrupt,
 ) -> impl FnMut(u64) -> ControlFlow<()> + 'a {
     move |done| {

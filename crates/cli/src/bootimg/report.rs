@@ -19,10 +19,10 @@ use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::output::{Format, FormatArg, print, write_out};
-use crate::run_dir::RunDirArg;
-use crate::size::Size;
+use crate::run_dir_arg::RunDirArg;
 use crate::store::StoreArgs;
 use collect::Collector;
+use host::size::Size;
 use subject::Subject;
 
 /// Write what is known of boot images as a page for a browser

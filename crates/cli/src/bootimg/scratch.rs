@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::mount_table::{clear, kind_at};
-use crate::own_dir::OwnDir;
-use crate::run_dir::{MOUNT_KIND, RunDir, process_start};
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear, kind_at};
+use host::own_dir::OwnDir;
+use host::run_dir::{RunDir, process_start};
 
 const PREFIX: &str = "record-";
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::output::{Format, count, duration, print, table};
-use crate::size::Size;
 use crate::store::StoreArgs;
+use host::size::Size;
 
 /// What is known of a container image, as `ls --images --json` and `inspect --json` show it.
 #[derive(Clone, Debug, Serialize)]

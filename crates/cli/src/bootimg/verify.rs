@@ -9,11 +9,12 @@ use serde::Serialize;
 use super::inspect::open;
 use super::keep::{describe, lines};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print};
-use crate::size::Size;
+use crate::output::{FormatArg, print};
 use crate::source::Source;
 use crate::store::{StoreArgs, watch};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// Check a boot image, alone or against its source
 ///
@@ -91,7 +92,7 @@ pub(super) fn run(
         Ok(image) => image,
         Err(error) => return finish(args, &Verified::unopened(error)?),
     };
-    let bar = byte_bar("verifying", image.info().data_blocks * 4096);
+    let bar = progress::bytes("verifying", image.info().data_blocks * 4096);
     let report = image.verify(&mut watch(&bar, interrupt));
     bar.finish_and_clear();
     interrupt.check()?;
@@ -131,7 +132,7 @@ fn compare(
     source: &Source,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Against> {
-    let bar = byte_bar("comparing", image.info().blocks * 4096);
+    let bar = progress::bytes("comparing", image.info().blocks * 4096);
     let reader = source.reader();
     let report = image.verify_against(&source.tree, &*reader, &mut watch(&bar, interrupt));
     bar.finish_and_clear();

@@ -9,10 +9,10 @@ use bootimg::{ImageId, SourceInfo, Store, Variant, WriteRequest, layer_name, pla
 use serde::Serialize;
 use tracer::Merged;
 
-use crate::interrupt::Interrupt;
-use crate::output::byte_bar;
 use crate::source::{Source, timestamp};
 use crate::store::{add_written, watch};
+use host::interrupt::Interrupt;
+use host::progress;
 
 /// What to do about recordings of the layer that are there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub(super) fn write(
         variant: Variant::Mapped,
     };
     let name = place_name(layer, source.root.id());
-    let bar = byte_bar(
+    let bar = progress::bytes(
         "writing the boot image",
         plan.block_count().saturating_mul(4096),
     );

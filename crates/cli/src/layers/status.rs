@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::served::Served;
 use crate::output::{count, percent, table};
-use crate::size::Size;
 use crate::status::{BootStatus, ServedStatus};
+use host::size::Size;
 
 /// A layer at one moment. Counts are since it was attached.
 #[derive(Clone, Debug, Serialize, Deserialize)]

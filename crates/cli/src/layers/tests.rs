@@ -13,10 +13,10 @@ use tracer::{Limits, MergeOptions, Merged, Recorder};
 
 use super::bind::bind;
 use super::keep::{About, Earlier, keep_layer};
-use crate::interrupt::Interrupt;
 use crate::source::{Source, trace_info};
 use crate::tiers::Tiers;
 use crate::tiers::mover::{Dropped, Mover, PATIENCE};
+use host::interrupt::Interrupt;
 
 const LAYER: Digest = Digest([7; 32]);
 

@@ -8,7 +8,7 @@ use blocks::{ContentId, SourceId};
 use nicfetch::transport::Address;
 use serde::{Deserialize, Serialize};
 
-use crate::size::Size;
+use host::size::Size;
 
 /// What the source of a mount begins with when it is one of the service.
 const PREFIX: &str = "nic:";

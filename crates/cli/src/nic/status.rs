@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Nic, Way};
-use crate::size::Size;
+use host::size::Size;
 
 /// The block service of a mount. Chunks are of at most 128 KiB; all counts are since it was
 /// mounted.

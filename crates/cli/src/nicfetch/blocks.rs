@@ -12,7 +12,7 @@ use nicfetch::{Catalog, ChunkStore};
 use tokio::sync::watch;
 
 use crate::nic::tls_files;
-use crate::size::Size;
+use host::size::Size;
 
 /// Where the block service listens, to whom, and what it may keep.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer};
 use super::blocks::BlocksArgs;
 use super::limits::LimitWords;
 use super::operator::AdminAddress;
-use crate::size::Size;
+use host::size::Size;
 
 /// Bytes of a file with a configuration or credentials.
 const FILE_MAX: u64 = 1 << 20;

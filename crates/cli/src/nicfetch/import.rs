@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use engine::ImageName;
-use indicatif::ProgressBar;
 use nicfetch::Stay;
 use nicfetch::index::build;
 use nicfetch::mirror::ListedSource;
@@ -21,10 +20,12 @@ use super::pulled::Pulled;
 use super::shelf::{Here, Shelf, There};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{Format, FormatArg, byte_bar, print};
-use crate::size::Size;
+use crate::output::{Format, FormatArg, print};
 use crate::source::Source;
+use host::interrupt::Interrupt;
+use host::progress;
+use host::progress::Bar;
+use host::size::Size;
 
 /// Take a directory, a disk image or a container image as a source of the block service
 ///
@@ -84,7 +85,7 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
     match args.what(&interrupt)? {
         What::Tree => take_tree(args, &*shelf, &interrupt, format)?,
         What::Image { name, layers, .. } => {
-            let bar = byte_bar(
+            let bar = progress::bytes(
                 "reading the layers",
                 layers.iter().map(LayerBlob::size).sum(),
             );
@@ -186,7 +187,7 @@ fn take_tree(
     let name = args.name.as_deref();
     let name = name.context("say what the source is called from now on, with --name")?;
     let source = Source::open(&args.source)?;
-    let bar = byte_bar("reading the source", source.bytes());
+    let bar = progress::bytes("reading the source", source.bytes());
     let built = build(
         name.as_bytes(),
         &source.tree,
@@ -204,10 +205,7 @@ fn take_tree(
     print(format, &taken, |taken| text(&taken.whole, taken.new_bytes))
 }
 
-fn watch<'a>(
-    bar: &'a ProgressBar,
-    interrupt: &'a Interrupt,
-) -> impl FnMut(u64) -> ControlFlow<()> + 'a {
+fn watch<'a>(bar: &'a Bar, interrupt: &'a Interrupt) -> impl FnMut(u64) -> ControlFlow<()> + 'a {
     |bytes| {
         bar.set_position(bytes);
         match interrupt.asked() {

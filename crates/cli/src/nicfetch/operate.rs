@@ -17,7 +17,7 @@ use super::admin::Admin;
 use super::operator::AdminArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print, waiting};
-use crate::size::Size;
+use host::size::Size;
 
 /// How long a question may take.
 const QUICK: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use nicfetch::{Sources, StoreConfig};
 use rawio::private;
 
-use crate::size::Size;
+use host::size::Size;
 
 /// Where nicfetch keeps what it keeps unless it was told otherwise.
 const USUAL: &str = "/var/lib/nicfetch";

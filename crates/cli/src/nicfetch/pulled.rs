@@ -9,9 +9,9 @@ use oci::{Descriptor, ImageConfig, LayerBlob, Platform, Reference};
 
 use super::image::CONFIG_MAX;
 use crate::bootimg::registry::{RegistryArgs, transfer};
-use crate::interrupt::Interrupt;
-use crate::output::byte_bar;
-use crate::own_dir::OwnDir;
+use host::interrupt::Interrupt;
+use host::own_dir::OwnDir;
+use host::progress;
 
 /// How the directories begin that images are pulled into.
 const PREFIX: &str = "nicfetch-import-";
@@ -47,7 +47,7 @@ impl Pulled {
     ) -> anyhow::Result<Self> {
         let reference: Reference = reference.parse()?;
         let repository = registry.open(&reference, Access::Pull)?;
-        let bar = byte_bar("pulling", 0);
+        let bar = progress::bytes("pulling", 0);
         let mut quiet = transfer(&bar, interrupt);
         let found = repository.image(&Target::of(&reference), &Platform::host(), &mut quiet)?;
         drop(quiet);

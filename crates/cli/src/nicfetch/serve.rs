@@ -21,10 +21,10 @@ use super::feed::{Feeder, Taken};
 use super::operator::AdminAddress;
 use super::place;
 use super::shelf::Here;
-use crate::admission::Admission;
 use crate::exit::Outcome;
 use crate::output::write_out;
-use crate::size::Size;
+use host::admission::Admission;
+use host::size::Size;
 
 /// Mirror registries, and serve blocks to mounts of yolofs: what one machine fetched, all have
 ///

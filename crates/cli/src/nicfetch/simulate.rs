@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, percent, print, table};
-use crate::size::{ParseSizeError, Size};
+use host::size::{ParseSizeError, Size};
 
 mod workload;
 

@@ -9,9 +9,10 @@ use nicfetch::{ChunkStore as _, DiskStore, Sources, StoreConfig};
 use serde::Serialize;
 
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, count, percent, print};
-use crate::size::Size;
+use crate::output::{FormatArg, count, percent, print};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// The flag that says which store.
 #[derive(Clone, Debug, clap::Args)]
@@ -162,7 +163,7 @@ fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let open = args.store.open_whole()?;
     let store = &open.store;
     let opened = store.stats();
-    let bar = byte_bar("verifying", opened.raw_bytes);
+    let bar = progress::bytes("verifying", opened.raw_bytes);
     let report = store.verify(&mut |bytes| {
         bar.inc(bytes);
         match interrupt.asked() {

@@ -48,7 +48,7 @@ impl Api {
         listener: UnixListener,
         node: Arc<dyn NodeControl>,
     ) -> anyhow::Result<Self> {
-        let admission = crate::control::admission(&listener);
+        let admission = host::control::admission(&listener);
         Self::serve_to(listener, Desk::new(node, admission))
     }
 

@@ -19,9 +19,9 @@ use super::api::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use super::control::Made;
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
-use crate::control::PrewarmSummary;
-use crate::run_dir::RunDir;
+use crate::mount_daemon::PrewarmSummary;
 use crate::yolofs::BootChoice;
+use host::run_dir::RunDir;
 
 /// The longest answer: 1 000 mounts take some 2 MiB.
 const ANSWER_MAX: usize = 64 << 20;

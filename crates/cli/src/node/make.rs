@@ -18,10 +18,10 @@ use super::place;
 use super::spec::MountSpec;
 use super::turns::Turn;
 use super::wire::{HelloBytes, Question};
-use crate::mount_table::{in_use_below, overlay_on};
 use crate::store::StoreArgs;
 use crate::tiers::ways::note_passing;
 use crate::yolofs::assemble::note_use;
+use host::mount_table::{in_use_below, overlay_on};
 
 /// How long users of a mount may take to let go before an unmount gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use super::control::{Made, NodeControl, NodeError};
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
-use crate::control::PrewarmSummary;
-use crate::run_dir::RunDir;
+use crate::mount_daemon::PrewarmSummary;
 use crate::status::{BootStatus, MountStatus, ServedStatus};
 use crate::yolofs::{BootChoice, ModeArg};
+use host::run_dir::RunDir;
 
 /// The list, and what the node would be asked to do beside it.
 #[derive(Debug, Default)]

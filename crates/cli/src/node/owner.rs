@@ -21,13 +21,13 @@ use super::turns::Turns;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use super::wire::{Answer, Question};
 use super::workers::{Pool, Worker};
-use crate::control::PrewarmSummary;
-use crate::interrupt::Interrupt;
+use crate::mount_daemon::PrewarmSummary;
 use crate::output::complain;
-use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
 use crate::tiers::background::Watched;
 use crate::yolofs::BootChoice;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
 
 /// How long workers have to tell of their mounts; who takes longer is shown as the node knows it.
 const TELL: Duration = Duration::from_secs(1);

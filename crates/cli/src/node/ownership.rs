@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::run_dir::RunDir;
+use host::run_dir::RunDir;
 
 /// How long a node waits for the right: somebody who only looks whether it is taken has it for a
 /// moment, and so has a node that was killed.

@@ -11,8 +11,9 @@ use nix::sys::statvfs::statvfs;
 
 use super::control::NodeError;
 use super::spec::{MountSpec, Place};
-use crate::mount_table::{clear, is_covered, kind_at};
-use crate::run_dir::{MOUNT_KIND, RunDir};
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear, is_covered, kind_at};
+use host::run_dir::RunDir;
 
 /// How long a mount may take to say whether anybody serves it.
 const PATIENCE: Duration = Duration::from_secs(5);

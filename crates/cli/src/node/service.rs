@@ -21,10 +21,10 @@ use super::owner::{Config, Owner, Tools, own_program};
 use super::ownership::{Ownership, taken};
 use super::workers::Pool;
 use super::{guard, learn, probe, restore, watch};
-use crate::interrupt::Interrupt;
-use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
 use crate::tiers::background::Background;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
 
 /// The name of the API's socket among the descriptors: ours, and that of the socket unit.
 const API: &str = "api";

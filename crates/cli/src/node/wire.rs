@@ -12,7 +12,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::control::NodeError;
 use super::spec::MountSpec;
-use crate::admission::peer_pid;
-use crate::control::PrewarmSummary;
+use crate::mount_daemon::PrewarmSummary;
 use crate::status::MountStatus;
 use crate::yolofs::BootChoice;
+use host::admission::peer_pid;
 
 /// The version of this conversation; raised with every change that an older side would not
 /// understand.
@@ -43,12 +43,6 @@ const HEADER: usize = 8;
 
 /// What a worker writes to its standard output, once, when it listens.
 pub(crate) const READY: &str = "ready";
-
-/// Returns where the worker with this pid listens.
-#[must_use]
-pub(crate) fn socket(run_dir: &Path, pid: u32) -> PathBuf {
-    run_dir.join("workers").join(format!("{pid}.sock"))
-}
 
 /// What the node may ask.
 #[derive(Clone, Debug, Serialize, Deserialize)]

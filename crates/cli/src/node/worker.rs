@@ -32,9 +32,10 @@ use yolofs::End;
 
 use super::network::NetworkWorker;
 use super::wire;
-use crate::admission::Admission;
 use crate::exit::Outcome;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
+use host::admission::Admission;
+use host::run_dir::RunDir;
 use service::Desk;
 use shelf::Shelf;
 
@@ -95,7 +96,7 @@ pub(crate) fn run(args: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outco
     // The directory it was started in must not stay busy because of us.
     std::env::set_current_dir("/").context("leaving the current directory")?;
     let run_dir = RunDir::open(&run_dir.run_dir)?;
-    let socket = wire::socket(run_dir.path(), std::process::id());
+    let socket = RunDir::worker_socket(run_dir.path(), std::process::id());
     // While it is still who the directory belongs to: a worker makes and removes no file after.
     let listener = service::listen(&socket)?;
     let closing = listener.try_clone().context("sharing the socket")?;

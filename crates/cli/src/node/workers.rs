@@ -25,7 +25,7 @@ use super::instance::{ProcessRef, private_dir};
 use super::owned::Owned;
 use super::spec::MountSpec;
 use super::wire::{self, Answer, Question};
-use crate::run_dir::process_start;
+use host::run_dir::{RunDir, process_start};
 
 /// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
 pub(crate) const SHARED_BY: usize = 64;
@@ -100,7 +100,7 @@ impl Worker {
         Ok(Self {
             process,
             company,
-            socket: wire::socket(run_dir, process.pid),
+            socket: RunDir::worker_socket(run_dir, process.pid),
             handle,
             child: Mutex::new(child),
             mounts: Mutex::new(Some(BTreeMap::new())),

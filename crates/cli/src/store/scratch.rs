@@ -13,14 +13,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use bootimg::Store;
 use rawio::private;
 
+use host::names::{is_number, random_name};
+
 /// What such files begin with.
 const RECORDING: &str = "recording-";
-/// Hexadecimal digits of the number.
-const DIGITS: usize = 32;
 /// How long a file without a lock stays: earlier releases named them by their process, and took no
 /// lock. None of them wrote for so long.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
@@ -109,12 +109,6 @@ fn owner_of(name: &str) -> Option<&str> {
         .then_some(owner)
 }
 
-/// Returns whether a part of a name is what [`random_name`] appends.
-pub(crate) fn is_number(part: &str) -> bool {
-    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    part.len() == DIGITS && part.as_bytes().iter().all(is_digit)
-}
-
 /// Returns whether an earlier release named a file: by the number of its process.
 fn is_by_process(name: &str) -> bool {
     let number = name.strip_prefix(RECORDING);
@@ -159,17 +153,6 @@ fn is_at(file: &File, path: &Path) -> bool {
 fn names(dir: &Path) -> impl Iterator<Item = OsString> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name())
-}
-
-/// Returns a name that nobody else has: `prefix` and a random number.
-///
-/// # Errors
-/// If the system has no random numbers.
-pub(crate) fn random_name(prefix: &str) -> anyhow::Result<String> {
-    let mut bytes = [0; DIGITS / 2];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow!("asking for a random number: {error}"))?;
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    Ok(prefix.to_owned() + &digits.collect::<String>())
 }
 
 #[cfg(test)]

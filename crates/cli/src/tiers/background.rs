@@ -10,7 +10,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
-use indicatif::ProgressBar;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -19,9 +18,9 @@ use tiering::Rate;
 use super::Tiers;
 use super::carry::{Carried, Todo, carry_out, forget_lost};
 use super::pace::Paced;
-use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 use crate::store::StoreArgs;
+use host::interrupt::{Interrupt, Interrupted};
+use host::progress::Bar;
 
 /// How often it is looked whether something was started, pinned or recorded.
 const LOOK: Duration = Duration::from_secs(2);
@@ -189,7 +188,7 @@ impl Worker {
         };
         let todo = Todo::now(tiers, &store)?;
         let rate = Rate::per_second(BYTES_PER_SECOND);
-        let pace = Paced::new(rate, &self.end, ProgressBar::hidden());
+        let pace = Paced::new(rate, &self.end, Bar::hidden());
         let mut round = Round::Done;
         for step in &todo.plan.steps {
             let Some(thing) = todo.thing(step) else {
@@ -204,7 +203,7 @@ impl Worker {
                     self.watched.count(step.place, |moved| moved.bytes += bytes);
                 }
                 Ok(Carried::Already | Carried::Open) => {}
-                Err(error) if matches!(error.downcast_ref(), Some(Failure::Interrupted)) => {
+                Err(error) if error.is::<Interrupted>() => {
                     return Ok(Round::Done);
                 }
                 Err(error) => {

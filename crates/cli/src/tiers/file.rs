@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
-use crate::size::Size;
+use host::size::Size;
 
 /// Bytes of the file: it has a few lines.
 const FILE_MAX: u64 = 64 << 10;

@@ -20,8 +20,8 @@ use super::Tiers;
 use super::lock::{self, Hold, hold_alone_within};
 use super::marks::Marks;
 use super::pace::watch;
-use crate::exit::Failure;
-use crate::size::Size;
+use host::interrupt::Interrupted;
+use host::size::Size;
 
 /// How long a command waits for another one that moves objects.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -220,7 +220,7 @@ impl Mover {
         let to = self.index_of(place)?;
         let made = match store.parts(id, &mut watch(pace)) {
             Err(StoreError::Write(WriteError::Cancelled)) => {
-                return Err(Failure::Interrupted.into());
+                return Err(Interrupted.into());
             }
             made => made.context("reading the boot image")?,
         };
@@ -242,12 +242,12 @@ impl Mover {
     fn is_sound(&self, object: ContentId, place: usize, pace: &dyn Pace) -> anyhow::Result<bool> {
         let bytes = self.objects().get(object).map_or(0, |object| object.len);
         if pace.turn(bytes).is_err() {
-            return Err(Failure::Interrupted.into());
+            return Err(Interrupted.into());
         }
         if self.objects.index(object).is_some() {
             let to = self.index_of(place)?;
             let sound = self.objects.has_all_parts(object, to, pace);
-            return sound.map_err(|_| Failure::Interrupted.into());
+            return sound.map_err(|_| Interrupted.into());
         }
         // What cannot be read is not sound either.
         let found = File::open(self.path_of(object, place)).and_then(|mut file| name_of(&mut file));
@@ -275,7 +275,7 @@ impl Mover {
         let tier = &self.tiers.specs()[place].name;
         let full = "make room (yolofs tier evict), or give it more in the tiers file";
         match error {
-            ObjectError::Cancelled { .. } => Failure::Interrupted.into(),
+            ObjectError::Cancelled { .. } => Interrupted.into(),
             ObjectError::Full { need, room, .. } => anyhow!(
                 "it needs {}, and tier {tier} has {} left: {full}",
                 Size(need),

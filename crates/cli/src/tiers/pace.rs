@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use tiering::Rate;
 use tiering::pace::{Cancelled, Demand, Pace, Throttle};
 
 use super::behind::{Behind, Disk};
-use crate::interrupt::Interrupt;
+use host::interrupt::Interrupt;
+use host::progress::Bar;
 
 /// How often an interrupt is looked for, at least, in parts of a second.
 const LOOKS: u64 = 10;
@@ -25,11 +25,11 @@ pub(crate) struct Paced {
     slice: u64,
     behind: Arc<Mutex<Behind>>,
     interrupt: Interrupt,
-    bar: ProgressBar,
+    bar: Bar,
 }
 
 impl Paced {
-    pub(crate) fn new(rate: Option<Rate>, interrupt: &Interrupt, bar: ProgressBar) -> Self {
+    pub(crate) fn new(rate: Option<Rate>, interrupt: &Interrupt, bar: Bar) -> Self {
         let per_second = rate.map_or(u64::MAX, Rate::bytes_per_second);
         Self {
             rate,
@@ -42,7 +42,7 @@ impl Paced {
     }
 
     /// Returns the same pace for what comes after this, as a bar of its own shows it.
-    pub(crate) fn next(&self, bar: ProgressBar) -> Self {
+    pub(crate) fn next(&self, bar: Bar) -> Self {
         Self {
             behind: Arc::clone(&self.behind),
             ..Self::new(self.rate, &self.interrupt, bar)

@@ -3,6 +3,7 @@
 //! A file is known by its path and its version. One that has changed is another file, of which
 //! there is no copy.
 
+use host::interrupt::Interrupted;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek as _};
@@ -22,7 +23,6 @@ use super::Tiers;
 use super::known::Known;
 use super::mover::Mover;
 use super::remembered::Remembered;
-use crate::exit::Failure;
 
 /// A regular file of this machine, in the version it had when it was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Mover {
         };
         let (object, bytes) = match name_of(&mut paced) {
             Err(error) if error.kind() == io::ErrorKind::Other => {
-                return Err(Failure::Interrupted.into());
+                return Err(Interrupted.into());
             }
             named => named.with_context(reading)?,
         };

@@ -9,9 +9,9 @@ use super::mount::{BootChoice, MountArgs};
 use crate::nic::NicName;
 use crate::node::client::{CallError, NodeClient};
 use crate::node::spec::MountSpec;
-use crate::run_dir::RunDir;
 use crate::status::MountStatus;
 use crate::store::StoreArgs;
+use host::run_dir::RunDir;
 
 /// What HTTP says of things that are not there.
 const NOT_FOUND: u16 = 404;

@@ -26,14 +26,16 @@ use super::mount::MountArgs;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
 use crate::confinement;
-use crate::control::{Answer, Callers, Request, listen, serve as serve_commands};
-use crate::interrupt::Interrupt;
-use crate::mount_table::{clear_by_force, kind_at, needs_root};
+use crate::mount_daemon::{Answer, Request};
 use crate::nic::Nic;
-use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, Turn, process_start};
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus, warnings};
 use crate::store::StoreArgs;
 use crate::tiers;
+use host::control::{Callers, listen, serve as serve_commands};
+use host::interrupt::Interrupt;
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear_by_force, kind_at, needs_root};
+use host::run_dir::{MountRecord, RunDir, Turn, process_start};
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);

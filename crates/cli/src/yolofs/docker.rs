@@ -25,8 +25,9 @@ use clap::Subcommand;
 pub(crate) use served::{served_layers, warm_by_dockers};
 
 use crate::exit::Outcome;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
 use crate::store::StoreArgs;
+use host::run_dir::RunDir;
 
 /// Serve the layers of Docker's images from their boot images
 ///

@@ -18,10 +18,10 @@ use tracer::{MergeOptions, Trace};
 
 use super::mount::BootChoice;
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::byte_bar;
 use crate::source::{Source, timestamp};
 use crate::store::{StoreArgs, add_written, watch};
+use host::interrupt::Interrupt;
+use host::progress;
 
 /// The descriptors it is started with, in this order.
 pub(crate) const DESCRIPTORS: [&str; 4] = ["source", "names", "trace", "account"];
@@ -179,7 +179,7 @@ fn keep(
         blocks,
         variant: Variant::Mapped,
     };
-    let bar = byte_bar("writing the boot image", count.saturating_mul(4096));
+    let bar = progress::bytes("writing the boot image", count.saturating_mul(4096));
     let added = add_written(store, name, &request, &mut watch(&bar, &interrupt));
     bar.finish_and_clear();
     let (added, report) = added.context("keeping the boot image")?;

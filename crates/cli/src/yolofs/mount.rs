@@ -19,16 +19,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{by_node, daemon};
 use crate::exit::Outcome;
-use crate::interrupt::{Interrupt, unblock_signals};
 use crate::nic::{NicArgs, NicName};
 use crate::node::client::CallError;
 use crate::output::{Format, FormatArg, print};
-use crate::run_dir::{MountRecord, RunDir, RunDirArg};
-use crate::size::Size;
+use crate::run_dir_arg::RunDirArg;
 use crate::status::MountStatus;
 use crate::store::StoreArgs;
 use crate::until::seconds;
 use crate::xattrs::XattrsArg;
+use host::interrupt::{Interrupt, unblock_signals};
+use host::run_dir::{MountRecord, RunDir};
+use host::size::Size;
 
 /// Set for the daemon by the command that starts it: a flag could not be appended to a command
 /// line that has a `--`.

@@ -8,15 +8,16 @@ use confine::Identity;
 use nix::unistd::{Gid, Uid, geteuid};
 
 use crate::exit::Outcome;
-use crate::mountpoint;
 use crate::node::client::NodeClient;
 use crate::node::service::{self, Settings};
 use crate::node::view::NodeView;
 use crate::output::{FormatArg, complain, print};
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::user::resolve;
 use crate::status::text;
 use crate::store::StoreArgs;
+use host::mountpoint;
+use host::run_dir::RunDir;
 
 use super::mount::BootChoice;
 

@@ -7,7 +7,7 @@ use blocks::BlockCache;
 use bootimg::Attached;
 use yolofs::{Lock, Mount, PrewarmOptions};
 
-use crate::control::PrewarmSummary;
+use crate::mount_daemon::PrewarmSummary;
 use crate::nic::BootBlocks;
 use crate::prewarming::Prewarming;
 

@@ -28,10 +28,12 @@ use tiering::lass::Place;
 use super::snapshotter::Desk;
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print};
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::output::{FormatArg, print};
+use crate::run_dir_arg::RunDirArg;
 use fetch::{Fetch, Ready, Shared, places};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::run_dir::RunDir;
 use report::{LayerReport, PullReport, Went, text};
 use wanted::{Layer, Wanted};
 
@@ -185,7 +187,7 @@ impl<'a> Pull<'a> {
         let places = places(missing, self.args.concurrent(), &staging);
         report.layers = LayerReport::all(&wanted.layers, there, &places);
         let total = missing.iter().map(|layer| layer.blob.size).sum();
-        let bar = byte_bar("pulling", total);
+        let bar = progress::bytes("pulling", total);
         let fetch = Fetch {
             reference: &wanted.reference,
             registry: &self.registry,

@@ -26,14 +26,15 @@ use snapshotter::{
 
 use crate::confinement::{self, Service};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::mount_table::needs_root;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
 use crate::store::StoreArgs;
 use crate::until::Until;
 use crate::xattrs::XattrsArg;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
 use homeward::Homeward;
+use host::interrupt::Interrupt;
+use host::mount_table::needs_root;
+use host::run_dir::RunDir;
 use layers_fast::ByArg;
 use mounts::wait_for_the_last;
 use place_arg::PlaceArg;
@@ -354,7 +355,7 @@ fn answer_status(
             layers_fast: fast.map(|fast| LayersFastStatus::of(fast.usage(), &placing)),
         }))
     };
-    crate::control::serve(crate::control::listen(socket)?, answer)?;
+    host::control::serve(host::control::listen(socket)?, answer)?;
     Ok(())
 }
 

@@ -6,10 +6,11 @@ use anyhow::{Context as _, bail};
 
 use super::by_node;
 use crate::exit::Outcome;
-use crate::mountpoint;
 use crate::output::{FormatArg, print};
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
 use crate::status::{MountStatus, text};
+use host::mountpoint;
+use host::run_dir::RunDir;
 
 /// Show how the mounts do
 ///

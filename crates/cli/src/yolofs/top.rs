@@ -12,11 +12,12 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::node::client::{CallError, NodeClient};
 use crate::output::write_out;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
 use crate::until::seconds;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
 use rows::{Order, Sight, SortBy};
 use screen::{Pressed, Screen};
 

@@ -7,12 +7,15 @@ use anyhow::{Context as _, bail};
 use rawio::pidfd::PidFd;
 
 use super::by_node;
-use crate::control::{Answer, Request, call};
 use crate::exit::Outcome;
-use crate::mount_table::{clear_by_force, in_use_below, kind_at, overlay_on};
-use crate::mountpoint;
+use crate::mount_daemon::{Answer, Request};
 use crate::output::complain;
-use crate::run_dir::{MOUNT_KIND, MountRecord, RunDir, RunDirArg, process_start};
+use crate::run_dir_arg::RunDirArg;
+use host::control::call;
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear_by_force, in_use_below, kind_at, overlay_on};
+use host::mountpoint;
+use host::run_dir::{MountRecord, RunDir, process_start};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
 const DEADLINE: Duration = Duration::from_secs(30);

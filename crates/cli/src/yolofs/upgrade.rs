@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use crate::exit::Outcome;
 use crate::node::client::NodeClient;
 use crate::output::write_line;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
+use host::run_dir::RunDir;
 
 /// Have the node service and its workers run another program, under living mounts
 ///

@@ -5,12 +5,12 @@ use bootimg::{ImageId, Store};
 use serde::Serialize;
 use tiering::objects::Copied;
 
-use crate::interrupt::Interrupt;
-use crate::output::byte_bar;
-use crate::size::Size;
 use crate::tiers::mover::{Mover, PATIENCE};
 use crate::tiers::pace::Paced;
 use crate::tiers::{Tiers, now};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
 
 /// What happened to one boot image.
 #[derive(Debug, Serialize)]
@@ -41,7 +41,7 @@ pub(super) fn place(
         // Read to be verified, then written, but for what is there.
         let bytes = image.info().data_blocks * 4096 * 2;
         drop(image);
-        let bar = byte_bar(&name, bytes);
+        let bar = progress::bytes(&name, bytes);
         let pace = Paced::new(None, interrupt, bar.clone());
         // First: or a node would take away what is cold.
         tiers.known().expect_start(id.0, now())?;

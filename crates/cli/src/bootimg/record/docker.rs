@@ -9,9 +9,9 @@ use engine::{Docker, Follow, Followed, LocalImage};
 
 use super::image::{Engine, Start};
 use super::ready::Running;
-use crate::run_dir::process_start;
 use crate::undo::{Guard, LABEL, Undo};
 use crate::until::{Checks, Until};
+use host::run_dir::process_start;
 
 /// How often Docker runs a health check that we wait for. Each run is a process in the container,
 /// so more would slow down what is recorded.

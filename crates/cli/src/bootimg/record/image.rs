@@ -16,14 +16,14 @@ use super::ready::{Chosen, Running, choose, wait_ready};
 use super::unpacked::Unpacked;
 use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
 use crate::layers::keep::{About, Earlier};
 use crate::output::{complain, count, duration, percent, print};
-use crate::size::Size;
 use crate::source::timestamp;
 use crate::store::StoreArgs;
 use crate::undo::Guard;
 use crate::until::{Checks, Until};
+use host::interrupt::Interrupt;
+use host::size::Size;
 
 /// Begins the line that says when a container was ready: what comes after it, a scan above all, is
 /// no part of the start. The bench waits for it.

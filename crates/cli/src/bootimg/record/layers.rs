@@ -13,15 +13,15 @@ use tracer::{Allowance, Heard, Limits, MergeOptions, Trace};
 use yolofs::{Busy, Mount};
 
 use super::tree::{UMOUNT_PATIENCE, mount_recorded};
-use crate::interrupt::Interrupt;
 use crate::layers::bind::bind;
 use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
-use crate::mount_table::{clear_if_dead, top_at};
 use crate::recorded::Recorded;
-use crate::run_dir::MOUNT_KIND;
 use crate::source::LateSource;
 use crate::store::StoreArgs;
 use crate::undo::{Guard, Undo};
+use host::interrupt::Interrupt;
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear_if_dead, top_at};
 
 /// How the labels of recorders begin.
 const LABEL: &str = "record:";

@@ -7,10 +7,10 @@ use anyhow::bail;
 use engine::{Followed, ImageConfig};
 
 use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 use crate::line_watch::LineWatch;
 use crate::net_probe::NetProbe;
 use crate::until::{Checks, Until};
+use host::interrupt::Interrupt;
 
 /// How often ports, URLs and silence are looked at; the error of the time to ready they give.
 const PROBE_EVERY: Duration = Duration::from_millis(10);
@@ -95,7 +95,7 @@ pub(super) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Re
 ///
 /// # Errors
 /// [`Failure::NotReady`] if it ends before, or does not become ready within `timeout`;
-/// [`Failure::Interrupted`] on Ctrl-C.
+/// [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
 pub(super) fn wait_ready(
     running: &mut dyn Running,
     until: &Until,

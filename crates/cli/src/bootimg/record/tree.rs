@@ -14,15 +14,15 @@ use super::{RecordArgs, Report, Run, keep_trace, text};
 use crate::bootimg::keep::{Recording, keep};
 use crate::bootimg::scratch::{Scratch, clear_dead};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::mount_table::needs_root;
 use crate::output::print;
 use crate::recorded::Recorded;
-use crate::run_dir::RunDir;
 use crate::source::LateSource;
 use crate::store::StoreArgs;
 use crate::until::{Until, port_answers};
 use crate::workload::{Place, Workload};
+use host::interrupt::Interrupt;
+use host::mount_table::needs_root;
+use host::run_dir::RunDir;
 
 /// How long a mount may stay in use after the command was killed: its processes end first.
 pub(super) const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);

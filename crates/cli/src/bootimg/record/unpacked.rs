@@ -17,11 +17,11 @@ use oci::{HealthTest, Image};
 use super::check::OwnCheck;
 use super::image::{Engine, Start};
 use super::ready::Running;
-use crate::interrupt::Interrupt;
-use crate::own_dir::OwnDir;
 use crate::sandbox::{Identity, Sandbox, user};
 use crate::undo::{Guard, Undo};
 use crate::until::{Until, port_answers};
+use host::interrupt::Interrupt;
+use host::own_dir::OwnDir;
 
 /// The search path of an image that sets none: Docker's.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -4,9 +4,10 @@ use blocks::Digest;
 use report::MountReport;
 
 use crate::layers::LayerStatus;
-use crate::run_dir::{RunDir, RunDirArg};
+use crate::run_dir_arg::RunDirArg;
 use crate::status::{BootStatus, MountStatus, ServedStatus};
 use crate::yolofs::{all_snapshotters, served_layers};
+use host::run_dir::RunDir;
 
 /// A mount, and what it serves.
 #[derive(Clone, Debug)]

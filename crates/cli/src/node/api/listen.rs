@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::run_dir::RunDir;
+use host::run_dir::RunDir;
 
 /// Only its owner opens the socket; root always can. Whoever wants others to ask changes it, and
 /// finds that the peer's user is checked, too.

@@ -20,8 +20,8 @@ use super::reply::{Answer, Refusal};
 use super::requests::Call;
 use super::routes::{self, Pace};
 use super::tally::Tally;
-use crate::admission::Admission;
 use crate::node::control::NodeControl;
+use host::admission::Admission;
 
 /// Connections at a time. More wait in the socket's queue, where their own deadline finds them.
 const CONNECTIONS_MAX: u32 = 64;

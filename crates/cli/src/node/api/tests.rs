@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use super::serve::Desk;
 use super::{Api, listen};
-use crate::admission::Admission;
 use crate::node::client::{CallError, NodeClient, Received};
 use crate::node::memory::MemoryNode;
 use crate::node::spec::MountSpec;
 use crate::yolofs::BootChoice;
+use host::admission::Admission;
 
 /// Generous: nothing here waits for it to pass.
 const DEADLINE: Duration = Duration::from_secs(60);

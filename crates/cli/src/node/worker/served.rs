@@ -15,7 +15,7 @@ use yolofs::{
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
 use super::shelf::Opened;
-use crate::control::PrewarmSummary;
+use crate::mount_daemon::PrewarmSummary;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use super::prepare::Refusal;
 use super::shelf::Shelf;
-use crate::admission::Admission;
 use crate::node::wire::{self, Answer, Fault, Handed, Question, WorkerStatus};
+use host::admission::Admission;
 
 /// How long a question may take to arrive, and an answer to be taken.
 const TALK: Duration = Duration::from_secs(10);
@@ -178,7 +178,7 @@ pub(super) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     }
-    crate::control::listen(socket)
+    host::control::listen(socket)
 }
 
 /// Answers whoever connects, until the process ends.

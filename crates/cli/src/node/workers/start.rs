@@ -16,7 +16,7 @@ use crate::node::instance::ProcessRef;
 use crate::node::network::{NETWORK_ENV, NetworkWorker};
 use crate::node::spec::MountSpec;
 use crate::node::wire::{self, Answer, Question};
-use crate::run_dir::process_start;
+use host::run_dir::process_start;
 
 /// How long a worker may take until it listens.
 const START: Duration = Duration::from_secs(30);

@@ -5,7 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use parking_lot::Mutex;
 use yolofs::{Busy, End};
 
-use crate::control::{Answer, Callers};
+use crate::mount_daemon::Answer;
+use host::control::Callers;
 
 /// What wakes the daemon's main thread.
 #[derive(Debug)]
@@ -41,7 +42,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::{Request, call, listen, serve};
+    use crate::mount_daemon::Request;
+    use host::control::{call, listen, serve};
 
     #[test]
     fn who_asks_a_daemon_that_ends_is_not_kept_waiting() {

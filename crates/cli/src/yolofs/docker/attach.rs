@@ -12,11 +12,11 @@ use super::station::{LOOK_EVERY, Station};
 use super::status::text;
 use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Chosen;
-use crate::control::call;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
-use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
+use host::control::call;
+use host::run_dir::RunDir;
 
 /// How long the daemon may take to attach: binding reads what each layer's boot needs once, from
 /// a disk that may be busy.

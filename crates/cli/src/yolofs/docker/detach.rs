@@ -14,10 +14,10 @@ use super::station::{LOOK_EVERY, Station};
 use super::status::ask_or_look;
 use super::talk::{Ask, Told};
 use super::wanted::{Chosen, Wanted};
-use crate::control::call;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, write_out};
-use crate::run_dir::RunDir;
+use host::control::call;
+use host::run_dir::RunDir;
 
 /// How long the daemon may take: it may be attaching for somebody else.
 const DEADLINE: Duration = Duration::from_secs(600);

@@ -23,10 +23,10 @@ use super::station::Station;
 use super::worker::{self, Beginning};
 use crate::confinement::Service;
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::run_dir::RunDir;
 use crate::store::StoreArgs;
 use crate::xattrs::XattrsArg;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
 
 /// Deaths within this time count together.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);

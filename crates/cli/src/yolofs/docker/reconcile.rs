@@ -16,7 +16,7 @@ use super::data_root::{DataRoot, RootImage, RootLayer};
 use super::talk::ImageStatus;
 use super::wanted::Wanted;
 use crate::layers::{Attach, LayerPlace, LayerServer};
-use crate::mount_table::{Standing, standing};
+use host::mount_table::{Standing, standing};
 
 /// How soon what failed is tried again; it doubles with each failure.
 const RETRY_MIN: Duration = Duration::from_secs(1);

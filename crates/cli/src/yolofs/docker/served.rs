@@ -6,9 +6,9 @@ use bootimg::ImageId;
 
 use super::station::Station;
 use super::talk::{Ask, Told};
-use crate::control::{call, nobody_listens};
 use crate::layers::{LayerStatus, WarmedLayer};
-use crate::run_dir::RunDir;
+use host::control::{call, nobody_listens};
+use host::run_dir::RunDir;
 
 /// Who only looks does not wait until everything is attached.
 const DEADLINE: Duration = Duration::from_secs(10);

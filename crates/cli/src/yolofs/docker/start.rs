@@ -9,8 +9,8 @@ use anyhow::{Context as _, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::station::Station;
-use crate::run_dir::{RUN_DIR_ENV, RunDir};
 use crate::store::StoreArgs;
+use host::run_dir::{RUN_DIR_ENV, RunDir};
 
 /// Most bytes of the line in which a daemon says how its start went.
 const LINE_MAX: u64 = 64 << 10;

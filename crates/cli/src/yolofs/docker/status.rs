@@ -9,11 +9,11 @@ use super::engine::EngineArgs;
 use super::station::Station;
 use super::talk::{Ask, DockerStatus, ImageStatus, Told};
 use super::wanted::Wanted;
-use crate::control::call;
 use crate::exit::Outcome;
 use crate::layers::{ServedBy, layers_text};
 use crate::output::{FormatArg, count, print, table};
-use crate::run_dir::RunDir;
+use host::control::call;
+use host::run_dir::RunDir;
 
 /// A daemon that attaches many layers answers when it has.
 const DEADLINE: Duration = Duration::from_secs(60);

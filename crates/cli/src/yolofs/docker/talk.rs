@@ -6,8 +6,8 @@ use blocks::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::wanted::{Chosen, Wanted};
-use crate::control::Reply;
 use crate::layers::{LayerStatus, ServedBy, WarmedLayer};
+use host::control::Reply;
 
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,11 +22,11 @@ use super::start::{Started, WhenIdle, tell};
 use super::station::Station;
 use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Wanted;
-use crate::control::{Callers, listen, serve as serve_commands};
-use crate::interrupt::Interrupt;
 use crate::layers::{self, LayerServer, ServedBy};
 use crate::store::StoreArgs;
 use crate::xattrs::XattrsArg;
+use host::control::{Callers, listen, serve as serve_commands};
+use host::interrupt::Interrupt;
 
 /// How often Docker's directory and the store are looked at for images that came or went: three
 /// calls of stat(2).

@@ -25,9 +25,9 @@ use yolofs::{Busy, Control, EndSwitch, Itself, Layering, Mounter as _, Place, Tr
 use super::{Came, PATIENCE, Wish};
 use crate::confinement;
 use crate::exit::Outcome;
-use crate::mount_table::{clear_by_force, kind_at};
 use crate::node::wire::{receive, send};
-use crate::run_dir::MOUNT_KIND;
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear_by_force, kind_at};
 
 /// Mount and unmount for a daemon, and end the requests of its mount when it is killed
 ///

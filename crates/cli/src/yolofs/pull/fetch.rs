@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use engine::containerd::{BlobSink, KeptBlob, Lease, blob_pipe};
-use indicatif::ProgressBar;
 use oci::registry::{Access, RegistryConfig, Repository};
 use oci::unpack::{Implied, Limits, Unpacked};
 use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
@@ -23,9 +22,10 @@ use super::land::source_of;
 use super::place::{Begun, Seen, came_of, left_of, line_rate, weighed};
 use super::wanted::Layer;
 use crate::disk_writes::DiskWrites;
-use crate::interrupt::Interrupt;
-use crate::run_dir::RunDir;
 use crate::yolofs::snapshotter::{Desk, StagingPlaces};
+use host::interrupt::Interrupt;
+use host::progress::Bar;
+use host::run_dir::RunDir;
 
 /// How many times its size a layer is taken to unpack to before it is known.
 const RATIO: u64 = 4;
@@ -44,7 +44,7 @@ pub(super) struct Fetch<'a> {
     pub(super) desk: &'a Desk,
     pub(super) pull: &'a str,
     pub(super) interrupt: &'a Interrupt,
-    pub(super) bar: &'a ProgressBar,
+    pub(super) bar: &'a Bar,
     pub(super) run_dir: &'a RunDir,
     pub(super) concurrent: NonZeroUsize,
     /// Who keeps the blobs, if they are kept.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::Containerd;
 use engine::containerd::Collected;
 
-use crate::run_dir::process_start;
+use host::run_dir::process_start;
 
 /// How long a lease lasts that nobody ends: what containerd's own clients say.
 pub(super) const LASTS: Duration = Duration::from_secs(24 * 3600);

@@ -8,7 +8,7 @@ use tiering::lass::Place;
 
 use super::wanted::{Layer, Wanted};
 use crate::output::duration;
-use crate::size::Size;
+use host::size::Size;
 
 /// What `yolofs pull --json` prints.
 #[derive(Debug, Serialize)]

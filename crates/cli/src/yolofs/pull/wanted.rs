@@ -8,8 +8,8 @@ use engine::containerd::chain_ids;
 use oci::registry::{FoundImage, Repository, Target};
 use oci::{Descriptor, ImageConfig, Platform, Reference};
 
-use crate::interrupt::Interrupt;
-use crate::size::Size;
+use host::interrupt::Interrupt;
+use host::size::Size;
 
 /// Bytes of the configuration of an image. Real ones have some kilobytes.
 const CONFIG_MAX: u64 = 4 << 20;

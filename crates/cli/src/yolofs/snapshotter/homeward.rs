@@ -14,7 +14,7 @@ use tiering::pace::{Pace as _, Throttle};
 
 use super::placing::Placing;
 use super::served::ServedLowers;
-use crate::interrupt::Interrupt;
+use host::interrupt::Interrupt;
 
 /// How often it is looked whether there is something to do.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

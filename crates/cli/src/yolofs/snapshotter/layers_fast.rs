@@ -1,6 +1,6 @@
 //! `--layers-fast`: where layers go that a pull waits for.
 
-use crate::size::Size;
+use host::size::Size;
 
 /// A bound for those who name none: the largest layers of most images, and little enough for a small
 /// node.

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::mount_table::{clear, kind_at};
-use crate::run_dir::MOUNT_KIND;
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear, kind_at};
 
 /// How long it takes at most until it is seen that a container let go of a layer. A container
 /// has a mount table of its own, whose changes wake nobody here.

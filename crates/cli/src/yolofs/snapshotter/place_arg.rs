@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::statvfs::statvfs;
 use snapshotter::FastPlace;
 
-use crate::size::Size;
+use host::size::Size;
 
 /// `tmpfs` or a directory, and perhaps `,max=SIZE` or `,max=PERCENT%`.
 #[derive(Clone, Debug, PartialEq, Eq)]

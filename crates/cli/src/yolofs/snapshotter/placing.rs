@@ -27,12 +27,12 @@ use snapshotter::{Adopted, FastLayers, SnapshotId, Taken, Unpack, Unpacks};
 use tiering::lass::{Part, Place, PullId, Pulls, place, weigh};
 
 use super::layers_fast::ByArg;
-use crate::interrupt::Interrupt;
-use crate::run_dir::RunDir;
 use content::{Content, PulledImage};
 use download::Foreseen;
 use foresight::{foreseen, foreseen_of, unpacked};
 use gate::Gate;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
 use weighing::Weighing;
 
 /// Layers that are watched at once; more are not placed.

@@ -22,12 +22,12 @@ use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 use super::chains::Chains;
 use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::mounts::clear_dead;
-use crate::interrupt::Interrupt;
 use crate::layers::{self, LayerServer, LayerStatus, ServedBy, WarmedLayer};
-use crate::mount_table::is_covered;
 use crate::node::left::living_mounts;
-use crate::run_dir::RunDir;
 use crate::xattrs::XattrsArg;
+use host::interrupt::Interrupt;
+use host::mount_table::is_covered;
+use host::run_dir::RunDir;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;

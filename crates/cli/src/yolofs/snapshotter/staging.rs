@@ -8,8 +8,8 @@ use snapshotter::{Lowers, Snapshotter, StagedName};
 
 use super::placing::Placing;
 use super::status::{Ask, DEADLINE, StagingPlaces, Told, all, socket};
-use crate::control::call;
-use crate::run_dir::RunDir;
+use host::control::call;
+use host::run_dir::RunDir;
 
 /// The snapshotter's side.
 pub(super) struct Staging<'a, L: Lowers> {

@@ -11,12 +11,12 @@ use snapshotter::FastUsage;
 use super::first_boot::{FirstBootStatus, Outcome as Became};
 use super::layers_fast::ByArg;
 use super::placing::{Placed, Placing};
-use crate::control::{Reply, call, nobody_listens};
 use crate::exit::Outcome;
 use crate::layers::{LayerStatus, ServedBy, WarmedLayer, layers_text};
 use crate::output::{FormatArg, count, percent, print, table};
-use crate::run_dir::RunDir;
-use crate::size::Size;
+use host::control::{Reply, call, nobody_listens};
+use host::run_dir::RunDir;
+use host::size::Size;
 
 /// What the names of the sockets begin with, and end with.
 const PREFIX: &str = "snapshotter-";

@@ -1,6 +1,6 @@
 //! `--upper`: where containers write.
 
-use crate::size::Size;
+use host::size::Size;
 
 /// A bound for those who name none: room for a few dozen containers that write logs, and little
 /// enough for a small node.

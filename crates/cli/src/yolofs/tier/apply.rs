@@ -4,14 +4,15 @@ use serde::Serialize;
 use tiering::Rate;
 
 use super::plan::{PlannedMove, planned};
-use crate::exit::{Failure, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print};
-use crate::size::Size;
+use crate::exit::Outcome;
+use crate::output::{FormatArg, print};
 use crate::store::StoreArgs;
 use crate::tiers::carry::{Carried, Todo, carry_out, forget_lost};
 use crate::tiers::mover::PATIENCE;
 use crate::tiers::pace::Paced;
+use host::interrupt::{Interrupt, Interrupted};
+use host::progress;
+use host::size::Size;
 
 /// Move what `yolofs tier plan` shows
 ///
@@ -53,7 +54,7 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome
     let bytes: u64 = todo.plan.steps.iter().map(|step| step.bytes).sum();
     let rate = args.rate.and_then(|rate| Rate::per_second(rate.0));
     // A boot image is read to be verified, and then written.
-    let bar = byte_bar("moving", bytes.saturating_mul(2));
+    let bar = progress::bytes("moving", bytes.saturating_mul(2));
     let pace = Paced::new(rate, &interrupt, bar.clone());
     let mut applied = Vec::new();
     for step in &todo.plan.steps {
@@ -64,10 +65,10 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome
         let before = pace.gave_way();
         let carried = carry_out(step, thing, &tiers, &store, &pace, PATIENCE);
         if let Err(error) = &carried
-            && matches!(error.downcast_ref(), Some(Failure::Interrupted))
+            && error.is::<Interrupted>()
         {
             bar.finish_and_clear();
-            return Err(Failure::Interrupted.into());
+            return Err(Interrupted.into());
         }
         applied.push(Applied {
             gave_way: pace.gave_way() - before,

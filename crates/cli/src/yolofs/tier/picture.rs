@@ -1,7 +1,7 @@
 //! What lies on the tiers, as one SVG: a bar for each tier, with a piece for each copy.
 
 use super::status::{ObjectStatus, Status, TierStatus};
-use crate::size::Size;
+use host::size::Size;
 
 const WIDTH: u64 = 900;
 const LEFT: u64 = 16;

@@ -8,13 +8,13 @@ use tiering::hif::recorded_files;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
-use crate::size::Size;
 use crate::store::StoreArgs;
 use crate::tiers::Tiers;
 use crate::tiers::carry::Todo;
 use crate::tiers::now;
 use crate::tiers::plan::{Change, Step, Thing};
 use crate::tiers::ways::{Ways, passed_from};
+use host::size::Size;
 
 /// Show what would move, and why
 ///

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use indicatif::ProgressBar;
 use serde::Serialize;
 use tiering::Rate;
 use tiering::pace::{Cancelled, Pace};
 use tiering::tier::{Capability, Kind, Map, MeasureError, Measured, Sync, detect, measure};
 
-use crate::exit::{Failure, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print, table};
-use crate::size::Size;
+use crate::exit::Outcome;
+use crate::output::{FormatArg, print, table};
+use host::interrupt::{Interrupt, Interrupted};
+use host::progress;
+use host::progress::Bar;
+use host::size::Size;
 
 /// Tell what directories are as tiers, and how fast
 ///
@@ -57,7 +58,7 @@ struct Speeds {
 /// Goes as fast as it can, shows how far it is, and stops when the user says so.
 struct Shown<'a> {
     interrupt: &'a Interrupt,
-    bar: ProgressBar,
+    bar: Bar,
 }
 
 impl Pace for Shown<'_> {
@@ -93,12 +94,12 @@ fn measured(found: &Capability, bytes: u64, interrupt: &Interrupt) -> anyhow::Re
         Size(found.free_bytes)
     );
     // Written once, read once.
-    let bar = byte_bar("probing", bytes.saturating_mul(2));
+    let bar = progress::bytes("probing", bytes.saturating_mul(2));
     let pace = Shown { interrupt, bar };
     let result = measure(&found.dir, bytes, &pace);
     pace.bar.finish_and_clear();
     match result {
-        Err(MeasureError::Cancelled(_)) => Err(Failure::Interrupted.into()),
+        Err(MeasureError::Cancelled(_)) => Err(Interrupted.into()),
         other => Ok(other?),
     }
 }

@@ -3,20 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use indicatif::ProgressBar;
 use serde::Serialize;
 use tiering::Rate;
 use tiering::objects::Copied;
 
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::output::{FormatArg, byte_bar, print};
-use crate::size::Size;
+use crate::output::{FormatArg, print};
 use crate::store::StoreArgs;
 use crate::tiers::mover::{Mover, PATIENCE};
 use crate::tiers::pace::Paced;
 use crate::tiers::whole::WholeFile;
 use crate::tiers::{Tiers, now};
+use host::interrupt::Interrupt;
+use host::progress;
+use host::progress::Bar;
+use host::size::Size;
 
 /// Files that one command takes: whole files are few and large.
 const FILES_MAX: usize = 10_000;
@@ -66,7 +67,7 @@ pub(super) fn run(args: &PromoteArgs, store: &StoreArgs) -> anyhow::Result<Outco
         find(path, &mut files, &interrupt)?;
     }
     let rate = args.rate.and_then(|rate| Rate::per_second(rate.0));
-    let pace = Paced::new(rate, &interrupt, ProgressBar::hidden());
+    let pace = Paced::new(rate, &interrupt, Bar::hidden());
     let promoted = promote(&tiers, place, &files, (&pace, &interrupt))?;
     print(args.format.format(), &promoted, |promoted| text(promoted))?;
     Ok(Outcome::Done)
@@ -84,7 +85,7 @@ fn promote(
         interrupt.check()?;
         let path = file.path().display();
         // Read to know its name, and read to be copied.
-        let bar = byte_bar(&path.to_string(), file.bytes() * 2);
+        let bar = progress::bytes(&path.to_string(), file.bytes() * 2);
         let pace = first.next(bar.clone());
         pace.read_from(file.path());
         let before = pace.gave_way();

@@ -10,11 +10,11 @@ use super::picture;
 use super::probe::{kind_word, map_word, sync_word};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
-use crate::size::Size;
 use crate::store::StoreArgs;
 use crate::tiers::plan::{Presence, Thing, gather};
 use crate::tiers::seen::SeenTier;
 use crate::tiers::{Tiers, now};
+use host::size::Size;
 
 /// Show the tiers, and what lies on them
 ///

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use crate::node::client::{CallError, NodeClient};
 use crate::node::view::{MountView, NodeView};
 use crate::output::{count, percent, table};
-use crate::size::Size;
+use host::size::Size;
 
 /// What the node told at one moment.
 #[derive(Clone, Debug)]

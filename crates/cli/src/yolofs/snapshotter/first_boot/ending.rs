@@ -9,8 +9,8 @@ use anyhow::bail;
 use engine::Containerd;
 
 use super::keep::SNAPSHOTTER;
-use crate::run_dir::process_start;
 use crate::until::Until;
+use host::run_dir::process_start;
 
 /// The state of a socket that is listened on, as `/proc/PID/net/tcp` writes it (TCP_LISTEN).
 const LISTENS: &str = "0A";

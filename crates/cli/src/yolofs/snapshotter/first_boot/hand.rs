@@ -12,9 +12,9 @@ use snapshotter::{LayerDir, Snapshot, SnapshotId};
 use super::asked::Policy;
 use super::talk::{Ask, Boots, Told, Wanted};
 use super::{FirstBootStatus, recorder};
-use crate::control::call;
-use crate::interrupt::Interrupt;
-use crate::run_dir::RunDir;
+use host::control::call;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
 
 /// How long a recorder may take until it listens, one before it included that is about to end.
 pub(super) const START: Duration = Duration::from_secs(30);

@@ -23,11 +23,11 @@ use super::super::mounts::wait_for_the_last;
 use super::talk::{Ask, Told};
 use super::{FirstBoots, Keeper};
 use crate::confinement::{self, Service};
-use crate::control::{listen, serve};
 use crate::exit::Outcome;
-use crate::interrupt::Interrupt;
-use crate::run_dir::{RUN_DIR_ENV, RunDir};
 use crate::store::StoreArgs;
+use host::control::{listen, serve};
+use host::interrupt::Interrupt;
+use host::run_dir::{RUN_DIR_ENV, RunDir};
 
 /// How often it is looked whether anybody needs it; nothing tells all of that.
 const LOOK_EVERY_MS: u16 = 200;

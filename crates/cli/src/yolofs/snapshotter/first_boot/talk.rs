@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use snapshotter::{LayerDir, SnapshotId};
 
 use super::{Ending, FirstBootStatus};
-use crate::control::Reply;
 use crate::until::Until;
+use host::control::Reply;
 
 /// What the snapshotter asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]

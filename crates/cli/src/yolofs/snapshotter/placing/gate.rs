@@ -18,7 +18,7 @@ use nix::sys::fanotify::{
 };
 use parking_lot::Mutex;
 
-use crate::interrupt::Interrupt;
+use host::interrupt::Interrupt;
 
 /// The gate; open to everybody once [`guard`](Self::guard) has returned.
 #[derive(Debug)]

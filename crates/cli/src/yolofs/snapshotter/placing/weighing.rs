@@ -9,7 +9,7 @@ use snapshotter::SnapshotId;
 use tiering::lass::{Disk, Promised};
 
 use crate::disk_writes::{DiskWrites, Measuring};
-use crate::run_dir::RunDir;
+use host::run_dir::RunDir;
 
 /// A layer that tells something of the disk.
 const TELLING: u64 = 8 << 20;

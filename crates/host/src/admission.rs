@@ -13,11 +13,11 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use rawio::pidfd::PidFd;
 
-use crate::node::wire;
+use crate::run_dir::RunDir;
 
 /// The users who may ask, but for workers.
 #[derive(Clone, Debug)]
-pub(crate) struct Admission {
+pub struct Admission {
     uids: Vec<u32>,
     /// The run directory whose workers may not ask.
     workers: Option<PathBuf>,
@@ -25,30 +25,30 @@ pub(crate) struct Admission {
 
 impl Admission {
     /// Root, and whoever runs this process.
-    pub(crate) fn own() -> Self {
+    pub fn own() -> Self {
         Self::of(vec![0, geteuid().as_raw()])
     }
 
     /// These users.
-    pub(crate) const fn of(uids: Vec<u32>) -> Self {
+    pub const fn of(uids: Vec<u32>) -> Self {
         let workers = None;
         Self { uids, workers }
     }
 
     /// Leaves out the workers of a run directory, whoever they are: they only answer, and one that
     /// asks was broken into.
-    pub(crate) fn but_workers_of(self, run_dir: impl Into<PathBuf>) -> Self {
+    pub fn but_workers_of(self, run_dir: impl Into<PathBuf>) -> Self {
         let workers = Some(run_dir.into());
         Self { workers, ..self }
     }
 
     /// Returns them.
-    pub(crate) fn users(self) -> Vec<u32> {
+    pub fn users(self) -> Vec<u32> {
         self.uids
     }
 
     /// Admits a user, whom the kernel names, or says why not.
-    pub(crate) fn check(&self, uid: Option<u32>) -> Result<(), String> {
+    pub fn check(&self, uid: Option<u32>) -> Result<(), String> {
         match uid {
             Some(uid) if self.uids.contains(&uid) => Ok(()),
             Some(uid) => Err(format!(
@@ -59,7 +59,7 @@ impl Admission {
     }
 
     /// Admits whoever connected `stream`, or says why not.
-    pub(crate) fn check_peer(&self, stream: impl AsFd) -> Result<(), String> {
+    pub fn check_peer(&self, stream: impl AsFd) -> Result<(), String> {
         let peer = getsockopt(&stream, PeerCredentials).ok();
         self.check(peer.map(|peer| peer.uid()))?;
         match &self.workers {
@@ -75,7 +75,7 @@ fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
     let Some(pid) = peer_pid(&stream) else {
         return Err("the kernel does not say who asks".to_owned());
     };
-    let is_worker = wire::socket(run_dir, pid).exists();
+    let is_worker = RunDir::worker_socket(run_dir, pid).exists();
     let peer = match PidFd::of_peer(&stream) {
         // An older kernel: the number may be another's by now.
         Err(error) if error.raw_os_error() == Some(Errno::ENOPROTOOPT as i32) => PidFd::open(pid),
@@ -105,7 +105,7 @@ fn cannot_be_had(error: &std::io::Error) -> bool {
 }
 
 /// Returns the number of the process at the other end: that which connected, or which listens.
-pub(crate) fn peer_pid(stream: impl AsFd) -> Option<u32> {
+pub fn peer_pid(stream: impl AsFd) -> Option<u32> {
     let peer = getsockopt(&stream, PeerCredentials).ok()?;
     u32::try_from(peer.pid()).ok()
 }
@@ -132,7 +132,7 @@ mod tests {
         let admission = Admission::own().but_workers_of(dir.path());
         assert_eq!(admission.check_peer(&ours), Ok(()));
         std::fs::create_dir(dir.path().join("workers")).unwrap();
-        std::fs::write(wire::socket(dir.path(), std::process::id()), "").unwrap();
+        std::fs::write(RunDir::worker_socket(dir.path(), std::process::id()), "").unwrap();
         assert!(
             admission
                 .check_peer(&ours)

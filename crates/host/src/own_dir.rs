@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::geteuid;
 
 use crate::mount_table::{clear_if_dead, mounts_below};
-use crate::store::{is_number, random_name};
+use crate::names::{is_number, random_name};
 
 /// The bit that keeps names in a directory for their owners.
 const STICKY: u32 = 0o1000;
@@ -30,7 +30,7 @@ const ROOT_GROUP: u32 = 0;
 
 /// A directory of this process, or one of a dead process that it took over. It stays when this is dropped.
 #[derive(Debug)]
-pub(crate) struct OwnDir {
+pub struct OwnDir {
     path: PathBuf,
     /// The directory, open and locked.
     dir: File,
@@ -41,7 +41,7 @@ impl OwnDir {
     ///
     /// # Errors
     /// If it cannot be made, or another user may exchange it for something else.
-    pub(crate) fn make(parent: &Path, prefix: &str) -> anyhow::Result<Self> {
+    pub fn make(parent: &Path, prefix: &str) -> anyhow::Result<Self> {
         let (parent, opened) = open_parent(parent)?;
         loop {
             let name = random_name(prefix)?;
@@ -63,7 +63,7 @@ impl OwnDir {
     ///
     /// # Errors
     /// If the parent cannot be read, or another user may exchange what is in it.
-    pub(crate) fn of_the_dead(parent: &Path, prefix: &str) -> anyhow::Result<Vec<Self>> {
+    pub fn of_the_dead(parent: &Path, prefix: &str) -> anyhow::Result<Vec<Self>> {
         let (parent, opened) = open_parent(parent)?;
         let reading = || format!("reading {}", parent.display());
         let mut found = Vec::new();
@@ -90,7 +90,7 @@ impl OwnDir {
 
     /// Removes what the dead left in `parent`. What does not go is in nobody's way: the log says so, and
     /// the next process tries again.
-    pub(crate) fn sweep(parent: &Path, prefix: &str) {
+    pub fn sweep(parent: &Path, prefix: &str) {
         let dead = match Self::of_the_dead(parent, prefix) {
             Ok(dead) => dead,
             Err(error) => return log::warn!("what dead processes left stays: {error:#}"),
@@ -105,7 +105,7 @@ impl OwnDir {
     }
 
     /// Returns where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -114,7 +114,7 @@ impl OwnDir {
     ///
     /// # Errors
     /// If it cannot be made.
-    pub(crate) fn make_dir(&self, name: &Path) -> anyhow::Result<PathBuf> {
+    pub fn make_dir(&self, name: &Path) -> anyhow::Result<PathBuf> {
         const PLAIN: Mode = Mode::from_bits_truncate(0o755);
         let path = self.path.join(name);
         let inside = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
@@ -130,7 +130,7 @@ impl OwnDir {
     ///
     /// # Errors
     /// If something is mounted in it that somebody serves, or it cannot be removed.
-    pub(crate) fn remove(self) -> anyhow::Result<()> {
+    pub fn remove(self) -> anyhow::Result<()> {
         let path = &self.path;
         for mount in mounts_below(path)? {
             let is_clear = clear_if_dead(&mount)?;

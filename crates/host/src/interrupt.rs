@@ -11,8 +11,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::exit::Failure;
-
 /// Signals that ask the program to end.
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
@@ -20,9 +18,14 @@ const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// presses Ctrl-C twice that fast and means it.
 const ONE_REQUEST: Duration = Duration::from_millis(300);
 
+/// The user, or the system, asked the program to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
 /// Whether the program was asked to end. Cheap to clone, cheap to ask.
 #[derive(Clone, Debug)]
-pub(crate) struct Interrupt {
+pub struct Interrupt {
     asked: Arc<AtomicBool>,
     /// Whether even the first signal ends the process.
     abrupt: Arc<AtomicBool>,
@@ -39,7 +42,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the system gives no thread or descriptor.
-    pub(crate) fn install() -> anyhow::Result<Self> {
+    pub fn install() -> anyhow::Result<Self> {
         let signals = Self::block()?;
         Self::unarmed()?.listen(signals)
     }
@@ -50,14 +53,14 @@ impl Interrupt {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn install_abrupt() -> anyhow::Result<Self> {
+    pub fn install_abrupt() -> anyhow::Result<Self> {
         let interrupt = Self::unarmed()?;
         interrupt.abrupt.store(true, SeqCst);
         interrupt.listen(Self::block()?)
     }
 
     /// Has signals that come from now on ask the process to end.
-    pub(crate) fn be_orderly(&self) {
+    pub fn be_orderly(&self) {
         self.abrupt.store(false, SeqCst);
     }
 
@@ -93,7 +96,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the system gives no descriptor.
-    pub(crate) fn unarmed() -> anyhow::Result<Self> {
+    pub fn unarmed() -> anyhow::Result<Self> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .context("making an eventfd")?;
         Ok(Self {
@@ -104,7 +107,7 @@ impl Interrupt {
     }
 
     /// Asks the program to end.
-    pub(crate) fn ask(&self) {
+    pub fn ask(&self) {
         self.asked.store(true, SeqCst);
         // The counter can only be full after 2^64 - 2 signals.
         let _written = self.wake.write(1);
@@ -112,12 +115,12 @@ impl Interrupt {
 
     /// Returns whether the program was asked to end.
     #[must_use]
-    pub(crate) fn asked(&self) -> bool {
+    pub fn asked(&self) -> bool {
         self.asked.load(SeqCst)
     }
 
     /// Waits until the program is asked to end.
-    pub(crate) fn wait(&self) {
+    pub fn wait(&self) {
         while !self.asked() {
             let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
             if poll(&mut fds, PollTimeout::NONE).is_err_and(|error| error != Errno::EINTR) {
@@ -126,13 +129,13 @@ impl Interrupt {
         }
     }
 
-    /// Fails with [`Failure::Interrupted`] if the program was asked to end.
+    /// Fails with [`Interrupted`] if the program was asked to end.
     ///
     /// # Errors
     /// That one.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
+    pub fn check(&self) -> anyhow::Result<()> {
         if self.asked() {
-            Err(Failure::Interrupted.into())
+            Err(Interrupted.into())
         } else {
             Ok(())
         }
@@ -140,7 +143,7 @@ impl Interrupt {
 
     /// Returns a descriptor that is readable from the moment the program was asked to end.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
@@ -150,6 +153,6 @@ impl Interrupt {
 ///
 /// # Errors
 /// If the system refuses.
-pub(crate) fn unblock_signals() -> anyhow::Result<()> {
+pub fn unblock_signals() -> anyhow::Result<()> {
     SigSet::all().thread_unblock().context("unblocking signals")
 }

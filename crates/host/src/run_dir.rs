@@ -16,58 +16,46 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::mount_table::kind_at;
-
-/// The file system type of our mounts in the list of mounts.
-pub(crate) const MOUNT_KIND: &str = "fuse.yolofs";
+use crate::mount_table::{MOUNT_KIND, kind_at};
 
 /// The variable that names the run directory.
-pub(crate) const RUN_DIR_ENV: &str = "YOLOFS_RUN_DIR";
+pub const RUN_DIR_ENV: &str = "YOLOFS_RUN_DIR";
 
 /// Where mounts are described, unless told otherwise.
-pub(crate) const DEFAULT_RUN_DIR: &str = "/run/yolofs";
-
-/// The `--run-dir` flag.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Mounts")]
-pub(crate) struct RunDirArg {
-    /// Directory that describes the running mounts
-    #[arg(long, value_name = "DIR", env = RUN_DIR_ENV, default_value = DEFAULT_RUN_DIR, global = true)]
-    pub(crate) run_dir: PathBuf,
-}
+pub const DEFAULT_RUN_DIR: &str = "/run/yolofs";
 
 /// One mount, as its daemon describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MountRecord {
+pub struct MountRecord {
     /// Name of its files in the run directory.
-    pub(crate) id: String,
+    pub id: String,
     /// The daemon.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Start time of the daemon in clock ticks since boot: tells it from a later process with
     /// the same pid.
-    pub(crate) pid_started: u64,
+    pub pid_started: u64,
     /// What is mounted.
-    pub(crate) source: PathBuf,
+    pub source: PathBuf,
     /// Where.
-    pub(crate) mountpoint: PathBuf,
+    pub mountpoint: PathBuf,
     /// The id of the boot image in use, if any.
-    pub(crate) boot_image: Option<String>,
+    pub boot_image: Option<String>,
 }
 
 /// The directory itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RunDir(PathBuf);
+pub struct RunDir(PathBuf);
 
 /// The right to change what the run directory says of who serves where, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
+pub struct Turn(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
 
 impl RunDir {
     /// Opens the directory, and makes it if it is not there.
     ///
     /// # Errors
     /// If it cannot be made.
-    pub(crate) fn open(dir: &Path) -> anyhow::Result<Self> {
+    pub fn open(dir: &Path) -> anyhow::Result<Self> {
         // Nobody else has anything to look for there.
         let mut owners = fs::DirBuilder::new();
         owners.recursive(true).mode(0o700);
@@ -89,7 +77,7 @@ impl RunDir {
     ///
     /// # Errors
     /// If the system refuses the lock.
-    pub(crate) fn take_turn(&self) -> anyhow::Result<Turn> {
+    pub fn take_turn(&self) -> anyhow::Result<Turn> {
         let doing = || format!("locking the run directory {}", self.0.display());
         let dir = fs::File::open(&self.0).with_context(doing)?;
         Flock::lock(dir, FlockArg::LockExclusive)
@@ -100,25 +88,25 @@ impl RunDir {
 
     /// Returns the id of the mount at `mountpoint`, which must be absolute.
     #[must_use]
-    pub(crate) fn id_of(mountpoint: &Path) -> String {
+    pub fn id_of(mountpoint: &Path) -> String {
         ContentId::of(mountpoint.as_os_str().as_bytes()).short()
     }
 
     /// Returns the directory's path.
     #[must_use]
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 
     /// Returns where the daemon of a mount listens.
     #[must_use]
-    pub(crate) fn socket(&self, id: &str) -> PathBuf {
+    pub fn socket(&self, id: &str) -> PathBuf {
         self.0.join(format!("{id}.sock"))
     }
 
     /// Returns where the daemon of a mount writes what it has to say.
     #[must_use]
-    pub(crate) fn log(&self, id: &str) -> PathBuf {
+    pub fn log(&self, id: &str) -> PathBuf {
         self.0.join(format!("{id}.log"))
     }
 
@@ -126,11 +114,17 @@ impl RunDir {
         self.0.join(format!("{id}.json"))
     }
 
+    /// Returns where the worker with this number listens.
+    #[must_use]
+    pub fn worker_socket(run_dir: &Path, pid: u32) -> PathBuf {
+        run_dir.join("workers").join(format!("{pid}.sock"))
+    }
+
     /// Writes the description of a mount, whole or not at all.
     ///
     /// # Errors
     /// If the directory cannot be written.
-    pub(crate) fn write(&self, record: &MountRecord) -> anyhow::Result<()> {
+    pub fn write(&self, record: &MountRecord) -> anyhow::Result<()> {
         let path = self.description(&record.id);
         let aside = self
             .0
@@ -144,7 +138,7 @@ impl RunDir {
     /// Removes what describes a mount, unless it is gone already or another daemon has taken its
     /// place since. The turn keeps a successor from writing its own between our look and our
     /// removal.
-    pub(crate) fn remove(&self, record: &MountRecord, _turn: &Turn) {
+    pub fn remove(&self, record: &MountRecord, _turn: &Turn) {
         let current = fs::read(self.description(&record.id)).ok();
         let current: Option<MountRecord> =
             current.and_then(|text| serde_json::from_slice(&text).ok());
@@ -166,7 +160,7 @@ impl RunDir {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub(crate) fn list(&self) -> anyhow::Result<Vec<MountRecord>> {
+    pub fn list(&self) -> anyhow::Result<Vec<MountRecord>> {
         let mut records = Vec::new();
         let dir = fs::read_dir(&self.0).with_context(|| format!("reading {}", self.0.display()))?;
         for entry in dir {
@@ -198,7 +192,7 @@ impl RunDir {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub(crate) fn find(&self, mountpoint: &Path) -> anyhow::Result<Option<MountRecord>> {
+    pub fn find(&self, mountpoint: &Path) -> anyhow::Result<Option<MountRecord>> {
         Ok(self
             .list()?
             .into_iter()
@@ -223,14 +217,14 @@ impl MountRecord {
     ///
     /// # Errors
     /// If the list of mounts cannot be read.
-    pub(crate) fn is_mounted(&self) -> anyhow::Result<bool> {
+    pub fn is_mounted(&self) -> anyhow::Result<bool> {
         let ours = kind_at(&self.mountpoint)?.as_deref() == Some(MOUNT_KIND);
         Ok(ours && self.is_alive())
     }
 
     /// Returns whether the daemon that wrote this is still there.
     #[must_use]
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         process_start(self.pid).is_ok_and(|started| started == self.pid_started)
     }
 }
@@ -240,7 +234,7 @@ impl MountRecord {
 ///
 /// # Errors
 /// If there is no such process, or nothing is left of it but its exit code.
-pub(crate) fn process_start(pid: u32) -> anyhow::Result<u64> {
+pub fn process_start(pid: u32) -> anyhow::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("looking for process {pid}"))?;
     // The second field is the command in parentheses, and may hold spaces and parentheses.

@@ -16,13 +16,14 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
 use rawio::mount::mount_id;
 
-use crate::run_dir::MOUNT_KIND;
+pub use overlays::{in_use_below, overlay_on};
 
-pub(crate) use overlays::{in_use_below, overlay_on};
+/// The file system type of our mounts in the list of mounts.
+pub const MOUNT_KIND: &str = "fuse.yolofs";
 
 /// Returns what to add to "mounting on ..." for those who may not: the system says only that
 /// `/dev/fuse` cannot be opened.
-pub(crate) fn needs_root() -> &'static str {
+pub fn needs_root() -> &'static str {
     if geteuid().is_root() {
         ""
     } else {
@@ -32,16 +33,16 @@ pub(crate) fn needs_root() -> &'static str {
 
 /// The topmost mount of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Top {
+pub struct Top {
     /// Its type.
-    pub(crate) kind: String,
+    pub kind: String,
     /// What it shows as its source.
-    pub(crate) label: String,
+    pub label: String,
 }
 
 impl Top {
     /// Returns whether it is one of ours with this label.
-    pub(crate) fn is_ours(&self, label: &str) -> bool {
+    pub fn is_ours(&self, label: &str) -> bool {
         self.kind == MOUNT_KIND && self.label == label
     }
 }
@@ -50,7 +51,7 @@ impl Top {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub(crate) fn top_at(mountpoint: &Path) -> anyhow::Result<Option<Top>> {
+pub fn top_at(mountpoint: &Path) -> anyhow::Result<Option<Top>> {
     let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
     Ok(topmost(&table, mountpoint))
 }
@@ -59,13 +60,13 @@ pub(crate) fn top_at(mountpoint: &Path) -> anyhow::Result<Option<Top>> {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub(crate) fn kind_at(mountpoint: &Path) -> anyhow::Result<Option<String>> {
+pub fn kind_at(mountpoint: &Path) -> anyhow::Result<Option<String>> {
     Ok(top_at(mountpoint)?.map(|top| top.kind))
 }
 
 /// Returns whether something is mounted on a directory: two calls, where the table may have
 /// hundreds of lines.
-pub(crate) fn is_covered(dir: &Path) -> bool {
+pub fn is_covered(dir: &Path) -> bool {
     let id = |path: &Path| {
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
         let file = open(path, flags, Mode::empty()).ok()?;
@@ -81,7 +82,7 @@ pub(crate) fn is_covered(dir: &Path) -> bool {
 ///
 /// # Errors
 /// If the table cannot be read, or the system refuses to unmount.
-pub(crate) fn clear_if_dead(dir: &Path) -> anyhow::Result<bool> {
+pub fn clear_if_dead(dir: &Path) -> anyhow::Result<bool> {
     // Attributes may be in the kernel's cache; how full the file system is never is.
     let is_dead = || statvfs(dir) == Err(Errno::ENOTCONN);
     if kind_at(dir)?.as_deref() != Some(MOUNT_KIND) || !is_dead() {
@@ -97,7 +98,7 @@ pub(crate) fn clear_if_dead(dir: &Path) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub(crate) fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> {
     let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
     Ok(with_label(&table, kind, label))
 }
@@ -107,7 +108,7 @@ pub(crate) fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> 
 ///
 /// # Errors
 /// If the table cannot be read.
-pub(crate) fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
     let lines = table.split(|byte| *byte == b'\n').rev();
     let mounts = lines.filter_map(parse).map(|line| line.mountpoint);
@@ -116,7 +117,7 @@ pub(crate) fn mounts_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// A directory, as the mounts see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// Something is mounted on it.
     Mountpoint,
     /// It is part of a mount whose changes other namespaces see as well.
@@ -129,7 +130,7 @@ pub(crate) enum Standing {
 ///
 /// # Errors
 /// If the table cannot be read.
-pub(crate) fn standing(dir: &Path) -> anyhow::Result<Standing> {
+pub fn standing(dir: &Path) -> anyhow::Result<Standing> {
     let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
     Ok(standing_in(&table, dir))
 }
@@ -161,7 +162,7 @@ fn with_label(table: &[u8], kind: &str, label: &str) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// If the system refuses.
-pub(crate) fn clear_by_force(mountpoint: &Path) -> anyhow::Result<()> {
+pub fn clear_by_force(mountpoint: &Path) -> anyhow::Result<()> {
     let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE;
     match umount2(mountpoint, flags) {
         Ok(()) => Ok(()),
@@ -175,7 +176,7 @@ pub(crate) fn clear_by_force(mountpoint: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the system refuses.
-pub(crate) fn clear(mountpoint: &Path) -> anyhow::Result<()> {
+pub fn clear(mountpoint: &Path) -> anyhow::Result<()> {
     match umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW) {
         Err(Errno::EBUSY) => umount2(mountpoint, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
         other => other,

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 /// A number of bytes: `4096`, `64K`, `1.5G`; units are powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Size(pub u64);
+pub struct Size(pub u64);
 
 /// The text is not a size.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ParseSizeError;
+pub struct ParseSizeError;
 
 impl fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

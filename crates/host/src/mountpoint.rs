@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// If the directory above it is not there.
-pub(crate) fn resolve(named: &Path) -> io::Result<PathBuf> {
+pub fn resolve(named: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(named)?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         // The root, or what ends in `..`.

@@ -1,6 +1,6 @@
 //! How the commands talk to a daemon: one JSON request and one JSON answer, a line each, over the
-//! unix socket in the run directory. What may be asked is up to the kind of daemon; here are the
-//! words for the daemon of a mount.
+//! unix socket in the run directory. What may be asked is up to the kind
+//! of daemon.
 //!
 //! Only root and the daemon's own user are answered (`admission.rs`). A request is short and an answer
 //! bounded; a daemon that does not answer within the caller's deadline counts as stuck.
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use parking_lot::{Condvar, Mutex};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::admission::Admission;
-use crate::status::MountStatus;
 
 /// The longest request or answer, in bytes: the status of a layer takes some 1 KiB.
 const MESSAGE_MAX: u64 = 8 << 20;
@@ -31,76 +30,17 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a daemon reads what it throws away.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// What a command may ask.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "do")]
-pub(crate) enum Request {
-    /// How are things?
-    Status,
-    /// Bring the boot image into the mount's page cache, and answer when that is done.
-    Prewarm {
-        /// At most so many bytes.
-        budget: Option<u64>,
-    },
-    /// Unmount and end.
-    Unmount {
-        /// Detach even if someone uses the mount; it is gone when the last user is.
-        lazy: bool,
-    },
-}
-
-/// What a daemon answers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "answer")]
-pub(crate) enum Answer {
-    /// To [`Request::Status`].
-    Status(Box<MountStatus>),
-    /// To [`Request::Prewarm`].
-    Prewarmed(PrewarmSummary),
-    /// To [`Request::Unmount`]: it is unmounted, and the daemon ends when nobody uses it.
-    Unmounted {
-        /// Whether somebody does, whom the kernel does not take for a user of the mount.
-        #[serde(default)]
-        in_use: bool,
-    },
-    /// It could not be done.
-    Failed {
-        /// Why, for people.
-        why: String,
-    },
-}
-
 /// An answer that can say that something could not be done.
-pub(crate) trait Reply: Serialize {
+pub trait Reply: Serialize {
     /// Returns the answer that says why, for people.
     fn failed(why: String) -> Self;
-}
-
-impl Reply for Answer {
-    fn failed(why: String) -> Self {
-        Self::Failed { why }
-    }
-}
-
-/// What a prewarm of a mount did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PrewarmSummary {
-    /// Look-ups, listings and links repeated.
-    pub(crate) touches: u64,
-    /// Bytes pushed into the page cache.
-    pub(crate) injected_bytes: u64,
-    /// Bytes of the boot image that could not be pushed: no longer valid, damaged, or the file
-    /// was not there.
-    pub(crate) skipped_bytes: u64,
-    /// Milliseconds it took.
-    pub(crate) took_ms: u64,
 }
 
 /// Asks the daemon that listens on `socket`.
 ///
 /// # Errors
 /// If nobody listens there, or there is no answer within `deadline`.
-pub(crate) fn call<Q: Serialize, A: DeserializeOwned>(
+pub fn call<Q: Serialize, A: DeserializeOwned>(
     socket: &Path,
     request: &Q,
     deadline: Duration,
@@ -125,7 +65,7 @@ pub(crate) fn call<Q: Serialize, A: DeserializeOwned>(
 
 /// Returns whether a call failed because its daemon is not there.
 #[must_use]
-pub(crate) fn nobody_listens(error: &anyhow::Error) -> bool {
+pub fn nobody_listens(error: &anyhow::Error) -> bool {
     let cause = error.root_cause().downcast_ref::<std::io::Error>();
     cause.is_some_and(|cause| {
         use std::io::ErrorKind::{ConnectionRefused, NotFound};
@@ -154,7 +94,7 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
 ///
 /// # Errors
 /// If the socket cannot be made.
-pub(crate) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
+pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("replacing {}", socket.display()));
@@ -166,7 +106,7 @@ pub(crate) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
 
 /// The commands that are being answered.
 #[derive(Debug, Default)]
-pub(crate) struct Callers {
+pub struct Callers {
     count: Mutex<usize>,
     changed: Condvar,
 }
@@ -194,7 +134,7 @@ impl Callers {
     /// Waits until everyone who asked has the answer: a process that ends before would leave a
     /// command without one. Returns anyway when it takes longer than an answer may, and whether all
     /// have it.
-    pub(crate) fn wait_until_answered(&self) -> bool {
+    pub fn wait_until_answered(&self) -> bool {
         let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut count = self.count.lock();
         while *count > 0 && !self.changed.wait_until(&mut count, deadline).timed_out() {}
@@ -206,7 +146,7 @@ impl Callers {
 ///
 /// # Errors
 /// If the thread that accepts cannot be started.
-pub(crate) fn serve<Q, A, H>(listener: UnixListener, handle: H) -> anyhow::Result<Arc<Callers>>
+pub fn serve<Q, A, H>(listener: UnixListener, handle: H) -> anyhow::Result<Arc<Callers>>
 where
     Q: DeserializeOwned + 'static,
     A: Reply + 'static,
@@ -250,7 +190,7 @@ where
 
 /// Returns who may ask at a socket of a run directory: root and the user of this process, and no
 /// worker that has its own socket below that.
-pub(crate) fn admission(listener: &UnixListener) -> Admission {
+pub fn admission(listener: &UnixListener) -> Admission {
     let address = listener.local_addr().ok();
     let run_dir = address
         .as_ref()
@@ -306,7 +246,29 @@ fn part(mut stream: &UnixStream) {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case", tag = "do")]
+    enum Request {
+        Echo { number: u64 },
+        End,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case", tag = "answer")]
+    enum Answer {
+        Ended,
+        Failed { why: String },
+    }
+
+    impl Reply for Answer {
+        fn failed(why: String) -> Self {
+            Self::Failed { why }
+        }
+    }
 
     fn daemon() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -314,9 +276,9 @@ mod tests {
         std::fs::write(&socket, "left behind").unwrap();
         let listener = listen(&socket).unwrap();
         serve(listener, |request| match request {
-            Request::Unmount { .. } => Answer::Unmounted { in_use: false },
-            other => Answer::Failed {
-                why: format!("{other:?}"),
+            Request::End => Answer::Ended,
+            Request::Echo { number } => Answer::Failed {
+                why: number.to_string(),
             },
         })
         .unwrap();
@@ -328,10 +290,10 @@ mod tests {
         let (_dir, socket) = daemon();
         let deadline = Duration::from_secs(10);
         for _ in 0..3 * CALLERS_MAX {
-            let answer = call(&socket, &Request::Unmount { lazy: true }, deadline).unwrap();
-            assert!(matches!(answer, Answer::Unmounted { in_use: false }));
+            let answer = call(&socket, &Request::End, deadline).unwrap();
+            assert!(matches!(answer, Answer::Ended));
         }
-        let answer = call(&socket, &Request::Prewarm { budget: Some(7) }, deadline).unwrap();
+        let answer = call(&socket, &Request::Echo { number: 7 }, deadline).unwrap();
         assert!(matches!(answer, Answer::Failed { why } if why.contains('7')));
     }
 
@@ -373,7 +335,7 @@ mod tests {
     fn nobody_there_is_said_so() {
         let error: anyhow::Result<Answer> = call(
             Path::new("/nonexistent/x.sock"),
-            &Request::Status,
+            &Request::End,
             REQUEST_DEADLINE,
         );
         let error = error.unwrap_err();

@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::MOUNT_KIND;
 use super::{Line, parse, unescape};
-use crate::run_dir::MOUNT_KIND;
 
 /// Returns where an overlay is mounted that has the mount of ours at `mountpoint` below it, as far as
 /// the list of mounts tells: it has the paths that the overlay was given.
 ///
 /// # Errors
 /// If the list cannot be read.
-pub(crate) fn overlay_on(mountpoint: &Path) -> anyhow::Result<Option<PathBuf>> {
+pub fn overlay_on(mountpoint: &Path) -> anyhow::Result<Option<PathBuf>> {
     let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
     Ok(overlay_in(&table, mountpoint))
 }
 
 /// Says that a mount is not unmounted because of an overlay.
-pub(crate) fn in_use_below(mountpoint: &Path, overlay: &Path) -> String {
+pub fn in_use_below(mountpoint: &Path, overlay: &Path) -> String {
     format!(
         "{} is in use: the overlay on {} has it below (--lazy detaches it all the same)",
         mountpoint.display(),
