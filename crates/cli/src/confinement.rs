@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
 
-use crate::nic::Needs;
+use crate::nic_needs::Needs;
 use crate::node::network::NetworkWorker;
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in

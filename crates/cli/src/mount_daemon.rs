@@ -1,9 +1,15 @@
 //! What the daemon of one mount is asked, and what it answers.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::status::MountStatus;
-use host::control::Reply;
+use host::control::{Reply, call};
+use host::run_dir::{MountRecord, RunDir};
+
+/// A daemon answers from counters; one that takes longer is stuck, and is shown as such.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,4 +68,33 @@ pub(crate) struct PrewarmSummary {
     pub(crate) skipped_bytes: u64,
     /// Milliseconds it took.
     pub(crate) took_ms: u64,
+}
+
+/// Asks the daemon of a mount. One that does not answer is shown as such.
+#[must_use]
+pub(crate) fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
+    let state = if record.is_alive() {
+        match call(&run_dir.socket(&record.id), &Request::Status, DEADLINE) {
+            Ok(Answer::Status(status)) => return *status,
+            Ok(_) => "confused",
+            Err(error) => {
+                log::warn!("{}: {error:#}", record.mountpoint.display());
+                "not answering"
+            }
+        }
+    } else {
+        "dead"
+    };
+    MountStatus {
+        id: record.id.clone(),
+        mountpoint: record.mountpoint.clone(),
+        source: record.source.clone(),
+        mode: "unknown".to_owned(),
+        state: state.to_owned(),
+        pid: Some(record.pid),
+        boot: None,
+        served: None,
+        nic: None,
+        warnings: Vec::new(),
+    }
 }

@@ -2,10 +2,8 @@
 
 mod boot;
 mod fill;
-mod needs;
 mod origin;
 mod share;
-mod spec;
 mod status;
 
 use std::fs;
@@ -28,9 +26,9 @@ use fill::Filler;
 use origin::OriginDir;
 
 pub(crate) use boot::{BootBlocks, NicBoot};
-pub(crate) use needs::Needs;
-pub(crate) use spec::{NicArgs, NicName, NicSpec};
-pub(crate) use status::NicStatus;
+
+use crate::nic_needs::{CHUNKS, SOURCES};
+use crate::nic_spec::{NicName, NicSpec};
 
 /// How long a mount waits for a service that it cannot begin without, and for one that it can.
 const NEEDED: Duration = Duration::from_secs(10);
@@ -38,10 +36,6 @@ const WELCOME: Duration = Duration::from_secs(2);
 
 /// Threads that wait for the service at a time: a link gains from more requests than a disk does.
 const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
-
-/// What is in the directory of a cache: chunks, and the indexes of sources.
-const CHUNKS: &str = "chunks";
-const SOURCES: &str = "sources";
 
 /// The service, and the one source of it that a mount reads.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 
 mod adopt;
 pub(crate) mod api;
+pub(crate) mod bodies;
 pub(crate) mod client;
 pub(crate) mod control;
 mod deaths;

@@ -25,7 +25,6 @@ use tracing::level_filters::LevelFilter;
 
 pub(crate) use daemon::{allow_many_files, files_for_each_of};
 pub(crate) use docker::{served_layers, warm_by_dockers};
-pub(crate) use mount::{BootChoice, ModeArg};
 use snapshotter::first_boot::recorder::{self, RecorderArgs};
 pub(crate) use snapshotter::{all_snapshotters, warm_by_snapshotters};
 

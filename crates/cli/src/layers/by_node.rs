@@ -21,12 +21,13 @@ use super::bind::{bind, is_of, open, recorded_here};
 use super::reach::privileges_at;
 use super::warm::Hold;
 use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy, WarmedLayer};
+use crate::boot_choice::BootChoice;
 use crate::node::client::{CallError, NodeClient};
 use crate::node::spec::MountSpec;
 use crate::node::view::MountView;
+use crate::serve_mode::ServeMode;
 use crate::source::Source;
 use crate::xattrs::XattrsArg;
-use crate::yolofs::{BootChoice, ModeArg};
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{is_covered, labelled, top_at};
@@ -197,7 +198,7 @@ impl NodeServer {
             mountpoint: place.target.clone(),
             store: self.store_dir.clone(),
             boot,
-            mode: Some(ModeArg::Lower),
+            mode: Some(ServeMode::Lower),
             inject: true,
             lock: false,
             budget_bytes: None,

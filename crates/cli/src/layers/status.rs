@@ -1,5 +1,7 @@
 //! What `status` shows of a layer.
 
+use crate::mount_status::boot_status;
+use crate::mount_status::served_status;
 use std::path::PathBuf;
 
 use blocks::Digest;
@@ -72,11 +74,11 @@ impl Served {
     fn boot_status(&self) -> BootStatus {
         let name = bootimg::layer_name(self.layer());
         let counters = self.mount.counters();
-        BootStatus::of(&name, &self.image, &counters, self.prewarm_state())
+        boot_status(&name, &self.image, &counters, self.prewarm_state())
     }
 
     fn served_status(&self) -> ServedStatus {
-        ServedStatus::of(
+        served_status(
             &self.mount.counters(),
             Some(self.source.counts()),
             self.image.plan().block_count(),

@@ -23,11 +23,9 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 use tokio::sync::oneshot;
 
+use super::bodies::Pace;
 use super::control::NodeControl;
-pub(crate) use listen::{listen, socket};
-pub(crate) use reply::ErrorBody;
-pub(crate) use requests::{BootBody, PrewarmBody, UpgradeBody};
-pub(crate) use routes::Pace;
+pub(crate) use listen::listen;
 use serve::Desk;
 
 /// The running API. Dropping it takes no more requests and waits, within a deadline, until those

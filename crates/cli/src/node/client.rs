@@ -15,12 +15,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::api::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use super::control::Made;
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
+use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
-use crate::yolofs::BootChoice;
+use crate::node::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use host::run_dir::RunDir;
 
 /// The longest answer: 1 000 mounts take some 2 MiB.

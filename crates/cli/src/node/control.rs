@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
+use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
-use crate::yolofs::BootChoice;
 
 /// The node, as the API sees it. Calls block, each within a deadline of its own; they are made
 /// from threads that may wait.

@@ -28,8 +28,8 @@ use super::owner::{Owner, own_program};
 use super::probe::ask_all;
 use super::wire::{Answer, Question};
 use super::workers::Worker;
+use crate::boot_choice::BootChoice;
 use crate::status::MountStatus;
-use crate::yolofs::BootChoice;
 use crate::yolofs::learn::{DESCRIPTORS, Lesson};
 
 /// How often mounts are looked at: counters of each, from their workers.

@@ -8,9 +8,10 @@ use parking_lot::Mutex;
 use super::control::{Made, NodeControl, NodeError};
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
+use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
+use crate::serve_mode::ServeMode;
 use crate::status::{BootStatus, MountStatus, ServedStatus};
-use crate::yolofs::{BootChoice, ModeArg};
 use host::run_dir::RunDir;
 
 /// The list, and what the node would be asked to do beside it.
@@ -139,7 +140,7 @@ fn boot(choice: &BootChoice) -> Option<BootStatus> {
 
 fn view_of(spec: &MountSpec) -> MountView {
     let mode = match spec.mode {
-        Some(ModeArg::Disk) => "disk",
+        Some(ServeMode::Disk) => "disk",
         _ => "lower",
     };
     MountView {

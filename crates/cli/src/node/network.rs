@@ -22,7 +22,8 @@ use rawio::private;
 use serde::{Deserialize, Serialize};
 
 use super::spec::MountSpec;
-use crate::nic::{Needs, NicSpec};
+use crate::nic_needs::Needs;
+use crate::nic_spec::NicSpec;
 
 /// The variable with which the node tells such a worker what it is for. A worker of an earlier
 /// release does not know it, and stays as it was.
@@ -47,7 +48,7 @@ impl NetworkWorker {
     pub(super) fn of(spec: &MountSpec, user: Option<Identity>) -> Option<Self> {
         let nic = spec.nic.as_ref()?;
         let mut needs = nic.needs();
-        if let crate::yolofs::BootChoice::File(path) = &spec.boot {
+        if let crate::boot_choice::BootChoice::File(path) = &spec.boot {
             needs.reads.push(path.clone());
         }
         let user = user.filter(|user| match &needs.socket {

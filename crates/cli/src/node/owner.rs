@@ -21,11 +21,11 @@ use super::turns::Turns;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use super::wire::{Answer, Question};
 use super::workers::{Pool, Worker};
+use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
 use crate::output::complain;
 use crate::store::StoreArgs;
 use crate::tiers::background::Watched;
-use crate::yolofs::BootChoice;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 

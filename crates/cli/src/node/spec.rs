@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use crate::nic::{NicName, NicSpec};
-use crate::yolofs::{BootChoice, ModeArg};
+use crate::boot_choice::BootChoice;
+use crate::nic_spec::{NicName, NicSpec};
+use crate::serve_mode::ServeMode;
 
 /// One mount, as asked for. Two requests for the same place are the same mount if their specs are
 /// equal; unknown fields are refused rather than ignored.
@@ -24,7 +25,7 @@ pub(crate) struct MountSpec {
     pub(crate) boot: BootChoice,
     /// How to serve; by the source if absent.
     #[serde(default)]
-    pub(crate) mode: Option<ModeArg>,
+    pub(crate) mode: Option<ServeMode>,
     /// Whether the boot image is pushed into the page cache.
     #[serde(default = "yes")]
     pub(crate) inject: bool,

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::status::MountStatus;
-use crate::tiers::background::TierView;
 
 /// The node service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,4 +83,23 @@ pub(crate) struct Upgraded {
     pub(crate) workers: u64,
     /// The longest time, in milliseconds, for which a mount had no worker.
     pub(crate) longest_gap_ms: u64,
+}
+
+/// A tier of the node at one moment, and what was moved since the node started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TierView {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Why it cannot be used, if it cannot.
+    pub(crate) away: Option<String>,
+    /// Bytes that objects may take.
+    pub(crate) room_bytes: u64,
+    /// Bytes that they do.
+    pub(crate) used_bytes: u64,
+    /// How many there are.
+    pub(crate) objects: u64,
+    /// Bytes that the node has brought there.
+    pub(crate) moved_bytes: u64,
+    /// Moves to it or from it that failed.
+    pub(crate) failed_moves: u64,
 }

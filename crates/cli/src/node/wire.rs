@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use super::control::NodeError;
 use super::spec::MountSpec;
+use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
 use crate::status::MountStatus;
-use crate::yolofs::BootChoice;
 use host::admission::peer_pid;
 
 /// The version of this conversation; raised with every change that an older side would not

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tiering::Rate;
 
 use super::Tiers;
 use super::carry::{Carried, Todo, carry_out, forget_lost};
 use super::pace::Paced;
+use crate::node::view::TierView;
 use crate::store::StoreArgs;
 use host::interrupt::{Interrupt, Interrupted};
 use host::progress::Bar;
@@ -32,25 +32,6 @@ const REST: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A boot image of 40 MB is there within a second, and half of a slow disk is left to others.
 const BYTES_PER_SECOND: u64 = 64 << 20;
-
-/// A tier of the node at one moment, and what was moved since the node started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TierView {
-    /// What it is called.
-    pub(crate) name: String,
-    /// Why it cannot be used, if it cannot.
-    pub(crate) away: Option<String>,
-    /// Bytes that objects may take.
-    pub(crate) room_bytes: u64,
-    /// Bytes that they do.
-    pub(crate) used_bytes: u64,
-    /// How many there are.
-    pub(crate) objects: u64,
-    /// Bytes that the node has brought there.
-    pub(crate) moved_bytes: u64,
-    /// Moves to it or from it that failed.
-    pub(crate) failed_moves: u64,
-}
 
 /// What was moved, by the place of the tier.
 #[derive(Clone, Copy, Debug, Default)]

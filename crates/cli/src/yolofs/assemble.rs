@@ -10,10 +10,13 @@ use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
 
 use super::from::From;
-use super::mount::{BootChoice, ModeArg, MountArgs};
-use crate::nic::{BootBlocks, Nic, NicBoot, NicName};
+use super::mount::MountArgs;
+use crate::boot_choice::BootChoice;
+use crate::mount_status::stale;
+use crate::nic::{BootBlocks, Nic, NicBoot};
+use crate::nic_spec::NicName;
+use crate::serve_mode::ServeMode;
 use crate::source::{Source, space_within};
-use crate::status::stale;
 use crate::store::StoreArgs;
 use crate::tiers::unpassed::CopiedSource;
 use crate::tiers::whole::SourceCopies;
@@ -191,8 +194,8 @@ fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
     let boot = nic.choose_boot(&args.boot)?;
     let boot = boot.map(|boot| attach(boot, &below));
     let mode = match args.mode {
-        Some(ModeArg::Disk) => Mode::Disk,
-        Some(ModeArg::Lower) | None => Mode::Lower,
+        Some(ServeMode::Disk) => Mode::Disk,
+        Some(ServeMode::Lower) | None => Mode::Lower,
     };
     let names = Arc::clone(&tree) as Arc<dyn Namespace>;
     let waiter = nic.waiter().context("nobody waits for the service")?;
@@ -246,10 +249,10 @@ fn file_system(
 }
 
 /// Returns how to serve a source.
-pub(crate) fn mode(asked: Option<ModeArg>, root: &SourceRoot) -> Mode {
+pub(crate) fn mode(asked: Option<ServeMode>, root: &SourceRoot) -> Mode {
     match (asked, root.kind()) {
-        (Some(ModeArg::Lower), _) | (None, SourceKind::Tree) => Mode::Lower,
-        (Some(ModeArg::Disk), _) | (None, SourceKind::Disk { .. }) => Mode::Disk,
+        (Some(ServeMode::Lower), _) | (None, SourceKind::Tree) => Mode::Lower,
+        (Some(ServeMode::Disk), _) | (None, SourceKind::Disk { .. }) => Mode::Disk,
     }
 }
 

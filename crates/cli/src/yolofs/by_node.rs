@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use localfs::canonical_within;
 
-use super::mount::{BootChoice, MountArgs};
-use crate::nic::NicName;
+use super::mount::MountArgs;
+use crate::boot_choice::BootChoice;
+use crate::nic_spec::NicName;
 use crate::node::client::{CallError, NodeClient};
 use crate::node::spec::MountSpec;
 use crate::status::MountStatus;

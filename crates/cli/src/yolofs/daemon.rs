@@ -3,6 +3,9 @@
 
 mod happening;
 
+use crate::mount_status::boot_status;
+use crate::mount_status::first_miss;
+use crate::mount_status::served_status;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +30,9 @@ use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
 use crate::confinement;
 use crate::mount_daemon::{Answer, Request};
+use crate::mount_status::warnings;
 use crate::nic::Nic;
-use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus, warnings};
+use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::store::StoreArgs;
 use crate::tiers;
 use host::control::{Callers, listen, serve as serve_commands};
@@ -413,9 +417,9 @@ impl Daemon {
             .to_owned(),
             pid: Some(self.record.pid),
             boot: boot.map(|boot| {
-                BootStatus::of(&boot.name, &boot.image, &counters, boot.prewarmer.state())
+                boot_status(&boot.name, &boot.image, &counters, boot.prewarmer.state())
             }),
-            served: Some(ServedStatus::of(
+            served: Some(served_status(
                 &counters,
                 boot.map(|boot| boot.source.counts()),
                 boot_blocks,
@@ -425,7 +429,7 @@ impl Daemon {
                     .or_else(|| self.nic.as_ref()?.timekeeping())
                     .unwrap_or_default(),
                 boot.and_then(|boot| boot.source.first_miss())
-                    .map(|miss| FirstMiss::of(&miss, &self.tree)),
+                    .map(|miss| first_miss(&miss, &self.tree)),
             )),
             nic: self.nic.as_ref().map(|nic| nic.status()),
             warnings: warnings(

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use localfs::SourceRoot;
 use tracer::TraceInfo;
 
-use crate::nic::NicName;
+use crate::nic_spec::NicName;
 use crate::source::{timestamp, trace_info};
 
 /// Where the source of a mount is.

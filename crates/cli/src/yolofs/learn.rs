@@ -16,7 +16,7 @@ use localfs::{Patience, SourceRoot};
 use serde::{Deserialize, Serialize};
 use tracer::{MergeOptions, Trace};
 
-use super::mount::BootChoice;
+use crate::boot_choice::BootChoice;
 use crate::exit::Outcome;
 use crate::source::{Source, timestamp};
 use crate::store::{StoreArgs, add_written, watch};

@@ -1,5 +1,8 @@
 //! `yolofs mount`: starts the daemon and waits until it serves.
 
+use crate::boot_choice::BootChoice;
+use crate::mount_daemon::ask_status;
+use crate::serve_mode::ServeMode;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
@@ -9,7 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use localfs::canonical_within;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,7 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{by_node, daemon};
 use crate::exit::Outcome;
-use crate::nic::{NicArgs, NicName};
+use crate::nic_args::NicArgs;
+use crate::nic_spec::NicName;
 use crate::node::client::CallError;
 use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
@@ -52,8 +56,8 @@ pub(super) struct MountArgs {
     #[arg(long, value_name = "IMAGE", default_value = "auto")]
     pub(super) boot: BootChoice,
     /// How to serve: `lower` for container trees, `disk` for disk images [default: by the source]
-    #[arg(long)]
-    pub(super) mode: Option<ModeArg>,
+    #[arg(long, value_parser = serve_mode())]
+    pub(super) mode: Option<ServeMode>,
     /// Write a trace of what is read to this file when it is unmounted
     #[arg(long, value_name = "FILE")]
     pub(super) record: Option<PathBuf>,
@@ -108,59 +112,20 @@ pub(super) struct MountArgs {
     pub(super) notify_parent: bool,
 }
 
-/// Which boot image; in JSON the same text as on the command line.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub(crate) enum BootChoice {
-    /// The newest of the source, or none if there is none.
-    #[default]
-    Auto,
-    /// None.
-    None,
-    /// This one of the store.
-    Image(String),
-    /// This file: whatever has a `/` in it.
-    File(PathBuf),
-}
-
-impl FromStr for BootChoice {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(text.to_owned().into())
-    }
-}
-
-impl From<String> for BootChoice {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "auto" => Self::Auto,
-            "none" => Self::None,
-            path if path.contains('/') => Self::File(path.into()),
-            _ => Self::Image(text),
-        }
-    }
-}
-
-impl From<BootChoice> for String {
-    fn from(choice: BootChoice) -> Self {
-        match choice {
-            BootChoice::Auto => "auto".to_owned(),
-            BootChoice::None => "none".to_owned(),
-            BootChoice::Image(name) => name,
-            BootChoice::File(path) => path.to_string_lossy().into_owned(),
-        }
-    }
-}
-
-/// `--mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ModeArg {
-    /// For container trees: opens cost no request.
-    Lower,
-    /// For disk images: whole files pass through to the source.
-    Disk,
+/// Parses `--mode`.
+fn serve_mode() -> impl TypedValueParser<Value = ServeMode> {
+    let of = |mode: ServeMode, help: &'static str| PossibleValue::new(mode.name()).help(help);
+    let values = [
+        of(
+            ServeMode::Lower,
+            "For container trees: opens cost no request",
+        ),
+        of(
+            ServeMode::Disk,
+            "For disk images: whole files pass through to the source",
+        ),
+    ];
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<ServeMode>())
 }
 
 /// What the daemon tells the command that started it, once.
@@ -238,7 +203,7 @@ pub(super) fn run(
 fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Result<Outcome> {
     let found = || -> anyhow::Result<MountStatus> {
         if let Some(record) = run_dir.find(mountpoint)?.filter(MountRecord::is_alive) {
-            return Ok(MountStatus::ask(run_dir, &record));
+            return Ok(ask_status(run_dir, &record));
         }
         let mounts = by_node::mounts(run_dir)?.into_iter();
         let found = mounts.rev().find(|mount| mount.mountpoint == mountpoint);

@@ -14,12 +14,12 @@ use crate::node::view::NodeView;
 use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::user::resolve;
-use crate::status::text;
+use crate::status_text::text;
 use crate::store::StoreArgs;
 use host::mountpoint;
 use host::run_dir::RunDir;
 
-use super::mount::BootChoice;
+use crate::boot_choice::BootChoice;
 
 /// Where is written what survives a reboot, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/yolofs/node";

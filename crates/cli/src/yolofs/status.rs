@@ -1,5 +1,6 @@
 //! `yolofs status`.
 
+use crate::mount_daemon::ask_status;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -8,7 +9,8 @@ use super::by_node;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::status::{MountStatus, text};
+use crate::status::MountStatus;
+use crate::status_text::text;
 use host::mountpoint;
 use host::run_dir::RunDir;
 
@@ -53,7 +55,7 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
     let shown = |place: &PathBuf| wanted.is_empty() || wanted.contains(place);
     let standalone = records.iter().filter(|record| shown(&record.mountpoint));
     let mut mounts: Vec<MountStatus> = standalone
-        .map(|record| MountStatus::ask(&run_dir, record))
+        .map(|record| ask_status(&run_dir, record))
         .collect();
     mounts.extend(of_node.into_iter().filter(|mount| shown(&mount.mountpoint)));
     mounts.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));

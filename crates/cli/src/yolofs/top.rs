@@ -123,7 +123,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::node::api::{Api, listen, socket};
+    use crate::node::api::{Api, listen};
+    use crate::node::bodies::socket;
     use crate::node::memory::{MemoryNode, busy_mount};
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the mounts of this node say of themselves.
 
+use crate::mount_daemon::ask_status;
 use blocks::Digest;
 use report::MountReport;
 
@@ -30,7 +31,7 @@ pub(super) fn all(run_dir: &RunDirArg) -> anyhow::Result<Vec<Mounted>> {
     }
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let records = run_dir.list()?;
-    let statuses = records.iter().map(|r| MountStatus::ask(&run_dir, r));
+    let statuses = records.iter().map(|r| ask_status(&run_dir, r));
     let mut mounts: Vec<_> = statuses.map(|status| mounted(&status)).collect();
     mounts.extend(served_layers(&run_dir)?.iter().map(layer_mounted));
     for snapshotter in all_snapshotters(&run_dir)? {

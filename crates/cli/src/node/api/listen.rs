@@ -13,12 +13,6 @@ use host::run_dir::RunDir;
 /// finds that the peer's user is checked, too.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Returns where the node listens.
-#[must_use]
-pub(crate) fn socket(run_dir: &RunDir) -> PathBuf {
-    run_dir.path().join("node.sock")
-}
-
 /// Listens on `socket`. It appears complete, in the place of what an earlier node left there: no
 /// client meets a moment without a socket, or one with other permissions.
 ///

@@ -1,5 +1,7 @@
 //! What the API answers: a document, a text, or why not.
 
+use crate::node::bodies::ErrorBody;
+use crate::node::bodies::ErrorText;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -10,22 +12,6 @@ use crate::node::control::NodeError;
 
 /// A whole answer.
 pub(super) type Answer = Response<Full<Bytes>>;
-
-/// The body of every answer that is an error.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ErrorBody {
-    /// What happened.
-    pub(crate) error: ErrorText,
-}
-
-/// What happened, for programs and for people.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ErrorText {
-    /// One of the codes in docs/api.md.
-    pub(crate) code: String,
-    /// A sentence; its wording may change.
-    pub(crate) message: String,
-}
 
 /// Why a request was not done.
 #[derive(Debug)]

@@ -1,5 +1,8 @@
 //! Each request: what it takes, what the node is asked, and what is answered.
 
+use crate::node::bodies::BootBody;
+use crate::node::bodies::PrewarmBody;
+use crate::node::bodies::UpgradeBody;
 use std::path::PathBuf;
 
 use hyper::StatusCode;
@@ -8,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::reply::{Answer, Refusal, json, nothing, text};
 use super::serve::Desk;
+use crate::boot_choice::BootChoice;
 use crate::node::metrics;
-use crate::yolofs::BootChoice;
 
 /// A request, as far as it depends on who asks.
 #[derive(Debug)]
@@ -19,29 +22,6 @@ pub(super) struct Call {
     /// Behind the `?`.
     pub(super) query: Option<String>,
     pub(super) body: Vec<u8>,
-}
-
-/// The body of a prewarm.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PrewarmBody {
-    /// At most so many bytes are pushed.
-    #[serde(default)]
-    pub(crate) budget_bytes: Option<u64>,
-}
-
-/// The body of a swap.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BootBody {
-    pub(crate) boot: BootChoice,
-}
-
-/// The body of an upgrade.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UpgradeBody {
-    pub(crate) program: PathBuf,
 }
 
 impl Call {

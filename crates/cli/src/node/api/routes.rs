@@ -1,5 +1,6 @@
 //! The table of what can be asked, and who finds a request in it.
 
+use crate::node::bodies::Pace;
 use std::time::Duration;
 
 use hyper::Method;
@@ -62,46 +63,6 @@ pub(super) static ROUTES: &[Route] = &[
     route(Method::GET, "/healthz", Pace::Look, requests::healthz),
     route(Method::GET, "/readyz", Pace::Look, requests::readyz),
 ];
-
-/// How long a request may take, and how many of its kind run at a time. Each kind has its own
-/// threads, so that looking always works while changes wait for a slow disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// Tells what is known.
-    Look,
-    /// Mounts, unmounts, starts processes.
-    Change,
-    /// Reads a whole boot image from a disk that may be busy.
-    Load,
-}
-
-impl Pace {
-    pub(super) const ALL: [Self; 3] = [Self::Look, Self::Change, Self::Load];
-
-    /// Returns how long the node has for an answer. Above it the client is told so, and what was
-    /// begun goes on.
-    #[must_use]
-    pub(crate) const fn deadline(self) -> Duration {
-        match self {
-            Self::Look => Duration::from_secs(10),
-            Self::Change => Duration::from_secs(120),
-            Self::Load => Duration::from_secs(600),
-        }
-    }
-
-    /// Returns how many requests are worked on at a time; more wait.
-    pub(super) const fn callers(self) -> usize {
-        match self {
-            Self::Look => 4,
-            Self::Change => 8,
-            Self::Load => 4,
-        }
-    }
-
-    pub(super) fn all_callers() -> usize {
-        Self::ALL.into_iter().map(Self::callers).sum()
-    }
-}
 
 /// Finds the route of a request, and the mount id in its path.
 pub(super) fn find(

@@ -18,8 +18,9 @@ use tokio::time::timeout;
 
 use super::reply::{Answer, Refusal};
 use super::requests::Call;
-use super::routes::{self, Pace};
+use super::routes;
 use super::tally::Tally;
+use crate::node::bodies::Pace;
 use crate::node::control::NodeControl;
 use host::admission::Admission;
 

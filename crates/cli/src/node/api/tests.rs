@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::serve::Desk;
 use super::{Api, listen};
+use crate::boot_choice::BootChoice;
 use crate::node::client::{CallError, NodeClient, Received};
 use crate::node::memory::MemoryNode;
 use crate::node::spec::MountSpec;
-use crate::yolofs::BootChoice;
 use host::admission::Admission;
 
 /// Generous: nothing here waits for it to pass.

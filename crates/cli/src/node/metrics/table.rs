@@ -2,8 +2,8 @@
 
 use super::super::view::MountView;
 use super::{Kind, Metric, Read, Sample, Seen};
+use crate::node::view::TierView;
 use crate::status::{BootStatus, ServedStatus};
-use crate::tiers::background::TierView;
 
 use Kind::{Counter, Gauge};
 

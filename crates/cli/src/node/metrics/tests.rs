@@ -9,7 +9,7 @@ use super::{Kind, MOUNTS_MAX, page};
 use crate::node::control::NodeControl as _;
 use crate::node::memory::{MemoryNode, busy_mount};
 use crate::node::view::MountView;
-use crate::tiers::background::TierView;
+use crate::node::view::TierView;
 
 /// A value as it was read: name, labels, value.
 type Read = (String, BTreeMap<String, String>, f64);

@@ -13,14 +13,16 @@ use yolofs::{Config, FileSystem, Mode};
 use super::changes::Changes;
 use super::ears::Ears;
 use super::names;
-use crate::nic::{BootBlocks, Nic, NicBoot, NicName, NicSpec};
+use crate::boot_choice::BootChoice;
+use crate::nic::{BootBlocks, Nic, NicBoot};
+use crate::nic_spec::{NicName, NicSpec};
 use crate::node::spec::{MountSpec, Place};
 use crate::node::wire::{Fault, Handed};
+use crate::serve_mode::ServeMode;
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
 use crate::xattrs::answers;
 use crate::yolofs::assemble::{Timed, Unusable, choose_image, mode, refuse_foreign, warn_stale};
-use crate::yolofs::{BootChoice, ModeArg};
 
 /// Why something was not done, and whose fault it is.
 #[derive(Debug)]
@@ -156,8 +158,8 @@ fn prepare_nic(
     let below = Arc::clone(source) as Arc<dyn BlockSource>;
     let cached = Arc::new(CachedSource::new(Arc::clone(&boot), below));
     let mode = match spec.mode {
-        Some(ModeArg::Disk) => Mode::Disk,
-        Some(ModeArg::Lower) | None => Mode::Lower,
+        Some(ServeMode::Disk) => Mode::Disk,
+        Some(ServeMode::Lower) | None => Mode::Lower,
     };
     let config = Config {
         mode,

@@ -1,5 +1,8 @@
 //! One mount that is served.
 
+use crate::mount_status::boot_status;
+use crate::mount_status::first_miss;
+use crate::mount_status::served_status;
 use std::io::Write as _;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::OwnedFd;
@@ -15,13 +18,14 @@ use yolofs::{
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
 use super::shelf::Opened;
+use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
+use crate::mount_status::warnings;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;
 use crate::prewarming::Prewarming;
-use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus, warnings};
-use crate::yolofs::BootChoice;
+use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::yolofs::assemble::mode_name;
 use crate::yolofs::files_for_each_of;
 
@@ -268,7 +272,7 @@ impl Served {
     fn first_miss(&self) -> Option<FirstMiss> {
         let _boot = self.prepared.boot.current()?;
         let miss = self.prepared.cached.first_miss()?;
-        Some(FirstMiss::of(&miss, &self.prepared.tree))
+        Some(first_miss(&miss, &self.prepared.tree))
     }
 
     /// Returns how things are, from counters.
@@ -289,14 +293,14 @@ impl Served {
             .to_owned(),
             pid: Some(std::process::id()),
             boot: boot.as_ref().map(|boot| {
-                BootStatus::of(&boot.name, &boot.image, &counters, self.prewarming.state())
+                boot_status(&boot.name, &boot.image, &counters, self.prewarming.state())
             }),
             nic: self.prepared.nic.as_ref().map(|nic| nic.status()),
             warnings: warnings(
                 self.prepared.disk.as_ref().map(|disk| &*disk.root),
                 boot.as_ref().map(|boot| (boot.name.as_str(), &*boot.image)),
             ),
-            served: Some(ServedStatus::of(
+            served: Some(served_status(
                 &counters,
                 Some(cached),
                 boot.map_or(0, |boot| boot.image.plan().block_count()),

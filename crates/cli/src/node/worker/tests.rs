@@ -19,11 +19,11 @@ use yolofs::{Busy, Connection, MountTable, Visible};
 
 use super::service::{self, Desk};
 use super::shelf::Shelf;
+use crate::boot_choice::BootChoice;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Answer, Fault, Handed, HelloBytes, Question, WorkerStatus, ask};
 use crate::source::Source;
 use crate::status::MountStatus;
-use crate::yolofs::BootChoice;
 use host::admission::Admission;
 
 /// Longer than anything here takes, however busy the machine is.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nicfetch::transport::Address;
 use serde::{Deserialize, Serialize};
 
-use super::NicSpec;
+use crate::nic_spec::NicSpec;
 
 /// Where libc reads how hosts are called. The directories are there because who writes the first
 /// file puts another in its place.
@@ -22,6 +22,11 @@ const NAMES: [&str; 8] = [
 ];
 /// Where libc asks for a host's address when an answer was too long for a datagram.
 const DOMAIN: u16 = 53;
+
+/// What is in the directory of a cache: chunks.
+pub(crate) const CHUNKS: &str = "chunks";
+/// And the indexes of sources.
+pub(crate) const SOURCES: &str = "sources";
 
 /// Files, ports and sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +67,7 @@ impl NicSpec {
     /// Returns the directories that the cache consists of.
     pub(crate) fn cache_dirs(&self) -> Option<[PathBuf; 2]> {
         let dir: &Path = self.cache.as_deref()?;
-        Some([dir.join(super::CHUNKS), dir.join(super::SOURCES)])
+        Some([dir.join(CHUNKS), dir.join(SOURCES)])
     }
 }
 

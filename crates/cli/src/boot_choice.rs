@@ -1,0 +1,51 @@
+//! Which boot image a mount is served from.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Which boot image; in JSON the same text as on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub(crate) enum BootChoice {
+    /// The newest of the source, or none if there is none.
+    #[default]
+    Auto,
+    /// None.
+    None,
+    /// This one of the store.
+    Image(String),
+    /// This file: whatever has a `/` in it.
+    File(PathBuf),
+}
+
+impl FromStr for BootChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(text.to_owned().into())
+    }
+}
+
+impl From<String> for BootChoice {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "auto" => Self::Auto,
+            "none" => Self::None,
+            path if path.contains('/') => Self::File(path.into()),
+            _ => Self::Image(text),
+        }
+    }
+}
+
+impl From<BootChoice> for String {
+    fn from(choice: BootChoice) -> Self {
+        match choice {
+            BootChoice::Auto => "auto".to_owned(),
+            BootChoice::None => "none".to_owned(),
+            BootChoice::Image(name) => name,
+            BootChoice::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What travels between the node's API and its clients, and how long each request may take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::boot_choice::BootChoice;
+use host::run_dir::RunDir;
+
+/// Returns where the node listens.
+#[must_use]
+pub(crate) fn socket(run_dir: &RunDir) -> PathBuf {
+    run_dir.path().join("node.sock")
+}
+
+/// The body of a prewarm.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PrewarmBody {
+    /// At most so many bytes are pushed.
+    #[serde(default)]
+    pub(crate) budget_bytes: Option<u64>,
+}
+
+/// The body of a swap.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BootBody {
+    pub(crate) boot: BootChoice,
+}
+
+/// The body of an upgrade.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpgradeBody {
+    pub(crate) program: PathBuf,
+}
+
+/// The body of every answer that is an error.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ErrorBody {
+    /// What happened.
+    pub(crate) error: ErrorText,
+}
+
+/// What happened, for programs and for people.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ErrorText {
+    /// One of the codes in docs/api.md.
+    pub(crate) code: String,
+    /// A sentence; its wording may change.
+    pub(crate) message: String,
+}
+
+/// How long a request may take, and how many of its kind run at a time. Each kind has its own
+/// threads, so that looking always works while changes wait for a slow disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Tells what is known.
+    Look,
+    /// Mounts, unmounts, starts processes.
+    Change,
+    /// Reads a whole boot image from a disk that may be busy.
+    Load,
+}
+
+impl Pace {
+    pub(crate) const ALL: [Self; 3] = [Self::Look, Self::Change, Self::Load];
+
+    /// Returns how long the node has for an answer. Above it the client is told so, and what was
+    /// begun goes on.
+    #[must_use]
+    pub(crate) const fn deadline(self) -> Duration {
+        match self {
+            Self::Look => Duration::from_secs(10),
+            Self::Change => Duration::from_secs(120),
+            Self::Load => Duration::from_secs(600),
+        }
+    }
+
+    /// Returns how many requests are worked on at a time; more wait.
+    pub(crate) const fn callers(self) -> usize {
+        match self {
+            Self::Look => 4,
+            Self::Change => 8,
+            Self::Load => 4,
+        }
+    }
+
+    pub(crate) fn all_callers() -> usize {
+        Self::ALL.into_iter().map(Self::callers).sum()
+    }
+}

@@ -1,0 +1,203 @@
+//! The status of mounts, for people.
+
+use crate::nic_status::NicStatus;
+use crate::output::{count, percent, table};
+use crate::status::{BootStatus, MountStatus, ServedStatus};
+use host::size::Size;
+
+/// Writes the status of all mounts for people.
+#[must_use]
+pub(crate) fn text(mounts: &[MountStatus]) -> String {
+    if mounts.is_empty() {
+        return "nothing is mounted".to_owned();
+    }
+    mounts.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn one(mount: &MountStatus) -> String {
+    let head = format!(
+        "{} on {} ({}, {}, {})\n",
+        mount.source.display(),
+        mount.mountpoint.display(),
+        mount.mode,
+        mount.state,
+        mount
+            .pid
+            .map_or_else(|| "no process".to_owned(), |pid| format!("pid {pid}"))
+    );
+    let mut rows = Rows::default();
+    match &mount.boot {
+        Some(boot) => rows.boot(boot),
+        None => rows.add("boot image", "none"),
+    }
+    if let Some(nic) = &mount.nic {
+        rows.add("from service", nic_text(nic));
+    }
+    if let Some(served) = &mount.served {
+        match &mount.boot {
+            Some(_) => rows.compared(served),
+            None => rows.add("from source", Size(served.fallthrough_bytes).to_string()),
+        }
+        rows.served(served);
+    }
+    for warning in &mount.warnings {
+        rows.add("warning", warning);
+    }
+    head + &table(&rows.0)
+}
+
+/// What is told of a mount, line by line.
+#[derive(Default)]
+struct Rows(Vec<Vec<String>>);
+
+impl Rows {
+    fn add(&mut self, name: &str, value: impl Into<String>) {
+        self.0.push(vec![format!("  {name}"), value.into()]);
+    }
+
+    fn boot(&mut self, boot: &BootStatus) {
+        let id: String = boot.content.chars().take(12).collect();
+        let bytes = Size(boot.blocks * 4096);
+        let files = count(boot.files, "file");
+        self.add(
+            "boot image",
+            format!("{} ({id}), {bytes} of {files}", boot.image),
+        );
+        if boot.stale_files > 0 {
+            let stale = Size(boot.stale_blocks * 4096);
+            let files = boot.stale_files;
+            self.add("stale", format!("{files} files, {stale}: record again"));
+        }
+        if boot.damaged > 0 {
+            let reads = boot.damaged;
+            self.add("damaged", format!("{reads} reads: see bootimg verify"));
+        }
+        match (&boot.tier, boot.copy_failures) {
+            (None, _) => {}
+            (Some(tier), 0) => self.add("tier", tier),
+            (Some(tier), failures) => self.add(
+                "tier",
+                format!("{tier}, {failures} reads failed and went to the store: prewarm it again"),
+            ),
+        }
+        let (injected, evicted) = (boot.injected_pages, boot.evicted_pages);
+        self.add(
+            "injected",
+            format!(
+                "{injected} pages, {evicted} evicted (prewarm {})",
+                boot.prewarm
+            ),
+        );
+        if let Some(wasted) = boot.wasted_bytes {
+            let asked = format!("{} of {}", boot.sampled_asked, boot.sampled_blocks);
+            let wasted = Size(wasted);
+            self.add(
+                "not needed",
+                format!("about {wasted} ({asked} held-back blocks were)"),
+            );
+        }
+    }
+
+    /// What came from the boot image, and what did not.
+    fn compared(&mut self, served: &ServedStatus) {
+        let all = served.hit_bytes + served.fallthrough_bytes;
+        let (hit, fell) = (Size(served.hit_bytes), Size(served.fallthrough_bytes));
+        self.add("from boot image", format!("{hit} in {} hits", served.hits));
+        let share = percent(served.fallthrough_bytes, all);
+        self.add(
+            "from source",
+            format!("{fell} in {} misses ({share})", served.misses),
+        );
+        let (whole, tenth) = (
+            served.divergence_permille / 10,
+            served.divergence_permille % 10,
+        );
+        let first = match &served.first_miss {
+            Some(miss) => format!(", first in {} at {}", miss.path, miss.offset),
+            None => String::new(),
+        };
+        self.add("divergence", format!("{whole}.{tenth} %{first}"));
+    }
+
+    fn served(&mut self, served: &ServedStatus) {
+        if served.diverted_files > 0 {
+            self.add(
+                "changed files",
+                format!("{} while mounted", served.diverted_files),
+            );
+        }
+        let (opens, failed) = (served.copy_opens, served.copies_failed);
+        if opens + failed > 0 {
+            self.add("whole copies", format!("{opens} opens, {failed} failed"));
+        }
+        let (late, hung) = (served.late_answers, served.hung_threads);
+        if late > 0 {
+            self.add(
+                "late answers",
+                format!("{late} of the source, {hung} threads wait"),
+            );
+        }
+        let counts = served.requests.iter().filter(|(_, count)| **count > 0);
+        let counts: Vec<_> = counts
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        self.add("requests", counts.join(", "));
+    }
+}
+
+/// Writes the block service of a mount as one line.
+fn nic_text(nic: &NicStatus) -> String {
+    let state = if nic.connected { "asked" } else { "not there" };
+    let NicStatus {
+        address,
+        lies,
+        late,
+        origin_chunks,
+        ..
+    } = nic;
+    format!(
+        "{} in {} chunks, {lies} lies, {late} late, {origin_chunks} from the origin \
+         ({address}, {state})",
+        Size(nic.bytes),
+        nic.chunks
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(boot: Option<BootStatus>) -> MountStatus {
+        MountStatus {
+            id: "1ab2".to_owned(),
+            mountpoint: "/mnt".into(),
+            source: "/srv".into(),
+            mode: "lower".to_owned(),
+            state: "serving".to_owned(),
+            pid: Some(7),
+            boot,
+            served: Some(ServedStatus {
+                fallthrough_bytes: 8192,
+                misses: 2,
+                divergence_permille: 205,
+                ..ServedStatus::default()
+            }),
+            nic: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn people_read_of_hits_and_misses_where_there_is_a_boot_image() {
+        let told = text(&[mount(Some(BootStatus::default()))]);
+        assert!(told.starts_with("/srv on /mnt (lower, serving, pid 7)\n"));
+        for expected in ["0 B in 0 hits", "8.0 KiB in 2 misses (100.0 %)", "20.5 %"] {
+            assert!(told.contains(expected), "{expected}: {told}");
+        }
+        let told = text(&[mount(None)]);
+        assert!(told.contains("8.0 KiB\n"), "{told}");
+        for other in ["hits", "misses", "divergence"] {
+            assert!(!told.contains(other), "{other}: {told}");
+        }
+    }
+}
