@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
 
-use crate::nic_needs::Needs;
 use crate::node::network::NetworkWorker;
+use node_api::nic_needs::Needs;
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in
 /// the list is the end of the process instead of an error: for tests and for looking for faults.

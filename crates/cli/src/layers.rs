@@ -24,8 +24,6 @@ use blocks::Digest;
 use bootimg::{ImageId, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::mount_daemon::PrewarmSummary;
-use crate::node::client::{CallError, NodeClient};
 use crate::node::left::living_mounts;
 use crate::xattrs::XattrsArg;
 use by_node::NodeServer;
@@ -33,6 +31,8 @@ use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::labelled;
 use host::run_dir::RunDir;
+use node_api::client::{CallError, NodeClient};
+use node_api::mount_daemon::PrewarmSummary;
 use own::OwnServer;
 pub(crate) use recorded::RecordedLayer;
 pub(crate) use status::{LayerStatus, layers_text};

@@ -6,7 +6,6 @@
 // They panic when nobody reads any more (`| head`); see `output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod boot_choice;
 pub mod bootimg;
 mod completions;
 mod confinement;
@@ -15,14 +14,10 @@ mod exit;
 mod layers;
 mod line_watch;
 mod logging;
-mod mount_daemon;
 mod mount_status;
 mod net_probe;
 mod nic;
 mod nic_args;
-mod nic_needs;
-mod nic_spec;
-mod nic_status;
 pub mod nicfetch;
 mod node;
 mod output;
@@ -31,9 +26,7 @@ mod read_around;
 mod recorded;
 mod run_dir_arg;
 mod sandbox;
-mod serve_mode;
 mod source;
-mod status;
 mod status_text;
 mod store;
 mod tiers;

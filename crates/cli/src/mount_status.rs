@@ -5,8 +5,8 @@ use bootimg::Attached;
 use localfs::{SourceRoot, Timekeeping};
 use yolofs::Counters;
 
-use crate::status::{BootStatus, FirstMiss, ServedStatus};
 use host::size::Size;
+use node_api::status::{BootStatus, FirstMiss, ServedStatus};
 
 /// How many changed files are named; the others are counted.
 const CHANGED_NAMED: usize = 8;

@@ -27,8 +27,8 @@ use origin::OriginDir;
 
 pub(crate) use boot::{BootBlocks, NicBoot};
 
-use crate::nic_needs::{CHUNKS, SOURCES};
-use crate::nic_spec::{NicName, NicSpec};
+use node_api::nic::{NicName, NicSpec};
+use node_api::nic_needs::{CHUNKS, SOURCES};
 
 /// How long a mount waits for a service that it cannot begin without, and for one that it can.
 const NEEDED: Duration = Duration::from_secs(10);

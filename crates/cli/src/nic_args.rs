@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nicfetch::transport::Address;
 
-use crate::nic_spec::{NicName, NicSpec};
 use host::size::Size;
+use node_api::nic::{NicName, NicSpec};
 
 /// The block service of a mount.
 #[derive(Clone, Debug, clap::Args)]

@@ -7,9 +7,6 @@
 
 mod adopt;
 pub(crate) mod api;
-pub(crate) mod bodies;
-pub(crate) mod client;
-pub(crate) mod control;
 mod deaths;
 mod drain;
 mod drift;
@@ -19,8 +16,6 @@ mod keep;
 mod learn;
 pub(crate) mod left;
 mod make;
-#[cfg(test)]
-pub(crate) mod memory;
 mod metrics;
 pub(crate) mod network;
 mod owned;
@@ -30,11 +25,9 @@ mod place;
 mod probe;
 mod restore;
 pub(crate) mod service;
-pub(crate) mod spec;
 mod takeover;
 mod turns;
 mod upgrade;
-pub(crate) mod view;
 mod watch;
 pub(crate) mod wire;
 pub(crate) mod worker;

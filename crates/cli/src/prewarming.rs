@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use yolofs::PrewarmReport;
 
-use crate::mount_daemon::PrewarmSummary;
+use node_api::mount_daemon::PrewarmSummary;
 
 /// The prewarms of one mount; at most one runs at a time.
 #[derive(Debug)]

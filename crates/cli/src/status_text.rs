@@ -1,9 +1,9 @@
 //! The status of mounts, for people.
 
-use crate::nic_status::NicStatus;
 use crate::output::{count, percent, table};
-use crate::status::{BootStatus, MountStatus, ServedStatus};
 use host::size::Size;
+use node_api::nic_status::NicStatus;
+use node_api::status::{BootStatus, MountStatus, ServedStatus};
 
 /// Writes the status of all mounts for people.
 #[must_use]

@@ -16,9 +16,6 @@ use super::registry::RegistryArgs;
 use super::stacks;
 use crate::exit::Outcome;
 use crate::layers::WarmedLayer;
-use crate::mount_daemon::{Answer, PrewarmSummary, Request};
-use crate::node::client::{CallError, NodeClient};
-use crate::node::view::MountView;
 use crate::output::{FormatArg, duration, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::store::{StoreArgs, name_of, watch};
@@ -28,6 +25,9 @@ use host::interrupt::Interrupt;
 use host::progress;
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
+use node_api::client::{CallError, NodeClient};
+use node_api::mount_daemon::{Answer, PrewarmSummary, Request};
+use node_api::view::MountView;
 
 /// How long a mount may take to push a boot image into its page cache: minutes on a machine that
 /// is busy with everything else.

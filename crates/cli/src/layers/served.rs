@@ -16,11 +16,11 @@ use yolofs::{
 
 use super::LayerPlace;
 use super::reach::privileges_at;
-use crate::mount_daemon::PrewarmSummary;
 use crate::prewarming::Prewarming;
 use crate::source::{Source, space_within};
 use crate::yolofs::files_for_each_of;
 use host::mount_table::needs_root;
+use node_api::mount_daemon::PrewarmSummary;
 
 /// How long users of a mount may take to let go of it.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::served::Served;
 use crate::output::{count, percent, table};
-use crate::status::{BootStatus, ServedStatus};
 use host::size::Size;
+use node_api::status::{BootStatus, ServedStatus};
 
 /// A layer at one moment. Counts are since it was attached.
 #[derive(Clone, Debug, Serialize, Deserialize)]

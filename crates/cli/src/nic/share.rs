@@ -15,8 +15,8 @@ use tracer::{MergeOptions, Trace};
 
 use super::Nic;
 use super::boot::{BootBlocks, NicBoot};
-use crate::boot_choice::BootChoice;
 use crate::source::timestamp;
+use node_api::boot_choice::BootChoice;
 
 /// How long a daemon whose mount is over makes a boot image.
 const MAKING: Duration = Duration::from_secs(60);

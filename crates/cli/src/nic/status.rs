@@ -1,7 +1,7 @@
 //! The status of a mount's block service.
 
 use super::{Nic, Way};
-use crate::nic_status::NicStatus;
+use node_api::nic_status::NicStatus;
 
 impl Nic {
     /// Returns how the service does.

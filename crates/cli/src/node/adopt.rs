@@ -8,12 +8,12 @@ use anyhow::anyhow;
 use parking_lot::Mutex;
 use yolofs::{Busy, Readahead};
 
-use super::control::NodeError;
 use super::deaths::{Cause, Verdict};
 use super::owned::{Owned, Service};
 use super::owner::Owner;
 use super::wire::{Answer, Fault, Question};
 use super::workers::Worker;
+use node_api::control::NodeError;
 
 /// How long a worker may take to adopt a mount: the first one scans the source. One that hangs is
 /// noticed by the probes, long before.

@@ -23,9 +23,9 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 use tokio::sync::oneshot;
 
-use super::bodies::Pace;
-use super::control::NodeControl;
 pub(crate) use listen::listen;
+use node_api::bodies::Pace;
+use node_api::control::NodeControl;
 use serve::Desk;
 
 /// The running API. Dropping it takes no more requests and waits, within a deadline, until those

@@ -5,9 +5,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use yolofs::Busy;
 
-use super::control::NodeError;
 use super::owner::Owner;
-use super::view::Drained;
+use node_api::control::NodeError;
+use node_api::view::Drained;
 
 /// How long users of a mount may take to let go before it is detached from under them.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use yolofs::MountIds;
 
-use super::spec::MountSpec;
 use super::wire::HelloBytes;
 use super::workers::Company;
+use node_api::spec::MountSpec;
 
 /// A mount that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

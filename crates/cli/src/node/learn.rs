@@ -21,16 +21,16 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rawio::pidfd::PidFd;
 
-use super::control::NodeControl as _;
 use super::drift::{Boots, Served};
 use super::owned::{Owned, Service};
 use super::owner::{Owner, own_program};
 use super::probe::ask_all;
 use super::wire::{Answer, Question};
 use super::workers::Worker;
-use crate::boot_choice::BootChoice;
-use crate::status::MountStatus;
 use crate::yolofs::learn::{DESCRIPTORS, Lesson};
+use node_api::boot_choice::BootChoice;
+use node_api::control::NodeControl as _;
+use node_api::status::MountStatus;
 
 /// How often mounts are looked at: counters of each, from their workers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use yolofs::{MountTable, Visible};
 
-use super::client::{CallError, NodeClient};
 use super::instance::instances_in;
 use super::place::is_dead;
 use host::run_dir::RunDir;
+use node_api::client::{CallError, NodeClient};
 
 /// Returns where the node has mounts that are served, or will be as soon as it is back: nobody but
 /// the node may take these away. Without a node they are asked, all at once.

@@ -10,18 +10,18 @@ use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout, poll};
 use yolofs::{Busy, Connection, MountError, MountTable, Visible};
 
-use super::control::{Made, NodeError};
 use super::instance::Instance;
 use super::owned::{Kept, Owned, Service};
 use super::owner::Owner;
 use super::place;
-use super::spec::MountSpec;
 use super::turns::Turn;
 use super::wire::{HelloBytes, Question};
 use crate::store::StoreArgs;
 use crate::tiers::ways::note_passing;
 use crate::yolofs::assemble::note_use;
 use host::mount_table::{in_use_below, overlay_on};
+use node_api::control::{Made, NodeError};
+use node_api::spec::MountSpec;
 
 /// How long users of a mount may take to let go before an unmount gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ impl Owner {
     /// Makes a mount, or finds that it is there.
     ///
     /// # Errors
-    /// As [`NodeControl::make`](super::control::NodeControl::make).
+    /// As [`NodeControl::make`](node_api::control::NodeControl::make).
     pub(super) fn make_mount(&self, spec: &MountSpec) -> Result<Made, NodeError> {
         let id = place::check(spec)?;
         let turn = self.turns.take(&id)?;
@@ -212,7 +212,7 @@ impl Owner {
     /// Unmounts, and wishes it no more.
     ///
     /// # Errors
-    /// As [`NodeControl::unmount`](super::control::NodeControl::unmount).
+    /// As [`NodeControl::unmount`](node_api::control::NodeControl::unmount).
     pub(super) fn unmount_at(&self, id: &str, busy: Busy) -> Result<(), NodeError> {
         let _turn = self.turns.take(id)?;
         let wished = self.unrestored.remove(id);

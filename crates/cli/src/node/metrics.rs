@@ -15,7 +15,7 @@ mod text;
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::view::{MountView, NodeView};
+use node_api::view::{MountView, NodeView};
 use process::Memory;
 use table::METRICS;
 

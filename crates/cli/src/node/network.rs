@@ -21,9 +21,9 @@ use nix::unistd::{Gid, Uid, fchownat, getegid, geteuid};
 use rawio::private;
 use serde::{Deserialize, Serialize};
 
-use super::spec::MountSpec;
-use crate::nic_needs::Needs;
-use crate::nic_spec::NicSpec;
+use node_api::nic::NicSpec;
+use node_api::nic_needs::Needs;
+use node_api::spec::MountSpec;
 
 /// The variable with which the node tells such a worker what it is for. A worker of an earlier
 /// release does not know it, and stays as it was.
@@ -48,7 +48,7 @@ impl NetworkWorker {
     pub(super) fn of(spec: &MountSpec, user: Option<Identity>) -> Option<Self> {
         let nic = spec.nic.as_ref()?;
         let mut needs = nic.needs();
-        if let crate::boot_choice::BootChoice::File(path) = &spec.boot {
+        if let node_api::boot_choice::BootChoice::File(path) = &spec.boot {
             needs.reads.push(path.clone());
         }
         let user = user.filter(|user| match &needs.socket {

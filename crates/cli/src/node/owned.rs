@@ -10,11 +10,11 @@ use yolofs::Visible;
 
 use super::deaths::{Cause, Deaths, Verdict};
 use super::instance::{Instance, Records};
-use super::spec::MountSpec;
-use super::view::MountView;
 use super::wire::{Adoption, HelloBytes};
 use super::workers::{Company, Worker};
-use crate::status::MountStatus;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
+use node_api::view::MountView;
 
 /// What must outlive every worker: while the node holds these, the mount is only slow, not dead.
 #[derive(Debug)]

@@ -10,24 +10,24 @@ use fdstore::Notifier;
 use parking_lot::Mutex;
 use yolofs::Busy;
 
-use super::control::{Made, NodeControl, NodeError};
 use super::instance::Records;
 use super::keep::Keep;
 use super::owned::{Owned, Service};
 use super::probe::{Heard, ask_about, ask_all};
 use super::restore::Unrestored;
-use super::spec::MountSpec;
 use super::turns::Turns;
-use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use super::wire::{Answer, Question};
 use super::workers::{Pool, Worker};
-use crate::boot_choice::BootChoice;
-use crate::mount_daemon::PrewarmSummary;
 use crate::output::complain;
 use crate::store::StoreArgs;
 use crate::tiers::background::Watched;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
+use node_api::boot_choice::BootChoice;
+use node_api::control::{Made, NodeControl, NodeError};
+use node_api::mount_daemon::PrewarmSummary;
+use node_api::spec::MountSpec;
+use node_api::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 
 /// How long workers have to tell of their mounts; who takes longer is shown as the node knows it.
 const TELL: Duration = Duration::from_secs(1);

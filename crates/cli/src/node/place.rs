@@ -9,11 +9,11 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::sys::statvfs::statvfs;
 
-use super::control::NodeError;
-use super::spec::{MountSpec, Place};
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, is_covered, kind_at};
 use host::run_dir::RunDir;
+use node_api::control::NodeError;
+use node_api::spec::{MountSpec, Place};
 
 /// How long a mount may take to say whether anybody serves it.
 const PATIENCE: Duration = Duration::from_secs(5);

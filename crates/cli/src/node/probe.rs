@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::owner::Owner;
 use super::wire::{Answer, Question};
 use super::workers::Worker;
-use crate::status::MountStatus;
+use node_api::status::MountStatus;
 
 /// How long a probe waits for its answer, which comes from counters.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use parking_lot::{Condvar, Mutex};
 
-use super::control::NodeError;
 use super::owner::Owner;
 use super::place;
-use super::spec::MountSpec;
-use super::view::MountView;
-use crate::status::MountStatus;
+use node_api::control::NodeError;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
+use node_api::view::MountView;
 
 /// So many are made at a time: each scans its source.
 const AT_A_TIME: usize = 4;

@@ -142,7 +142,7 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     let listener = match listener {
         Some(socket) => UnixListener::from(socket),
         None => {
-            let listener = api::listen(&super::bodies::socket(&run_dir))?;
+            let listener = api::listen(&node_api::bodies::socket(&run_dir))?;
             keep.put_one(API, listener.as_fd());
             listener
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::control::NodeError;
+use node_api::control::NodeError;
 
 /// How long to wait for somebody else who makes or unmounts at the same place.
 const PATIENCE: Duration = Duration::from_secs(60);

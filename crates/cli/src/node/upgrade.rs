@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::control::NodeError;
 use super::owned::{Service, millis};
 use super::owner::Owner;
-use super::view::Upgraded;
+use node_api::control::NodeError;
+use node_api::view::Upgraded;
 
 /// How long a program may take to say its version.
 const TRIAL: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ impl Owner {
     /// process.
     ///
     /// # Errors
-    /// As [`NodeControl::upgrade`](super::control::NodeControl::upgrade).
+    /// As [`NodeControl::upgrade`](node_api::control::NodeControl::upgrade).
     pub(super) fn upgrade_to(&self, program: &Path) -> Result<Upgraded, NodeError> {
         let Some(_one_at_a_time) = self.upgrading.try_lock() else {
             return Err(NodeError::Conflict(

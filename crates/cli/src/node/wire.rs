@@ -19,12 +19,12 @@ use anyhow::{Context as _, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::control::NodeError;
-use super::spec::MountSpec;
-use crate::boot_choice::BootChoice;
-use crate::mount_daemon::PrewarmSummary;
-use crate::status::MountStatus;
 use host::admission::peer_pid;
+use node_api::boot_choice::BootChoice;
+use node_api::control::NodeError;
+use node_api::mount_daemon::PrewarmSummary;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
 
 /// The version of this conversation; raised with every change that an older side would not
 /// understand.

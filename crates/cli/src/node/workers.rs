@@ -23,9 +23,9 @@ use rawio::pidfd::PidFd;
 use super::deaths::Cause;
 use super::instance::{ProcessRef, private_dir};
 use super::owned::Owned;
-use super::spec::MountSpec;
 use super::wire::{self, Answer, Question};
 use host::run_dir::{RunDir, process_start};
+use node_api::spec::MountSpec;
 
 /// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
 pub(crate) const SHARED_BY: usize = 64;

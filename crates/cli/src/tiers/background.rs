@@ -17,10 +17,10 @@ use tiering::Rate;
 use super::Tiers;
 use super::carry::{Carried, Todo, carry_out, forget_lost};
 use super::pace::Paced;
-use crate::node::view::TierView;
 use crate::store::StoreArgs;
 use host::interrupt::{Interrupt, Interrupted};
 use host::progress::Bar;
+use node_api::view::TierView;
 
 /// How often it is looked whether something was started, pinned or recorded.
 const LOOK: Duration = Duration::from_secs(2);

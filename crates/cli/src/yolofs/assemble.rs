@@ -11,15 +11,15 @@ use yolofs::{Config, FileSystem, Mode, Readahead};
 
 use super::from::From;
 use super::mount::MountArgs;
-use crate::boot_choice::BootChoice;
 use crate::mount_status::stale;
 use crate::nic::{BootBlocks, Nic, NicBoot};
-use crate::nic_spec::NicName;
-use crate::serve_mode::ServeMode;
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
 use crate::tiers::unpassed::CopiedSource;
 use crate::tiers::whole::SourceCopies;
+use node_api::boot_choice::BootChoice;
+use node_api::nic::NicName;
+use node_api::serve_mode::ServeMode;
 
 /// The source of a mount with a boot image: what the image has not, the disk or the service has.
 pub(super) type Cached = CachedSource<Arc<BootBlocks>, Arc<dyn BlockSource>>;

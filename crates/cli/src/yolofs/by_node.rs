@@ -6,13 +6,13 @@ use anyhow::Context as _;
 use localfs::canonical_within;
 
 use super::mount::MountArgs;
-use crate::boot_choice::BootChoice;
-use crate::nic_spec::NicName;
-use crate::node::client::{CallError, NodeClient};
-use crate::node::spec::MountSpec;
-use crate::status::MountStatus;
 use crate::store::StoreArgs;
 use host::run_dir::RunDir;
+use node_api::boot_choice::BootChoice;
+use node_api::client::{CallError, NodeClient};
+use node_api::nic::NicName;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
 
 /// What HTTP says of things that are not there.
 const NOT_FOUND: u16 = 404;

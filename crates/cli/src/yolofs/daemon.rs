@@ -29,10 +29,8 @@ use super::mount::MountArgs;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
 use crate::confinement;
-use crate::mount_daemon::{Answer, Request};
 use crate::mount_status::warnings;
 use crate::nic::Nic;
-use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::store::StoreArgs;
 use crate::tiers;
 use host::control::{Callers, listen, serve as serve_commands};
@@ -40,6 +38,8 @@ use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at, needs_root};
 use host::run_dir::{MountRecord, RunDir, Turn, process_start};
+use node_api::mount_daemon::{Answer, Request};
+use node_api::status::MountStatus;
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);

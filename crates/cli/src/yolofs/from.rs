@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use localfs::SourceRoot;
 use tracer::TraceInfo;
 
-use crate::nic_spec::NicName;
 use crate::source::{timestamp, trace_info};
+use node_api::nic::NicName;
 
 /// Where the source of a mount is.
 #[derive(Debug)]

@@ -16,12 +16,12 @@ use localfs::{Patience, SourceRoot};
 use serde::{Deserialize, Serialize};
 use tracer::{MergeOptions, Trace};
 
-use crate::boot_choice::BootChoice;
 use crate::exit::Outcome;
 use crate::source::{Source, timestamp};
 use crate::store::{StoreArgs, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
+use node_api::boot_choice::BootChoice;
 
 /// The descriptors it is started with, in this order.
 pub(crate) const DESCRIPTORS: [&str; 4] = ["source", "names", "trace", "account"];

@@ -1,14 +1,13 @@
 //! `yolofs mount`: starts the daemon and waits until it serves.
 
-use crate::boot_choice::BootChoice;
-use crate::mount_daemon::ask_status;
-use crate::serve_mode::ServeMode;
+use node_api::boot_choice::BootChoice;
+use node_api::mount_daemon::ask_status;
+use node_api::serve_mode::ServeMode;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -23,17 +22,17 @@ use serde::{Deserialize, Serialize};
 use super::{by_node, daemon};
 use crate::exit::Outcome;
 use crate::nic_args::NicArgs;
-use crate::nic_spec::NicName;
-use crate::node::client::CallError;
 use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::status::MountStatus;
 use crate::store::StoreArgs;
 use crate::until::seconds;
 use crate::xattrs::XattrsArg;
 use host::interrupt::{Interrupt, unblock_signals};
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
+use node_api::client::CallError;
+use node_api::nic::NicName;
+use node_api::status::MountStatus;
 
 /// Set for the daemon by the command that starts it: a flag could not be appended to a command
 /// line that has a `--`.

@@ -8,9 +8,7 @@ use confine::Identity;
 use nix::unistd::{Gid, Uid, geteuid};
 
 use crate::exit::Outcome;
-use crate::node::client::NodeClient;
 use crate::node::service::{self, Settings};
-use crate::node::view::NodeView;
 use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::user::resolve;
@@ -18,8 +16,10 @@ use crate::status_text::text;
 use crate::store::StoreArgs;
 use host::mountpoint;
 use host::run_dir::RunDir;
+use node_api::client::NodeClient;
+use node_api::view::NodeView;
 
-use crate::boot_choice::BootChoice;
+use node_api::boot_choice::BootChoice;
 
 /// Where is written what survives a reboot, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/yolofs/node";
@@ -173,8 +173,8 @@ fn status_text(view: &NodeView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::control::NodeControl as _;
-    use crate::node::memory::MemoryNode;
+    use node_api::control::NodeControl as _;
+    use node_api::memory::MemoryNode;
 
     #[test]
     fn the_status_names_what_is_damaged() {

@@ -7,9 +7,9 @@ use blocks::BlockCache;
 use bootimg::Attached;
 use yolofs::{Lock, Mount, PrewarmOptions};
 
-use crate::mount_daemon::PrewarmSummary;
 use crate::nic::BootBlocks;
 use crate::prewarming::Prewarming;
+use node_api::mount_daemon::PrewarmSummary;
 
 /// Prewarms one mount; at most one prewarm runs at a time.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! `yolofs status`.
 
-use crate::mount_daemon::ask_status;
+use node_api::mount_daemon::ask_status;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -9,10 +9,10 @@ use super::by_node;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::status::MountStatus;
 use crate::status_text::text;
 use host::mountpoint;
 use host::run_dir::RunDir;
+use node_api::status::MountStatus;
 
 /// Show how the mounts do
 ///

@@ -12,12 +12,12 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
 use crate::exit::Outcome;
-use crate::node::client::{CallError, NodeClient};
 use crate::output::write_out;
 use crate::run_dir_arg::RunDirArg;
 use crate::until::seconds;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
+use node_api::client::{CallError, NodeClient};
 use rows::{Order, Sight, SortBy};
 use screen::{Pressed, Screen};
 
@@ -124,8 +124,8 @@ mod tests {
 
     use super::*;
     use crate::node::api::{Api, listen};
-    use crate::node::bodies::socket;
-    use crate::node::memory::{MemoryNode, busy_mount};
+    use node_api::bodies::socket;
+    use node_api::memory::{MemoryNode, busy_mount};
 
     #[test]
     fn without_a_terminal_there_is_one_table() {

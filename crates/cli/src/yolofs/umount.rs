@@ -8,7 +8,6 @@ use rawio::pidfd::PidFd;
 
 use super::by_node;
 use crate::exit::Outcome;
-use crate::mount_daemon::{Answer, Request};
 use crate::output::complain;
 use crate::run_dir_arg::RunDirArg;
 use host::control::call;
@@ -16,6 +15,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, in_use_below, kind_at, overlay_on};
 use host::mountpoint;
 use host::run_dir::{MountRecord, RunDir, process_start};
+use node_api::mount_daemon::{Answer, Request};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
 const DEADLINE: Duration = Duration::from_secs(30);

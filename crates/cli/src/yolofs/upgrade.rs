@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use crate::exit::Outcome;
-use crate::node::client::NodeClient;
 use crate::output::write_line;
 use crate::run_dir_arg::RunDirArg;
 use host::run_dir::RunDir;
+use node_api::client::NodeClient;
 
 /// Have the node service and its workers run another program, under living mounts
 ///

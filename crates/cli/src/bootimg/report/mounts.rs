@@ -1,14 +1,14 @@
 //! What the mounts of this node say of themselves.
 
-use crate::mount_daemon::ask_status;
 use blocks::Digest;
+use node_api::mount_daemon::ask_status;
 use report::MountReport;
 
 use crate::layers::LayerStatus;
 use crate::run_dir_arg::RunDirArg;
-use crate::status::{BootStatus, MountStatus, ServedStatus};
 use crate::yolofs::{all_snapshotters, served_layers};
 use host::run_dir::RunDir;
+use node_api::status::{BootStatus, MountStatus, ServedStatus};
 
 /// A mount, and what it serves.
 #[derive(Clone, Debug)]

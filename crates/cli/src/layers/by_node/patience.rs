@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 
-use crate::node::client::{CallError, NodeClient};
 use host::interrupt::Interrupt;
+use node_api::client::{CallError, NodeClient};
 
 /// How soon it is asked again.
 const ASK_AGAIN_MS: u16 = 50;

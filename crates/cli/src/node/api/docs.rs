@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::routes::{self, ROUTES};
 use super::{Api, listen};
-use crate::node::client::{NodeClient, Received};
-use crate::node::memory::MemoryNode;
+use node_api::client::{NodeClient, Received};
+use node_api::memory::MemoryNode;
 
 /// One example: a request, and what it is said to be answered.
 struct Example {

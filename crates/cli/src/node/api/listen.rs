@@ -3,11 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
-
-use host::run_dir::RunDir;
 
 /// Only its owner opens the socket; root always can. Whoever wants others to ask changes it, and
 /// finds that the peer's user is checked, too.

@@ -1,14 +1,14 @@
 //! What the API answers: a document, a text, or why not.
 
-use crate::node::bodies::ErrorBody;
-use crate::node::bodies::ErrorText;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde::{Deserialize, Serialize};
+use node_api::bodies::ErrorBody;
+use node_api::bodies::ErrorText;
+use serde::Serialize;
 
-use crate::node::control::NodeError;
+use node_api::control::NodeError;
 
 /// A whole answer.
 pub(super) type Answer = Response<Full<Bytes>>;

@@ -1,17 +1,14 @@
 //! Each request: what it takes, what the node is asked, and what is answered.
 
-use crate::node::bodies::BootBody;
-use crate::node::bodies::PrewarmBody;
-use crate::node::bodies::UpgradeBody;
-use std::path::PathBuf;
+use node_api::bodies::BootBody;
+use node_api::bodies::PrewarmBody;
+use node_api::bodies::UpgradeBody;
 
 use hyper::StatusCode;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::reply::{Answer, Refusal, json, nothing, text};
 use super::serve::Desk;
-use crate::boot_choice::BootChoice;
 use crate::node::metrics;
 
 /// A request, as far as it depends on who asks.

@@ -1,7 +1,6 @@
 //! The table of what can be asked, and who finds a request in it.
 
-use crate::node::bodies::Pace;
-use std::time::Duration;
+use node_api::bodies::Pace;
 
 use hyper::Method;
 

@@ -20,9 +20,9 @@ use super::reply::{Answer, Refusal};
 use super::requests::Call;
 use super::routes;
 use super::tally::Tally;
-use crate::node::bodies::Pace;
-use crate::node::control::NodeControl;
 use host::admission::Admission;
+use node_api::bodies::Pace;
+use node_api::control::NodeControl;
 
 /// Connections at a time. More wait in the socket's queue, where their own deadline finds them.
 const CONNECTIONS_MAX: u32 = 64;

@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use super::serve::Desk;
 use super::{Api, listen};
-use crate::boot_choice::BootChoice;
-use crate::node::client::{CallError, NodeClient, Received};
-use crate::node::memory::MemoryNode;
-use crate::node::spec::MountSpec;
 use host::admission::Admission;
+use node_api::boot_choice::BootChoice;
+use node_api::client::{CallError, NodeClient, Received};
+use node_api::memory::MemoryNode;
+use node_api::spec::MountSpec;
 
 /// Generous: nothing here waits for it to pass.
 const DEADLINE: Duration = Duration::from_secs(60);

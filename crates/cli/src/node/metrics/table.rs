@@ -1,9 +1,9 @@
 //! The table of metrics. Names follow Prometheus' habits: base units, `_total` for counters.
 
-use super::super::view::MountView;
 use super::{Kind, Metric, Read, Sample, Seen};
-use crate::node::view::TierView;
-use crate::status::{BootStatus, ServedStatus};
+use node_api::status::{BootStatus, ServedStatus};
+use node_api::view::MountView;
+use node_api::view::TierView;
 
 use Kind::{Counter, Gauge};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::table::METRICS;
 use super::{Kind, MOUNTS_MAX, page};
-use crate::node::control::NodeControl as _;
-use crate::node::memory::{MemoryNode, busy_mount};
-use crate::node::view::MountView;
-use crate::node::view::TierView;
+use node_api::control::NodeControl as _;
+use node_api::memory::{MemoryNode, busy_mount};
+use node_api::view::MountView;
+use node_api::view::TierView;
 
 /// A value as it was read: name, labels, value.
 type Read = (String, BTreeMap<String, String>, f64);

@@ -13,16 +13,16 @@ use yolofs::{Config, FileSystem, Mode};
 use super::changes::Changes;
 use super::ears::Ears;
 use super::names;
-use crate::boot_choice::BootChoice;
 use crate::nic::{BootBlocks, Nic, NicBoot};
-use crate::nic_spec::{NicName, NicSpec};
-use crate::node::spec::{MountSpec, Place};
 use crate::node::wire::{Fault, Handed};
-use crate::serve_mode::ServeMode;
 use crate::source::{Source, space_within};
 use crate::store::StoreArgs;
 use crate::xattrs::answers;
 use crate::yolofs::assemble::{Timed, Unusable, choose_image, mode, refuse_foreign, warn_stale};
+use node_api::boot_choice::BootChoice;
+use node_api::nic::{NicName, NicSpec};
+use node_api::serve_mode::ServeMode;
+use node_api::spec::{MountSpec, Place};
 
 /// Why something was not done, and whose fault it is.
 #[derive(Debug)]

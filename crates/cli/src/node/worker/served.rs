@@ -18,16 +18,16 @@ use yolofs::{
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
 use super::shelf::Opened;
-use crate::boot_choice::BootChoice;
-use crate::mount_daemon::PrewarmSummary;
 use crate::mount_status::warnings;
-use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;
 use crate::prewarming::Prewarming;
-use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus};
 use crate::yolofs::assemble::mode_name;
 use crate::yolofs::files_for_each_of;
+use node_api::boot_choice::BootChoice;
+use node_api::mount_daemon::PrewarmSummary;
+use node_api::spec::MountSpec;
+use node_api::status::{FirstMiss, MountStatus};
 
 /// One block in so many is held back from the page cache of a mount that is learned from: some
 /// thirty of a usual boot image, each of which costs a boot one request.

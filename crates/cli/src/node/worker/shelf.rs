@@ -10,9 +10,9 @@ use parking_lot::{Condvar, Mutex};
 use super::prepare::Refusal;
 use super::prewarm::Queue;
 use super::served::{Over, Served};
-use crate::boot_choice::BootChoice;
 use crate::node::wire::{Adoption, Fault, Handed};
-use crate::status::MountStatus;
+use node_api::boot_choice::BootChoice;
+use node_api::status::MountStatus;
 
 /// How long somebody may have a mount in his hand whose session is over: less than the node waits.
 const CLOSE: Duration = Duration::from_secs(4);

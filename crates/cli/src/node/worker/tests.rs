@@ -19,12 +19,12 @@ use yolofs::{Busy, Connection, MountTable, Visible};
 
 use super::service::{self, Desk};
 use super::shelf::Shelf;
-use crate::boot_choice::BootChoice;
-use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Answer, Fault, Handed, HelloBytes, Question, WorkerStatus, ask};
 use crate::source::Source;
-use crate::status::MountStatus;
 use host::admission::Admission;
+use node_api::boot_choice::BootChoice;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
 
 /// Longer than anything here takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);

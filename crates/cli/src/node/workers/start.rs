@@ -14,9 +14,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::{Company, Pool, Worker};
 use crate::node::instance::ProcessRef;
 use crate::node::network::{NETWORK_ENV, NetworkWorker};
-use crate::node::spec::MountSpec;
 use crate::node::wire::{self, Answer, Question};
 use host::run_dir::process_start;
+use node_api::spec::MountSpec;
 
 /// How long a worker may take until it listens.
 const START: Duration = Duration::from_secs(30);

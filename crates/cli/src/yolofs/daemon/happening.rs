@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use parking_lot::Mutex;
 use yolofs::{Busy, End};
 
-use crate::mount_daemon::Answer;
 use host::control::Callers;
+use node_api::mount_daemon::Answer;
 
 /// What wakes the daemon's main thread.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::mount_daemon::Request;
     use host::control::{call, listen, serve};
+    use node_api::mount_daemon::Request;
 
     #[test]
     fn who_asks_a_daemon_that_ends_is_not_kept_waiting() {

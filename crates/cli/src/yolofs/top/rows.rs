@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::node::client::{CallError, NodeClient};
-use crate::node::view::{MountView, NodeView};
 use crate::output::{count, percent, table};
 use host::size::Size;
+use node_api::client::{CallError, NodeClient};
+use node_api::view::{MountView, NodeView};
 
 /// What the node told at one moment.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Row {
             let served = before.find(mount)?.status.served.as_ref()?;
             Some((served, now.at.duration_since(before.at)))
         });
-        let rate = |count: fn(&crate::status::ServedStatus) -> u64| {
+        let rate = |count: fn(&node_api::status::ServedStatus) -> u64| {
             let (earlier, time) = earlier?;
             Some(per_second(count(earlier), count(served?), time))
         };
@@ -291,7 +291,7 @@ pub(super) fn text(before: Option<&Sight>, now: &Sight, order: Order) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::memory::two_sights;
+    use node_api::memory::two_sights;
 
     fn sights() -> (Sight, Sight) {
         let (at, [(node, before), (later, mounts)]) = (Instant::now(), two_sights());

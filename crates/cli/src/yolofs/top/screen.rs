@@ -9,7 +9,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
 
 use super::rows::{COLUMNS, Column, Order, Row, Sight, SortBy, node_line, rows};
-use crate::node::client::CallError;
+use node_api::client::CallError;
 
 /// Above it a mount is worth recording anew.
 const FAR_PERMILLE: u64 = 200;
@@ -195,7 +195,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::node::memory::two_sights;
+    use node_api::memory::two_sights;
 
     fn screen() -> Screen {
         let mut screen = Screen::new(Order::by(SortBy::Name));

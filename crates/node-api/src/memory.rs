@@ -16,7 +16,7 @@ use host::run_dir::RunDir;
 
 /// The list, and what the node would be asked to do beside it.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryNode {
+pub struct MemoryNode {
     state: Mutex<State>,
 }
 
@@ -28,7 +28,7 @@ struct State {
 
 impl MemoryNode {
     /// Puts a mount there as it is.
-    pub(crate) fn put(&self, view: MountView) {
+    pub fn put(&self, view: MountView) {
         let text = serde_json::json!({
             "source": view.status.source, "mountpoint": view.status.mountpoint, "store": "/s",
         });
@@ -50,7 +50,7 @@ impl MemoryNode {
 }
 
 /// Returns a mount with a number of its own in every field that counts something.
-pub(crate) fn busy_mount(mountpoint: &str) -> MountView {
+pub fn busy_mount(mountpoint: &str) -> MountView {
     let text = serde_json::json!({"source": "/srv/a", "mountpoint": mountpoint, "store": "/s"});
     let spec = serde_json::from_value(text).unwrap();
     let mut view = view_of(&spec);
@@ -78,7 +78,7 @@ pub(crate) fn busy_mount(mountpoint: &str) -> MountView {
 
 /// Returns what a node tells at two moments, two seconds apart: `a` is read from, `b` loses its
 /// worker, `c` has a new worker and drifts, `new` was not there before.
-pub(crate) fn two_sights() -> [(NodeView, Vec<MountView>); 2] {
+pub fn two_sights() -> [(NodeView, Vec<MountView>); 2] {
     let node = MemoryNode::default();
     let [mut a, mut b, mut c] = ["/mnt/a", "/mnt/b", "/mnt/c"].map(busy_mount);
     let count = |mount: &mut MountView, reads, bytes| {

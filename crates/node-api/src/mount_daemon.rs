@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
-pub(crate) enum Request {
+pub enum Request {
     /// How are things?
     Status,
     /// Bring the boot image into the mount's page cache, and answer when that is done.
@@ -32,7 +32,7 @@ pub(crate) enum Request {
 /// What a daemon answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
-pub(crate) enum Answer {
+pub enum Answer {
     /// To [`Request::Status`].
     Status(Box<MountStatus>),
     /// To [`Request::Prewarm`].
@@ -58,21 +58,21 @@ impl Reply for Answer {
 
 /// What a prewarm of a mount did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PrewarmSummary {
+pub struct PrewarmSummary {
     /// Look-ups, listings and links repeated.
-    pub(crate) touches: u64,
+    pub touches: u64,
     /// Bytes pushed into the page cache.
-    pub(crate) injected_bytes: u64,
+    pub injected_bytes: u64,
     /// Bytes of the boot image that could not be pushed: no longer valid, damaged, or the file
     /// was not there.
-    pub(crate) skipped_bytes: u64,
+    pub skipped_bytes: u64,
     /// Milliseconds it took.
-    pub(crate) took_ms: u64,
+    pub took_ms: u64,
 }
 
 /// Asks the daemon of a mount. One that does not answer is shown as such.
 #[must_use]
-pub(crate) fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
+pub fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
     let state = if record.is_alive() {
         match call(&run_dir.socket(&record.id), &Request::Status, DEADLINE) {
             Ok(Answer::Status(status)) => return *status,

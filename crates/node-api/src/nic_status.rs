@@ -5,37 +5,37 @@ use serde::{Deserialize, Serialize};
 /// The block service of a mount. Chunks are of at most 128 KiB; all counts are since it was
 /// mounted.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct NicStatus {
+pub struct NicStatus {
     /// Where it is.
-    pub(crate) address: String,
+    pub address: String,
     /// What it calls the source.
-    pub(crate) source: String,
+    pub source: String,
     /// The id of the source's index.
-    pub(crate) index: String,
+    pub index: String,
     /// Whether reads are asked of it now.
-    pub(crate) connected: bool,
+    pub connected: bool,
     /// Chunks that came from it, and were right.
-    pub(crate) chunks: u64,
+    pub chunks: u64,
     /// Bytes of them.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Chunks that it had not, or not then.
-    pub(crate) absent: u64,
+    pub absent: u64,
     /// Chunks that it did not bring in time.
-    pub(crate) late: u64,
+    pub late: u64,
     /// Chunks that could not be asked for, because it was not there.
-    pub(crate) away: u64,
+    pub away: u64,
     /// Chunks that were not what was asked for. Never served.
-    pub(crate) lies: u64,
+    pub lies: u64,
     /// Reads that were asked a second time because the first took long.
-    pub(crate) hedged: u64,
+    pub hedged: u64,
     /// Chunks out of the mount's own cache.
-    pub(crate) local_chunks: u64,
+    pub local_chunks: u64,
     /// Chunks from the origin, which were right.
-    pub(crate) origin_chunks: u64,
+    pub origin_chunks: u64,
     /// Chunks from the origin that were something else. Never served.
-    pub(crate) origin_wrong: u64,
+    pub origin_wrong: u64,
     /// Reads that nobody could answer in time: they failed.
-    pub(crate) failed_reads: u64,
+    pub failed_reads: u64,
     /// Whether all of the source was fetched into the mount's own cache; absent without one.
-    pub(crate) filled: Option<bool>,
+    pub filled: Option<bool>,
 }

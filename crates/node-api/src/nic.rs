@@ -15,31 +15,31 @@ const PREFIX: &str = "nic:";
 /// names files with secrets, and has none itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NicSpec {
+pub struct NicSpec {
     /// Where the service listens: `HOST:PORT`, `unix:PATH` or `vsock:CID:PORT`.
     #[serde(with = "as_text")]
-    pub(super) address: Address,
+    pub address: Address,
     /// What the service calls the local source beside which it is asked: `NAME` or `NAME@ID`.
     #[serde(default)]
-    source: Option<NicName>,
+    pub source: Option<NicName>,
     /// Our name there; the host's if absent.
     #[serde(default)]
-    pub(super) name: Option<String>,
+    pub name: Option<String>,
     /// A file with our key.
     #[serde(default)]
-    pub(super) key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
     /// A directory with our certificate.
     #[serde(default)]
-    pub(super) tls: Option<PathBuf>,
+    pub tls: Option<PathBuf>,
     /// Where what comes is kept.
     #[serde(default)]
-    pub(super) cache: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
     /// How much may be kept there.
     #[serde(default = "cache_bytes")]
-    pub(super) cache_bytes: u64,
+    pub cache_bytes: u64,
     /// Where else the source can be read.
     #[serde(default)]
-    pub(super) origin: Option<PathBuf>,
+    pub origin: Option<PathBuf>,
 }
 
 /// What `--nic-cache-size` is unless it is said.
@@ -52,7 +52,7 @@ impl NicSpec {
     ///
     /// # Errors
     /// If it does not say so, or says what is for sources of the service.
-    pub(crate) fn beside(&self) -> anyhow::Result<&NicName> {
+    pub fn beside(&self) -> anyhow::Result<&NicName> {
         ensure!(
             self.cache.is_none() && self.origin.is_none(),
             "--nic-cache and --origin are for sources that are not on the disk (nic:NAME)"
@@ -65,7 +65,7 @@ impl NicSpec {
     ///
     /// # Errors
     /// If it says what is for local sources.
-    pub(crate) fn check_alone(&self) -> anyhow::Result<()> {
+    pub fn check_alone(&self) -> anyhow::Result<()> {
         ensure!(
             self.source.is_none(),
             "--nic-source is for local sources: here the source says it"
@@ -92,9 +92,11 @@ mod as_text {
 /// What the service calls a source, and which index it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct NicName {
-    pub(crate) name: String,
-    pub(crate) id: Option<ContentId>,
+pub struct NicName {
+    /// Its name.
+    pub name: String,
+    /// The id of its index, if only that one will do.
+    pub id: Option<ContentId>,
 }
 
 impl FromStr for NicName {
@@ -141,7 +143,7 @@ impl NicName {
     ///
     /// # Errors
     /// If it begins like one and is none.
-    pub(crate) fn of_source(source: &Path) -> anyhow::Result<Option<Self>> {
+    pub fn of_source(source: &Path) -> anyhow::Result<Option<Self>> {
         let name = source.to_str().and_then(|text| text.strip_prefix(PREFIX));
         let name = name.map(|name| name.parse().map_err(anyhow::Error::msg));
         name.transpose()
@@ -149,12 +151,12 @@ impl NicName {
     }
 
     /// Returns the label that traces and boot images of the source have.
-    pub(crate) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 
     /// Returns the id by which traces and boot images know the source.
-    pub(crate) fn source_id(&self) -> SourceId {
+    pub fn source_id(&self) -> SourceId {
         SourceId::of_label(self.label().as_bytes())
     }
 }

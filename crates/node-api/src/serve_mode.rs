@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// How a source is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ServeMode {
+pub enum ServeMode {
     /// For container trees: opens cost no request.
     Lower,
     /// For disk images: whole files pass through to the source.
@@ -17,7 +17,7 @@ pub(crate) enum ServeMode {
 impl ServeMode {
     /// Returns its name, as it is written in requests and on command lines.
     #[must_use]
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Lower => "lower",
             Self::Disk => "disk",

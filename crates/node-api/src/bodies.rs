@@ -10,53 +10,55 @@ use host::run_dir::RunDir;
 
 /// Returns where the node listens.
 #[must_use]
-pub(crate) fn socket(run_dir: &RunDir) -> PathBuf {
+pub fn socket(run_dir: &RunDir) -> PathBuf {
     run_dir.path().join("node.sock")
 }
 
 /// The body of a prewarm.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PrewarmBody {
+pub struct PrewarmBody {
     /// At most so many bytes are pushed.
     #[serde(default)]
-    pub(crate) budget_bytes: Option<u64>,
+    pub budget_bytes: Option<u64>,
 }
 
 /// The body of a swap.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct BootBody {
-    pub(crate) boot: BootChoice,
+pub struct BootBody {
+    /// Which boot image to serve from.
+    pub boot: BootChoice,
 }
 
 /// The body of an upgrade.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct UpgradeBody {
-    pub(crate) program: PathBuf,
+pub struct UpgradeBody {
+    /// The program that serves from now on; an absolute path.
+    pub program: PathBuf,
 }
 
 /// The body of every answer that is an error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ErrorBody {
+pub struct ErrorBody {
     /// What happened.
-    pub(crate) error: ErrorText,
+    pub error: ErrorText,
 }
 
 /// What happened, for programs and for people.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ErrorText {
+pub struct ErrorText {
     /// One of the codes in docs/api.md.
-    pub(crate) code: String,
+    pub code: String,
     /// A sentence; its wording may change.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 /// How long a request may take, and how many of its kind run at a time. Each kind has its own
 /// threads, so that looking always works while changes wait for a slow disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub enum Pace {
     /// Tells what is known.
     Look,
     /// Mounts, unmounts, starts processes.
@@ -66,12 +68,13 @@ pub(crate) enum Pace {
 }
 
 impl Pace {
-    pub(crate) const ALL: [Self; 3] = [Self::Look, Self::Change, Self::Load];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Look, Self::Change, Self::Load];
 
     /// Returns how long the node has for an answer. Above it the client is told so, and what was
     /// begun goes on.
     #[must_use]
-    pub(crate) const fn deadline(self) -> Duration {
+    pub const fn deadline(self) -> Duration {
         match self {
             Self::Look => Duration::from_secs(10),
             Self::Change => Duration::from_secs(120),
@@ -80,7 +83,7 @@ impl Pace {
     }
 
     /// Returns how many requests are worked on at a time; more wait.
-    pub(crate) const fn callers(self) -> usize {
+    pub const fn callers(self) -> usize {
         match self {
             Self::Look => 4,
             Self::Change => 8,
@@ -88,7 +91,8 @@ impl Pace {
         }
     }
 
-    pub(crate) fn all_callers() -> usize {
+    /// Returns how many requests of all kinds are worked on at a time.
+    pub fn all_callers() -> usize {
         Self::ALL.into_iter().map(Self::callers).sum()
     }
 }

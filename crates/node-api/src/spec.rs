@@ -6,70 +6,70 @@ use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use crate::boot_choice::BootChoice;
-use crate::nic_spec::{NicName, NicSpec};
+use crate::nic::{NicName, NicSpec};
 use crate::serve_mode::ServeMode;
 
 /// One mount, as asked for. Two requests for the same place are the same mount if their specs are
 /// equal; unknown fields are refused rather than ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct MountSpec {
+pub struct MountSpec {
     /// A directory tree or a disk image; absolute. Or `nic:NAME`, a source of a block service.
-    pub(crate) source: PathBuf,
+    pub source: PathBuf,
     /// An existing directory; absolute, without symbolic links. It may be the source itself.
-    pub(crate) mountpoint: PathBuf,
+    pub mountpoint: PathBuf,
     /// Where boot images are kept.
-    pub(crate) store: PathBuf,
+    pub store: PathBuf,
     /// The boot image to serve from.
     #[serde(default)]
-    pub(crate) boot: BootChoice,
+    pub boot: BootChoice,
     /// How to serve; by the source if absent.
     #[serde(default)]
-    pub(crate) mode: Option<ServeMode>,
+    pub mode: Option<ServeMode>,
     /// Whether the boot image is pushed into the page cache.
     #[serde(default = "yes")]
-    pub(crate) inject: bool,
+    pub inject: bool,
     /// Whether what was pushed is locked in memory.
     #[serde(default)]
-    pub(crate) lock: bool,
+    pub lock: bool,
     /// At most so many bytes are pushed.
     #[serde(default)]
-    pub(crate) budget_bytes: Option<u64>,
+    pub budget_bytes: Option<u64>,
     /// How far the kernel reads ahead; its own default if absent.
     #[serde(default)]
-    pub(crate) readahead_kib: Option<u32>,
+    pub readahead_kib: Option<u32>,
     /// Threads that answer requests.
     #[serde(default = "two")]
-    pub(crate) threads: u8,
+    pub threads: u8,
     /// Whether boots that drift from their recording are learned from.
     #[serde(default)]
-    pub(crate) auto: bool,
+    pub auto: bool,
     /// Whether set-user-id bits and devices of the source count.
     #[serde(default)]
-    pub(crate) suid_dev: bool,
+    pub suid_dev: bool,
     /// Whether it is answered about extended attributes also where no file has any. Left out unless it
     /// is asked for: nodes and workers of an earlier release refuse fields that they do not know.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) all_xattrs: bool,
+    pub all_xattrs: bool,
     /// Whether the source is opened below whatever is mounted over it: for those who mount over
     /// the source itself, where others do, too.
     #[serde(default)]
-    pub(crate) plain: bool,
+    pub plain: bool,
     /// Whether it is a wish, and made again after a reboot. Who asks for a mount that is none
     /// asks again himself.
     #[serde(default = "yes")]
-    pub(crate) lasting: bool,
+    pub lasting: bool,
     /// What the mount table shows as its source; the source's path if absent.
     #[serde(default)]
-    pub(crate) label: Option<String>,
+    pub label: Option<String>,
     /// Which block service is asked, and how; needed if the source is one of its.
     #[serde(default)]
-    pub(crate) nic: Option<NicSpec>,
+    pub nic: Option<NicSpec>,
 }
 
 /// Where the bytes of a mount are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// On a disk of this machine, and with a block service beside it, if there is one.
     Disk(Option<NicSpec>),
     /// At a block service only, by this name.
@@ -81,7 +81,7 @@ impl MountSpec {
     ///
     /// # Errors
     /// If it says two things that do not go together.
-    pub(crate) fn place(&self) -> anyhow::Result<Place> {
+    pub fn place(&self) -> anyhow::Result<Place> {
         match (NicName::of_source(&self.source)?, &self.nic) {
             (None, None) => Ok(Place::Disk(None)),
             (None, Some(spec)) => {
@@ -97,7 +97,7 @@ impl MountSpec {
     }
 
     /// Returns whether its source is on a disk of this machine.
-    pub(crate) fn is_on_disk(&self) -> bool {
+    pub fn is_on_disk(&self) -> bool {
         matches!(self.place(), Ok(Place::Disk(_)))
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nicfetch::transport::Address;
 use serde::{Deserialize, Serialize};
 
-use crate::nic_spec::NicSpec;
+use crate::nic::NicSpec;
 
 /// Where libc reads how hosts are called. The directories are there because who writes the first
 /// file puts another in its place.
@@ -24,26 +24,26 @@ const NAMES: [&str; 8] = [
 const DOMAIN: u16 = 53;
 
 /// What is in the directory of a cache: chunks.
-pub(crate) const CHUNKS: &str = "chunks";
+pub const CHUNKS: &str = "chunks";
 /// And the indexes of sources.
-pub(crate) const SOURCES: &str = "sources";
+pub const SOURCES: &str = "sources";
 
 /// Files, ports and sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// What is read, with what is beneath it.
-    pub(crate) reads: Vec<PathBuf>,
+    pub reads: Vec<PathBuf>,
     /// Where is written.
-    pub(crate) writes: Vec<PathBuf>,
+    pub writes: Vec<PathBuf>,
     /// TCP ports that are called.
-    pub(crate) ports: Vec<u16>,
+    pub ports: Vec<u16>,
     /// Where the service listens, if that is in the file system.
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
 }
 
 impl NicSpec {
     /// Returns what it takes to ask the service.
-    pub(crate) fn needs(&self) -> Needs {
+    pub fn needs(&self) -> Needs {
         let files = [&self.key, &self.tls, &self.cache, &self.origin];
         let mut needs = Needs {
             reads: files.into_iter().flatten().cloned().collect(),
@@ -65,7 +65,7 @@ impl NicSpec {
     }
 
     /// Returns the directories that the cache consists of.
-    pub(crate) fn cache_dirs(&self) -> Option<[PathBuf; 2]> {
+    pub fn cache_dirs(&self) -> Option<[PathBuf; 2]> {
         let dir: &Path = self.cache.as_deref()?;
         Some([dir.join(CHUNKS), dir.join(SOURCES)])
     }

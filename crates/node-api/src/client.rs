@@ -18,9 +18,9 @@ use tokio::net::UnixStream;
 use super::control::Made;
 use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded};
+use crate::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
-use crate::node::bodies::{BootBody, ErrorBody, Pace, PrewarmBody, UpgradeBody, socket};
 use host::run_dir::RunDir;
 
 /// The longest answer: 1 000 mounts take some 2 MiB.
@@ -34,13 +34,13 @@ const QUEUE_CHECK: Duration = Duration::from_millis(20);
 
 /// Asks the node that listens on a socket. Not for threads that run a tokio runtime.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeClient {
+pub struct NodeClient {
     socket: PathBuf,
 }
 
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub enum CallError {
     /// There is no node.
     #[error("no node listens on {}", .0.display())]
     Nobody(PathBuf),
@@ -69,14 +69,16 @@ pub(crate) enum CallError {
 
 /// An answer as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Received {
-    pub(crate) status: StatusCode,
-    pub(crate) body: Bytes,
+pub struct Received {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its body, whole.
+    pub body: Bytes,
 }
 
 impl NodeClient {
     /// Asks whoever listens on `socket`.
-    pub(crate) fn at(socket: impl Into<PathBuf>) -> Self {
+    pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
         }
@@ -84,24 +86,40 @@ impl NodeClient {
 
     /// Asks the node of a run directory.
     #[must_use]
-    pub(crate) fn of(run_dir: &RunDir) -> Self {
+    pub fn of(run_dir: &RunDir) -> Self {
         Self::at(socket(run_dir))
     }
 
-    pub(crate) fn node(&self) -> Result<NodeView, CallError> {
+    /// Asks how the node is.
+    ///
+    /// # Errors
+    /// As [`CallError`] says; so with all requests below.
+    pub fn node(&self) -> Result<NodeView, CallError> {
         self.ask(Pace::Look, Method::GET, "/v1/node", &NOTHING)
     }
 
-    pub(crate) fn mounts(&self) -> Result<Vec<MountView>, CallError> {
+    /// Asks how all mounts are.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mounts(&self) -> Result<Vec<MountView>, CallError> {
         self.ask(Pace::Look, Method::GET, "/v1/mounts", &NOTHING)
     }
 
-    pub(crate) fn mount(&self, id: &str) -> Result<MountView, CallError> {
+    /// Asks how one mount is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mount(&self, id: &str) -> Result<MountView, CallError> {
         let path = format!("/v1/mounts/{id}");
         self.ask(Pace::Look, Method::GET, &path, &NOTHING)
     }
 
-    pub(crate) fn make(&self, spec: &MountSpec) -> Result<Made, CallError> {
+    /// Has the node mount. The same request again changes nothing.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn make(&self, spec: &MountSpec) -> Result<Made, CallError> {
         let received = self.send(Pace::Change, Method::POST, "/v1/mounts", Some(spec))?;
         Ok(Made {
             new: received.status == StatusCode::CREATED,
@@ -109,13 +127,21 @@ impl NodeClient {
         })
     }
 
-    pub(crate) fn unmount(&self, id: &str, lazy: bool) -> Result<(), CallError> {
+    /// Has the node unmount; `lazy` even if it is in use.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unmount(&self, id: &str, lazy: bool) -> Result<(), CallError> {
         let path = format!("/v1/mounts/{id}?lazy={lazy}");
         self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
         Ok(())
     }
 
-    pub(crate) fn prewarm(
+    /// Has the boot image of a mount brought into its page cache.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prewarm(
         &self,
         id: &str,
         budget_bytes: Option<u64>,
@@ -129,7 +155,11 @@ impl NodeClient {
         )
     }
 
-    pub(crate) fn swap(&self, id: &str, boot: BootChoice) -> Result<MountView, CallError> {
+    /// Has a mount served from another boot image.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn swap(&self, id: &str, boot: BootChoice) -> Result<MountView, CallError> {
         let body = BootBody { boot };
         self.ask(
             Pace::Change,
@@ -139,11 +169,19 @@ impl NodeClient {
         )
     }
 
-    pub(crate) fn drain(&self) -> Result<Drained, CallError> {
+    /// Has the node unmount all, and take no more mounts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn drain(&self) -> Result<Drained, CallError> {
         self.ask(Pace::Change, Method::POST, "/v1/drain", &NOTHING)
     }
 
-    pub(crate) fn upgrade(&self, program: &Path) -> Result<Upgraded, CallError> {
+    /// Has every mount served by another program from now on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn upgrade(&self, program: &Path) -> Result<Upgraded, CallError> {
         let body = UpgradeBody {
             program: program.to_owned(),
         };
@@ -190,7 +228,7 @@ impl NodeClient {
     }
 
     /// Sends a request and returns what comes back, whatever its status.
-    pub(crate) fn exchange(
+    pub fn exchange(
         &self,
         deadline: Duration,
         method: Method,

@@ -9,7 +9,7 @@ use crate::mount_daemon::PrewarmSummary;
 
 /// The node, as the API sees it. Calls block, each within a deadline of its own; they are made
 /// from threads that may wait.
-pub(crate) trait NodeControl: Send + Sync + std::fmt::Debug {
+pub trait NodeControl: Send + Sync + std::fmt::Debug {
     /// Tells of the node itself. Never waits for a worker.
     fn node(&self) -> NodeView;
 
@@ -63,15 +63,16 @@ pub(crate) trait NodeControl: Send + Sync + std::fmt::Debug {
 
 /// A mount that was asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Made {
-    pub(crate) mount: MountView,
+pub struct Made {
+    /// The mount, as it is now.
+    pub mount: MountView,
     /// Whether it was not there before.
-    pub(crate) new: bool,
+    pub new: bool,
 }
 
 /// Why the node did not do what was asked.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NodeError {
+pub enum NodeError {
     /// There is no such mount.
     #[error("there is no mount {0}")]
     Unknown(String),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Which boot image; in JSON the same text as on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
-pub(crate) enum BootChoice {
+pub enum BootChoice {
     /// The newest of the source, or none if there is none.
     #[default]
     Auto,
