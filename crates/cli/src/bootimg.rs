@@ -25,7 +25,7 @@ use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::Stage;
-use crate::store::StoreArgs;
+use crate::store_args::StoreArgs;
 use host::interrupt::Interrupt;
 
 /// Record what a boot reads, keep it as a boot image, and have it in memory before the next boot.
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
-    let (store, run_dir) = (&args.store, &args.run_dir);
+    let (store, run_dir) = (&args.store.settings(), &args.run_dir);
     match &args.command {
         BootimgCommand::Record(command) => record::run(command, store, run_dir, &interrupt),
         BootimgCommand::FromTrace(command) => from_trace::run(command, store, &interrupt),

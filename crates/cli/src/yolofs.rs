@@ -32,7 +32,7 @@ use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::node::worker::{self, WorkerArgs};
 use crate::run_dir_arg::RunDirArg;
-use crate::store::StoreArgs;
+use crate::store_args::StoreArgs;
 
 /// Serve a directory tree or a disk image from its boot image, whatever the disk is doing.
 #[derive(Debug, Parser)]
@@ -78,25 +78,22 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
+    let store = &args.store.settings();
     match &args.command {
-        YolofsCommand::Mount(command) => mount::run(command, &args.store, &args.run_dir),
-        YolofsCommand::Node(command) => node::run(command, &args.store, &args.run_dir),
+        YolofsCommand::Mount(command) => mount::run(command, store, &args.run_dir),
+        YolofsCommand::Node(command) => node::run(command, store, &args.run_dir),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
-        YolofsCommand::Tier(command) => tier::run(command, &args.store),
+        YolofsCommand::Tier(command) => tier::run(command, store),
         YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
-        YolofsCommand::Snapshotter(command) => {
-            snapshotter::run(command, &args.store, &args.run_dir)
-        }
+        YolofsCommand::Snapshotter(command) => snapshotter::run(command, store, &args.run_dir),
         YolofsCommand::Pull(command) => pull::run(command, &args.run_dir),
-        YolofsCommand::Docker(command) => docker::run(command, &args.store, &args.run_dir),
+        YolofsCommand::Docker(command) => docker::run(command, store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
         YolofsCommand::Mounter(command) => mounter::run(command),
-        YolofsCommand::Recorder(command) => {
-            recorder::run(command, &args.store, &args.run_dir.run_dir)
-        }
-        YolofsCommand::Learn(command) => learn::run(command, &args.store),
+        YolofsCommand::Recorder(command) => recorder::run(command, store, &args.run_dir.run_dir),
+        YolofsCommand::Learn(command) => learn::run(command, store),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }
 }

@@ -15,7 +15,7 @@ use super::keep::{KeepArgs, Recording, keep};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::source::{Source, trace_info};
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 
 /// The largest trace or log that is read, in bytes: a million events take some 60 MB of text.
@@ -57,7 +57,7 @@ pub(super) struct FromTraceArgs {
 
 pub(super) fn run(
     args: &FromTraceArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let source = Source::open(&args.source)?;

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::size::Size;
 use unbound::{Unbound, unbound};
 
@@ -52,7 +52,7 @@ struct Gone {
     dir: PathBuf,
 }
 
-pub(super) fn run(args: &GcArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &GcArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let Some(store) = store.open_existing()? else {
         let nothing = Collected::of(&GcReport::default(), Vec::new(), args.dry_run);
         print(args.format.format(), &nothing, text)?;

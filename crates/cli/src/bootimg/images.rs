@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::stacks::{self, ListedStack};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
-use crate::store::{StoreArgs, add_written, name_of, watch};
+use bootstore::store::{StoreSettings, add_written, name_of, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
@@ -158,7 +158,7 @@ impl From<&StoredImage> for Listed {
     }
 }
 
-pub(super) fn ls(args: &LsArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn ls(args: &LsArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     if args.images {
         return stacks::ls(args.format.format(), store);
     }
@@ -215,7 +215,7 @@ fn spoken(names: &[String]) -> Vec<String> {
     spoken
 }
 
-pub(super) fn rm(args: &RmArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn rm(args: &RmArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let store = store.open_present()?;
     // All are looked up before one is removed: a typo removes nothing.
     let found = args.images.iter().map(|wanted| found(&store, wanted));
@@ -289,7 +289,7 @@ impl Found {
     }
 }
 
-pub(super) fn pin(args: &PinArgs, store: &StoreArgs, keep: Keep) -> anyhow::Result<Outcome> {
+pub(super) fn pin(args: &PinArgs, store: &StoreSettings, keep: Keep) -> anyhow::Result<Outcome> {
     let store = store.open_present()?;
     for wanted in &args.images {
         let id = store.resolve(wanted)?;
@@ -336,7 +336,7 @@ fn added_text(added: &Added) -> String {
 
 pub(super) fn merge(
     args: &MergeArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let store = store.open_present()?;
@@ -377,7 +377,7 @@ pub(super) fn merge(
 
 pub(super) fn export(
     args: &ExportArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     ensure!(
@@ -406,7 +406,7 @@ pub(super) fn export(
 
 pub(super) fn import(
     args: &ImportArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let bar = progress::bytes("importing", 0);

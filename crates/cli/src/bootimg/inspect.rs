@@ -14,7 +14,7 @@ use tracer::plot::Plot;
 use super::stacks;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, duration, percent, print, table};
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::size::Size;
 
 /// How many files the text shows: the largest. All are in the JSON.
@@ -75,7 +75,7 @@ struct InspectedFile {
 }
 
 /// Opens a boot image: a file if there is a `/` in what it is called, or one of the store.
-pub(super) fn open(store: &StoreArgs, wanted: &str) -> anyhow::Result<Arc<Image>> {
+pub(super) fn open(store: &StoreSettings, wanted: &str) -> anyhow::Result<Arc<Image>> {
     if wanted.contains('/') {
         return Ok(Arc::new(Image::open(Path::new(wanted))?));
     }
@@ -88,7 +88,7 @@ pub(super) fn open(store: &StoreArgs, wanted: &str) -> anyhow::Result<Arc<Image>
     Ok(Arc::new(image))
 }
 
-pub(super) fn run(args: &InspectArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &InspectArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let image = match open(store, &args.image) {
         Ok(image) => image,
         Err(error) => {

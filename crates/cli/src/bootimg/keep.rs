@@ -13,7 +13,7 @@ use tracer::Merged;
 
 use crate::output::{count, percent};
 use crate::source::{Source, timestamp};
-use crate::store::{StoreArgs, add_written, watch};
+use bootstore::store::{StoreSettings, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
@@ -80,7 +80,7 @@ struct Similarity {
 
 pub(super) fn keep(
     args: &KeepArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     source: &Source,
     recording: &Recording,
     interrupt: &Interrupt,

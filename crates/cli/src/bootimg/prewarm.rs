@@ -18,8 +18,8 @@ use crate::exit::Outcome;
 use crate::layers::WarmedLayer;
 use crate::output::{FormatArg, duration, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::store::{StoreArgs, name_of, watch};
 use crate::yolofs::{warm_by_dockers, warm_by_snapshotters};
+use bootstore::store::{StoreSettings, name_of, watch};
 use host::control::call;
 use host::interrupt::Interrupt;
 use host::progress;
@@ -87,7 +87,7 @@ struct WarmedMount {
 
 pub(super) fn run(
     args: &PrewarmArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {

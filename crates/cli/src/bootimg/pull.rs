@@ -20,7 +20,7 @@ use super::artifact::{self, ARTIFACT, PackedLayer};
 use super::registry::{RegistryArgs, transfer};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::store::{StoreArgs, watch};
+use bootstore::store::{StoreSettings, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
@@ -91,7 +91,7 @@ enum Recorded {
 
 pub(super) fn run(
     args: &PullArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let recorded = if args.force {

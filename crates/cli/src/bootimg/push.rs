@@ -15,7 +15,7 @@ use super::registry::{RegistryArgs, transfer};
 use super::stacks;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
-use crate::store::{Scratch, StoreArgs, watch};
+use bootstore::store::{Scratch, StoreSettings, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
@@ -70,7 +70,7 @@ struct PushedLayer {
 
 pub(super) fn run(
     args: &PushArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let store = store.open_present()?;

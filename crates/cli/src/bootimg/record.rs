@@ -25,8 +25,8 @@ use crate::exit::Outcome;
 use crate::output::{FormatArg, duration};
 use crate::run_dir_arg::RunDirArg;
 use crate::source::write_trace;
-use crate::store::StoreArgs;
 use crate::until::{Until, seconds};
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use host::size::Size;
@@ -161,7 +161,7 @@ impl Run {
 
 pub(super) fn run(
     args: &RecordArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::exit::Outcome;
 use crate::output::{Format, FormatArg, print, write_out};
 use crate::run_dir_arg::RunDirArg;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use collect::Collector;
 use host::size::Size;
 use subject::Subject;
@@ -62,7 +62,7 @@ struct Collected {
 
 pub(super) fn run(
     args: &ReportArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let collected = collect(args, store, run_dir)?;
@@ -114,9 +114,13 @@ impl Page {
     }
 }
 
-fn collect(args: &ReportArgs, store: &StoreArgs, run_dir: &RunDirArg) -> anyhow::Result<Collected> {
+fn collect(
+    args: &ReportArgs,
+    store: &StoreSettings,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<Collected> {
     let mut measured = args.measured.as_deref().map(read_measured).transpose()?;
-    let store_max_bytes = store.max_bytes();
+    let store_max_bytes = store.max_bytes;
     let store = store.open_existing()?;
     let subjects = args.images.iter();
     let subjects = subjects

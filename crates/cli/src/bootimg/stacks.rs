@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::output::{Format, count, duration, print, table};
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::size::Size;
 
 /// What is known of a container image, as `ls --images --json` and `inspect --json` show it.
@@ -131,7 +131,7 @@ impl ListedStack {
 ///
 /// # Errors
 /// If the store cannot be read.
-pub(super) fn ls(format: Format, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn ls(format: Format, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let mut listed = Vec::new();
     if let Some(store) = store.open_existing()? {
         for stack in store.stacks().context("listing the container images")? {

@@ -11,7 +11,7 @@ use super::keep::{describe, lines};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::source::Source;
-use crate::store::{StoreArgs, watch};
+use bootstore::store::{StoreSettings, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
@@ -85,7 +85,7 @@ impl Verified {
 
 pub(super) fn run(
     args: &VerifyArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let image = match open(store, &args.image) {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tracer::Merged;
 
 use crate::source::{Source, timestamp};
-use crate::store::{add_written, watch};
+use bootstore::store::{add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 

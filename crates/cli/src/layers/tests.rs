@@ -14,8 +14,8 @@ use tracer::{Limits, MergeOptions, Merged, Recorder};
 use super::bind::bind;
 use super::keep::{About, Earlier, keep_layer};
 use crate::source::{Source, trace_info};
-use crate::tiers::Tiers;
-use crate::tiers::mover::{Dropped, Mover, PATIENCE};
+use bootstore::tiers::Tiers;
+use bootstore::tiers::mover::{Dropped, Mover, PATIENCE};
 use host::interrupt::Interrupt;
 
 const LAYER: Digest = Digest([7; 32]);

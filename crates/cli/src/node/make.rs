@@ -16,9 +16,9 @@ use super::owner::Owner;
 use super::place;
 use super::turns::Turn;
 use super::wire::{HelloBytes, Question};
-use crate::store::StoreArgs;
-use crate::tiers::ways::note_passing;
 use crate::yolofs::assemble::note_use;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::ways::note_passing;
 use host::mount_table::{in_use_below, overlay_on};
 use node_api::control::{Made, NodeError};
 use node_api::spec::MountSpec;
@@ -321,7 +321,7 @@ fn close_at(server: &Service, key: &str) {
 }
 
 /// Opens the source of a mount that is on a disk. The tiers are those that the node was `told` of.
-fn open_source(spec: &MountSpec, told: &StoreArgs) -> Result<OwnedFd, NodeError> {
+fn open_source(spec: &MountSpec, told: &StoreSettings) -> Result<OwnedFd, NodeError> {
     let patience = Patience::default().deadline;
     let source = if spec.plain {
         SourceRoot::open_plain_within(&spec.source, patience)
@@ -330,7 +330,7 @@ fn open_source(spec: &MountSpec, told: &StoreArgs) -> Result<OwnedFd, NodeError>
     };
     let source =
         source.map_err(|error| NodeError::Invalid(format!("{:#}", anyhow::Error::from(error))))?;
-    let store = StoreArgs::to_read(spec.store.clone()).with_tiers_of(told);
+    let store = StoreSettings::to_read(spec.store.clone()).with_tiers_of(told);
     // A worker passes no files through: it is replaced by killing it.
     if let (Some(id), Ok(tiers)) = (note_use(&spec.boot, &store, &source), store.tiers()) {
         note_passing(&tiers, &id, None);

@@ -19,8 +19,8 @@ use super::turns::Turns;
 use super::wire::{Answer, Question};
 use super::workers::{Pool, Worker};
 use crate::output::complain;
-use crate::store::StoreArgs;
-use crate::tiers::background::Watched;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::background::Watched;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
@@ -46,7 +46,7 @@ pub(crate) struct Config {
     /// Records that could not be read when it started.
     pub(crate) damaged: Vec<PathBuf>,
     /// The store and the tiers that it was told of.
-    pub(crate) store: StoreArgs,
+    pub(crate) store: StoreSettings,
     /// The tiers that it moves boot images between, if it does.
     pub(crate) tiers: Option<Watched>,
 }

@@ -21,8 +21,8 @@ use super::owner::{Config, Owner, Tools, own_program};
 use super::ownership::{Ownership, taken};
 use super::workers::Pool;
 use super::{guard, learn, probe, restore, watch};
-use crate::store::StoreArgs;
-use crate::tiers::background::Background;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::background::Background;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 
@@ -51,7 +51,7 @@ pub(crate) struct Settings {
     /// Who the workers are; `None` if they are who the node is.
     pub(crate) worker_user: Option<Identity>,
     /// The store whose boot images lie on tiers, and the tiers file.
-    pub(crate) store: StoreArgs,
+    pub(crate) store: StoreSettings,
 }
 
 /// Runs the node, or the keeper that starts it, until it is told to end.

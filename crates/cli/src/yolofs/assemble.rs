@@ -14,9 +14,9 @@ use super::mount::MountArgs;
 use crate::mount_status::stale;
 use crate::nic::{BootBlocks, Nic, NicBoot};
 use crate::source::{Source, space_within};
-use crate::store::StoreArgs;
-use crate::tiers::unpassed::CopiedSource;
-use crate::tiers::whole::SourceCopies;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::unpassed::CopiedSource;
+use bootstore::tiers::whole::SourceCopies;
 use node_api::boot_choice::BootChoice;
 use node_api::nic::NicName;
 use node_api::serve_mode::ServeMode;
@@ -40,7 +40,7 @@ pub(super) struct Assembly {
 
 pub(super) fn assemble(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     from: &From,
 ) -> anyhow::Result<Assembly> {
     match from {
@@ -51,7 +51,7 @@ pub(super) fn assemble(
 
 fn assemble_disk(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     root: &Arc<SourceRoot>,
 ) -> anyhow::Result<Assembly> {
     for warning in root.warnings() {
@@ -165,7 +165,7 @@ fn assemble_disk(
 /// number of a file says for ever which path it has.
 fn copies(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     root: &SourceRoot,
     tree: &Arc<Tree>,
 ) -> Option<Arc<SourceCopies>> {
@@ -293,7 +293,11 @@ pub(crate) enum Unusable {
 
 /// Notes that the boot image of a source is used now, so that the store keeps it: who serves from it
 /// may not write. What cannot be found is not noted, and told when it is opened. Returns which it is.
-pub(crate) fn note_use(boot: &BootChoice, store: &StoreArgs, root: &SourceRoot) -> Option<ImageId> {
+pub(crate) fn note_use(
+    boot: &BootChoice,
+    store: &StoreSettings,
+    root: &SourceRoot,
+) -> Option<ImageId> {
     let noted = || -> anyhow::Result<Option<ImageId>> {
         let (store, id) = match boot {
             BootChoice::None | BootChoice::File(_) => return Ok(None),
@@ -328,7 +332,7 @@ pub(crate) fn note_use(boot: &BootChoice, store: &StoreArgs, root: &SourceRoot) 
 pub(crate) fn choose_image(
     boot: &BootChoice,
     unusable: Unusable,
-    store: &StoreArgs,
+    store: &StoreSettings,
     root: &SourceRoot,
 ) -> anyhow::Result<Option<(String, Arc<Image>)>> {
     let (store, id) = match boot {

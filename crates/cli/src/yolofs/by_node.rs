@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use localfs::canonical_within;
 
 use super::mount::MountArgs;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
 use node_api::client::{CallError, NodeClient};
@@ -23,7 +23,7 @@ const NOT_FOUND: u16 = 404;
 /// [`CallError::Nobody`] if there is no node; what it refuses.
 pub(super) fn mount(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     mountpoint: &Path,
 ) -> Result<(), CallError> {
@@ -35,7 +35,7 @@ pub(super) fn mount(
     Ok(())
 }
 
-fn spec(args: &MountArgs, store: &StoreArgs, mountpoint: &Path) -> anyhow::Result<MountSpec> {
+fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::Result<MountSpec> {
     let source = match NicName::of_source(&args.source)? {
         Some(_) => args.source.clone(),
         None => {

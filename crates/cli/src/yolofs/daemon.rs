@@ -31,8 +31,8 @@ use super::prewarmer::Prewarmer;
 use crate::confinement;
 use crate::mount_status::warnings;
 use crate::nic::Nic;
-use crate::store::StoreArgs;
-use crate::tiers;
+use bootstore::store::StoreSettings;
+use bootstore::tiers;
 use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Boot {
 /// Mounts and serves until the mount is over; calls `serving` once, when it is served.
 pub(super) fn serve(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     mountpoint: &Path,
     serving: &dyn Fn() -> anyhow::Result<()>,

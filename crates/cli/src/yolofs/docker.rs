@@ -26,7 +26,7 @@ pub(crate) use served::{served_layers, warm_by_dockers};
 
 use crate::exit::Outcome;
 use crate::run_dir_arg::RunDirArg;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::run_dir::RunDir;
 
 /// Serve the layers of Docker's images from their boot images
@@ -52,7 +52,7 @@ enum DockerCommand {
 
 pub(super) fn run(
     args: &DockerArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;

@@ -18,7 +18,7 @@ use tracer::{MergeOptions, Trace};
 
 use crate::exit::Outcome;
 use crate::source::{Source, timestamp};
-use crate::store::{StoreArgs, add_written, watch};
+use bootstore::store::{StoreSettings, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use node_api::boot_choice::BootChoice;
@@ -56,7 +56,7 @@ pub(crate) struct Lesson {
     pub(crate) new_blocks: u64,
 }
 
-pub(super) fn run(args: &LearnArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &LearnArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let variable = std::env::var_os;
     let variables = Variables {
         pid: variable("LISTEN_PID"),

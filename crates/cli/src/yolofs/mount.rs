@@ -24,9 +24,9 @@ use crate::exit::Outcome;
 use crate::nic_args::NicArgs;
 use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::store::StoreArgs;
 use crate::until::seconds;
 use crate::xattrs::XattrsArg;
+use bootstore::store::StoreSettings;
 use host::interrupt::{Interrupt, unblock_signals};
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
@@ -142,7 +142,7 @@ pub(super) enum Started {
 
 pub(super) fn run(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;
@@ -240,7 +240,7 @@ impl MountArgs {
 /// Serves in this process, and tells the parent, if one waits, how the start went.
 fn serve(
     args: &MountArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     mountpoint: &Path,
 ) -> anyhow::Result<Outcome> {

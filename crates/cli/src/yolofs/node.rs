@@ -13,7 +13,7 @@ use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::user::resolve;
 use crate::status_text::text;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::mountpoint;
 use host::run_dir::RunDir;
 use node_api::client::NodeClient;
@@ -100,7 +100,7 @@ impl NodeArgs {
 
 pub(super) fn run(
     args: &NodeArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let Some(verb) = &args.verb else {

@@ -27,9 +27,9 @@ use snapshotter::{
 use crate::confinement::{self, Service};
 use crate::exit::Outcome;
 use crate::run_dir_arg::RunDirArg;
-use crate::store::StoreArgs;
 use crate::until::Until;
 use crate::xattrs::XattrsArg;
+use bootstore::store::StoreSettings;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
 use homeward::Homeward;
 use host::interrupt::Interrupt;
@@ -150,7 +150,7 @@ impl SnapshotterArgs {
         &self,
         root: &Path,
         run_dir: &RunDir,
-        store: &StoreArgs,
+        store: &StoreSettings,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ServedLowers> {
         let first_boots = FirstBootsHand::new(self.policy()?, run_dir, root);
@@ -235,7 +235,7 @@ fn close_root(root: &Path) {
 
 pub(super) fn run(
     args: &SnapshotterArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDirArg,
 ) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;

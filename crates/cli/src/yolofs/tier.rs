@@ -12,7 +12,7 @@ mod status;
 use clap::Subcommand;
 
 use crate::exit::Outcome;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 
 /// What lies on which memory or disk
 #[derive(Clone, Debug, clap::Args)]
@@ -37,7 +37,7 @@ enum TierCommand {
     Promote(promote::PromoteArgs),
 }
 
-pub(super) fn run(args: &TierArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &TierArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     match &args.command {
         TierCommand::Probe(command) => probe::run(command),
         TierCommand::Status(command) => status::run(command, store),

@@ -5,9 +5,9 @@ use bootimg::{ImageId, Store};
 use serde::Serialize;
 use tiering::objects::Copied;
 
-use crate::tiers::mover::{Mover, PATIENCE};
-use crate::tiers::pace::Paced;
-use crate::tiers::{Tiers, now};
+use bootstore::tiers::mover::{Mover, PATIENCE};
+use bootstore::tiers::pace::Paced;
+use bootstore::tiers::{Tiers, now};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;

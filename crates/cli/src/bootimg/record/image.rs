@@ -19,9 +19,9 @@ use crate::exit::Outcome;
 use crate::layers::keep::{About, Earlier};
 use crate::output::{complain, count, duration, percent, print};
 use crate::source::timestamp;
-use crate::store::StoreArgs;
 use crate::undo::Guard;
 use crate::until::{Checks, Until};
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::size::Size;
 
@@ -86,7 +86,7 @@ struct ImageReport {
 pub(super) fn record(
     args: &RecordArgs,
     name: &ImageName,
-    store: &StoreArgs,
+    store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     ensure!(
@@ -233,7 +233,7 @@ impl<'a> Recording<'a> {
     fn keep(
         self,
         layers: &mut Layers,
-        store: &StoreArgs,
+        store: &StoreSettings,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ImageReport> {
         let image = self.engine.image();

@@ -17,8 +17,8 @@ use crate::layers::bind::bind;
 use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use crate::recorded::Recorded;
 use crate::source::LateSource;
-use crate::store::StoreArgs;
 use crate::undo::{Guard, Undo};
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_if_dead, top_at};
@@ -157,7 +157,7 @@ impl Layers {
     /// If one cannot be kept.
     pub(super) fn keep(
         &mut self,
-        store: &StoreArgs,
+        store: &StoreSettings,
         about: &About,
         earlier: Earlier,
         interrupt: &Interrupt,

@@ -17,9 +17,9 @@ use crate::exit::Outcome;
 use crate::output::print;
 use crate::recorded::Recorded;
 use crate::source::LateSource;
-use crate::store::StoreArgs;
 use crate::until::{Until, port_answers};
 use crate::workload::{Place, Workload};
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::needs_root;
 use host::run_dir::RunDir;
@@ -33,7 +33,7 @@ pub(super) const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// If a run cannot be recorded, or the boot image cannot be kept.
 pub(super) fn record(
     args: &RecordArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {

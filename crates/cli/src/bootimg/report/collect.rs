@@ -15,7 +15,7 @@ use super::super::inspect::PATHS_BUDGET;
 use super::mounts::Mounted;
 use super::subject::Subject;
 use crate::output::count;
-use crate::store::name_of;
+use bootstore::store::name_of;
 
 /// Permission to execute, for anybody.
 const EXECUTE: u16 = 0o111;

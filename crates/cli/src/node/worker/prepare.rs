@@ -16,9 +16,9 @@ use super::names;
 use crate::nic::{BootBlocks, Nic, NicBoot};
 use crate::node::wire::{Fault, Handed};
 use crate::source::{Source, space_within};
-use crate::store::StoreArgs;
 use crate::xattrs::answers;
 use crate::yolofs::assemble::{Timed, Unusable, choose_image, mode, refuse_foreign, warn_stale};
+use bootstore::store::StoreSettings;
 use node_api::boot_choice::BootChoice;
 use node_api::nic::{NicName, NicSpec};
 use node_api::serve_mode::ServeMode;
@@ -304,7 +304,7 @@ pub(super) fn open_boot(
     root: &SourceRoot,
     tree: &Tree,
 ) -> Result<Option<Boot>, Refusal> {
-    let store = StoreArgs::to_read(spec.store.clone());
+    let store = StoreSettings::to_read(spec.store.clone());
     let chosen = choose_image(choice, Unusable::LeftOut, &store, root);
     let chosen = chosen.map_err(|error| Refusal::new(Fault::Invalid, error))?;
     let Some((name, image)) = chosen else {

@@ -14,7 +14,7 @@ use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Chosen;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::control::call;
 use host::run_dir::RunDir;
 
@@ -65,7 +65,7 @@ pub(super) struct AttachArgs {
 pub(super) fn run(
     args: &AttachArgs,
     engine: &EngineArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
     let data_root = engine.data_root()?;
@@ -108,7 +108,7 @@ fn refuse_unknown(
 fn ask_someone(
     ask: &Ask,
     station: &Station,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     data_root: &Path,
 ) -> anyhow::Result<DockerStatus> {

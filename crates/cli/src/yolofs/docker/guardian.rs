@@ -23,8 +23,8 @@ use super::station::Station;
 use super::worker::{self, Beginning};
 use crate::confinement::Service;
 use crate::exit::Outcome;
-use crate::store::StoreArgs;
 use crate::xattrs::XattrsArg;
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 
@@ -57,7 +57,7 @@ pub(super) struct ServeArgs {
 pub(super) fn run(
     args: &ServeArgs,
     engine: &EngineArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
     let data_root = engine.data_root()?;
@@ -82,7 +82,7 @@ pub(super) fn run(
 fn work(
     args: &ServeArgs,
     guardian: u32,
-    store: &StoreArgs,
+    store: &StoreSettings,
     data_root: &Path,
     station: Station,
 ) -> anyhow::Result<()> {
@@ -104,7 +104,7 @@ fn work(
 /// Keeps a worker alive until it ends by itself, or is asked to.
 fn guard(
     args: &ServeArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     data_root: &Path,
     station: &Station,

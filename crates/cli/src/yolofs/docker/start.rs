@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::station::Station;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::run_dir::{RUN_DIR_ENV, RunDir};
 
 /// Most bytes of the line in which a daemon says how its start went.
@@ -56,7 +56,7 @@ pub(super) fn first_word(stdout: impl Read) -> Option<Started> {
 }
 
 /// Returns the command that starts this program to serve a Docker.
-pub(super) fn ourselves(store: &StoreArgs, run_dir: &RunDir, data_root: &Path) -> Command {
+pub(super) fn ourselves(store: &StoreSettings, run_dir: &RunDir, data_root: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .envs(store.as_env())
@@ -73,7 +73,7 @@ pub(super) fn ourselves(store: &StoreArgs, run_dir: &RunDir, data_root: &Path) -
 /// If it cannot serve.
 pub(super) fn start_daemon(
     station: &Station,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
     data_root: &Path,
 ) -> anyhow::Result<()> {

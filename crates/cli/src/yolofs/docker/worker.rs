@@ -23,8 +23,8 @@ use super::station::Station;
 use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Wanted;
 use crate::layers::{self, LayerServer, ServedBy};
-use crate::store::StoreArgs;
 use crate::xattrs::XattrsArg;
+use bootstore::store::StoreSettings;
 use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
 
@@ -83,7 +83,7 @@ pub(super) enum Beginning {
 pub(super) fn run(
     root: DataRoot,
     station: Station,
-    store: &StoreArgs,
+    store: &StoreSettings,
     (beginning, xattrs): (Beginning, XattrsArg),
     (guardian, when_idle): (u32, WhenIdle),
 ) -> anyhow::Result<()> {

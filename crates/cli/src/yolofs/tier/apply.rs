@@ -6,10 +6,10 @@ use tiering::Rate;
 use super::plan::{PlannedMove, planned};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::store::StoreArgs;
-use crate::tiers::carry::{Carried, Todo, carry_out, forget_lost};
-use crate::tiers::mover::PATIENCE;
-use crate::tiers::pace::Paced;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::carry::{Carried, Todo, carry_out, forget_lost};
+use bootstore::tiers::mover::PATIENCE;
+use bootstore::tiers::pace::Paced;
 use host::interrupt::{Interrupt, Interrupted};
 use host::progress;
 use host::size::Size;
@@ -43,7 +43,7 @@ struct Applied {
     why: Option<String>,
 }
 
-pub(super) fn run(args: &ApplyArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &ApplyArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
     if let Err(error) = rawio::idle::idle_io() {
         log::debug!("I/O is as urgent as any: {error}");

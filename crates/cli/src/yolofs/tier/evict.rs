@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::pin::{files_apart, meant};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::store::StoreArgs;
-use crate::tiers::Tiers;
-use crate::tiers::mover::{Dropped, Mover, PATIENCE};
-use crate::tiers::plan::gather;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::Tiers;
+use bootstore::tiers::mover::{Dropped, Mover, PATIENCE};
+use bootstore::tiers::plan::gather;
 
 /// Take the copies of boot images and of whole files away from the tiers, now
 ///
@@ -41,7 +41,7 @@ struct Evicted {
     state: &'static str,
 }
 
-pub(super) fn run(args: &EvictArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &EvictArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
     let (objects, pinned) = chosen(args, store, &tiers)?;
     let mut evicted: Vec<Evicted> = Vec::new();
@@ -70,7 +70,7 @@ type Named = Vec<(ContentId, String)>;
 /// Returns the objects to evict, and those that stay because they are pinned.
 fn chosen(
     args: &EvictArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     tiers: &Tiers,
 ) -> anyhow::Result<(Named, Vec<Evicted>)> {
     let store = store.open_present()?;

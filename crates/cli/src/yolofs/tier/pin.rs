@@ -8,8 +8,8 @@ use bootimg::{ImageId, Store, StoreError};
 
 use crate::bootimg::stacks;
 use crate::exit::Outcome;
-use crate::store::StoreArgs;
-use crate::tiers::known::Knowledge;
+use bootstore::store::StoreSettings;
+use bootstore::tiers::known::Knowledge;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PinArgs {
@@ -26,7 +26,7 @@ pub(super) enum Wish {
     Unpinned,
 }
 
-pub(super) fn run(args: &PinArgs, store: &StoreArgs, wish: Wish) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &PinArgs, store: &StoreSettings, wish: Wish) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
     let store = store.open_present()?;
     // All are looked up before one is changed: a typo changes nothing.

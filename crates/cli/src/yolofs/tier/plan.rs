@@ -8,12 +8,12 @@ use tiering::hif::recorded_files;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
-use crate::store::StoreArgs;
-use crate::tiers::Tiers;
-use crate::tiers::carry::Todo;
-use crate::tiers::now;
-use crate::tiers::plan::{Change, Step, Thing};
-use crate::tiers::ways::{Ways, passed_from};
+use bootstore::store::StoreSettings;
+use bootstore::tiers::Tiers;
+use bootstore::tiers::carry::Todo;
+use bootstore::tiers::now;
+use bootstore::tiers::plan::{Change, Step, Thing};
+use bootstore::tiers::ways::{Ways, passed_from};
 use host::size::Size;
 
 /// Show what would move, and why
@@ -78,7 +78,7 @@ struct TierThen {
     bytes: u64,
 }
 
-pub(super) fn run(args: &PlanArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &PlanArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
     let store = store.open_present()?;
     let planned = Planned::of(&Todo::now(&tiers, &store)?, &tiers, &store);

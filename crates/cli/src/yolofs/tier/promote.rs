@@ -9,11 +9,11 @@ use tiering::objects::Copied;
 
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::store::StoreArgs;
-use crate::tiers::mover::{Mover, PATIENCE};
-use crate::tiers::pace::Paced;
-use crate::tiers::whole::WholeFile;
-use crate::tiers::{Tiers, now};
+use bootstore::store::StoreSettings;
+use bootstore::tiers::mover::{Mover, PATIENCE};
+use bootstore::tiers::pace::Paced;
+use bootstore::tiers::whole::WholeFile;
+use bootstore::tiers::{Tiers, now};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::progress::Bar;
@@ -55,7 +55,7 @@ struct Promoted {
     gave_way: u64,
 }
 
-pub(super) fn run(args: &PromoteArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &PromoteArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
     let tiers = store.tiers()?;
     let place = match &args.tier {

@@ -10,10 +10,10 @@ use super::picture;
 use super::probe::{kind_word, map_word, sync_word};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
-use crate::store::StoreArgs;
-use crate::tiers::plan::{Presence, Thing, gather};
-use crate::tiers::seen::SeenTier;
-use crate::tiers::{Tiers, now};
+use bootstore::store::StoreSettings;
+use bootstore::tiers::plan::{Presence, Thing, gather};
+use bootstore::tiers::seen::SeenTier;
+use bootstore::tiers::{Tiers, now};
 use host::size::Size;
 
 /// Show the tiers, and what lies on them
@@ -76,7 +76,7 @@ pub(super) struct ObjectStatus {
     pub(super) way: Option<&'static str>,
 }
 
-pub(super) fn run(args: &StatusArgs, store: &StoreArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &StatusArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
     let seen = tiers.look();
     let things = match store.open_existing()? {

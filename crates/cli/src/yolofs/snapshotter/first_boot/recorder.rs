@@ -24,7 +24,7 @@ use super::talk::{Ask, Told};
 use super::{FirstBoots, Keeper};
 use crate::confinement::{self, Service};
 use crate::exit::Outcome;
-use crate::store::StoreArgs;
+use bootstore::store::StoreSettings;
 use host::control::{listen, serve};
 use host::interrupt::Interrupt;
 use host::run_dir::{RUN_DIR_ENV, RunDir};
@@ -69,7 +69,7 @@ fn file(run_dir: &RunDir, root: &Path, ending: &str) -> PathBuf {
 pub(in super::super) fn start(
     root: &Path,
     containerd: &Path,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &RunDir,
 ) -> anyhow::Result<Child> {
     Command::new("/proc/self/exe")
@@ -109,7 +109,7 @@ pub(in super::super) fn reap(mut recorder: Child) -> anyhow::Result<()> {
 /// Records until nobody needs it.
 pub(in crate::yolofs) fn run(
     args: &RecorderArgs,
-    store: &StoreArgs,
+    store: &StoreSettings,
     run_dir: &Path,
 ) -> anyhow::Result<Outcome> {
     crate::yolofs::allow_many_files();

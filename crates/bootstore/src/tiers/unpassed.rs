@@ -11,13 +11,20 @@ use blocks::{BlockRange, BlockSource, FileKey, SourceError, WholeCopies};
 use super::whole::SourceCopies;
 
 /// A source whose files are read from their copies, as long as these can be read.
-pub(crate) struct CopiedSource {
+pub struct CopiedSource {
     copies: Arc<SourceCopies>,
     source: Arc<dyn BlockSource>,
 }
 
+impl std::fmt::Debug for CopiedSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopiedSource").finish_non_exhaustive()
+    }
+}
+
 impl CopiedSource {
-    pub(crate) fn new(copies: Arc<SourceCopies>, source: Arc<dyn BlockSource>) -> Self {
+    /// Reads files of `source` from `copies` where these are.
+    pub fn new(copies: Arc<SourceCopies>, source: Arc<dyn BlockSource>) -> Self {
         Self { copies, source }
     }
 

@@ -24,14 +24,14 @@ use host::interrupt::Interrupted;
 use host::size::Size;
 
 /// How long a command waits for another one that moves objects.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long who looks at a copy, or reads a part of it, may hold it: far longer than either takes.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The objects, and the right to move them.
 #[derive(Debug)]
-pub(crate) struct Mover {
+pub struct Mover {
     tiers: Tiers,
     objects: PartedObjects,
     /// For each tier of `objects`, its place among the tiers that the file names.
@@ -43,7 +43,7 @@ pub(crate) struct Mover {
 
 /// What became of a copy that was to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dropped {
+pub enum Dropped {
     /// It is gone.
     Gone,
     /// Somebody has it open: it stays.
@@ -58,7 +58,7 @@ impl Mover {
     ///
     /// # Errors
     /// If another process moves objects for longer than `patience`, or no tier can be used.
-    pub(crate) fn open(tiers: &Tiers, patience: Duration) -> anyhow::Result<Self> {
+    pub fn open(tiers: &Tiers, patience: Duration) -> anyhow::Result<Self> {
         let state = &tiers.state;
         private::make_dir_alike(state).with_context(|| format!("making {}", state.display()))?;
         let alone = lock::take(&state.join("lock"), patience, "moves objects")?;
@@ -106,7 +106,7 @@ impl Mover {
     ///
     /// # Errors
     /// If the tier is away or full, the store has no such image, or `pace` stops it.
-    pub(crate) fn bring(
+    pub fn bring(
         &self,
         store: &Store,
         id: &ImageId,
@@ -177,7 +177,7 @@ impl Mover {
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub(crate) fn drop_from(&self, object: ContentId, place: usize) -> anyhow::Result<Dropped> {
+    pub fn drop_from(&self, object: ContentId, place: usize) -> anyhow::Result<Dropped> {
         let from = self.index_of(place)?;
         let Some(held) = self.objects().get(object) else {
             return Ok(Dropped::None);
@@ -199,7 +199,7 @@ impl Mover {
     }
 
     /// Returns the places of the tiers that have an object.
-    pub(crate) fn places_of(&self, object: ContentId) -> Vec<usize> {
+    pub fn places_of(&self, object: ContentId) -> Vec<usize> {
         let object = self.objects().get(object);
         let tiers = object.map(|object| object.tiers).unwrap_or_default();
         tiers

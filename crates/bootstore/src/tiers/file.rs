@@ -19,18 +19,18 @@ const NAME_MAX: usize = 32;
 
 /// A tier, as somebody said it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TierSpec {
+pub struct TierSpec {
     /// What it is called.
-    pub(crate) name: String,
+    pub name: String,
     /// Where it is.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// How much objects may take of it.
-    pub(crate) room: Room,
+    pub room: Room,
 }
 
 /// How much objects may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub enum Room {
     /// So many bytes.
     Bytes(u64),
     /// Such a part of the file system, in hundredths.
@@ -39,7 +39,7 @@ pub(crate) enum Room {
 
 impl Room {
     /// Returns the bytes, of a file system that has `capacity`.
-    pub(crate) fn bytes(self, capacity: u64) -> u64 {
+    pub fn bytes(self, capacity: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Percent(percent) => {

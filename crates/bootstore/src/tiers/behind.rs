@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A disk whose reads are counted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Disk {
+pub(super) struct Disk {
     /// Its directory in sysfs.
     dir: PathBuf,
 }
@@ -47,7 +47,7 @@ struct Look {
 impl Disk {
     /// Returns the disk that a path lies on. `None` if it lies on none, or on several, as on some
     /// file systems.
-    pub(crate) fn below(path: &Path) -> Option<Self> {
+    pub(super) fn below(path: &Path) -> Option<Self> {
         let device = fs::metadata(path).ok()?.dev();
         let number = format!("{}:{}", major(device), minor(device));
         let disk = Self {
@@ -68,7 +68,7 @@ impl Disk {
 
 /// Whoever moves something, behind all others.
 #[derive(Debug)]
-pub(crate) struct Behind {
+pub(super) struct Behind {
     disk: Option<Disk>,
     /// When the last wait ended, and how long may be moved from then on.
     slot: Option<(Instant, Duration)>,
@@ -77,7 +77,7 @@ pub(crate) struct Behind {
 
 impl Behind {
     /// Returns one that does not look yet.
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             disk: None,
             slot: None,
@@ -86,7 +86,7 @@ impl Behind {
     }
 
     /// Says which disk is read from now on; without, nobody is waited for.
-    pub(crate) fn watch(&mut self, disk: Option<Disk>) {
+    pub(super) fn watch(&mut self, disk: Option<Disk>) {
         if self.disk != disk {
             self.disk = disk;
             self.slot = None;
@@ -94,13 +94,13 @@ impl Behind {
     }
 
     /// Returns how often was waited for somebody's reads.
-    pub(crate) const fn gave_way(&self) -> u64 {
+    pub(super) const fn gave_way(&self) -> u64 {
         self.gave_way
     }
 
     /// Waits until more may be moved: not at all in a slot; else until nobody reads, or others have had
     /// their share. `go_on` ends the wait by `false`.
-    pub(crate) fn turn(&mut self, go_on: &dyn Fn() -> bool) {
+    pub(super) fn turn(&mut self, go_on: &dyn Fn() -> bool) {
         let Some(disk) = &self.disk else {
             return;
         };

@@ -4,22 +4,22 @@
 //! its directory `tiers`. Whoever only reads ([`Tiers::open_copies`]) makes nothing and waits for
 //! nobody; whoever moves objects ([`mover::Mover`]) is alone, by a lock with a deadline.
 
-pub(crate) mod background;
+pub mod background;
 mod behind;
-pub(crate) mod carry;
+pub mod carry;
 mod copies;
-pub(crate) mod file;
-pub(crate) mod known;
+pub mod file;
+pub mod known;
 mod lock;
 mod marks;
-pub(crate) mod mover;
-pub(crate) mod pace;
-pub(crate) mod plan;
+pub mod mover;
+pub mod pace;
+pub mod plan;
 mod remembered;
-pub(crate) mod seen;
-pub(crate) mod unpassed;
-pub(crate) mod ways;
-pub(crate) mod whole;
+pub mod seen;
+pub mod unpassed;
+pub mod ways;
+pub mod whole;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -31,7 +31,7 @@ use host::size::Size;
 use known::Knowledge;
 
 /// The file that names the tiers, unless told otherwise.
-pub(crate) const DEFAULT_FILE: &str = "/etc/yolofs/tiers.toml";
+pub const DEFAULT_FILE: &str = "/etc/yolofs/tiers.toml";
 
 /// The tier that there is without a file: a directory beside the boot images.
 const DEFAULT_TIER: &str = "disk";
@@ -40,7 +40,7 @@ const DEFAULT_ROOM: Size = Size(1 << 30);
 
 /// The tiers, and what is known of what lies on them.
 #[derive(Clone, Debug)]
-pub(crate) struct Tiers {
+pub struct Tiers {
     /// The fastest first.
     specs: Vec<TierSpec>,
     /// The file that named them, if there is one.
@@ -55,7 +55,7 @@ impl Tiers {
     ///
     /// # Errors
     /// If a file is there and cannot be read or understood.
-    pub(crate) fn read(file: Option<&Path>, store: &Path) -> anyhow::Result<Self> {
+    pub fn read(file: Option<&Path>, store: &Path) -> anyhow::Result<Self> {
         let state = store.join("tiers");
         let found = match file {
             Some(file) => Some(file::read(file)?),
@@ -75,27 +75,27 @@ impl Tiers {
     }
 
     /// Returns the tiers, the fastest first.
-    pub(crate) fn specs(&self) -> &[TierSpec] {
+    pub fn specs(&self) -> &[TierSpec] {
         &self.specs
     }
 
     /// Returns the file that named them; `None` if it is the embedded default.
-    pub(crate) fn file(&self) -> Option<&Path> {
+    pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
     /// Returns whether somebody said which tiers there are, or has used the default.
-    pub(crate) fn are_used(&self) -> bool {
+    pub fn are_used(&self) -> bool {
         self.file.is_some() || self.state.exists()
     }
 
     /// Returns what is known of objects.
-    pub(crate) fn known(&self) -> Knowledge {
+    pub fn known(&self) -> Knowledge {
         Knowledge::in_dir(&self.state)
     }
 
     /// Returns what is known of whole files, by the keys of their versions.
-    pub(crate) fn files(&self) -> Knowledge {
+    pub fn files(&self) -> Knowledge {
         Knowledge::in_dir(&self.state.join("files"))
     }
 
@@ -103,7 +103,7 @@ impl Tiers {
     ///
     /// # Errors
     /// If there is none of this name.
-    pub(crate) fn place_of(&self, name: &str) -> anyhow::Result<usize> {
+    pub fn place_of(&self, name: &str) -> anyhow::Result<usize> {
         let place = self.specs.iter().position(|tier| tier.name == name);
         place.with_context(|| {
             let names: Vec<&str> = self.specs.iter().map(|tier| tier.name.as_str()).collect();
@@ -120,7 +120,7 @@ impl Tiers {
 }
 
 /// Returns the time for heat, which counts from any one moment.
-pub(crate) fn now() -> Duration {
+pub fn now() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()

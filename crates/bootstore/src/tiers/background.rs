@@ -17,7 +17,7 @@ use tiering::Rate;
 use super::Tiers;
 use super::carry::{Carried, Todo, carry_out, forget_lost};
 use super::pace::Paced;
-use crate::store::StoreArgs;
+use crate::store::StoreSettings;
 use host::interrupt::{Interrupt, Interrupted};
 use host::progress::Bar;
 use node_api::view::TierView;
@@ -43,7 +43,7 @@ struct Moved {
 /// The thread that moves. It is ended when this is dropped, which takes no longer than a move of
 /// a part of an object.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub struct Background {
     watched: Watched,
     end: Interrupt,
     thread: Option<JoinHandle<()>>,
@@ -51,7 +51,7 @@ pub(crate) struct Background {
 
 /// What others may look at while the thread works.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
+pub struct Watched {
     tiers: Tiers,
     moved: Arc<Mutex<BTreeMap<usize, Moved>>>,
 }
@@ -61,7 +61,7 @@ impl Background {
     ///
     /// # Errors
     /// If the tiers file cannot be understood, or there is no thread to be had.
-    pub(crate) fn start(store: &StoreArgs) -> anyhow::Result<Self> {
+    pub fn start(store: &StoreSettings) -> anyhow::Result<Self> {
         let end = Interrupt::unarmed()?;
         let watched = Watched {
             tiers: store.tiers()?,
@@ -83,7 +83,7 @@ impl Background {
     }
 
     /// Returns what can be looked at.
-    pub(crate) fn watched(&self) -> Watched {
+    pub fn watched(&self) -> Watched {
         self.watched.clone()
     }
 }
@@ -99,7 +99,7 @@ impl Drop for Background {
 
 impl Watched {
     /// Returns how the tiers are now.
-    pub(crate) fn view(&self) -> Vec<TierView> {
+    pub fn view(&self) -> Vec<TierView> {
         let moved = self.moved.lock().clone();
         let seen = self.tiers.look().into_iter().enumerate();
         seen.map(|(place, tier)| {
@@ -134,7 +134,7 @@ enum Round {
 #[derive(Debug)]
 struct Worker {
     watched: Watched,
-    store: StoreArgs,
+    store: StoreSettings,
     end: Interrupt,
 }
 

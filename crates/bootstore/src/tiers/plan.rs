@@ -24,34 +24,36 @@ const ENDS: u64 = 2 * 4096;
 
 /// A boot image, or an object that nobody knows any more.
 #[derive(Clone, Debug)]
-pub(crate) struct Thing {
+pub struct Thing {
     /// Its name among what is known: the boot image's id, or the object's.
-    pub(crate) key: ContentId,
+    pub key: ContentId,
     /// What people call it.
-    pub(crate) label: String,
+    pub label: String,
     /// Length of its object; about that, if it has never been one.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// What of them others have, too.
-    pub(crate) common: Vec<SharedGroup>,
-    pub(crate) heat: Heat,
-    pub(crate) pinned: bool,
+    pub common: Vec<SharedGroup>,
+    /// How often it was needed, and how lately.
+    pub heat: Heat,
+    /// Whether somebody wants it there whatever its heat is.
+    pub pinned: bool,
     /// The boot image that it is made of, if it is made of one.
-    pub(crate) image: Option<ImageId>,
+    pub image: Option<ImageId>,
     /// The file of which it is a whole copy, if it is one and the file has not changed since.
-    pub(crate) file: Option<WholeFile>,
+    pub file: Option<WholeFile>,
     /// The boot image, as people call it, because of whose starts the file is to be there whole.
-    pub(crate) hot_of: Option<String>,
+    pub hot_of: Option<String>,
     /// Whether it is a boot image all of whose files go whole: then a copy of its own is of no use.
-    pub(crate) needless: bool,
+    pub needless: bool,
     /// The object, if it has been one.
-    pub(crate) object: Option<ContentId>,
+    pub object: Option<ContentId>,
     /// For each tier, how it is there.
-    pub(crate) on: Vec<Presence>,
+    pub on: Vec<Presence>,
 }
 
 impl Thing {
     /// Returns which way it lies on a tier, in a word: what nobody knows any more lies in none.
-    pub(crate) const fn way(&self) -> Option<&'static str> {
+    pub const fn way(&self) -> Option<&'static str> {
         match (&self.image, &self.file) {
             (Some(_), _) => Some("blocks"),
             (None, Some(_)) => Some("whole"),
@@ -62,8 +64,10 @@ impl Thing {
 
 /// How an object is on a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub enum Presence {
+    /// It is not there.
     Absent,
+    /// It is there.
     There,
     /// It is there, and somebody has it open.
     Open,
@@ -71,19 +75,22 @@ pub(crate) enum Presence {
 
 /// One move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub(crate) change: Change,
+pub struct Step {
+    /// What is done.
+    pub change: Change,
     /// Which thing, by its key.
-    pub(crate) key: ContentId,
+    pub key: ContentId,
     /// The tier's place.
-    pub(crate) place: usize,
-    pub(crate) bytes: u64,
+    pub place: usize,
+    /// Bytes that are moved.
+    pub bytes: u64,
     /// Of a copy that is made, how many of the bytes others have there already.
-    pub(crate) shared_bytes: u64,
+    pub shared_bytes: u64,
 }
 
+/// What a move does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
     /// A copy goes.
     Demote,
     /// A copy is made.
@@ -92,23 +99,20 @@ pub(crate) enum Change {
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Steps {
-    pub(crate) steps: Vec<Step>,
+pub struct Steps {
+    /// The moves.
+    pub steps: Vec<Step>,
     /// Things that are pinned and find no room on any tier.
-    pub(crate) unmet_pins: Vec<ContentId>,
+    pub unmet_pins: Vec<ContentId>,
     /// Bytes on each tier then.
-    pub(crate) bytes_then: Vec<u64>,
+    pub bytes_then: Vec<u64>,
 }
 
 /// Returns all that the policy is told, of what is in the store and on the tiers.
 ///
 /// # Errors
 /// If the store cannot be read.
-pub(crate) fn gather(
-    tiers: &Tiers,
-    seen: &[SeenTier],
-    store: &Store,
-) -> anyhow::Result<Vec<Thing>> {
+pub fn gather(tiers: &Tiers, seen: &[SeenTier], store: &Store) -> anyhow::Result<Vec<Thing>> {
     let images = store.list().context("listing the store")?;
     let mut things: Vec<Thing> = images
         .iter()
@@ -241,7 +245,7 @@ fn presence(seen: &[SeenTier], object: Option<ContentId>) -> Vec<Presence> {
 /// Decides what moves: tier by tier, the fastest first, each of what no faster one has room for.
 /// Tiers that are away (`None`) are passed over.
 #[must_use]
-pub(crate) fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> Steps {
+pub fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> Steps {
     let mut placed: BTreeSet<ContentId> = BTreeSet::new();
     let mut by_tier: Vec<Vec<Step>> = Vec::new();
     let mut bytes_then = Vec::new();

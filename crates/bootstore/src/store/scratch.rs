@@ -27,7 +27,7 @@ const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 /// Files of this process in a store's directory; removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     dir: PathBuf,
     /// What all of them are called, before the first dot.
     name: String,
@@ -40,7 +40,7 @@ impl Scratch {
     ///
     /// # Errors
     /// If the store cannot be written to.
-    pub(crate) fn new(store: &Store) -> anyhow::Result<Self> {
+    pub fn new(store: &Store) -> anyhow::Result<Self> {
         store.make().context("making the store")?;
         let dir = store.dir();
         sweep(dir);
@@ -62,7 +62,7 @@ impl Scratch {
 
     /// Returns where to write a file.
     #[must_use]
-    pub(crate) fn file(&self, what: &str) -> PathBuf {
+    pub fn file(&self, what: &str) -> PathBuf {
         self.dir.join(format!("{}.{what}", self.name))
     }
 }

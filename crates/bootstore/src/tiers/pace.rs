@@ -18,7 +18,7 @@ const LOOKS: u64 = 10;
 /// Goes at a rate, if there is one, after those who read the same disk, shows how far it is, and
 /// stops when it is asked to.
 #[derive(Debug)]
-pub(crate) struct Paced {
+pub struct Paced {
     rate: Option<Rate>,
     throttle: Throttle,
     /// Bytes that take a part of a second.
@@ -29,7 +29,8 @@ pub(crate) struct Paced {
 }
 
 impl Paced {
-    pub(crate) fn new(rate: Option<Rate>, interrupt: &Interrupt, bar: Bar) -> Self {
+    /// Moves at this rate at most, until it is interrupted, and shows how far it is.
+    pub fn new(rate: Option<Rate>, interrupt: &Interrupt, bar: Bar) -> Self {
         let per_second = rate.map_or(u64::MAX, Rate::bytes_per_second);
         Self {
             rate,
@@ -42,7 +43,7 @@ impl Paced {
     }
 
     /// Returns the same pace for what comes after this, as a bar of its own shows it.
-    pub(crate) fn next(&self, bar: Bar) -> Self {
+    pub fn next(&self, bar: Bar) -> Self {
         Self {
             behind: Arc::clone(&self.behind),
             ..Self::new(self.rate, &self.interrupt, bar)
@@ -50,12 +51,12 @@ impl Paced {
     }
 
     /// Says that what is moved from now on is read from the disk that `path` lies on.
-    pub(crate) fn read_from(&self, path: &Path) {
+    pub fn read_from(&self, path: &Path) {
         self.behind.lock().watch(Disk::below(path));
     }
 
     /// Returns how often was waited for others who read that disk.
-    pub(crate) fn gave_way(&self) -> u64 {
+    pub fn gave_way(&self) -> u64 {
         self.behind.lock().gave_way()
     }
 }

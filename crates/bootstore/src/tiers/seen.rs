@@ -16,20 +16,20 @@ use super::marks::Marks;
 
 /// A tier at one moment.
 #[derive(Debug)]
-pub(crate) struct SeenTier {
+pub struct SeenTier {
     /// What somebody said of it.
-    pub(crate) spec: TierSpec,
+    pub spec: TierSpec,
     /// What it can do; or why it cannot be used.
-    pub(crate) is: Result<Capability, String>,
+    pub is: Result<Capability, String>,
     /// Whole copies, with the lengths of their files.
-    pub(crate) objects: BTreeMap<ContentId, u64>,
+    pub objects: BTreeMap<ContentId, u64>,
     /// Those of them that are in parts.
-    pub(crate) indexes: Users,
+    pub indexes: Users,
 }
 
 impl SeenTier {
     /// Returns the bytes that objects may take; 0 of one that is not there.
-    pub(crate) fn room_bytes(&self) -> u64 {
+    pub fn room_bytes(&self) -> u64 {
         let room = self.spec.room;
         self.is
             .as_ref()
@@ -37,23 +37,23 @@ impl SeenTier {
     }
 
     /// Returns the bytes that objects take, what several have in common once.
-    pub(crate) fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         self.objects.values().sum::<u64>() + self.indexes.part_bytes()
     }
 
     /// Returns the bytes of an object, with all of its parts, if it is there.
-    pub(crate) fn bytes_of(&self, object: ContentId) -> Option<u64> {
+    pub fn bytes_of(&self, object: ContentId) -> Option<u64> {
         let parts = self.indexes.get(object).map_or(0, Index::part_bytes);
         Some(self.objects.get(&object)? + parts)
     }
 
     /// Returns how many bytes of an object others here have, too.
-    pub(crate) fn shared_bytes(&self, object: ContentId) -> u64 {
+    pub fn shared_bytes(&self, object: ContentId) -> u64 {
         self.indexes.shared_bytes(object)
     }
 
     /// Returns whether somebody has a copy open.
-    pub(crate) fn is_open(&self, object: ContentId) -> bool {
+    pub fn is_open(&self, object: ContentId) -> bool {
         let path = self.spec.dir.join(object.to_string());
         matches!(hold_alone(&path), Hold::Open)
     }
@@ -61,7 +61,7 @@ impl SeenTier {
 
 impl Tiers {
     /// Looks at all tiers, the fastest first.
-    pub(crate) fn look(&self) -> Vec<SeenTier> {
+    pub fn look(&self) -> Vec<SeenTier> {
         let marks = Marks::read(self);
         let look = |spec: &TierSpec| {
             let is = match marks.find(spec) {

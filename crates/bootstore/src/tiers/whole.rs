@@ -26,7 +26,7 @@ use super::remembered::Remembered;
 
 /// A regular file of this machine, in the version it had when it was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WholeFile {
+pub struct WholeFile {
     path: PathBuf,
     version: Version,
 }
@@ -36,7 +36,7 @@ impl WholeFile {
     ///
     /// # Errors
     /// If it is not there, or not a regular file.
-    pub(crate) fn at(path: &Path) -> anyhow::Result<Self> {
+    pub fn at(path: &Path) -> anyhow::Result<Self> {
         let looking = || format!("looking at {}", path.display());
         let path = fs::canonicalize(path).with_context(looking)?;
         let found = fs::symlink_metadata(&path).with_context(looking)?;
@@ -46,17 +46,17 @@ impl WholeFile {
     }
 
     /// Returns what it is known by.
-    pub(crate) fn key(&self) -> ContentId {
+    pub fn key(&self) -> ContentId {
         key_of(&self.path, &self.version)
     }
 
     /// Returns where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the version that it was looked at in.
-    pub(crate) const fn version(&self) -> Version {
+    pub const fn version(&self) -> Version {
         self.version
     }
 
@@ -64,7 +64,7 @@ impl WholeFile {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(crate) fn is_program(&self) -> io::Result<bool> {
+    pub fn is_program(&self) -> io::Result<bool> {
         let file = File::open(&self.path)?;
         let mut head = Vec::new();
         let mode = file.metadata()?.mode();
@@ -73,7 +73,7 @@ impl WholeFile {
     }
 
     /// Returns its length.
-    pub(crate) const fn bytes(&self) -> u64 {
+    pub const fn bytes(&self) -> u64 {
         self.version.size
     }
 
@@ -133,7 +133,7 @@ impl Mover {
     ///
     /// # Errors
     /// If the tier is away or full, the file is written to meanwhile, or `pace` stops it.
-    pub(crate) fn bring_file(
+    pub fn bring_file(
         &self,
         file: &WholeFile,
         place: usize,
@@ -186,7 +186,7 @@ impl Read for PacedRead<'_> {
 
 /// The copies of a source's files, for a mount of it.
 #[derive(Debug)]
-pub(crate) struct SourceCopies {
+pub struct SourceCopies {
     tiers: Tiers,
     /// Where the tree's root is.
     root: PathBuf,
@@ -195,7 +195,8 @@ pub(crate) struct SourceCopies {
 }
 
 impl SourceCopies {
-    pub(crate) fn new(tiers: Tiers, root: PathBuf, tree: Arc<Tree>) -> Self {
+    /// Looks for copies of the files of a tree.
+    pub fn new(tiers: Tiers, root: PathBuf, tree: Arc<Tree>) -> Self {
         Self {
             remembered: Remembered::new(tiers.files()),
             tiers,
@@ -235,7 +236,7 @@ impl Tiers {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(crate) fn forget_copies(&self, object: ContentId) -> anyhow::Result<()> {
+    pub fn forget_copies(&self, object: ContentId) -> anyhow::Result<()> {
         let files = self.files();
         for key in files.keys() {
             if files
@@ -252,7 +253,7 @@ impl Tiers {
     ///
     /// # Errors
     /// If nothing is known of it.
-    pub(crate) fn versions_of(&self, path: &Path) -> anyhow::Result<Vec<(ContentId, Known)>> {
+    pub fn versions_of(&self, path: &Path) -> anyhow::Result<Vec<(ContentId, Known)>> {
         let there = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
         let there = there.with_context(|| format!("looking for {}", path.display()))?;
         let files = self.files();
@@ -272,7 +273,7 @@ impl Tiers {
 
 /// Notes that the files of a source are used, so that they stay on their tiers. Who serves them may
 /// not write, and would do it too late.
-pub(crate) fn note_use(tiers: &Tiers, source: &Path) {
+pub fn note_use(tiers: &Tiers, source: &Path) {
     if !tiers.are_used() {
         return;
     }

@@ -23,19 +23,19 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// An open copy of an object. As long as it is open, it stays.
 #[derive(Debug)]
-pub(crate) struct OpenCopy {
+pub struct OpenCopy {
     /// The copy: the whole object. It is verified when it is made, and may have rotted since.
-    pub(crate) file: File,
+    pub file: File,
     /// Where it is.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// What the tier is called.
-    pub(crate) tier: String,
+    pub tier: String,
 }
 
 impl Tiers {
     /// Opens the copies of an object, the fastest first. Tiers that are not there, have none, or
     /// are about to lose it, are left out; nobody is waited for but who only looks.
-    pub(crate) fn open_copies(&self, object: ContentId) -> impl Iterator<Item = OpenCopy> {
+    pub fn open_copies(&self, object: ContentId) -> impl Iterator<Item = OpenCopy> {
         let name = object.to_string();
         self.specs().iter().filter_map(move |tier| {
             let path = tier.dir.join(&name);

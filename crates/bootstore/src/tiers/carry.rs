@@ -15,7 +15,7 @@ use super::whole::WholeFile;
 
 /// What became of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carried {
+pub enum Carried {
     /// So many bytes were written; of a copy that goes, none.
     Done(u64),
     /// It was so already.
@@ -29,7 +29,7 @@ pub(crate) enum Carried {
 ///
 /// # Errors
 /// If it cannot be done; everything is then as it was.
-pub(crate) fn carry_out(
+pub fn carry_out(
     step: &Step,
     thing: &Thing,
     tiers: &Tiers,
@@ -75,11 +75,11 @@ pub(crate) fn carry_out(
 
 /// What is to be done now, and to what.
 #[derive(Debug)]
-pub(crate) struct Todo {
+pub struct Todo {
     /// All that is known.
-    pub(crate) things: Vec<Thing>,
+    pub things: Vec<Thing>,
     /// What is to be done.
-    pub(crate) plan: super::plan::Steps,
+    pub plan: super::plan::Steps,
 }
 
 impl Todo {
@@ -87,7 +87,7 @@ impl Todo {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub(crate) fn now(tiers: &Tiers, store: &Store) -> anyhow::Result<Self> {
+    pub fn now(tiers: &Tiers, store: &Store) -> anyhow::Result<Self> {
         let seen = tiers.look();
         let things = gather(tiers, &seen, store)?;
         let rooms: Vec<Option<u64>> = seen
@@ -99,7 +99,7 @@ impl Todo {
     }
 
     /// Returns what a step moves.
-    pub(crate) fn thing(&self, step: &Step) -> Option<&Thing> {
+    pub fn thing(&self, step: &Step) -> Option<&Thing> {
         self.things.iter().find(|thing| thing.key == step.key)
     }
 }
@@ -109,7 +109,7 @@ impl Todo {
 ///
 /// # Errors
 /// If it cannot be removed.
-pub(crate) fn forget_lost(tiers: &Tiers, store: &Store) -> anyhow::Result<()> {
+pub fn forget_lost(tiers: &Tiers, store: &Store) -> anyhow::Result<()> {
     for key in tiers.known().keys() {
         let id = bootimg::ImageId(key);
         if matches!(store.names_of(&id), Ok(names) if names.is_empty())

@@ -20,18 +20,18 @@ use super::whole::WholeFile;
 
 /// The ways of the files that starts of one source read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ways {
+pub struct Ways {
     /// Those that go whole.
-    pub(crate) whole: Vec<WholeFile>,
+    pub whole: Vec<WholeFile>,
     /// How many go by blocks, by why.
-    pub(crate) blocks: BTreeMap<Because, u64>,
+    pub blocks: BTreeMap<Because, u64>,
 }
 
 impl Ways {
     /// Decides for the files of a boot image whose source was served last from the directory `passed`
     /// with its files passed through; `None` if they were not. What changed since it was recorded is
     /// left out.
-    pub(crate) fn of(image: &Image, passed: Option<&Path>) -> Self {
+    pub fn of(image: &Image, passed: Option<&Path>) -> Self {
         let plan = image.data_plan();
         let mut ways = Self::default();
         for file in recorded_files(&plan, image.tree()).files {
@@ -118,14 +118,14 @@ pub(super) fn hot_files(
 }
 
 /// Returns from where files of a boot image's source were passed through when it was mounted last.
-pub(crate) fn passed_from(tiers: &Tiers, id: &ImageId) -> Option<PathBuf> {
+pub fn passed_from(tiers: &Tiers, id: &ImageId) -> Option<PathBuf> {
     let known = tiers.known().get(id.0)?;
     known.passed.map(PathBuf::from)
 }
 
 /// Notes from where a mount with this boot image passes files through; `None` if it does not. Without
 /// it the next plan is that of the mount before.
-pub(crate) fn note_passing(tiers: &Tiers, id: &ImageId, dir: Option<&Path>) {
+pub fn note_passing(tiers: &Tiers, id: &ImageId, dir: Option<&Path>) {
     if !tiers.are_used() {
         return;
     }

@@ -27,27 +27,27 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a boot image, apart from its heat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Known {
+pub struct Known {
     /// The file that it is when it is moved: its hash.
     #[serde(default, with = "hex", skip_serializing_if = "Option::is_none")]
-    pub(crate) object: Option<ContentId>,
+    pub object: Option<ContentId>,
     /// Length of that file.
     #[serde(default)]
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Whether somebody wants it on the fastest tier.
     #[serde(default)]
-    pub(crate) pinned: bool,
+    pub pinned: bool,
     /// The file of which it is a whole copy, for people; a boot image has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<String>,
+    pub file: Option<String>,
     /// The directory whose files were passed through when the boot image's source was mounted last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) passed: Option<String>,
+    pub passed: Option<String>,
 }
 
 /// What is known, in a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Knowledge {
+pub struct Knowledge {
     known: PathBuf,
     heat: PathBuf,
     lock: PathBuf,
@@ -63,7 +63,7 @@ impl Knowledge {
     }
 
     /// Returns what is known of a boot image. What cannot be read is not known.
-    pub(crate) fn get(&self, key: ContentId) -> Option<Known> {
+    pub fn get(&self, key: ContentId) -> Option<Known> {
         let bytes = read_bounded(&self.known.join(key.to_string())).ok()?;
         serde_json::from_slice(&bytes)
             .inspect_err(|error| log::warn!("what is known of {} is damaged: {error}", key.short()))
@@ -71,7 +71,7 @@ impl Knowledge {
     }
 
     /// Returns how hot a boot image is.
-    pub(crate) fn heat(&self, key: ContentId) -> Heat {
+    pub fn heat(&self, key: ContentId) -> Heat {
         let text = read_bounded(&self.heat.join(key.to_string())).ok();
         text.and_then(|text| heat_of(&text)).unwrap_or_default()
     }
@@ -82,7 +82,7 @@ impl Knowledge {
     }
 
     /// Returns the boot images of which something is known, sorted.
-    pub(crate) fn keys(&self) -> Vec<ContentId> {
+    pub fn keys(&self) -> Vec<ContentId> {
         let names = [&self.known, &self.heat].into_iter().flat_map(|dir| {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
             entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -98,11 +98,7 @@ impl Knowledge {
     ///
     /// # Errors
     /// If it cannot be written, or others write all the time.
-    pub(crate) fn change(
-        &self,
-        key: ContentId,
-        change: impl FnOnce(&mut Known),
-    ) -> anyhow::Result<()> {
+    pub fn change(&self, key: ContentId, change: impl FnOnce(&mut Known)) -> anyhow::Result<()> {
         let _turn = self.turn(PATIENCE)?;
         let mut known = self.get(key).unwrap_or_default();
         let before = known.clone();
@@ -119,7 +115,7 @@ impl Knowledge {
     ///
     /// # Errors
     /// If it cannot be written, or others write all the time.
-    pub(crate) fn add_heat(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
+    pub fn add_heat(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
         self.heat_up(key, now, |_| 1.0)
     }
 
@@ -128,7 +124,7 @@ impl Knowledge {
     ///
     /// # Errors
     /// As [`add_heat`](Self::add_heat).
-    pub(crate) fn expect_start(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
+    pub fn expect_start(&self, key: ContentId, now: Duration) -> anyhow::Result<()> {
         self.heat_up(key, now, |is| (1.0 - is).max(0.0))
     }
 
@@ -151,7 +147,7 @@ impl Knowledge {
     ///
     /// # Errors
     /// If others write all the time, or it cannot be removed.
-    pub(crate) fn forget(&self, key: ContentId) -> anyhow::Result<()> {
+    pub fn forget(&self, key: ContentId) -> anyhow::Result<()> {
         let _turn = self.turn(PATIENCE)?;
         for dir in [&self.known, &self.heat] {
             let path = dir.join(key.to_string());

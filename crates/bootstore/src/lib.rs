@@ -1,0 +1,10 @@
+//! The store of boot images as the programs of a node use it ([`store`]), and the tiers of faster memory
+//! that copies of boot images and of whole files lie on ([`tiers`], docs/tiering.md).
+//!
+//! The format and the store itself are of crate `bootimg`, the arithmetic of placement of crate `tiering`:
+//! here are their files on this machine, locks between processes, and the moves.
+
+#![forbid(unsafe_code)]
+
+pub mod store;
+pub mod tiers;
