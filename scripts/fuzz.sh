@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets of the repository, each for SECONDS (default 60), one after the other.
 #
-#   scripts/fuzz.sh [SECONDS [CRATE/TARGET...]]      scripts/fuzz.sh 600 nicfetch/frames
+#   scripts/fuzz.sh [SECONDS [CRATE/TARGET...]]      scripts/fuzz.sh 600 blockservice/frames
 #
 # Crashing inputs are kept in crates/*/fuzz/artifacts/; what one shows becomes a test with a name.
 # shellcheck source=scripts/need.sh

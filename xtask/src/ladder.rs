@@ -27,21 +27,39 @@ const LADDER: &[Rung] = &[
     rung("blocks", &[]),
     rung("rawio", &[]),
     rung("distribution", &[]),
+    rung("serving", &[]),
     // L1: these never import each other.
     rung("localfs", &["blocks", "rawio"]),
     rung("bootimg", &["blocks", "rawio"]),
     rung("tracer", &["blocks", "rawio"]),
     rung("tiering", &["blocks", "rawio"]),
     rung("oci", &["blocks", "rawio", "distribution"]),
-    rung("nicfetch", &["blocks", "rawio", "distribution"]),
+    rung("chunks", &["blocks", "rawio"]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
-    // L2: the file system knows the seams, not who implements them.
+    // L2: the file system knows the seams, not who implements them; the servers, what they serve.
     rung("yolofs", &["blocks", "rawio"]),
-    // L3: assembles everything.
+    rung("blockservice", &["blocks", "serving", "chunks"]),
+    rung(
+        "mirror",
+        &["blocks", "rawio", "distribution", "serving", "chunks"],
+    ),
+    // L3: services.
+    rung(
+        "nicfetch",
+        &[
+            "blocks",
+            "distribution",
+            "serving",
+            "chunks",
+            "blockservice",
+            "mirror",
+        ],
+    ),
+    // L4: assembles everything.
     rung(
         "cli",
         &[
@@ -51,6 +69,10 @@ const LADDER: &[Rung] = &[
             "bootimg",
             "tracer",
             "tiering",
+            "serving",
+            "chunks",
+            "blockservice",
+            "mirror",
             "nicfetch",
             "distribution",
             "oci",
@@ -65,8 +87,19 @@ const LADDER: &[Rung] = &[
     rung(
         "benches",
         &[
-            "blocks", "rawio", "localfs", "bootimg", "tracer", "oci", "nicfetch", "engine",
-            "yolofs", "cli",
+            "blocks",
+            "rawio",
+            "localfs",
+            "bootimg",
+            "tracer",
+            "oci",
+            "serving",
+            "chunks",
+            "blockservice",
+            "mirror",
+            "engine",
+            "yolofs",
+            "cli",
         ],
     ),
     rung("e2e", &["blocks", "rawio", "localfs", "yolofs"]),

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use nicfetch::client::Remote;
-use nicfetch::wire::Priority;
+use blockservice::client::Remote;
+use blockservice::wire::Priority;
 
 use crate::aims::Aim;
 use crate::interrupt;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nicfetch::transport::TlsFiles;
+use serving::transport::TlsFiles;
 
 use crate::process::run_ok;
 

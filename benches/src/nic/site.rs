@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use nicfetch::testing::FaultProxy;
+use mirror::testing::FaultProxy;
 
 use super::network::{End, Network, link};
 use super::registry::Registry;

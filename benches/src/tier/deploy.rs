@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use nicfetch::testing::FaultProxy;
+use mirror::testing::FaultProxy;
 use nix::mount::MsFlags;
 use nix::unistd::syncfs;
 use serde::Serialize;

@@ -15,12 +15,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use blocks::prompt::Waiter;
 use blocks::{ContentId, Tree};
+use blockservice::client::{Client, ClientConfig, NicCache, NicSource, Origin, Patience, Remote};
+use blockservice::identity::Key;
+use chunks::index::Index;
+use chunks::{Catalog, ChunkStore, DiskStore, StoreConfig};
 use localfs::{Patience as WaitPatience, TimedSource, Timekeeping};
-use nicfetch::client::{Client, ClientConfig, NicCache, NicSource, Origin, Patience, Remote};
-use nicfetch::identity::Key;
-use nicfetch::index::Index;
-use nicfetch::transport::{Address, TlsClient, TlsFiles};
-use nicfetch::{Catalog, ChunkStore, DiskStore, StoreConfig};
+use serving::transport::{Address, TlsClient, TlsFiles};
 
 use fill::Filler;
 use origin::OriginDir;

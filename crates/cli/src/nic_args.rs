@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use nicfetch::transport::Address;
+use serving::transport::Address;
 
 use host::size::Size;
 use node_api::nic::{NicName, NicSpec};

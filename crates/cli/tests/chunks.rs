@@ -117,11 +117,11 @@ fn import_noise(dir: &Path, name: &str, chunks: u32, flags: &[&str]) {
 
 /// Returns how many chunks of a source are on the disk no more.
 fn absent(dir: &Path, name: &str) -> usize {
-    let config = nicfetch::StoreConfig {
+    let config = chunks::StoreConfig {
         budget_bytes: u64::MAX,
-        ..nicfetch::StoreConfig::default()
+        ..chunks::StoreConfig::default()
     };
-    let sources = nicfetch::Sources::open(&dir.join("nic"), config).unwrap();
+    let sources = chunks::Sources::open(&dir.join("nic"), config).unwrap();
     let index = sources.catalog().source(name.as_bytes()).unwrap().unwrap();
     sources.absent(&index)
 }

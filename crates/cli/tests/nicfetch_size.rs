@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nicfetch::client::{Client, ClientConfig, ClientError, Patience};
-use nicfetch::transport::Address;
-use nicfetch::wire::ErrorCode;
+use blockservice::client::{Client, ClientConfig, ClientError, Patience};
+use blockservice::wire::ErrorCode;
+use serving::transport::Address;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 256 * MIB;

@@ -22,8 +22,8 @@ use std::process::Command;
 
 use hyper::Method;
 use lab::{fails, ok};
+use mirror::testing::Fault;
 use nic::{Mirror, Site, blob, request};
-use nicfetch::testing::Fault;
 use outside::{REGISTRY, outside};
 use registries::Kind;
 use scripted::{Scripted, Seen, redirect};
@@ -89,7 +89,7 @@ fn privileged_skopeo_finds_that_there_are_no_signatures() {
     };
     let mirror = site.mirror("store", &[]);
     ok(&mut with_signatures(&mirror, "signed"));
-    let signatures = |seen: &nicfetch::testing::Seen| seen.path.ends_with(".sig");
+    let signatures = |seen: &mirror::testing::Seen| seen.path.ends_with(".sig");
     assert!(site.proxy.seen().iter().any(signatures), "it has looked");
     // Nobody knows whether there are any: then the copy is none.
     let mirror = site.mirror("other", &[]);

@@ -17,11 +17,11 @@ use std::time::Duration;
 use block_line::{Chunks, Line};
 use block_service::{Nic, import, socket};
 use blocks::{BlockSource, FileKey, SourceError};
+use blockservice::client::{Client, ClientConfig, Patience};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
 use lab::stopped::Stopped;
 use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, noise, ok, until};
-use nicfetch::client::{Client, ClientConfig, Patience};
 use serde_json::Value;
 
 /// Makes a root with small files and one of several chunks, and imports it as `root`.

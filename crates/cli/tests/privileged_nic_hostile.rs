@@ -18,9 +18,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lab::{noise, ok, until};
+use mirror::blobs::{Algorithm, BlobDigest};
+use mirror::testing::Fault;
 use nic::{Site, blob, connect, read_reply};
-use nicfetch::blobs::{Algorithm, BlobDigest};
-use nicfetch::testing::Fault;
 use registries::Kind;
 use serde_json::json as value;
 

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use lab::json as asked;
+use mirror::blobs::{Algorithm, BlobDigest};
 use nic::{Mirror, connect};
-use nicfetch::blobs::{Algorithm, BlobDigest};
 use sample::MANIFEST;
 
 const MIB: u64 = 1 << 20;

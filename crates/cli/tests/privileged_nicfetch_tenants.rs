@@ -21,9 +21,9 @@ use std::process::Command;
 
 use hyper::Method;
 use lab::{ok, until};
+use mirror::blobs::{Algorithm, BlobDigest};
+use mirror::testing::Fault;
 use nic::{Mirror, Reply, Site, connect, read_reply};
-use nicfetch::blobs::{Algorithm, BlobDigest};
-use nicfetch::testing::Fault;
 use registries::{Kind, Registry, USER};
 use sample::{LayoutDir, MANIFEST, layer, named};
 use serde_json::{Value, json};

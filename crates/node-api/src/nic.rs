@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
 use blocks::{ContentId, SourceId};
-use nicfetch::transport::Address;
 use serde::{Deserialize, Serialize};
+use serving::transport::Address;
 
 /// What the source of a mount begins with when it is one of the service.
 const PREFIX: &str = "nic:";
@@ -76,8 +76,8 @@ impl NicSpec {
 
 /// An address as it is written.
 mod as_text {
-    use nicfetch::transport::Address;
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use serving::transport::Address;
 
     pub(super) fn serialize<S: Serializer>(address: &Address, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(address)

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nicfetch::transport::Address;
 use serde::{Deserialize, Serialize};
+use serving::transport::Address;
 
 use crate::nic::NicSpec;
 

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use nicfetch::client::{Client, ClientConfig, Patience, Remote};
-use nicfetch::index::Index;
-use nicfetch::transport::{Address, TlsClient};
+use blockservice::client::{Client, ClientConfig, Patience, Remote};
+use chunks::index::Index;
+use serving::transport::{Address, TlsClient};
 
 use crate::nic::certificates;
 use crate::nic::http::Connection;
@@ -283,7 +283,7 @@ fn chunks_of(index: &Index, entry: &[u8], len: usize) -> anyhow::Result<Vec<u32>
     let numbers = (0..count).filter(|number| {
         let place = index.place(*number);
         place.is_some_and(|place| place.len as usize == len && is_ours(place.file))
-            && index.chunk(*number) != Some(nicfetch::index::ZEROS)
+            && index.chunk(*number) != Some(chunks::index::ZEROS)
     });
     Ok(numbers.collect())
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use nicfetch::{ChunkId, Stored};
+use chunks::{ChunkId, Stored};
 
 use super::bed::{CHUNK, Content};
 use super::microseconds;

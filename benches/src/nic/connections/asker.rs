@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use nicfetch::wire::{
+use blockservice::wire::{
     Direction, Frame, HEAD_BYTES, Head, Message, Priority, Seal, VERSION, WANTS_MAX,
 };
 

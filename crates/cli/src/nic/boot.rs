@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use blocks::{BlockCache, BlockRange, FileKey, Lookup};
+use blockservice::client::Planned;
 use bootimg::Attached;
-use nicfetch::client::Planned;
 
 /// The boot image of a source of the service.
 pub(crate) struct NicBoot {

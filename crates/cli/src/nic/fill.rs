@@ -6,8 +6,8 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use nicfetch::ChunkStore;
-use nicfetch::client::{Filled, NicSource};
+use blockservice::client::{Filled, NicSource};
+use chunks::ChunkStore;
 use parking_lot::Mutex;
 
 /// Between two attempts to open a cache that another process has not let go of.

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use blockservice::client::Origin;
 use localfs::{Patience, TimedSource};
-use nicfetch::client::Origin;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 

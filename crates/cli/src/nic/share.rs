@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
 use blocks::Tree;
+use blockservice::client::Planned;
 use bootimg::{Image, Progress, SourceInfo, Variant, WriteRequest, unite, write_image};
-use nicfetch::client::Planned;
 use tracer::{MergeOptions, Trace};
 
 use super::Nic;

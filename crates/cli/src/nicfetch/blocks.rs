@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use nicfetch::identity::Access;
-use nicfetch::service::{Limits, Service};
-use nicfetch::transport::{Address, Listener, TlsServer};
-use nicfetch::{Catalog, ChunkStore};
+use blockservice::identity::Access;
+use blockservice::service::{Limits, Service};
+use chunks::{Catalog, ChunkStore};
+use serving::transport::{Address, Listener, TlsServer};
 use tokio::sync::watch;
 
 use crate::nic::tls_files;

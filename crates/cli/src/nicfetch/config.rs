@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use nicfetch::PolicyKind;
-use nicfetch::blobs::BlobConfig;
-use nicfetch::load::Load;
-use nicfetch::mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
-use nicfetch::transport::Address;
-use nicfetch::upstream::{Login, Upstream, UpstreamConfig};
+use chunks::PolicyKind;
+use mirror::blobs::BlobConfig;
+use mirror::upstream::{Login, Upstream, UpstreamConfig};
+use mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
 use serde::{Deserialize, Deserializer};
+use serving::load::Load;
+use serving::transport::Address;
 
 use super::blocks::BlocksArgs;
 use super::limits::LimitWords;

@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
-use nicfetch::Stay;
-use nicfetch::load::Load;
-use nicfetch::mirror::{Fed, Feed, Mirror, WholeImage};
+use chunks::Stay;
+use mirror::{Mirror, WholeImage};
+use nicfetch::admin::{Fed, Feed};
 use oci::{ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
+use serving::load::Load;
 
 use super::image::{CONFIG_MAX, take_image};
 use super::shelf::Here;

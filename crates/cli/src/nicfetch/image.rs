@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use blocks::NodeKind;
-use nicfetch::Stay;
-use nicfetch::index::{Index, Tally};
-use nicfetch::mirror::ListedSource;
+use chunks::Stay;
+use chunks::index::{Index, Tally};
+use nicfetch::admin::ListedSource;
 use oci::LayerBlob;
 use oci::unpack::{Limits, read_layer, stack};
 use serde::Serialize;

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
+use chunks::Stay;
+use chunks::index::build;
 use engine::ImageName;
-use nicfetch::Stay;
-use nicfetch::index::build;
-use nicfetch::mirror::ListedSource;
+use nicfetch::admin::ListedSource;
 use oci::{LayerBlob, Platform};
 use serde::Serialize;
 

@@ -4,9 +4,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use nicfetch::load::{Load, LoadWatch, Threshold, Thresholds};
-use nicfetch::service::Limits;
+use blockservice::service::Limits;
 use serde::Deserialize;
+use serving::load::{Load, LoadWatch, Threshold, Thresholds};
 
 use super::config::FileSize;
 

@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use clap::Args;
 use hyper::Method;
 use hyper::body::Bytes;
-use nicfetch::mirror::{
-    AdminStatus, BlocksStatus, Collected, ListedBlob, ListedSource, LoadStatus, Prewarmed, Verified,
+use mirror::Prewarmed;
+use nicfetch::admin::{
+    AdminStatus, BlocksStatus, Collected, ListedBlob, ListedSource, LoadStatus, Verified,
 };
 use oci::Reference;
 use serde::Serialize;

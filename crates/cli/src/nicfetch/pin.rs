@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::Method;
-use nicfetch::mirror::ListedSource;
+use nicfetch::admin::ListedSource;
 
 use super::admin::escaped;
 use super::operate::AskArgs;

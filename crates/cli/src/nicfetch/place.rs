@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nicfetch::{Sources, StoreConfig};
+use chunks::{Sources, StoreConfig};
 use rawio::private;
 
 use host::size::Size;

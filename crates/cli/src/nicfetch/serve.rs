@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use blockservice::service::Limits;
 use clap::Args;
-use nicfetch::load::{Load, LoadWatch};
-use nicfetch::mirror::{AdminDoor, AdminToken, BlockSide, Mirror, Operated, serve, serve_admin};
-use nicfetch::service::Limits;
-use nicfetch::transport::Address;
+use mirror::{Mirror, serve};
+use nicfetch::admin::{AdminDoor, AdminToken, BlockSide, Operated, serve_admin};
+use serving::load::{Load, LoadWatch};
+use serving::transport::Address;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

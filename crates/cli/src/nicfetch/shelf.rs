@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use chunks::index::{Index, Keep, KeepError};
+use chunks::{ChunkId, PutOutcome, Sources, Stay};
 use hyper::Method;
 use hyper::body::Bytes;
-use nicfetch::index::{Index, Keep, KeepError};
-use nicfetch::mirror::{ListedSource, TakenChunk};
-use nicfetch::{ChunkId, PutOutcome, Sources, Stay};
+use nicfetch::admin::{ListedSource, TakenChunk};
 
 use super::admin::{Admin, escaped};
 

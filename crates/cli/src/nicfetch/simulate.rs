@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
-use nicfetch::PolicyKind;
-use nicfetch::simulate::{ChunkAccess, ManyVms, Outcome as Simulated, footprint_bytes, simulate};
+use chunks::PolicyKind;
+use chunks::simulate::{ChunkAccess, ManyVms, Outcome as Simulated, footprint_bytes, simulate};
 use serde::Serialize;
 
 use crate::exit::Outcome;
@@ -116,7 +116,7 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.write {
         let doing = || format!("writing {}", path.display());
         let file = File::create(path).with_context(doing)?;
-        nicfetch::simulate::write_accesses(&accesses, BufWriter::new(file)).with_context(doing)?;
+        chunks::simulate::write_accesses(&accesses, BufWriter::new(file)).with_context(doing)?;
     }
     let footprint = footprint_bytes(&accesses);
     let policies = match &args.policy[..] {
@@ -151,7 +151,7 @@ fn accesses(args: &SimulateArgs) -> anyhow::Result<Vec<ChunkAccess>> {
             ..ManyVms::default()
         };
         let class = match args.scans_ahead {
-            true => nicfetch::Class::Prefetch,
+            true => chunks::Class::Prefetch,
             false => host.scan_class,
         };
         return Ok(ManyVms {

@@ -5,7 +5,7 @@ use std::path::{PathBuf, absolute};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use nicfetch::{ChunkStore as _, DiskStore, Sources, StoreConfig};
+use chunks::{ChunkStore as _, DiskStore, Sources, StoreConfig};
 use serde::Serialize;
 
 use crate::exit::Outcome;

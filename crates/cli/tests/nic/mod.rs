@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nicfetch::blobs::{Algorithm, BlobDigest};
-use nicfetch::testing::FaultProxy;
+use mirror::blobs::{Algorithm, BlobDigest};
+use mirror::testing::FaultProxy;
 use serde_json::{Value, json};
 
 use crate::lab::{noise, ok, until};

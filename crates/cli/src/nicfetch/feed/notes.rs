@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use blocks::ContentId;
-use nicfetch::mirror::WholeImage;
+use mirror::WholeImage;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use nicfetch::load::Level;
-use nicfetch::mirror::{Fed, SetAside, WholeImage};
+use mirror::WholeImage;
+use nicfetch::admin::{Fed, SetAside};
+use serving::load::Level;
 
 use super::notes::{Note, Tried};
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use blocks::{Access, ContentId, Event};
-use nicfetch::simulate::{ChunkAccess, Random, Zipf, read_accesses};
-use nicfetch::{CHUNK_MAX, Class};
+use chunks::simulate::{ChunkAccess, Random, Zipf, read_accesses};
+use chunks::{CHUNK_MAX, Class};
 use tracer::{Trace, TraceError, TracedFile};
 
 /// The largest file that is read, in bytes.

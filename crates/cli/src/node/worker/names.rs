@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use anyhow::{Context as _, bail};
 use blocks::Tree;
 use bootimg::{decode_names, encode_names};
-use nicfetch::index::Index;
+use chunks::index::Index;
 
 use super::changes::names_len;
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn an_index_is_written_once_and_read_again() {
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
-        let id = nicfetch::ChunkId::of(b"content");
+        let id = chunks::ChunkId::of(b"content");
         let index = Index::new(b"web", scanned(), vec![id]).unwrap();
         assert!(read_index(&file, false).unwrap().is_none());
         assert!(read_index(&file, true).is_err());

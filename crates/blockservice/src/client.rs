@@ -1,0 +1,428 @@
+//! The client of the block service: a mount's way to the cache on the SmartNIC.
+//!
+//! ```text
+//! NicCache (beside a local source) ─┐
+//! NicSource (no local source) ──────┴► Remote ──► Lane 0 (demand) ─┬─► service
+//!   local chunks, origin                │  50 ms: hedge            │
+//!                                       └───────► Lane 1 (rest) ───┘
+//! ```
+//!
+//! Callers are synchronous threads; connections live on a runtime without threads, which whoever
+//! waits for an answer drives meanwhile.
+//! Losing the service costs speed: every question has an answer, or none, within half a second.
+
+mod arrivals;
+mod batch;
+mod beside;
+mod connect;
+mod driver;
+mod fill;
+mod flights;
+mod lane;
+mod planned;
+mod remote;
+mod source;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use blocks::ContentId;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::identity::Key;
+use crate::wire::{DATA_MAX, ErrorCode, Frame, Message, What};
+use chunks::BOOT_MAX;
+use chunks::BootEntry;
+use chunks::index::{Index, IndexError};
+use serving::transport::{Address, TlsClient};
+
+use driver::{Driver, Keeper};
+use lane::Lane;
+
+pub use beside::NicCache;
+pub use fill::Filled;
+pub use planned::{InOrder, Planned};
+pub use remote::{Remote, RemoteCounts};
+pub use source::{NicSource, Origin, SourceCounts};
+
+/// How patient a client is.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// With a connection that is being made.
+    pub connect: Duration,
+    /// With a demand read, before it is asked for on the second connection, too.
+    pub hedge: Duration,
+    /// With a demand read, before it is given up.
+    pub give_up: Duration,
+    /// Between two questions whether a silent service is back.
+    pub probe: Duration,
+    /// With a silent service, before its connection is closed.
+    pub silent: Duration,
+    /// Before a lost connection is made again, at first and at most.
+    pub again: (Duration, Duration),
+    /// With everything that nobody's read waits for: indexes, boot images.
+    pub transfer: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            hedge: Duration::from_millis(50),
+            give_up: Duration::from_millis(500),
+            probe: Duration::from_millis(250),
+            silent: Duration::from_secs(5),
+            again: (Duration::from_millis(50), Duration::from_secs(5)),
+            transfer: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where the service is, and who we are.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Where it listens.
+    pub address: Address,
+    /// Our name.
+    pub name: Vec<u8>,
+    /// Our key, if we have one.
+    pub key: Option<Key>,
+    /// Our certificate, if we have one.
+    pub tls: Option<TlsClient>,
+    /// How patient to be.
+    pub patience: Patience,
+}
+
+/// Why the service did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// There is no connection, or it was lost.
+    #[error("the block service at {address} cannot be reached; does it run?")]
+    Away {
+        /// Where it should be.
+        address: String,
+    },
+    /// It did not answer in time.
+    #[error("the block service at {address} did not answer in time")]
+    Late {
+        /// Where it is.
+        address: String,
+    },
+    /// It refused.
+    #[error("the block service refused: {text}")]
+    Refused {
+        /// Why, in one word.
+        code: ErrorCode,
+        /// Why, in its own words.
+        text: String,
+    },
+    /// What it sent is not what was asked for.
+    #[error("the block service sent something else than was asked for: {what}")]
+    Wrong {
+        /// What.
+        what: &'static str,
+    },
+    /// The index that it sent cannot be used.
+    #[error("the index of the source cannot be used")]
+    Index(#[from] IndexError),
+    /// A boot image is too large to travel.
+    #[error("a boot image has 1 to {BOOT_MAX} bytes, not {bytes}")]
+    BootLength {
+        /// How large it is.
+        bytes: u64,
+    },
+}
+
+/// A source that was opened by name: what both connections open again when they are made again.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    /// Its number among those of the client.
+    pub(crate) number: usize,
+    pub(crate) name: Vec<u8>,
+    /// The only index that is taken under this name.
+    pub(crate) id: ContentId,
+}
+
+/// What both connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: ClientConfig,
+    pub(crate) sources: parking_lot::Mutex<Vec<Arc<Registered>>>,
+    /// A demand read was given up, and nothing was heard since.
+    pub(crate) silent: AtomicBool,
+    pub(crate) window: AtomicU64,
+}
+
+/// A client of one service.
+#[derive(Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    lanes: [Arc<Lane>; 2],
+    driver: Arc<Driver>,
+    _keeper: Keeper,
+}
+
+/// Pieces of an index or a boot image that are asked for at a time: 1 MiB.
+const PIECES: usize = 8;
+
+impl Client {
+    /// Returns a client, which starts to connect; the service need not be there yet.
+    ///
+    /// # Errors
+    /// If no threads can be had.
+    pub fn start(config: ClientConfig) -> io::Result<Self> {
+        let (driver, keeper) = Driver::start()?;
+        let shared = Arc::new(Shared {
+            config,
+            sources: parking_lot::Mutex::default(),
+            silent: AtomicBool::new(false),
+            window: AtomicU64::new(0),
+        });
+        let lane = || {
+            let (lane, commands) = Lane::new(Arc::clone(&shared));
+            let _task = driver.spawn(connect::keep(Arc::clone(&lane), commands));
+            lane
+        };
+        let lanes = [lane(), lane()];
+        let _task = driver.spawn(connect::probe(Arc::clone(&shared), lanes.clone()));
+        Ok(Self {
+            shared,
+            lanes,
+            driver,
+            _keeper: keeper,
+        })
+    }
+
+    /// Waits until the first connection stands, which questions go by, and returns whether it does.
+    #[must_use]
+    pub fn wait_until_connected(&self, patience: Duration) -> bool {
+        let up = async {
+            while !self.lanes[0].is_up() {
+                self.lanes[0].changed().await;
+            }
+        };
+        self.within(patience, up).is_some()
+    }
+
+    /// Returns whether reads are asked of the service now.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        !self.shared.silent.load(Relaxed) && self.lanes.iter().any(|lane| lane.is_up())
+    }
+
+    /// Opens the source `name`. Its index is fetched unless `have` returns the one of this id.
+    ///
+    /// # Errors
+    /// If there is no such source, `wanted` is another index than the service has, or the service
+    /// is not there.
+    pub fn open(
+        &self,
+        name: &[u8],
+        wanted: Option<ContentId>,
+        have: impl FnOnce(&ContentId) -> Option<Arc<Index>>,
+    ) -> Result<Remote, ClientError> {
+        let opened = self.ask(
+            Message::Open {
+                name: name.to_vec(),
+            },
+            Vec::new(),
+        )?;
+        let Message::Opened { handle, len, id } = opened.message else {
+            return Err(ClientError::Wrong { what: "no OPENED" });
+        };
+        if wanted.is_some_and(|wanted| wanted != id) {
+            return Err(ClientError::Wrong {
+                what: "another index than the one that is wanted",
+            });
+        }
+        let index = match have(&id) {
+            Some(index) => index,
+            None => {
+                let limit = chunks::index::INDEX_MAX;
+                let bytes = self.fetch(handle, What::Index, &id, len, limit)?;
+                let index = Index::decode(&bytes)?;
+                if index.id() != id {
+                    return Err(ClientError::Wrong { what: "an index" });
+                }
+                Arc::new(index)
+            }
+        };
+        Ok(self.remote(name, index))
+    }
+
+    /// Returns the source `name`, whose index is known already, whether the service is there or
+    /// not. As long as it is not, or has another index under this name, every read is a miss.
+    #[must_use]
+    pub fn remote(&self, name: &[u8], index: Arc<Index>) -> Remote {
+        let source = {
+            let mut sources = self.shared.sources.lock();
+            let source = Arc::new(Registered {
+                number: sources.len(),
+                name: name.to_vec(),
+                id: index.id(),
+            });
+            sources.push(Arc::clone(&source));
+            source
+        };
+        for lane in &self.lanes {
+            lane.open(&source);
+        }
+        Remote::new(&self.driver, &self.shared, &self.lanes, source, index)
+    }
+
+    /// Returns the boot images that the service keeps of a source, newest first.
+    ///
+    /// # Errors
+    /// If the service is not there or refuses.
+    pub fn boots(&self, name: &[u8]) -> Result<Vec<BootEntry>, ClientError> {
+        let handle = self.handle_of(name)?;
+        let list = self.ask(Message::Boots { handle }, Vec::new())?;
+        match list.message {
+            Message::BootList { boots } => Ok(boots),
+            _ => Err(ClientError::Wrong {
+                what: "no list of boot images",
+            }),
+        }
+    }
+
+    /// Returns a boot image of a source, verified.
+    ///
+    /// # Errors
+    /// If the service is not there or refuses, or what it sends is something else.
+    pub fn boot(&self, name: &[u8], boot: &BootEntry) -> Result<Vec<u8>, ClientError> {
+        let handle = self.handle_of(name)?;
+        let bytes = self.fetch(handle, What::Boot, &boot.id, boot.len, BOOT_MAX)?;
+        if ContentId::of(&bytes) != boot.id {
+            return Err(ClientError::Wrong {
+                what: "a boot image",
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// Gives the service a boot image of a source, for whoever boots it next.
+    ///
+    /// # Errors
+    /// If the service is not there or refuses.
+    pub fn keep_boot(&self, name: &[u8], bytes: &[u8]) -> Result<ContentId, ClientError> {
+        let total = bytes.len() as u64;
+        if total == 0 || total > BOOT_MAX {
+            return Err(ClientError::BootLength { bytes: total });
+        }
+        let (handle, id) = (self.handle_of(name)?, ContentId::of(bytes));
+        let mut offset = 0;
+        for piece in bytes.chunks(DATA_MAX) {
+            let put = Message::Put {
+                handle,
+                id,
+                total,
+                offset,
+            };
+            let answer = self.ask(put, piece.to_vec())?;
+            offset += piece.len() as u64;
+            let whole = offset == total;
+            if answer.message != (Message::PutDone { whole }) {
+                return Err(ClientError::Wrong {
+                    what: "no PUT_DONE",
+                });
+            }
+        }
+        Ok(id)
+    }
+
+    /// Fetches all of something, a few pieces at a time: one after the other, each would cost a
+    /// way there and back.
+    fn fetch(
+        &self,
+        handle: u32,
+        what: What,
+        id: &ContentId,
+        len: u64,
+        limit: u64,
+    ) -> Result<Vec<u8>, ClientError> {
+        if len > limit {
+            return Err(ClientError::Wrong {
+                what: "a length beyond its limit",
+            });
+        }
+        // Grows with what comes, not with what was promised.
+        let mut bytes = Vec::new();
+        let mut asked = VecDeque::new();
+        let mut next = 0;
+        while (bytes.len() as u64) < len {
+            while next < len && asked.len() < PIECES {
+                let wanted = (len - next).min(DATA_MAX as u64);
+                let get = Message::Get {
+                    handle,
+                    what,
+                    id: *id,
+                    offset: next,
+                    len: u32::try_from(wanted).unwrap_or(0),
+                };
+                asked.push_back((wanted, self.begin(get)));
+                next += wanted;
+            }
+            let Some((wanted, answer)) = asked.pop_front() else {
+                break;
+            };
+            let piece = self.finish(async { answer?.await.ok().flatten() })?;
+            if piece.data.len() as u64 != wanted {
+                return Err(ClientError::Wrong { what: "a piece" });
+            }
+            bytes.extend_from_slice(&piece.data);
+        }
+        Ok(bytes)
+    }
+
+    /// Asks on the first connection; what is returned waits for the answer.
+    fn begin(&self, message: Message) -> Option<JoinHandle<Option<Frame>>> {
+        let lane = Arc::clone(&self.lanes[0]);
+        let ask = async move { lane.ask(message, Vec::new()).await };
+        self.driver.spawn(ask)
+    }
+
+    /// Opens a source for what is asked on the first connection.
+    fn handle_of(&self, name: &[u8]) -> Result<u32, ClientError> {
+        let opened = self.ask(
+            Message::Open {
+                name: name.to_vec(),
+            },
+            Vec::new(),
+        )?;
+        match opened.message {
+            Message::Opened { handle, .. } => Ok(handle),
+            _ => Err(ClientError::Wrong { what: "no OPENED" }),
+        }
+    }
+
+    /// Asks on the first connection, and waits for the answer.
+    fn ask(&self, message: Message, data: Vec<u8>) -> Result<Frame, ClientError> {
+        self.finish(self.lanes[0].ask(message, data))
+    }
+
+    /// Waits for an answer.
+    fn finish(&self, answer: impl Future<Output = Option<Frame>>) -> Result<Frame, ClientError> {
+        let patience = self.shared.config.patience.transfer;
+        let address = || self.shared.config.address.to_string();
+        let answer = match self.within(patience, answer) {
+            None => return Err(ClientError::Late { address: address() }),
+            Some(None) => return Err(ClientError::Away { address: address() }),
+            Some(Some(answer)) => answer,
+        };
+        match answer.message {
+            Message::Error { code, text } => Err(ClientError::Refused { code, text }),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Waits for something, on the calling thread; `None` if it takes longer than `patience`.
+    fn within<T>(&self, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
+        let wait = async { timeout(patience, what).await.ok() };
+        self.driver.block_on(wait).flatten()
+    }
+}

@@ -1,0 +1,233 @@
+//! Chunks that one thread fetches, for itself and for whoever else wants one of them meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout_at;
+
+use super::arrivals::{Arrival, Arrivals};
+use super::lane::{Lane, Reads, Reply, Want};
+use super::remote::{Chunk, Inner};
+use crate::wire::Priority;
+use chunks::ChunkId;
+
+/// Chunks to fetch. Whoever joined the flight of one is told what came of it, nothing at the latest
+/// when this is dropped.
+pub(super) struct Batch<'a> {
+    of: &'a Inner,
+    priority: Priority,
+    items: Vec<Item>,
+}
+
+struct Item {
+    number: u32,
+    id: ChunkId,
+    /// Questions about it without an answer.
+    open: u8,
+    /// It was asked for on the second connection, too.
+    asked_again: bool,
+    is_settled: bool,
+}
+
+/// What was fetched, by place in the batch.
+type Found = Vec<(usize, Chunk)>;
+
+impl<'a> Batch<'a> {
+    pub(super) const fn new(of: &'a Inner, priority: Priority) -> Self {
+        Self {
+            of,
+            priority,
+            items: Vec::new(),
+        }
+    }
+
+    /// Adds a chunk whose flight the caller leads.
+    pub(super) fn add(&mut self, number: u32, id: ChunkId) {
+        self.items.push(Item {
+            number,
+            id,
+            open: 0,
+            asked_again: false,
+            is_settled: false,
+        });
+    }
+
+    /// Fetches the chunks, and gives up at the deadline what did not come.
+    ///
+    /// Demand is asked for on the first connection, and on the second one, too, what has not come
+    /// after a while; all else on the second one. What a lost connection leaves unanswered is asked
+    /// for on the other.
+    pub(super) fn fetch(mut self, deadline: Instant) -> Found {
+        let mut found = Vec::new();
+        if self.items.is_empty() {
+            return found;
+        }
+        if !self.of.is_there() {
+            self.give_up(&self.of.counters.away);
+            return found;
+        }
+        let (demand, asked) = (self.priority == Priority::Demand, Instant::now());
+        let hedge = asked + self.of.shared.config.patience.hedge;
+        let [first, second] = &self.of.lanes;
+        let (mut lane, other) = if demand {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let arrivals = Arrivals::new(self.items.len(), !demand);
+        let mut ask: Vec<usize> = (0..self.items.len()).collect();
+        let mut may_hedge = demand;
+        // Patience is with the service: what we do with what came does not count.
+        let mut busy = Duration::ZERO;
+        loop {
+            let until = if may_hedge {
+                hedge.min(deadline)
+            } else {
+                deadline
+            };
+            let Some(came) = self.wait(&arrivals, lane, &ask, until + busy) else {
+                self.give_up(&self.of.counters.away);
+                return found;
+            };
+            let now = Instant::now();
+            let (is_over, is_late) = (now >= deadline + busy, now >= hedge + busy);
+            for arrival in came {
+                self.settle(&arrivals, arrival, &mut found);
+            }
+            busy += now.elapsed();
+            if self.items.iter().all(|item| item.is_settled) {
+                break;
+            }
+            if is_over {
+                self.fall_silent();
+                break;
+            }
+            let hedged = may_hedge && is_late;
+            if hedged {
+                may_hedge = false;
+                arrivals.hurry();
+            }
+            ask = self.unanswered(hedged);
+            lane = other;
+        }
+        if asked.elapsed() > self.of.shared.config.patience.hedge + busy {
+            // The questions that lost the race, or all.
+            (0..self.items.len()).for_each(|place| arrivals.settle(place));
+            self.of.lanes.iter().for_each(|lane| lane.sweep());
+        }
+        found
+    }
+
+    /// Asks for some, and waits for whatever comes; `None` if the client is gone.
+    fn wait(
+        &mut self,
+        arrivals: &Arc<Arrivals>,
+        lane: &Lane,
+        ask: &[usize],
+        until: Instant,
+    ) -> Option<Vec<Arrival>> {
+        let want = |place: &usize| {
+            let item = &mut self.items[*place];
+            item.open += 1;
+            Want {
+                number: item.number,
+                ticket: arrivals.ticket(*place),
+            }
+        };
+        let reads = Reads {
+            source: Arc::clone(&self.of.source),
+            priority: self.priority,
+            wants: ask.iter().map(want).collect(),
+        };
+        // Asked by whoever drives: then nobody has to be woken for it.
+        let came = async {
+            lane.read(reads);
+            timeout_at(until.into(), arrivals.next()).await.ok()
+        };
+        let came = self.of.driver.block_on(came)?;
+        Some(came.unwrap_or_else(|| arrivals.take()))
+    }
+
+    /// Returns the places of what is to be asked for on the other connection: what has no answer to
+    /// come, or everything that has not come if it is `hedged`.
+    fn unanswered(&mut self, hedged: bool) -> Vec<usize> {
+        let mut ask = Vec::new();
+        for (place, item) in self.items.iter_mut().enumerate() {
+            if item.is_settled || item.asked_again || (item.open > 0 && !hedged) {
+                continue;
+            }
+            if item.open > 0 {
+                self.of.counters.hedged.fetch_add(1, Relaxed);
+            }
+            item.asked_again = true;
+            ask.push(place);
+        }
+        ask
+    }
+
+    /// Looks at an answer.
+    fn settle(&mut self, arrivals: &Arrivals, arrival: Arrival, found: &mut Found) {
+        let Arrival { place, reply } = arrival;
+        let (of, item) = (self.of, &mut self.items[place]);
+        item.open -= 1;
+        if item.is_settled {
+            return;
+        }
+        let chunk = match reply {
+            // The other answer may come, or it is asked for again.
+            Reply::Lost if item.open > 0 || !item.asked_again => return,
+            // Whatever is wrong with it, it is not the chunk.
+            Reply::Here(stored) => match stored.open(&item.id) {
+                Ok(raw) => Some(Arc::new(raw)),
+                Err(_) => {
+                    of.lied();
+                    None
+                }
+            },
+            none => {
+                let counter = match none {
+                    Reply::NotNow => &of.counters.late,
+                    Reply::Lost => &of.counters.away,
+                    _ => &of.counters.absent,
+                };
+                counter.fetch_add(1, Relaxed);
+                None
+            }
+        };
+        item.is_settled = true;
+        arrivals.settle(place);
+        let number = item.number;
+        if let Some(chunk) = &chunk {
+            of.counters.chunks.fetch_add(1, Relaxed);
+            of.counters.bytes.fetch_add(chunk.len() as u64, Relaxed);
+            if self.priority != Priority::Prefetch {
+                of.remember(number, chunk);
+            }
+            found.push((place, Arc::clone(chunk)));
+        }
+        of.flights.land(&number, &chunk);
+    }
+
+    /// The deadline is over.
+    fn fall_silent(&self) {
+        self.give_up(&self.of.counters.late);
+        if self.priority == Priority::Demand && !self.of.shared.silent.swap(true, Relaxed) {
+            log::warn!("the block service does not answer: it is not waited for");
+        }
+    }
+
+    /// Counts what did not come.
+    fn give_up(&self, counter: &AtomicU64) {
+        let left = self.items.iter().filter(|item| !item.is_settled);
+        counter.fetch_add(left.count() as u64, Relaxed);
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        for item in self.items.iter().filter(|item| !item.is_settled) {
+            self.of.flights.land(&item.number, &None);
+        }
+    }
+}

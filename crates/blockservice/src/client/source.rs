@@ -1,0 +1,294 @@
+//! A source that is not on the local disk at all: names from the index, bytes from wherever they
+//! can be had. Every chunk is verified by its id, so nobody who has it need be trusted.
+//!
+//! A thread that [must not wait](prompt::now) gets what is in memory, of this process or of the
+//! system, and is told otherwise that the rest would take waiting.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use blocks::prompt::{self, Patience};
+use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
+
+use super::Remote;
+use super::remote::Chunk;
+use crate::wire::Priority;
+use chunks::index::{CHUNK_BYTES, Place, ZEROS};
+use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class};
+
+/// Between two attempts to have a chunk that nobody had.
+pub(super) const AGAIN: Duration = Duration::from_millis(100);
+
+/// Where the source came from, for when the service is not there. It may be wrong, or change:
+/// what it says is verified.
+pub trait Origin: Send + Sync {
+    /// Reads `len` bytes at `offset` of the file at `path`, fewer at its end. Comes back within a
+    /// bounded time.
+    ///
+    /// # Errors
+    /// If they cannot be had.
+    fn read(&self, path: &[u8], offset: u64, len: usize) -> io::Result<Vec<u8>>;
+}
+
+/// Where the chunks of a source came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceCounts {
+    /// Chunks out of the local store.
+    pub local: u64,
+    /// Chunks from the service; those that were fetched ahead are not among them.
+    pub service: u64,
+    /// Chunks from the origin.
+    pub origin: u64,
+    /// Chunks of the origin that were something else.
+    pub origin_wrong: u64,
+    /// Reads that nobody could answer in time.
+    pub failed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    local: AtomicU64,
+    service: AtomicU64,
+    origin: AtomicU64,
+    origin_wrong: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The source behind a mount that has none on its disk.
+pub struct NicSource {
+    remote: Remote,
+    local: OnceLock<Arc<dyn ChunkStore>>,
+    origin: Option<Box<dyn Origin>>,
+    deadline: Duration,
+    counters: Counters,
+}
+
+impl std::fmt::Debug for NicSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NicSource")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NicSource {
+    /// Returns the source. A read takes its chunks from `local`, where what came is kept; then
+    /// from the service; then from `origin`; and again, until it fails after `deadline`.
+    #[must_use]
+    pub fn new(
+        remote: Remote,
+        local: Option<Arc<dyn ChunkStore>>,
+        origin: Option<Box<dyn Origin>>,
+        deadline: Duration,
+    ) -> Self {
+        Self {
+            remote,
+            local: local.map(OnceLock::from).unwrap_or_default(),
+            origin,
+            deadline,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Keeps what comes in `local` from now on, and takes from there what it has. Without effect if
+    /// there is a local store already.
+    pub fn keep_in(&self, local: Arc<dyn ChunkStore>) {
+        let _there_is_one = self.local.set(local);
+    }
+
+    /// Returns what it asks.
+    #[must_use]
+    pub const fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Returns the store that keeps what came, if there is one.
+    pub(super) fn local(&self) -> Option<&dyn ChunkStore> {
+        self.local.get().map(|local| &**local)
+    }
+
+    /// Returns where chunks came from.
+    #[must_use]
+    pub fn counts(&self) -> SourceCounts {
+        let c = &self.counters;
+        SourceCounts {
+            local: c.local.load(Relaxed),
+            service: c.service.load(Relaxed),
+            origin: c.origin.load(Relaxed),
+            origin_wrong: c.origin_wrong.load(Relaxed),
+            failed: c.failed.load(Relaxed),
+        }
+    }
+
+    /// Returns a chunk out of memory or of the local store.
+    fn near(&self, number: u32, id: &ChunkId) -> Option<Chunk> {
+        if let Some(chunk) = self.remote.recent(number) {
+            return Some(chunk);
+        }
+        if *id == ZEROS {
+            let len = self.remote.index().place(number)?.len;
+            return Some(Arc::new(vec![0; len as usize]));
+        }
+        let local = self.local.get()?;
+        let stored = match prompt::patience() {
+            Patience::None => local.get_now(id, Class::Demand)?,
+            Patience::Bounded | Patience::Endless => local.get(id, Class::Demand)?,
+        };
+        // What was damaged is fetched anew.
+        let chunk = Arc::new(stored.open(id).ok()?);
+        self.remote.remember(number, &chunk);
+        self.counters.local.fetch_add(1, Relaxed);
+        Some(chunk)
+    }
+
+    /// Returns a chunk from the origin, if it is still what it was.
+    fn origins(&self, number: u32, id: &ChunkId) -> Option<Chunk> {
+        let origin = self.origin.as_ref()?;
+        let index = self.remote.index();
+        let Place { file, offset, len } = index.place(number)?;
+        let path = index.tree().path(file)?;
+        let raw = match origin.read(&path, offset, len as usize) {
+            Ok(raw) => raw,
+            Err(error) => {
+                log::debug!(
+                    "the origin has not {}: {error}",
+                    String::from_utf8_lossy(&path)
+                );
+                return None;
+            }
+        };
+        if raw.len() > CHUNK_MAX || ChunkId::of(&raw) != *id {
+            self.counters.origin_wrong.fetch_add(1, Relaxed);
+            return None;
+        }
+        self.counters.origin.fetch_add(1, Relaxed);
+        Some(Arc::new(raw))
+    }
+
+    fn keep(&self, number: u32, id: &ChunkId, chunk: &Chunk) {
+        self.remote.remember(number, chunk);
+        if let Some(local) = self.local.get()
+            && let Err(error) = local.put(id, chunk, Class::Demand)
+        {
+            log::debug!("a chunk was not kept: {error}");
+        }
+    }
+
+    /// Returns chunks out of memory, of the local store or of the service, if it has them now:
+    /// nothing is tried again, and nobody else is asked.
+    pub(super) fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
+        let id = |number: u32| self.remote.index().chunk(number);
+        let near = |number: &u32| self.near(*number, &id(*number)?);
+        let mut found: Vec<_> = numbers.iter().map(near).collect();
+        if prompt::patience() == Patience::None {
+            return found;
+        }
+        let lacking = || {
+            found
+                .iter()
+                .zip(numbers)
+                .filter(|(found, _)| found.is_none())
+        };
+        let numbers: Vec<_> = lacking().map(|(_, number)| *number).collect();
+        let patience = self.remote.patience().give_up;
+        let fetched = self.remote.fetch_these(&numbers, priority, patience);
+        let places = found.iter_mut().filter(|found| found.is_none());
+        for ((place, number), chunk) in places.zip(numbers).zip(fetched) {
+            let (Some(chunk), Some(id)) = (&chunk, id(number)) else {
+                continue;
+            };
+            self.counters.service.fetch_add(1, Relaxed);
+            self.keep(number, &id, chunk);
+            *place = Some(Arc::clone(chunk));
+        }
+        found
+    }
+
+    /// Returns the chunks, from wherever they can be had, or why they cannot.
+    fn chunks(&self, numbers: std::ops::Range<u32>) -> Result<Vec<Chunk>, SourceErrorKind> {
+        let end = Instant::now() + self.deadline;
+        let index = self.remote.index();
+        let first = numbers.start;
+        let ids = &index.chunks()[first as usize..numbers.end as usize];
+        let mut have: Vec<Option<Chunk>> = (first..)
+            .zip(ids)
+            .map(|(number, id)| self.near(number, id))
+            .collect();
+        loop {
+            // From the first that lacks to the last: the service answers what lies between once
+            // more, from memory.
+            let lacking = |have: &[Option<Chunk>]| {
+                let from = have.iter().position(Option::is_none)?;
+                let to = have.iter().rposition(Option::is_none)?;
+                Some((from, to + 1))
+            };
+            let Some((from, to)) = lacking(&have) else {
+                return Ok(have.into_iter().flatten().collect());
+            };
+            if prompt::patience() == Patience::None {
+                return Err(SourceErrorKind::WouldWait);
+            }
+            let number = |at: usize| first + u32::try_from(at).unwrap_or(0);
+            let give_up = self.remote.patience().give_up;
+            let found = self
+                .remote
+                .fetch(number(from)..number(to), Priority::Demand, give_up);
+            for (at, found) in (from..to).zip(found) {
+                if have[at].is_some() {
+                    continue;
+                }
+                let found = match found {
+                    Some(chunk) => {
+                        self.counters.service.fetch_add(1, Relaxed);
+                        Some(chunk)
+                    }
+                    None => self.origins(number(at), &ids[at]),
+                };
+                if let Some(chunk) = found {
+                    self.keep(number(at), &ids[at], &chunk);
+                    have[at] = Some(chunk);
+                }
+            }
+            if lacking(&have).is_none() {
+                continue;
+            }
+            if Instant::now() >= end {
+                self.counters.failed.fetch_add(1, Relaxed);
+                return Err(SourceErrorKind::TimedOut);
+            }
+            sleep(AGAIN);
+        }
+    }
+}
+
+impl BlockSource for NicSource {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let index = self.remote.index();
+        let doing = "reading from the block service";
+        let Some(now) = index.tree().key(file.file) else {
+            return Err(SourceError::new(SourceErrorKind::NotFound, doing).about(file.file));
+        };
+        if now != *file {
+            let now = now.version;
+            return Err(SourceError::new(SourceErrorKind::Stale { now }, doing).about(file.file));
+        }
+        let numbers = index.covering(file.file, offset, buf.len() as u64);
+        if numbers.is_empty() {
+            return Ok(0);
+        }
+        let chunks = self.chunks(numbers);
+        let chunks = chunks.map_err(|why| SourceError::new(why, doing).about(file.file))?;
+        let mut skip = usize::try_from(offset % CHUNK_BYTES).unwrap_or(0);
+        let mut done = 0;
+        for chunk in chunks {
+            let len = chunk.len().saturating_sub(skip).min(buf.len() - done);
+            buf[done..done + len].copy_from_slice(&chunk[skip..skip + len]);
+            done += len;
+            skip = 0;
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,173 @@
+//! The service's side of the first frames: who is there?
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::machine::{Identity, Name, Vm};
+use crate::identity::{Key, Meeting, Sources, nonce, same};
+use crate::wire::stream::{ReadError, read_frame, write_frame};
+use crate::wire::{Direction, ErrorCode, Frame, Message, Method, Seal, VERSION, WANTS_MAX};
+use serving::seats::Seat;
+use serving::transport::Connected;
+
+/// Somebody who has shown who it is.
+pub(super) struct Guest {
+    pub(super) vm: Arc<Vm>,
+    /// What it calls itself.
+    pub(super) name: Vec<u8>,
+    /// Its place among the connections of this machine.
+    pub(super) seat: Seat<Identity>,
+    pub(super) sources: Sources,
+    /// What its frames are sealed with.
+    pub(super) incoming: Seal,
+    /// What frames to it are sealed with.
+    pub(super) outgoing: Seal,
+}
+
+/// Why somebody was not let in.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("the handshake broke off")]
+    Read(#[from] ReadError),
+    #[error("the handshake broke off")]
+    Io(#[from] std::io::Error),
+    #[error("the first frame is not HELLO")]
+    Order,
+    #[error("it speaks versions {0} to {1}")]
+    Version(u16, u16),
+    #[error("{name:?} has not proved who it is")]
+    Denied { name: String },
+    #[error("{name:?} has too many connections")]
+    TooMany { name: String },
+}
+
+impl Refused {
+    /// What the other side is told.
+    fn answer(&self) -> Option<Message> {
+        let (code, text) = match self {
+            Self::Read(ReadError::Frame(error)) => (ErrorCode::Rule, error.to_string()),
+            Self::Read(_) | Self::Io(_) => return None,
+            Self::Order => (ErrorCode::Rule, self.to_string()),
+            Self::Version(..) => {
+                let text = format!("this service speaks version {VERSION}");
+                (ErrorCode::Version, text)
+            }
+            Self::Denied { .. } => (ErrorCode::Denied, "who are you?".to_owned()),
+            Self::TooMany { .. } => (ErrorCode::Busy, "too many connections".to_owned()),
+        };
+        Some(Message::Error { code, text })
+    }
+}
+
+/// Meets a client. The caller sets the deadline.
+pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest, Refused> {
+    let mut incoming = Seal::open(Direction::ToService);
+    let mut outgoing = Seal::open(Direction::ToClient);
+    let met = greet(shared, with, &mut incoming, &mut outgoing).await;
+    let link = with.peer.link;
+    let met = met.and_then(|(name, is, sources)| {
+        let identity = Identity::of(&name, is, &link);
+        match shared.seat_of(&identity) {
+            Some(seat) => Ok((name, identity, sources, seat)),
+            None => Err(Refused::TooMany { name: shown(&name) }),
+        }
+    });
+    let answer = match &met {
+        Ok(_) => Some(Message::Welcome {
+            window: shared.limits.window_bytes,
+            wants: u16::try_from(WANTS_MAX).unwrap_or(u16::MAX),
+        }),
+        Err(refused) => refused.answer(),
+    };
+    if let Some(answer) = answer {
+        write_frame(&mut with.stream, &Frame::new(0, answer), &mut outgoing).await?;
+    }
+    let (name, identity, sources, seat) = met?;
+    Ok(Guest {
+        vm: shared.vm(&identity),
+        name,
+        seat,
+        sources,
+        incoming,
+        outgoing,
+    })
+}
+
+async fn greet(
+    shared: &Shared,
+    with: &mut Connected,
+    incoming: &mut Seal,
+    outgoing: &mut Seal,
+) -> Result<(Vec<u8>, Name, Sources), Refused> {
+    let hello = read_frame(&mut with.stream, incoming).await?;
+    let Message::Hello {
+        versions,
+        nonce: client,
+        name,
+    } = hello.message
+    else {
+        return Err(Refused::Order);
+    };
+    let (low, high) = versions;
+    if !(low..=high).contains(&u16::from(VERSION)) {
+        return Err(Refused::Version(low, high));
+    }
+    let service = nonce()?;
+    // A certificate says more than the client does.
+    let (name, is, key) = match with.peer.certified.take() {
+        Some(certified) => (certified, Name::Proved, None),
+        None => match key_of(shared, &name)? {
+            Some(key) => (name, Name::Proved, Some(key)),
+            None => (name, Name::Believed, None),
+        },
+    };
+    let meeting = Meeting {
+        client: &client,
+        service: &service,
+        name: &name,
+    };
+    let challenge = Message::Challenge {
+        version: u16::from(VERSION),
+        method: if key.is_some() {
+            Method::Key
+        } else {
+            Method::None
+        },
+        nonce: service,
+        proof: key.map_or([0; 32], |key| key.proof(Direction::ToClient, &meeting)),
+    };
+    write_frame(&mut with.stream, &Frame::new(0, challenge), outgoing).await?;
+    let answer = read_frame(&mut with.stream, incoming).await?;
+    let Message::Prove { proof } = answer.message else {
+        return Err(Refused::Order);
+    };
+    if let Some(key) = key {
+        if !same(&proof, &key.proof(Direction::ToService, &meeting)) {
+            return Err(denied(&name));
+        }
+        incoming.rekey(key.seal(Direction::ToService, &meeting));
+        outgoing.rekey(key.seal(Direction::ToClient, &meeting));
+    }
+    let sources = shared.access.sources(&name);
+    let sources = sources.ok_or_else(|| denied(&name))?;
+    Ok((name, is, sources))
+}
+
+/// Returns the key that a client has to prove; `None` if it need not.
+fn key_of(shared: &Shared, name: &[u8]) -> Result<Option<Key>, Refused> {
+    match shared.access.tenant(name).and_then(|tenant| tenant.key) {
+        Some(key) => Ok(Some(key)),
+        None if shared.access.is_open() => Ok(None),
+        // A name that nobody has is challenged like any other, with a key that nobody has.
+        None => Ok(Some(Key::new(nonce()?))),
+    }
+}
+
+fn denied(name: &[u8]) -> Refused {
+    let name = shown(name);
+    Refused::Denied { name }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

@@ -1,0 +1,279 @@
+//! Chunks that machines read, in memory as whoever reads them next wants them in the end.
+//!
+//! What lies on the disk is compressed: decompressing it is most of what a read costs its reader,
+//! and reading it from its file and comparing it most of what it costs the service. Machines of one
+//! host read the same tens of megabytes while they boot, so that little memory spares most of both.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use chunks::{ChunkId, Class, Codec, Stored};
+use chunks::{Fingerprint as _, Item, Limit, PolicyKind, Residents};
+use serving::load::{Level, Load};
+
+/// Chunks that were asked for once and are remembered for that: 8 GiB of them, in 512 KiB.
+const SEEN: usize = 1 << 16;
+/// Chunks that wait to be decompressed, at most: 8 MiB. Others are asked for again.
+const WAITING: usize = 64;
+/// How often it is looked whether the machine needs its memory.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Chunks that were read, and when there is no more room, those that were read twice.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    shared: Arc<Shared>,
+    /// None if nothing is kept.
+    offers: Option<SyncSender<(ChunkId, Stored)>>,
+    /// By a part of its hash: a chunk that was asked for once.
+    seen: Box<[AtomicU64]>,
+    answers: AtomicU64,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    most: u64,
+    kept: Mutex<Kept>,
+    load: Arc<Load>,
+}
+
+type Kept = Residents<ChunkId, Arc<Vec<u8>>>;
+
+fn none(most: u64) -> Kept {
+    Residents::new(PolicyKind::Sieve, Limit::bytes(most))
+}
+
+impl Hot {
+    /// Starts to keep at most `most` bytes, none while the machine is pressed.
+    ///
+    /// # Errors
+    /// If no thread can be had.
+    pub(crate) fn start(most: u64, load: &Arc<Load>) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            most,
+            kept: Mutex::new(none(most)),
+            load: Arc::clone(load),
+        });
+        let (offers, offered) = sync_channel(WAITING);
+        let keeper = Arc::clone(&shared);
+        let start = || {
+            let thread = std::thread::Builder::new().name("nicfetch-hot".to_owned());
+            thread.spawn(move || keeper.keep(&offered))
+        };
+        let thread = (most > 0).then(start).transpose()?;
+        let seen = if most > 0 { SEEN } else { 0 };
+        Ok(Self {
+            shared,
+            offers: (most > 0).then_some(offers),
+            seen: (0..seen).map(|_| AtomicU64::new(0)).collect(),
+            answers: AtomicU64::new(0),
+            thread,
+        })
+    }
+
+    /// Returns a chunk if it is kept.
+    pub(crate) fn get(&self, id: &ChunkId) -> Option<Stored> {
+        self.offers.as_ref()?;
+        let raw = {
+            let mut kept = self.shared.kept.lock();
+            kept.hit(id, Class::Demand);
+            Arc::clone(kept.get(id)?)
+        };
+        self.answers.fetch_add(1, Relaxed);
+        Some(Stored {
+            codec: Codec::Raw,
+            raw_len: u32::try_from(raw.len()).ok()?,
+            bytes: raw.to_vec(),
+        })
+    }
+
+    /// Notes that a chunk was asked for and had to be read; keeps it if there is room, or if that was
+    /// not the first time.
+    pub(crate) fn note(&self, id: &ChunkId, stored: &Stored) {
+        let Some(offers) = &self.offers else { return };
+        let print = id.fingerprint();
+        let place = usize::try_from(print >> 32).unwrap_or(0) % SEEN;
+        let again = self.seen[place].swap(print, Relaxed) == print;
+        if self.shared.is_pressed() || !(again || self.shared.has_room(stored.raw_len)) {
+            return;
+        }
+        // It is asked for again if there is no room.
+        let _offered = offers.try_send((*id, stored.clone()));
+    }
+
+    /// Returns the page for Prometheus.
+    pub(crate) fn page(&self) -> String {
+        let (bytes, answers) = (self.shared.kept.lock().bytes(), self.answers.load(Relaxed));
+        let mut page = String::new();
+        for (name, kind, help, value) in [
+            ("hot_bytes", "gauge", "Bytes of chunks in memory.", bytes),
+            (
+                "hot_answers_total",
+                "counter",
+                "Chunks that were sent out of memory.",
+                answers,
+            ),
+        ] {
+            let _infallible = writeln!(
+                page,
+                "# HELP nicfetch_blocks_{name} {help}\n# TYPE nicfetch_blocks_{name} {kind}\n\
+                 nicfetch_blocks_{name} {value}"
+            );
+        }
+        page
+    }
+}
+
+impl Drop for Hot {
+    fn drop(&mut self) {
+        self.offers = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic is on the log, and costs speed only.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn is_pressed(&self) -> bool {
+        self.load.level() >= Level::Careful
+    }
+
+    fn has_room(&self, bytes: u32) -> bool {
+        self.kept.lock().bytes() + u64::from(bytes) <= self.most
+    }
+
+    /// Decompresses and keeps what is offered, until nobody can offer any more.
+    fn keep(&self, offered: &Receiver<(ChunkId, Stored)>) {
+        loop {
+            match offered.recv_timeout(LOOK) {
+                Ok((id, stored)) => self.add(id, stored),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.is_pressed() && self.kept.lock().bytes() > 0 {
+                let gone = std::mem::replace(&mut *self.kept.lock(), none(self.most));
+                log::info!("{} chunks in memory are given up", gone.len());
+            }
+        }
+    }
+
+    fn add(&self, id: ChunkId, stored: Stored) {
+        let item = Item {
+            fingerprint: id.fingerprint(),
+            bytes: stored.raw_len,
+            class: Class::Demand,
+        };
+        if self.kept.lock().get(&id).is_some() {
+            return; // it was offered twice before its turn came
+        }
+        // What is not the chunk is for its reader to find out.
+        let Ok(raw) = stored.open(&id) else { return };
+        let mut gone = Vec::new();
+        let mut kept = self.kept.lock();
+        kept.admit(id, Arc::new(raw), item, &mut |_, raw| gone.push(raw));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn chunk(n: u8) -> (ChunkId, Stored) {
+        let raw = vec![n; 1000];
+        (ChunkId::of(&raw), Stored::pack(&raw).unwrap())
+    }
+
+    /// Waits until a chunk is kept.
+    fn kept(hot: &Hot, id: &ChunkId) -> Stored {
+        let start = Instant::now();
+        loop {
+            if let Some(stored) = hot.get(id) {
+                return stored;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "it is not kept");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn bytes(hot: &Hot) -> u64 {
+        hot.shared.kept.lock().bytes()
+    }
+
+    #[test]
+    fn what_is_read_is_kept_while_there_is_room_and_then_what_is_read_twice() {
+        let hot = Hot::start(2500, &Arc::default()).unwrap();
+        let chunks: Vec<_> = (0..4).map(chunk).collect();
+        for (n, (id, stored)) in (0..).zip(&chunks[..2]) {
+            hot.note(id, stored);
+            let found = kept(&hot, id);
+            assert_eq!((found.codec, found.raw_len), (Codec::Raw, 1000));
+            assert_eq!(found.open(id).unwrap(), vec![n; 1000]);
+        }
+        assert!(hot.page().contains("\nnicfetch_blocks_hot_bytes 2000\n"));
+        let [.., once, twice] = &chunks[..] else {
+            unreachable!()
+        };
+        hot.note(&once.0, &once.1);
+        hot.note(&twice.0, &twice.1);
+        hot.note(&twice.0, &twice.1);
+        // Its turn came after that of the one before.
+        kept(&hot, &twice.0);
+        assert_eq!(hot.get(&once.0), None);
+        assert_eq!(bytes(&hot), 2000);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be() {
+        let hot = Hot::start(2500, &Arc::default()).unwrap();
+        for n in 0..10 {
+            let (id, stored) = chunk(n);
+            hot.note(&id, &stored);
+            hot.note(&id, &stored);
+            kept(&hot, &id);
+            assert!(bytes(&hot) <= 2500);
+        }
+        let nothing = Hot::start(0, &Arc::default()).unwrap();
+        let (id, stored) = chunk(1);
+        (0..3).for_each(|_| nothing.note(&id, &stored));
+        assert_eq!((nothing.get(&id), bytes(&nothing)), (None, 0));
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_kept() {
+        let hot = Hot::start(1 << 20, &Arc::default()).unwrap();
+        let (one, two, three) = (chunk(1), chunk(2), chunk(3));
+        for (id, stored) in [(&one.0, &two.1), (&three.0, &three.1)] {
+            hot.note(id, stored);
+            hot.note(id, stored);
+        }
+        // It came after the other.
+        kept(&hot, &three.0);
+        assert_eq!(hot.get(&one.0), None);
+    }
+
+    #[test]
+    fn a_machine_that_needs_its_memory_gets_it() {
+        let load = Arc::new(Load::default());
+        let hot = Hot::start(1 << 20, &load).unwrap();
+        let (id, stored) = chunk(1);
+        hot.note(&id, &stored);
+        hot.note(&id, &stored);
+        kept(&hot, &id);
+        load.set(Level::Careful, None);
+        let start = Instant::now();
+        while bytes(&hot) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it stays");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The machines that a service serves: what each is known by, and what it has asked for.
+//!
+//! What one machine may take is bounded by who it *is*, not by what it says: names that are only
+//! believed (`--blocks-open`) cost nothing, and whoever makes up a hundred is one machine.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::memory::Memory;
+use serving::pace::Pace;
+use serving::transport::Link;
+
+/// What a machine is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Identity {
+    /// The name that its key or its certificate proves.
+    Proved(Vec<u8>),
+    /// Where it comes from: its name is only believed.
+    Address(IpAddr),
+    /// The number that a host gives to a virtual machine.
+    Context(u32),
+    /// The user whose process it is, by the kernel's word.
+    User(u32),
+    /// The name that it says, where the link tells nothing better: at a socket in the file system
+    /// root, and the user that the service runs as, may speak for many machines.
+    Named(Vec<u8>),
+}
+
+/// Whether a name is more than a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// A key or a certificate shows that it is right.
+    Proved,
+    /// It is what the other side says.
+    Believed,
+}
+
+impl Identity {
+    /// Returns who says `name` over a link.
+    pub(crate) fn of(name: &[u8], is: Name, link: &Link) -> Self {
+        match (is, link) {
+            (Name::Proved, _) => Self::Proved(name.to_vec()),
+            (Name::Believed, Link::Address(address)) => Self::Address(address.to_canonical()),
+            (Name::Believed, Link::Context(cid)) => Self::Context(*cid),
+            (Name::Believed, Link::User(user)) if !speaks_for_many(*user) => Self::User(*user),
+            (Name::Believed, Link::User(_) | Link::Unknown) => Self::Named(name.to_vec()),
+        }
+    }
+
+    /// Returns a number for it that is the same after a restart, and not 0.
+    pub(crate) fn tag(&self) -> u64 {
+        let (kind, bytes) = match self {
+            Self::Proved(name) => (b'p', name.clone()),
+            Self::Address(address) => (b'a', address.to_string().into_bytes()),
+            Self::Context(cid) => (b'c', cid.to_le_bytes().to_vec()),
+            Self::User(user) => (b'u', user.to_le_bytes().to_vec()),
+            Self::Named(name) => (b'n', name.clone()),
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"nicfetch machine").update(&[kind]);
+        let hash = hasher.update(&bytes).finalize();
+        let tag = hash.as_bytes().first_chunk();
+        tag.map_or(1, |tag| u64::from_le_bytes(*tag)).max(1)
+    }
+}
+
+fn speaks_for_many(user: u32) -> bool {
+    user == 0 || user == nix::unistd::geteuid().as_raw()
+}
+
+/// A machine, over all its connections.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) identity: Identity,
+    /// Raw bytes that were asked for and not sent yet.
+    asked: AtomicU64,
+    /// What all of them have asked for.
+    memory: Arc<Memory>,
+    /// How quickly it gets what it asks for.
+    pub(crate) pace: Option<Arc<Pace>>,
+}
+
+impl Vm {
+    pub(super) fn new(identity: Identity, memory: &Arc<Memory>, pace: Option<Arc<Pace>>) -> Self {
+        Self {
+            identity,
+            asked: AtomicU64::new(0),
+            memory: Arc::clone(memory),
+            pace,
+        }
+    }
+
+    /// Takes `bytes` of the window until the credit is dropped, or `None` if it is used up.
+    pub(crate) fn credit(self: &Arc<Self>, bytes: u32, window: u32) -> Option<Credit> {
+        let bytes = u64::from(bytes);
+        if !self.memory.take(bytes) {
+            return None;
+        }
+        let add = |asked: u64| (asked + bytes <= u64::from(window)).then_some(asked + bytes);
+        if self.asked.fetch_update(Relaxed, Relaxed, add).is_err() {
+            self.memory.give(bytes);
+            return None;
+        }
+        Some(Credit {
+            vm: Arc::clone(self),
+            bytes,
+        })
+    }
+}
+
+/// A part of a window that is in use.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    vm: Arc<Vm>,
+    bytes: u64,
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        self.vm.asked.fetch_sub(self.bytes, Relaxed);
+        self.vm.memory.give(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_who_it_is_and_not_what_it_says() {
+        let address = Link::Address([10, 0, 0, 1].into());
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        let of = |name: &[u8], is, link: &Link| Identity::of(name, is, link);
+        let one = of(b"a", Name::Believed, &address);
+        assert_eq!(one, of(b"b", Name::Believed, &address));
+        assert_eq!(one, of(b"b", Name::Believed, &Link::Address(mapped)));
+        assert_ne!(one, of(b"a", Name::Proved, &address));
+        let proved = of(b"a", Name::Proved, &Link::Unknown);
+        assert_eq!(proved, of(b"a", Name::Proved, &address));
+        let user = of(b"a", Name::Believed, &Link::User(65534));
+        assert_eq!(user, of(b"b", Name::Believed, &Link::User(65534)));
+        assert_ne!(user, of(b"a", Name::Believed, &Link::User(65533)));
+        // Who may do what it likes with the socket speaks for others.
+        let spoken = of(b"a", Name::Believed, &Link::User(0));
+        assert_ne!(spoken, of(b"b", Name::Believed, &Link::User(0)));
+        let context = of(b"a", Name::Believed, &Link::Context(3));
+        assert_eq!(context, of(b"b", Name::Believed, &Link::Context(3)));
+        let all = [one, proved, user, spoken, context];
+        for (number, identity) in all.iter().enumerate() {
+            assert_eq!(identity.tag(), all[number].clone().tag());
+            let others = all.iter().filter(|other| other.tag() == identity.tag());
+            assert_eq!(others.count(), 1, "{identity:?}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What waits to be written to one connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+
+use super::machine::Credit;
+use super::readers::Queue;
+use crate::wire::stream::write_frames;
+use crate::wire::{Frame, HEAD_BYTES, Seal};
+use serving::pace::Pace;
+
+/// From so many bytes on that wait to be written, no more are read for the connection: what is
+/// asked for later and is more urgent waits behind them.
+const ROOM: u64 = 512 << 10;
+
+/// Frames that are written at once: small ones that wait, up to so many bytes.
+const BATCH: usize = 32;
+const BATCH_BYTES: u64 = 64 << 10;
+
+/// From so many bytes on, no frame of the client is taken. More than the readers leave there, so
+/// that chunks alone never keep a READ or a CANCEL waiting.
+const ANSWERS: u64 = 2 << 20;
+
+/// The way to the writer of a connection. What is in it is bounded by windows, and by
+/// [`wait_for_room`](Self::wait_for_room) for all other answers. When the last of these is gone,
+/// the writer ends.
+pub(crate) struct Outgoing {
+    frames: mpsc::UnboundedSender<(Frame, Option<Credit>)>,
+    gauge: Arc<Gauge>,
+}
+
+/// The other end of an [`Outgoing`].
+pub(crate) struct Writer {
+    frames: mpsc::UnboundedReceiver<(Frame, Option<Credit>)>,
+    gauge: Arc<Gauge>,
+}
+
+/// How much waits to be written.
+struct Gauge {
+    bytes: AtomicU64,
+    over: AtomicBool,
+    wrote: Notify,
+    readers: Arc<Queue>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(readers: &Arc<Queue>) -> (Arc<Self>, Writer) {
+        let (sender, frames) = mpsc::unbounded_channel();
+        let gauge = Arc::new(Gauge {
+            bytes: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            wrote: Notify::new(),
+            readers: Arc::clone(readers),
+        });
+        let outgoing = Arc::new(Self {
+            frames: sender,
+            gauge: Arc::clone(&gauge),
+        });
+        (outgoing, Writer { frames, gauge })
+    }
+
+    /// Has a frame written; the credit is given back when it was.
+    pub(crate) fn send(&self, frame: Frame, credit: Option<Credit>) {
+        self.gauge.bytes.fetch_add(len(&frame), SeqCst);
+        // A connection that is over needs no answers.
+        let _sent = self.frames.send((frame, credit));
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.gauge.bytes.load(SeqCst) < ROOM || self.is_over()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.gauge.over.load(SeqCst)
+    }
+
+    /// Waits until there is room for an answer that needs no credit.
+    pub(crate) async fn wait_for_room(&self) {
+        loop {
+            let wrote = self.gauge.wrote.notified();
+            tokio::pin!(wrote);
+            wrote.as_mut().enable();
+            if self.gauge.bytes.load(SeqCst) < ANSWERS || self.is_over() {
+                return;
+            }
+            wrote.await;
+        }
+    }
+}
+
+impl Gauge {
+    fn wrote(&self, bytes: u64) {
+        let before = self.bytes.fetch_sub(bytes, SeqCst);
+        self.wrote.notify_waiters();
+        if before >= ROOM && before - bytes < ROOM {
+            self.readers.wake();
+        }
+    }
+
+    fn end(&self) {
+        self.over.store(true, SeqCst);
+        self.wrote.notify_waiters();
+        self.readers.wake();
+    }
+}
+
+impl Writer {
+    /// Takes the frames that wait behind `first` as long as all are small; returns their bytes,
+    /// too.
+    fn batch(&mut self, first: (Frame, Option<Credit>)) -> (Vec<(Frame, Option<Credit>)>, u64) {
+        let mut bytes = len(&first.0);
+        let mut batch = vec![first];
+        while bytes < BATCH_BYTES && batch.len() < BATCH {
+            let Ok(next) = self.frames.try_recv() else {
+                break;
+            };
+            bytes += len(&next.0);
+            batch.push(next);
+        }
+        (batch, bytes)
+    }
+
+    /// Writes frames, no quicker than `pace`, until there will be no more or the client does not
+    /// read for `patience`.
+    pub(crate) async fn run<W: AsyncWrite + Unpin>(
+        mut self,
+        mut to: W,
+        mut seal: Seal,
+        patience: Duration,
+        pace: Option<Arc<Pace>>,
+    ) {
+        while let Some(first) = self.frames.recv().await {
+            let (batch, bytes) = self.batch(first);
+            if let Some(pace) = &pace {
+                pace.wait(bytes).await;
+            }
+            let frames = batch.iter().map(|(frame, _)| frame);
+            let written = timeout(patience, write_frames(&mut to, frames, &mut seal)).await;
+            // With the credits.
+            drop(batch);
+            self.gauge.wrote(bytes);
+            match written {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    log::debug!("a connection is over: {error}");
+                    break;
+                }
+                Err(_) => {
+                    log::info!("a client did not read for {patience:?}: cut off");
+                    break;
+                }
+            }
+        }
+        // Credits of what was not written are given back; readers pass over the rest.
+        drop(self.frames);
+        self.gauge.end();
+        let _gone = timeout(patience, to.shutdown()).await;
+    }
+}
+
+fn len(frame: &Frame) -> u64 {
+    (HEAD_BYTES + frame.data.len()) as u64
+}

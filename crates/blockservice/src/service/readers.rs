@@ -1,0 +1,310 @@
+//! The threads that read chunks from the store, each when its turn has come.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::hot::Hot;
+use super::machine::{Credit, Identity, Vm};
+use super::outgoing::Outgoing;
+use super::schedule::Schedule;
+use super::tally::Machine;
+use super::{Counts, Limits};
+use crate::wire::{Frame, Message, Priority, Status};
+use chunks::index::{Index, ZEROS};
+use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
+
+/// The most raw bytes of a READ that is answered by whoever takes the READ: less than a
+/// millisecond's work.
+const AT_ONCE: u64 = 8 * CHUNK_MAX as u64;
+
+/// A chunk that somebody wants.
+pub(crate) struct Job {
+    pub(crate) request: u64,
+    /// Its place in the READ.
+    pub(crate) place: u16,
+    pub(crate) id: ChunkId,
+    pub(crate) priority: Priority,
+    /// When it was asked for.
+    pub(crate) asked: Instant,
+    /// Who asks.
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) cancelled: Arc<AtomicBool>,
+    /// Taken when the answer is sent.
+    pub(crate) credit: Option<Credit>,
+    pub(crate) to: Arc<Outgoing>,
+}
+
+/// The jobs that wait, and the threads that do them.
+pub(crate) struct Readers {
+    queue: Arc<Queue>,
+    shelf: Arc<Shelf>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Where chunks are taken from.
+struct Shelf {
+    store: Arc<dyn ChunkStore>,
+    hot: Hot,
+    counts: Arc<Counts>,
+}
+
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+struct State {
+    schedule: Schedule<Identity, Job>,
+    over: bool,
+}
+
+impl Readers {
+    /// Starts as many threads as `limits` says.
+    pub(crate) fn start(
+        store: Arc<dyn ChunkStore>,
+        counts: &Arc<Counts>,
+        limits: &Limits,
+    ) -> io::Result<Self> {
+        let queue = Arc::new(Queue {
+            state: Mutex::new(State {
+                schedule: Schedule::new(),
+                over: false,
+            }),
+            more: Condvar::new(),
+        });
+        // What is sent as it is takes more of a rate than what is compressed.
+        let hot_bytes = match limits.send_rate_of_one {
+            None => limits.hot_bytes,
+            Some(_) => 0,
+        };
+        let shelf = Arc::new(Shelf {
+            store,
+            hot: Hot::start(hot_bytes, &limits.load)?,
+            counts: Arc::clone(counts),
+        });
+        let start = |n| {
+            let (queue, shelf) = (Arc::clone(&queue), Arc::clone(&shelf));
+            let name = format!("nicfetch-read-{n}");
+            let run = move || {
+                while let Some(job) = queue.next() {
+                    shelf.answer(job);
+                }
+            };
+            std::thread::Builder::new().name(name).spawn(run)
+        };
+        let threads = (0..limits.readers.max(1)).map(start);
+        let threads = threads.collect::<io::Result<_>>()?;
+        Ok(Self {
+            queue,
+            shelf,
+            threads,
+        })
+    }
+
+    /// Returns the page for Prometheus about what is kept in memory.
+    pub(crate) fn page(&self) -> String {
+        self.shelf.hot.page()
+    }
+
+    /// Returns how many of these chunks are there, and how many are not.
+    pub(crate) fn look(&self, index: &Index, first: u32, count: u32) -> (u32, u32) {
+        let from = (first as usize).min(index.chunks().len());
+        let to = from
+            .saturating_add(count as usize)
+            .min(index.chunks().len());
+        let (mut present, mut absent) = (0, 0);
+        for id in &index.chunks()[from..to] {
+            if *id == ZEROS || self.shelf.store.contains(id) {
+                present += 1;
+            } else {
+                absent += 1;
+            }
+        }
+        (present, absent)
+    }
+
+    /// Returns what a connection tells when there is room in it again.
+    pub(crate) const fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Has chunks read when their turn comes.
+    ///
+    /// A few that are in memory and that somebody waits for are answered at once, if it is nobody
+    /// else's turn: handing them to a thread takes longer than reading them.
+    pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut jobs: Vec<(u64, Job)>) {
+        let few = jobs.iter().map(|(cost, _)| cost).sum::<u64>() <= AT_ONCE;
+        if priority == Priority::Demand && few && self.nobody_waits(priority) {
+            jobs.retain_mut(|(_, job)| !self.shelf.answer_now(job));
+            if jobs.is_empty() {
+                return;
+            }
+        }
+        let many = jobs.len() > 1;
+        let mut state = self.queue.state.lock();
+        for (cost, job) in jobs {
+            state.schedule.push(priority, &vm.identity, cost, job);
+        }
+        drop(state);
+        if many {
+            self.queue.more.notify_all();
+        } else {
+            self.queue.more.notify_one();
+        }
+    }
+
+    fn nobody_waits(&self, priority: Priority) -> bool {
+        !self.queue.state.lock().schedule.waits(priority)
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.state.lock().schedule.len()
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.queue.state.lock().over = true;
+        self.queue.more.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic of a reader is on the log; the others did its work.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    /// Waits for the next job that can be done; `None` when there will be none.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if state.over {
+                return None;
+            }
+            if let Some(job) = state.schedule.pop(|job| job.to.has_room()) {
+                return Some(job);
+            }
+            self.more.wait(&mut state);
+        }
+    }
+
+    /// There is room in a connection again.
+    pub(crate) fn wake(&self) {
+        // Under the lock, so that nobody is between looking and waiting.
+        drop(self.state.lock());
+        self.more.notify_all();
+    }
+}
+
+impl Shelf {
+    /// Answers with what is in memory, and returns whether it was there.
+    fn answer_now(&self, job: &mut Job) -> bool {
+        if job.id == ZEROS || !job.to.has_room() {
+            return false;
+        }
+        let Some(stored) = self.take(job, |store, id, class| store.get_now(id, class)) else {
+            return false;
+        };
+        let counts = &self.counts;
+        counts.tally.waited(job.priority, job.asked.elapsed());
+        send(counts, job, stored);
+        true
+    }
+
+    fn answer(&self, mut job: Job) {
+        if job.cancelled.load(Relaxed) || job.to.is_over() {
+            return;
+        }
+        let (counts, now) = (&self.counts, Instant::now());
+        let waited = now.saturating_duration_since(job.asked);
+        counts.tally.waited(job.priority, waited);
+        if job.deadline.is_some_and(|deadline| deadline < now) {
+            return refuse(counts, &mut job, Status::Late);
+        }
+        // Nobody who has the index asks for zeros.
+        let stored = if job.id == ZEROS {
+            None
+        } else {
+            self.take(&job, |store, id, class| store.get(id, class))
+        };
+        let Some(stored) = stored else {
+            return refuse(counts, &mut job, Status::Absent);
+        };
+        send(counts, &mut job, stored);
+    }
+
+    /// Takes a chunk out of memory, or as `read` does. What nobody waits for is sent as stored: it
+    /// is read once, and its reader may keep it like that.
+    fn take(
+        &self,
+        job: &Job,
+        read: impl Fn(&dyn ChunkStore, &ChunkId, Class) -> Option<Stored>,
+    ) -> Option<Stored> {
+        let class = class_of(job.priority);
+        if class == Class::Prefetch {
+            return read(&*self.store, &job.id, class);
+        }
+        if let Some(hot) = self.hot.get(&job.id) {
+            self.store.note_use(&job.id, class);
+            return Some(hot);
+        }
+        let stored = read(&*self.store, &job.id, class)?;
+        self.hot.note(&job.id, &stored);
+        Some(stored)
+    }
+}
+
+/// Answers without a chunk.
+fn refuse(counts: &Counts, job: &mut Job, why: Status) {
+    counts.tally.count(job.priority, why);
+    let refused = status(job.request, job.place, why);
+    job.to.send(refused, job.credit.take());
+}
+
+/// Returns what a read means to the order in which chunks go.
+const fn class_of(priority: Priority) -> Class {
+    match priority {
+        // What is read ahead is part of what a boot reads: the kernel's guesses are good.
+        Priority::Demand | Priority::Readahead => Class::Demand,
+        Priority::Prefetch => Class::Prefetch,
+    }
+}
+
+/// Sends a chunk, and with it the credit.
+fn send(counts: &Counts, job: &mut Job, stored: Stored) {
+    if stored.bytes.len() > crate::wire::DATA_MAX {
+        return refuse(counts, job, Status::Failed);
+    }
+    let bytes = stored.bytes.len() as u64;
+    counts.tally.sent(job.priority, &job.machine, bytes);
+    let codec: Codec = stored.codec;
+    let message = Message::Chunk {
+        place: job.place,
+        status: Status::Here,
+        codec: codec as u8,
+        raw_len: stored.raw_len,
+    };
+    let frame = Frame {
+        request: job.request,
+        message,
+        data: stored.bytes,
+    };
+    job.to.send(frame, job.credit.take());
+}
+
+/// Returns the answer to a want that brings no chunk.
+pub(crate) fn status(request: u64, place: u16, status: Status) -> Frame {
+    let message = Message::Chunk {
+        place,
+        status,
+        codec: 0,
+        raw_len: 0,
+    };
+    Frame::new(request, message)
+}

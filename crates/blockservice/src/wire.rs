@@ -1,0 +1,15 @@
+//! Frames: what goes over the wire, as `docs/nicfetch-protocol.md` has it.
+//!
+//! A frame is a [`Head`] of 32 bytes, a body with the fields of one [`Message`], and data. Encoding
+//! and parsing are pure; `stream` reads and writes frames.
+
+mod frame;
+mod message;
+pub(crate) mod stream;
+
+pub use frame::{
+    BODY_MAX, DATA_MAX, Direction, Frame, FrameError, HEAD_BYTES, Head, Seal, VERSION,
+};
+pub use message::{
+    ErrorCode, Message, Method, Nonce, Priority, Proof, Status, TEXT_MAX, WANTS_MAX, What,
+};

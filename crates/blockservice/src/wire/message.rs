@@ -1,0 +1,245 @@
+//! What frames say, and how their bodies are laid out.
+
+mod put;
+mod take;
+
+use blocks::ContentId;
+use chunks::BootEntry;
+
+/// The longest text of an error.
+pub const TEXT_MAX: usize = 512;
+/// The most chunks that one READ may want.
+pub const WANTS_MAX: usize = 64;
+/// The most boot images that are listed for a source.
+const BOOTS_MAX: usize = 64;
+
+/// Random bytes that were never used before.
+pub type Nonce = [u8; 32];
+/// What only who has the key can tell of two nonces.
+pub type Proof = [u8; 32];
+
+/// Defines an enum of numbers on the wire.
+macro_rules! numbered {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident: $repr:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $number:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr($repr)]
+        $vis enum $name { $($(#[$variant_meta])* $variant = $number,)+ }
+
+        impl $name {
+            /// Returns what has this number on the wire.
+            #[must_use]
+            $vis const fn from_number(number: $repr) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbered! {
+    /// The kind of a frame.
+    pub(crate) enum Kind: u8 {
+        Hello = 1, Challenge = 2, Prove = 3, Welcome = 4, Open = 5, Opened = 6, Read = 7,
+        Chunk = 8, Cancel = 9, Prefetch = 10, Prefetched = 11, Get = 12, Piece = 13, Boots = 14,
+        BootList = 15, Put = 16, PutDone = 17, Stat = 18, Stats = 19, GoAway = 21,
+        Error = 22,
+    }
+}
+
+impl Kind {
+    pub(crate) const fn has_data(self) -> bool {
+        matches!(self, Self::Chunk | Self::Piece | Self::Put)
+    }
+}
+
+numbered! {
+    /// How a client is to show who it is.
+    pub enum Method: u8 {
+        /// The link or its certificate says so.
+        None = 0,
+        /// It proves that it has its key.
+        Key = 1,
+    }
+}
+
+numbered! {
+    /// How urgent a read is; the first is the most urgent.
+    pub enum Priority: u8 {
+        /// Somebody waits for it.
+        Demand = 0,
+        /// Somebody will, soon.
+        Readahead = 1,
+        /// Somebody may.
+        Prefetch = 2,
+    }
+}
+
+numbered! {
+    /// What became of one want of a READ.
+    pub enum Status: u8 {
+        /// Here it is.
+        Here = 0,
+        /// The service has it not: ask elsewhere.
+        Absent = 1,
+        /// Beyond the window, or the service is full: ask again later.
+        Busy = 2,
+        /// Its deadline was over before its turn came.
+        Late = 3,
+        /// The service could not read it.
+        Failed = 4,
+    }
+}
+
+numbered! {
+    /// What a GET is about.
+    pub enum What: u8 {
+        /// The index of the source.
+        Index = 0,
+        /// A boot image of the source.
+        Boot = 1,
+    }
+}
+
+numbered! {
+    /// Why something was refused.
+    pub enum ErrorCode: u16 {
+        /// A rule of the protocol was broken.
+        Rule = 1,
+        /// It is not allowed.
+        Denied = 2,
+        /// There is no such source, or it is not for this client.
+        NoSource = 3,
+        /// There is too much to do.
+        Busy = 4,
+        /// It is larger than allowed.
+        TooLarge = 5,
+        /// The service failed.
+        Failed = 6,
+        /// There is no version that both speak.
+        Version = 7,
+    }
+}
+
+/// What a frame says; `docs/nicfetch-protocol.md` has the layouts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "the protocol document explains each field once"
+)]
+pub enum Message {
+    Hello {
+        versions: (u16, u16),
+        nonce: Nonce,
+        name: Vec<u8>,
+    },
+    Challenge {
+        version: u16,
+        method: Method,
+        nonce: Nonce,
+        proof: Proof,
+    },
+    Prove {
+        proof: Proof,
+    },
+    Welcome {
+        window: u32,
+        wants: u16,
+    },
+    Open {
+        name: Vec<u8>,
+    },
+    Opened {
+        handle: u32,
+        len: u64,
+        id: ContentId,
+    },
+    Read {
+        handle: u32,
+        priority: Priority,
+        deadline_ms: u32,
+        chunks: Vec<u32>,
+    },
+    Chunk {
+        place: u16,
+        status: Status,
+        codec: u8,
+        raw_len: u32,
+    },
+    Cancel,
+    Prefetch {
+        handle: u32,
+        first: u32,
+        count: u32,
+    },
+    Prefetched {
+        present: u32,
+        absent: u32,
+    },
+    Get {
+        handle: u32,
+        what: What,
+        id: ContentId,
+        offset: u64,
+        len: u32,
+    },
+    Piece,
+    Boots {
+        handle: u32,
+    },
+    BootList {
+        boots: Vec<BootEntry>,
+    },
+    Put {
+        handle: u32,
+        id: ContentId,
+        total: u64,
+        offset: u64,
+    },
+    PutDone {
+        whole: bool,
+    },
+    Stat,
+    Stats {
+        numbers: [u64; 7],
+    },
+    GoAway {
+        within_ms: u32,
+    },
+    Error {
+        code: ErrorCode,
+        text: String,
+    },
+}
+
+impl Message {
+    pub(crate) const fn kind(&self) -> Kind {
+        match self {
+            Self::Hello { .. } => Kind::Hello,
+            Self::Challenge { .. } => Kind::Challenge,
+            Self::Prove { .. } => Kind::Prove,
+            Self::Welcome { .. } => Kind::Welcome,
+            Self::Open { .. } => Kind::Open,
+            Self::Opened { .. } => Kind::Opened,
+            Self::Read { .. } => Kind::Read,
+            Self::Chunk { .. } => Kind::Chunk,
+            Self::Cancel => Kind::Cancel,
+            Self::Prefetch { .. } => Kind::Prefetch,
+            Self::Prefetched { .. } => Kind::Prefetched,
+            Self::Get { .. } => Kind::Get,
+            Self::Piece => Kind::Piece,
+            Self::Boots { .. } => Kind::Boots,
+            Self::BootList { .. } => Kind::BootList,
+            Self::Put { .. } => Kind::Put,
+            Self::PutDone { .. } => Kind::PutDone,
+            Self::Stat => Kind::Stat,
+            Self::Stats { .. } => Kind::Stats,
+            Self::GoAway { .. } => Kind::GoAway,
+            Self::Error { .. } => Kind::Error,
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Frames: what is written is read, and what is hostile is refused before it costs anything.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod rig;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use blocks::ContentId;
+use blockservice::identity::Access;
+use blockservice::wire::{
+    BODY_MAX, DATA_MAX, Direction, ErrorCode, Frame, FrameError, HEAD_BYTES, Head, Message, Method,
+    Priority, Seal, Status, What,
+};
+use chunks::BootEntry;
+use proptest::prelude::*;
+use rig::{Rig, until};
+
+/// One frame of each kind.
+fn samples() -> Vec<Frame> {
+    let id = ContentId::of(b"id");
+    let handle = 7;
+    let messages = vec![
+        Message::Hello {
+            versions: (1, 1),
+            nonce: [1; 32],
+            name: b"vm".to_vec(),
+        },
+        Message::Challenge {
+            version: 1,
+            method: Method::Key,
+            nonce: [2; 32],
+            proof: [3; 32],
+        },
+        Message::Prove { proof: [4; 32] },
+        Message::Welcome {
+            window: 1 << 24,
+            wants: 64,
+        },
+        Message::Open {
+            name: b"sha256:ab".to_vec(),
+        },
+        Message::Opened {
+            handle,
+            len: 99,
+            id,
+        },
+        Message::Read {
+            handle,
+            priority: Priority::Readahead,
+            deadline_ms: 500,
+            chunks: vec![1, 2, 9],
+        },
+        Message::Chunk {
+            place: 2,
+            status: Status::Here,
+            codec: 1,
+            raw_len: 4,
+        },
+        Message::Cancel,
+        Message::Prefetch {
+            handle,
+            first: 0,
+            count: 9,
+        },
+        Message::Prefetched {
+            present: 8,
+            absent: 1,
+        },
+        Message::Get {
+            handle,
+            what: What::Boot,
+            id,
+            offset: 5,
+            len: 6,
+        },
+        Message::Piece,
+        Message::Boots { handle },
+        Message::BootList {
+            boots: vec![BootEntry { id, len: 10 }],
+        },
+        Message::Put {
+            handle,
+            id,
+            total: 4,
+            offset: 0,
+        },
+        Message::PutDone { whole: true },
+        Message::Stat,
+        Message::Stats {
+            numbers: [1, 2, 3, 4, 5, 6, 7],
+        },
+        Message::GoAway { within_ms: 2000 },
+        Message::Error {
+            code: ErrorCode::Busy,
+            text: "später".to_owned(),
+        },
+    ];
+    let with_data = |message: Message| {
+        let has = matches!(
+            message,
+            Message::Chunk { .. } | Message::Piece | Message::Put { .. }
+        );
+        let data = if has { b"data".to_vec() } else { Vec::new() };
+        Frame {
+            request: 0x0102_0304,
+            message,
+            data,
+        }
+    };
+    messages.into_iter().map(with_data).collect()
+}
+
+fn seal() -> Seal {
+    Seal::open(Direction::ToService)
+}
+
+fn written(frame: &Frame) -> Vec<u8> {
+    let mut bytes = frame.encode(&mut seal());
+    bytes.extend_from_slice(&frame.data);
+    bytes
+}
+
+fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
+    let head = Head::parse(bytes.first_chunk().ok_or(FrameError::Magic)?)?;
+    let body = bytes.get(HEAD_BYTES..HEAD_BYTES + head.body_len());
+    let rest = bytes.get(HEAD_BYTES + head.body_len()..);
+    let data = rest.and_then(|rest| rest.get(..head.data_len()));
+    let (Some(body), Some(data)) = (body, data) else {
+        return Err(FrameError::Magic); // cut
+    };
+    Frame::parse(&head, body, data.to_vec(), &mut seal())
+}
+
+/// The bytes of version 1 stay what they are: who talks to an old service depends on them.
+#[test]
+fn frames_of_version_1_stay_what_they_are() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/frames-v1.txt");
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let now: String = samples()
+        .iter()
+        .map(|frame| hex(&written(frame)) + "\n")
+        .collect();
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(path, &now).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), now);
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for frame in samples() {
+        assert_eq!(read(&written(&frame)).unwrap(), frame);
+    }
+}
+
+#[test]
+fn every_byte_of_head_and_body_counts() {
+    for frame in samples() {
+        let bytes = written(&frame);
+        for at in 0..bytes.len() - frame.data.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x20;
+            assert!(read(&changed).is_err(), "{frame:?}: byte {at}");
+        }
+        for len in 0..bytes.len() {
+            assert!(read(&bytes[..len]).is_err(), "{frame:?}: cut at {len}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_is_repeated_or_left_out_breaks_the_seal() {
+    let frame = Frame::new(1, Message::Stat);
+    let (mut ours, mut theirs) = (seal(), seal());
+    let first = frame.encode(&mut ours);
+    let second = frame.encode(&mut ours);
+    let mut take = |bytes: &[u8]| {
+        let head = Head::parse(bytes.first_chunk().unwrap()).unwrap();
+        Frame::parse(&head, &bytes[HEAD_BYTES..], Vec::new(), &mut theirs)
+    };
+    assert!(take(&first).is_ok());
+    assert_eq!(take(&first), Err(FrameError::Seal));
+    assert_eq!(
+        take(&second),
+        Err(FrameError::Seal),
+        "a broken seal stays broken"
+    );
+}
+
+#[test]
+fn lengths_are_bounded_before_anything_is_allocated() {
+    let bytes = written(&Frame::new(1, Message::Piece));
+    let with = |at: usize, len: usize| {
+        let mut head: [u8; HEAD_BYTES] = *bytes.first_chunk().unwrap();
+        head[at..at + 4].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+        Head::parse(&head)
+    };
+    assert!(with(16, BODY_MAX).is_ok() && with(20, DATA_MAX).is_ok());
+    for (at, len) in [
+        (16, BODY_MAX + 1),
+        (20, DATA_MAX + 1),
+        (16, 0xFFFF_FFFF),
+        (20, 0xFFFF_FFFF),
+    ] {
+        assert!(
+            matches!(with(at, len), Err(FrameError::TooLarge { .. })),
+            "{len} at {at}"
+        );
+    }
+    let mut other = *bytes.first_chunk::<HEAD_BYTES>().unwrap();
+    other[4] = 9;
+    assert!(matches!(
+        Head::parse(&other),
+        Err(FrameError::Version { found: 9 })
+    ));
+}
+
+proptest! {
+    /// A forger knows the public seal: then every rule has to hold by itself.
+    #[test]
+    fn forged_bodies_are_refused_or_read(
+        kind in 0_u8..30,
+        body in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let mut bytes = written(&Frame::new(1, Message::Stat));
+        bytes[5] = kind;
+        bytes[16..20].copy_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+        bytes.extend_from_slice(&body);
+        let key = blake3::derive_key("nicfetch 2026 frames", b"c");
+        let mut hasher = blake3::Hasher::new_keyed(&key);
+        hasher.update(&0_u64.to_le_bytes()).update(&bytes[..24]).update(&body);
+        bytes[24..32].copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        if let Ok(frame) = read(&bytes) {
+            prop_assert_eq!(written(&frame), bytes);
+        }
+    }
+}
+
+/// Sends bytes to a service, and returns what it answers before it closes the connection.
+fn talk(rig: &Rig, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(rig.socket()).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    // It may have closed the connection before it has all.
+    let _sent = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _closed = stream.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn hostile_bytes_end_the_connection_and_nothing_else() {
+    let (rig, _) = Rig::serving(Access::open());
+    let hello = Message::Hello {
+        versions: (1, 1),
+        nonce: [0; 32],
+        name: b"vm".to_vec(),
+    };
+    let hello = written(&Frame::new(0, hello));
+    let mut oversized = hello.clone();
+    oversized[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+    let old = Message::Hello {
+        versions: (7, 9),
+        nonce: [0; 32],
+        name: Vec::new(),
+    };
+    let old = written(&Frame::new(0, old));
+    let early = written(&Frame::new(0, Message::Stat));
+    let http = b"GET / HTTP/1.1\r\nHost: nic\r\n\r\n________".to_vec();
+    let said = |bytes: &[u8]| {
+        let answer = talk(&rig, bytes);
+        let head = Head::parse(answer.first_chunk().expect("it says why")).unwrap();
+        let mut seal = Seal::open(Direction::ToClient);
+        Frame::parse(&head, &answer[HEAD_BYTES..], Vec::new(), &mut seal)
+            .unwrap()
+            .message
+    };
+    for bytes in [&oversized, &early, &http] {
+        let said = said(bytes);
+        assert!(
+            matches!(
+                said,
+                Message::Error {
+                    code: ErrorCode::Rule,
+                    ..
+                }
+            ),
+            "{said:?}"
+        );
+    }
+    assert!(matches!(
+        said(&old),
+        Message::Error {
+            code: ErrorCode::Version,
+            ..
+        }
+    ));
+    until("all were counted", || rig.stats().refused >= 4);
+    let client = rig.client("vm", None);
+    rig::connected(&client);
+}
+
+/// Somebody who connects and says nothing, or a byte now and then.
+#[test]
+fn who_is_slow_is_cut_off() {
+    let mut rig = Rig::new();
+    let limits = blockservice::service::Limits {
+        handshake: Duration::from_millis(200),
+        ..Default::default()
+    };
+    rig.start(Access::open(), limits);
+    assert_eq!(talk(&rig, b"nfbl"), b"", "half a head, and then nothing");
+    assert_eq!(talk(&rig, b""), b"");
+    until("both were counted", || rig.stats().refused == 2);
+}

@@ -1,0 +1,314 @@
+//! Which sources there are: their indexes, and the boot images that were recorded of them.
+//!
+//! ```text
+//! DIR/names/<hash of the name>          the id of the index, and the name
+//! DIR/indexes/<id>                      an index
+//! DIR/boots/<id>/<number>-<boot id>-<giver>   a boot image of that index; the highest number is newest
+//! DIR/pins/<hash of the name>           the name of a source that is to stay
+//! ```
+//!
+//! A file appears whole or not at all, and its name says what must be in it. Nothing else is kept
+//! in memory than names, and indexes for as long as somebody uses them.
+
+mod boots;
+mod pins;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use blocks::ContentId;
+use parking_lot::Mutex;
+
+use crate::index::{Index, IndexError};
+use boots::Boots;
+
+pub use boots::BootEntry;
+
+/// The longest name of a source, and of a machine that asks for one, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The largest boot image that is kept.
+pub const BOOT_MAX: u64 = 1 << 30;
+/// How many boot images of a source are kept: the newest.
+pub const BOOTS_KEPT: usize = 8;
+
+/// Why the catalog could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogError {
+    /// The disk failed.
+    #[error("cannot use {path}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An index is damaged.
+    #[error("the index {path} cannot be used; import its source again")]
+    Index {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: IndexError,
+    },
+    /// A name is empty or too long.
+    #[error("a source's name has 1 to {NAME_MAX} bytes")]
+    Name,
+    /// A boot image is larger than allowed, or empty.
+    #[error("a boot image has 1 to {most} bytes here, not {bytes}")]
+    BootLength {
+        /// How large it is.
+        bytes: u64,
+        /// How large it may be.
+        most: u64,
+    },
+    /// A boot image would take more than what anybody else has given.
+    #[error(
+        "there is no room for a boot image: others have given smaller ones, and do not lose them for it"
+    )]
+    NoRoom,
+    /// The bytes of a boot image are not those that its id names.
+    #[error("the boot image is {found}, not what it was said to be")]
+    WrongBoot {
+        /// What they are.
+        found: ContentId,
+    },
+}
+
+/// The sources of a service.
+#[derive(Debug)]
+pub struct Catalog {
+    dir: PathBuf,
+    state: Mutex<State>,
+    /// Held while files are written: numbers of boot images are given out under it.
+    turn: Mutex<()>,
+    boots: Boots,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: BTreeMap<Vec<u8>, ContentId>,
+    used: HashMap<ContentId, Weak<Index>>,
+    pins: BTreeSet<Vec<u8>>,
+}
+
+impl Catalog {
+    /// Opens the catalog in `dir`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or read.
+    pub fn open(dir: &Path) -> Result<Self, CatalogError> {
+        let mut state = State::default();
+        for sub in ["names", "indexes", "boots", pins::DIR] {
+            let path = dir.join(sub);
+            fs::create_dir_all(&path).map_err(failed(&path))?;
+        }
+        let names = dir.join("names");
+        for entry in fs::read_dir(&names).map_err(failed(&names))? {
+            let path = entry.map_err(failed(&names))?.path();
+            let bytes = fs::read(&path).map_err(failed(&path))?;
+            match bytes.split_first_chunk::<32>() {
+                Some((id, name)) if path.ends_with(ContentId::of(name).to_string()) => {
+                    state.names.insert(name.to_vec(), ContentId(*id));
+                }
+                // What was being written when the power went.
+                _ => log::warn!("{} is no name of a source: left alone", path.display()),
+            }
+        }
+        state.pins = pins::read(&dir.join(pins::DIR))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            state: Mutex::new(state),
+            turn: Mutex::new(()),
+            boots: Boots::read(&dir.join("boots"))?,
+        })
+    }
+
+    /// Keeps an index, and calls it `name` from now on.
+    ///
+    /// # Errors
+    /// If it cannot be written, or the name is none.
+    pub fn add(&self, name: &[u8], index: &Index) -> Result<(), CatalogError> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(CatalogError::Name);
+        }
+        let _turn = self.turn.lock();
+        self.write(&self.index_path(&index.id()), index.bytes())?;
+        let mut named = index.id().0.to_vec();
+        named.extend_from_slice(name);
+        let path = self.dir.join("names").join(ContentId::of(name).to_string());
+        self.write(&path, &named)?;
+        self.state.lock().names.insert(name.to_vec(), index.id());
+        Ok(())
+    }
+
+    /// Returns the index that goes by `name`, or `None` if none does.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn source(&self, name: &[u8]) -> Result<Option<Arc<Index>>, CatalogError> {
+        let id = {
+            let state = self.state.lock();
+            let Some(id) = state.names.get(name) else {
+                return Ok(None);
+            };
+            if let Some(index) = state.used.get(id).and_then(Weak::upgrade) {
+                return Ok(Some(index));
+            }
+            *id
+        };
+        let path = self.index_path(&id);
+        let bytes = fs::read(&path).map_err(failed(&path))?;
+        let index = Index::decode(&bytes).and_then(|index| match index.id() == id {
+            true => Ok(Arc::new(index)),
+            false => Err(IndexError::Hash),
+        });
+        let index = index.map_err(|source| CatalogError::Index { path, source })?;
+        let mut state = self.state.lock();
+        state.used.retain(|_, used| used.strong_count() > 0);
+        state.used.insert(id, Arc::downgrade(&index));
+        Ok(Some(index))
+    }
+
+    /// Returns the id of the index that goes by `name`.
+    #[must_use]
+    pub fn id(&self, name: &[u8]) -> Option<ContentId> {
+        self.state.lock().names.get(name).copied()
+    }
+
+    /// Returns the names of all sources, each with the id of its index.
+    #[must_use]
+    pub fn names(&self) -> Vec<(Vec<u8>, ContentId)> {
+        let state = self.state.lock();
+        let names = state.names.iter();
+        names.map(|(name, id)| (name.clone(), *id)).collect()
+    }
+
+    /// Removes indexes that no name means any more, with their boot images, and returns how many.
+    /// Who has one open keeps it.
+    ///
+    /// # Errors
+    /// If they cannot be listed or removed.
+    pub fn collect(&self) -> Result<u64, CatalogError> {
+        let _turn = self.turn.lock();
+        let named: HashSet<ContentId> = self.state.lock().names.values().copied().collect();
+        let mut removed = 0;
+        let dir = self.dir.join("indexes");
+        for entry in fs::read_dir(&dir).map_err(failed(&dir))? {
+            let path = entry.map_err(failed(&dir))?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(id) = name.and_then(|name| name.parse::<ContentId>().ok()) else {
+                continue;
+            };
+            if named.contains(&id) {
+                continue;
+            }
+            self.forget_boots(&id)?;
+            fs::remove_file(&path).map_err(failed(&path))?;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    fn index_path(&self, id: &ContentId) -> PathBuf {
+        self.dir.join("indexes").join(id.to_string())
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), CatalogError> {
+        self.write_with(path, |file| file.write_all(bytes))
+    }
+
+    /// Writes a file, whole or not at all, even if the power goes.
+    fn write_with(
+        &self,
+        path: &Path,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), CatalogError> {
+        let aside = self.dir.join("writing");
+        let written = || {
+            let mut file = File::create(&aside)?;
+            content(&mut file)?;
+            file.sync_all()?;
+            fs::rename(&aside, path)?;
+            let dir = path.parent().unwrap_or(&self.dir);
+            File::open(dir)?.sync_all()
+        };
+        written().map_err(failed(path))
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> CatalogError {
+    let path = path.to_owned();
+    move |source| CatalogError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::ZEROS;
+    use blocks::testing::{Node, tree};
+
+    fn index(label: &[u8]) -> Index {
+        let nodes = [Node::dir(&[("a", 1)]), Node::file(9)];
+        Index::new(label, Arc::new(tree(&nodes).unwrap()), vec![ZEROS]).unwrap()
+    }
+
+    #[test]
+    fn what_was_added_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let (one, two) = (index(b"one"), index(b"two"));
+        catalog.add(b"a/b:latest", &one).unwrap();
+        catalog.add(b"a/b:latest", &two).unwrap();
+        assert!(catalog.source(b"a/b").unwrap().is_none());
+        let again = Catalog::open(dir.path()).unwrap();
+        let found = again.source(b"a/b:latest").unwrap().unwrap();
+        assert_eq!(found.id(), two.id());
+        let shared = again.source(b"a/b:latest").unwrap().unwrap();
+        assert!(
+            Arc::ptr_eq(&found, &shared),
+            "it is read once while it is used"
+        );
+        assert_eq!(again.names(), [(b"a/b:latest".to_vec(), two.id())]);
+        assert!(matches!(catalog.add(b"", &one), Err(CatalogError::Name)));
+    }
+
+    #[test]
+    fn what_no_name_means_any_more_is_collected() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let (one, two) = (index(b"one"), index(b"two"));
+        for index in [&one, &two] {
+            catalog.add(b"a", index).unwrap();
+            let boot = ContentId::of(b"boot");
+            let bytes = [b"boot".to_vec()];
+            catalog.keep_boot(&index.id(), &boot, &bytes, 1).unwrap();
+        }
+        catalog.add(b"b", &two).unwrap();
+        assert_eq!(catalog.collect().unwrap(), 1);
+        assert_eq!(catalog.collect().unwrap(), 0);
+        assert!(catalog.boots(&one.id()).is_empty());
+        assert_eq!(catalog.boots(&two.id()).len(), 1);
+        let again = Catalog::open(dir.path()).unwrap();
+        assert_eq!(again.source(b"a").unwrap().unwrap().id(), two.id());
+    }
+
+    #[test]
+    fn a_damaged_index_is_said_to_be_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path()).unwrap();
+        let index = index(b"one");
+        catalog.add(b"one", &index).unwrap();
+        let path = dir.path().join("indexes").join(index.id().to_string());
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[60] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(matches!(
+            catalog.source(b"one"),
+            Err(CatalogError::Index { .. })
+        ));
+    }
+}

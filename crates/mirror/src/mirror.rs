@@ -1,0 +1,406 @@
+//! The OCI pull-through mirror: what Docker, containerd and skopeo pull is fetched once, kept, and
+//! served to whoever may have it.
+//!
+//! ```text
+//! serve ─► route ─► access ─┬─► manifests ─► Catalog ─┐
+//!  (connections, deadlines) ├─► layers ────► BlobCache ├─► Upstream
+//!                           └─► listings ─────────────┘
+//! ```
+//!
+//! Three rules hold everywhere. The upstream is asked within deadlines, and what is known is served
+//! when it does not answer. A client that cannot be served gets a 404 soon: then it goes to the next
+//! place, while an error or silence makes it fail. And a wrong byte is worse than none: a blob is
+//! verified before its last bytes leave, and a connection is cut rather than ended with them.
+
+mod access;
+mod body;
+mod catalog;
+mod counters;
+mod document;
+mod documents;
+mod fill;
+#[cfg(feature = "testing")]
+pub mod hostile;
+mod images;
+mod layers;
+mod listings;
+mod manifests;
+mod openness;
+mod operator;
+mod prewarm;
+mod proofs;
+mod range;
+mod reply;
+mod route;
+mod serve;
+mod turns;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use tokio::sync::Semaphore;
+
+pub use access::{Access, ClientRule, Network, ParseNetworkError};
+#[cfg(feature = "testing")]
+pub(crate) use body::{Pipe, Piped};
+pub use images::WholeImage;
+pub use operator::{MirrorStats, UpstreamStats};
+pub use prewarm::Prewarmed;
+pub use reply::{Refusal, Reply, document};
+pub use route::{Version, parameter};
+pub use serve::{Door, ServeConfig, serve, take_connections};
+
+use access::{Caller, Decision, Grants};
+use catalog::{Catalog, Scope};
+use counters::{Counters, Kind};
+use documents::Documents;
+use layers::Needed;
+use listings::Listings;
+use proofs::Whose;
+use reply::{Source, bare, set};
+use route::{Route, unknown};
+use turns::Turns;
+
+use crate::blobs::{BlobCache, BlobConfig, Realm};
+use crate::upstream::{Ask, Asker, Login, Upstream, UpstreamError, Upstreams};
+use serving::load::Load;
+use serving::pace::Pace;
+
+/// Blobs that are brought at a time. More wait: an upstream is not quicker for being asked more.
+const FILLS: usize = 32;
+
+/// What clients of a registry want to see on every answer.
+const API_VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
+const OCI_NAMESPACE: HeaderName = HeaderName::from_static("oci-namespace");
+
+/// How a mirror behaves.
+#[derive(Clone, Debug)]
+pub struct MirrorConfig {
+    /// How long a tag is believed to point where it did.
+    pub tag_ttl: Duration,
+    /// How long it is remembered that the upstream has no such thing.
+    pub absent_ttl: Duration,
+    /// What the blobs may take.
+    pub blobs: BlobConfig,
+    /// How hard the machine is pressed.
+    pub load: Arc<Load>,
+    /// Bytes of blobs in a second that may come from all registries together; as many as do if
+    /// nothing is said.
+    pub fetch_rate: Option<NonZeroU64>,
+}
+
+/// A mirror of some registries, in one directory.
+#[derive(Debug)]
+pub struct Mirror {
+    config: MirrorConfig,
+    upstreams: Upstreams,
+    access: HashMap<String, Access>,
+    catalog: Arc<Catalog>,
+    blobs: Arc<BlobCache>,
+    grants: Grants,
+    counters: Arc<Counters>,
+    turns: Turns,
+    listings: Listings,
+    documents: Documents,
+    fills: Arc<Semaphore>,
+    /// Pulls whose blobs are asked for before their clients do.
+    pulls: Arc<Semaphore>,
+    fetching: Option<Arc<Pace>>,
+    draining: AtomicBool,
+}
+
+/// The mirror's directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenMirrorError {
+    /// Its blobs cannot.
+    #[error("opening the blobs (one process at a time can)")]
+    Blobs(#[source] io::Error),
+    /// Its catalog cannot.
+    #[error("opening the catalog")]
+    Catalog(#[source] Box<redb::Error>),
+}
+
+/// A request that may be served.
+#[derive(Clone, Debug)]
+struct Granted {
+    upstream: Arc<Upstream>,
+    scope: Scope,
+    asker: Asker,
+    whose: Whose,
+    /// Whose it is what the upstream sends.
+    realm: Realm,
+}
+
+impl Mirror {
+    /// Opens a mirror in a directory, and makes it if it is not there. Asks no upstream. A registry
+    /// without a rule of access serves nobody.
+    ///
+    /// # Errors
+    /// If the directory cannot be used.
+    pub fn open(
+        dir: &Path,
+        config: MirrorConfig,
+        registries: Vec<(Arc<Upstream>, Access)>,
+    ) -> Result<Arc<Self>, OpenMirrorError> {
+        std::fs::create_dir_all(dir).map_err(OpenMirrorError::Blobs)?;
+        // The catalog second: the lock is with the blobs.
+        let shared: Arc<std::sync::OnceLock<Arc<Catalog>>> = Arc::default();
+        let known = Arc::clone(&shared);
+        let worth = move |digest: &_| known.get().map_or((0, 0), |catalog| catalog.worth(digest));
+        let realms = registries.iter();
+        let realms = realms.map(|(upstream, access)| access.realm(upstream.name()));
+        let realms: Vec<_> = realms.collect();
+        let blobs = BlobCache::open(dir, config.blobs, &realms, Box::new(worth));
+        let blobs = blobs.map_err(OpenMirrorError::Blobs)?;
+        let rules = registries.iter();
+        let rules = rules.map(|(upstream, access)| (upstream.name(), access));
+        openness::settle(dir, rules, &blobs).map_err(OpenMirrorError::Blobs)?;
+        let documents = Documents::default();
+        let budget = config.blobs.budget;
+        let catalog = Catalog::open(&dir.join(openness::CATALOG), budget, documents.clone());
+        let catalog = catalog.map_err(|error| OpenMirrorError::Catalog(Box::new(error)))?;
+        let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
+        let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
+        Ok(Arc::new(Self {
+            fetching: config.fetch_rate.map(|rate| Arc::new(Pace::new(rate))),
+            config,
+            upstreams: Upstreams::new(upstreams.collect()),
+            access: registries
+                .into_iter()
+                .map(|(upstream, access)| (upstream.name().to_owned(), access))
+                .collect(),
+            catalog,
+            blobs: Arc::new(blobs),
+            grants: Grants::default(),
+            counters: Arc::default(),
+            turns: Turns::default(),
+            listings: Listings::default(),
+            documents,
+            fills: Arc::new(Semaphore::new(FILLS)),
+            pulls: Self::pulls(),
+            draining: AtomicBool::new(false),
+        }))
+    }
+
+    /// Says that no new clients should come: `/readyz` tells it on.
+    pub fn drain(&self) {
+        self.draining.store(true, SeqCst);
+    }
+
+    /// Returns whether new clients may come.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.draining.load(SeqCst)
+    }
+
+    /// Answers a request of a client.
+    async fn answer<B>(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        request: &Request<B>,
+    ) -> (Kind, Source, Reply) {
+        let unknown = unknown(request.uri().path());
+        let Some(route) = Route::parse(request.uri().path()) else {
+            let refusal = Refusal::absent("there is nothing at this path").named(unknown);
+            return (Kind::Other, Source::None, refusal.into_reply());
+        };
+        let kind = match &route {
+            Route::Manifest(..) => Kind::Manifest,
+            Route::Blob(..) => Kind::Blob,
+            _ => Kind::Other,
+        };
+        let ns = parameter(request.uri().query(), "ns");
+        let answered = self
+            .answer_route(peer, request, &route, ns.as_deref())
+            .await;
+        let (source, mut reply) =
+            answered.unwrap_or_else(|refusal| (Source::None, refusal.named(unknown).into_reply()));
+        let version = HeaderValue::from_static("registry/2.0");
+        reply.headers_mut().insert(API_VERSION, version);
+        if let Some(ns) = ns {
+            set(&mut reply, OCI_NAMESPACE, &ns);
+        }
+        (kind, source, reply)
+    }
+
+    async fn answer_route<B>(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        request: &Request<B>,
+        route: &Route,
+        ns: Option<&str>,
+    ) -> Result<(Source, Reply), Refusal> {
+        let needed = match *request.method() {
+            Method::GET => Needed::Body,
+            Method::HEAD => Needed::Head,
+            _ => return Err(Refusal::read_only()),
+        };
+        let Some(repository) = route.repository() else {
+            let reply = document(StatusCode::OK, "application/json", "{}".into());
+            return Ok((Source::Hit, reply));
+        };
+        let (upstream, repository) = self.place(repository, ns)?;
+        let scope = Scope {
+            registry: upstream.name().to_owned(),
+            repository,
+        };
+        let caller = Caller {
+            peer,
+            login: login_in(request.headers()),
+        };
+        let granted = self.admit(&caller, upstream, scope, route).await?;
+        match route {
+            Route::Base => Err(Refusal::absent("unreachable")),
+            Route::Manifest(_, version) => {
+                self.manifest(&granted, version, needed, request.headers())
+                    .await
+            }
+            Route::Blob(_, digest) => {
+                self.layer(&granted, digest, needed, request.headers())
+                    .await
+            }
+            Route::Tags(_) | Route::Referrers(..) => {
+                self.listing(&granted, route, request.uri().query()).await
+            }
+        }
+    }
+
+    /// Finds the registry that a client means, and the repository there.
+    fn place(&self, name: &str, ns: Option<&str>) -> Result<(Arc<Upstream>, String), Refusal> {
+        let unknown = || Refusal::no_repository("this mirror does not know that registry");
+        if let Some(ns) = ns {
+            let upstream = self.upstreams.named(ns).ok_or_else(unknown)?;
+            return Ok((Arc::clone(upstream), name.to_owned()));
+        }
+        if let Some((first, rest)) = name.split_once('/')
+            && first.contains(['.', ':'])
+        {
+            let upstream = self.upstreams.named(first).ok_or_else(unknown)?;
+            return Ok((Arc::clone(upstream), rest.to_owned()));
+        }
+        let upstream = self.upstreams.default().ok_or_else(unknown)?;
+        Ok((Arc::clone(upstream), name.to_owned()))
+    }
+
+    /// Lets a request pass, or not, before anything is looked up.
+    async fn admit(
+        &self,
+        caller: &Caller,
+        upstream: Arc<Upstream>,
+        scope: Scope,
+        route: &Route,
+    ) -> Result<Granted, Refusal> {
+        let nobody = Access::Clients(Vec::new());
+        let access = self.access.get(upstream.name()).unwrap_or(&nobody);
+        let realm = access.realm(upstream.name());
+        let granted = |asker| Granted {
+            whose: Whose::of(&asker),
+            upstream,
+            scope: scope.clone(),
+            asker,
+            realm,
+        };
+        let (granted, stale) = match self.grants.decide(access, caller, &scope) {
+            Decision::Yes(asker) => return Ok(granted(asker)),
+            Decision::No => {
+                self.counters.denied.fetch_add(1, Relaxed);
+                return Err(Refusal::denied());
+            }
+            Decision::Ask { asker, stale } => (granted(asker), stale),
+        };
+        let what = match route {
+            Route::Manifest(_, route::Version::Tag(tag)) => format!("manifests/{tag}"),
+            Route::Manifest(_, route::Version::Digest(digest)) => format!("manifests/{digest}"),
+            Route::Blob(_, digest) => format!("blobs/{digest}"),
+            // Whoever may see the names of tags may see the tags.
+            _ => "tags/list".to_owned(),
+        };
+        let method = match route {
+            Route::Manifest(..) | Route::Blob(..) => Method::HEAD,
+            _ => Method::GET,
+        };
+        let mut ask = Ask::new(method, &scope.repository, what);
+        ask.asker = granted.asker.clone();
+        let accept = HeaderValue::from_static(document::ACCEPT);
+        ask.headers.insert(hyper::header::ACCEPT, accept);
+        self.counters.asked.fetch_add(1, Relaxed);
+        match granted.upstream.ask(&ask).await {
+            Ok(answer) => {
+                self.grants.grant(granted.whose, &scope);
+                self.learn(&granted, route, answer.headers());
+            }
+            Err(error) if error.is_outage() && stale => {
+                self.counters.outages.fetch_add(1, Relaxed);
+            }
+            Err(UpstreamError::Denied(_)) => {
+                self.counters.denied.fetch_add(1, Relaxed);
+                self.grants.revoke(granted.whose, &scope);
+                return Err(Refusal::unauthorized());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(granted)
+    }
+
+    /// Notes what the upstream has said of the thing that a client asks for, when it was asked whether
+    /// it lets the client in.
+    fn learn(&self, granted: &Granted, route: &Route, headers: &HeaderMap) {
+        match route {
+            Route::Blob(_, digest) | Route::Manifest(_, route::Version::Digest(digest)) => {
+                self.claim(granted, digest).note();
+            }
+            Route::Manifest(_, route::Version::Tag(tag)) => {
+                if let Some(tagged) = manifests::described(headers) {
+                    self.claim(granted, &tagged.digest).note();
+                    self.catalog.put_tag(&granted.scope, tag, &tagged);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Bytes of a login as it is sent. Tokens in place of a password have some KiB; who sends more is
+/// treated like one who sends nothing.
+const LOGIN_MAX: usize = 16 << 10;
+
+/// Returns the name and the password that a client sent.
+fn login_in(headers: &HeaderMap) -> Option<Login> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    if value.len() > LOGIN_MAX {
+        return None;
+    }
+    let (username, password) = distribution::parse_basic(value)?;
+    Some(Login { username, password })
+}
+
+/// Returns whether what a client has is what it would get: the condition of `If-None-Match`.
+fn has_it(headers: &HeaderMap, etag: &str) -> bool {
+    let conditions = headers.get_all(hyper::header::IF_NONE_MATCH).iter();
+    let conditions = conditions.filter_map(|value| value.to_str().ok());
+    // Compared weakly, as the standard has it for this header.
+    let mut tags = conditions.flat_map(|value| value.split(',').map(str::trim));
+    tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
+/// Answers a condition: what the client has is what it would get.
+fn not_modified(headers: &HeaderMap, etag: &str) -> Option<Reply> {
+    has_it(headers, etag).then(|| {
+        let mut reply = bare(StatusCode::NOT_MODIFIED);
+        set(&mut reply, hyper::header::ETAG, etag);
+        reply
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Which registries may have sent what is open to all.
+//!
+//! What came while a registry was open to all is with what others sent that are. When it is not open
+//! any more, nobody can tell its own apart: so all of that goes. The same holds for what an earlier
+//! release left, which kept everything together.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use super::Access;
+use crate::blobs::{BlobCache, Realm};
+
+/// The file with the names of the registries that were open to all, as a list of JSON.
+const FILE: &str = "open.json";
+/// Bytes of it that are read.
+const FILE_MAX: u64 = 1 << 20;
+/// What the catalog is in.
+pub(super) const CATALOG: &str = "catalog.redb";
+
+/// Removes what is open to all, and what is known of images, if something of a registry that is not open
+/// to all may be with it; notes which registries are open now.
+pub(super) fn settle<'a>(
+    dir: &Path,
+    rules: impl Iterator<Item = (&'a str, &'a Access)>,
+    blobs: &BlobCache,
+) -> io::Result<()> {
+    let (open, closed): (Vec<_>, Vec<_>) = rules.partition(|(_, rule)| **rule == Access::All);
+    let names = |rules: Vec<(&str, &Access)>| -> BTreeSet<String> {
+        rules.into_iter().map(|(name, _)| name.to_owned()).collect()
+    };
+    let (mut open, closed) = (names(open), names(closed));
+    let were = noted(dir)?;
+    let is_apart = match &were {
+        Some(were) => were.is_disjoint(&closed),
+        None => closed.is_empty(),
+    };
+    match were {
+        Some(were) if is_apart && open.is_subset(&were) => return Ok(()),
+        Some(were) if is_apart => open.extend(were),
+        None if is_apart => {}
+        _ => forget(dir, blobs)?,
+    }
+    note(dir, &open)
+}
+
+fn forget(dir: &Path, blobs: &BlobCache) -> io::Result<()> {
+    let gone = blobs.clear(Realm::Open);
+    match fs::remove_file(dir.join(CATALOG)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(_) if gone.blobs == 0 => {}
+        _ => log::warn!(
+            "what was known of images, and {} blobs of {} bytes, are gone: they may have come from a \
+             registry that is not open to all now",
+            gone.blobs,
+            gone.bytes
+        ),
+    }
+    Ok(())
+}
+
+/// Returns what an earlier process has noted; `None` if there was none.
+fn noted(dir: &Path) -> io::Result<Option<BTreeSet<String>>> {
+    let path = dir.join(FILE);
+    let len = match fs::metadata(&path) {
+        Ok(file) => file.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let names = match len <= FILE_MAX {
+        true => serde_json::from_slice(&fs::read(&path)?).ok(),
+        false => None,
+    };
+    if names.is_none() {
+        log::warn!("{} is damaged", path.display());
+    }
+    Ok(names)
+}
+
+fn note(dir: &Path, open: &BTreeSet<String>) -> io::Result<()> {
+    let aside = dir.join(FILE).with_extension("new");
+    let mut file = File::create(&aside)?;
+    file.write_all(&serde_json::to_vec(open)?)?;
+    file.sync_all()?;
+    fs::rename(aside, dir.join(FILE))?;
+    File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blobs::{Algorithm, BlobConfig, BlobDigest, BlobKey};
+    use chunks::PolicyKind;
+
+    #[test]
+    fn what_a_registry_sent_before_it_was_closed_is_not_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = BlobConfig {
+            budget: 1 << 20,
+            hold_back: 0,
+            policy: PolicyKind::Lru,
+        };
+        let digest = BlobDigest::of(Algorithm::Sha256, b"x");
+        let blob = dir.path().join("blobs/sha256").join(digest.hex());
+        fs::create_dir_all(blob.parent().unwrap()).unwrap();
+        let closed = Access::Clients(Vec::new());
+        let stays = |rules: &[(&str, &Access)]| {
+            fs::write(&blob, b"x").unwrap();
+            fs::write(dir.path().join(CATALOG), b"known").unwrap();
+            let blobs = BlobCache::open(dir.path(), config, &[], Box::new(|_| (0, 0))).unwrap();
+            settle(dir.path(), rules.iter().copied(), &blobs).unwrap();
+            assert_eq!(blob.exists(), dir.path().join(CATALOG).exists());
+            assert_eq!(blob.exists(), blobs.is_here(&BlobKey::open(digest.clone())));
+            blob.exists()
+        };
+        // As an earlier release left it: nobody knows whose it was.
+        assert!(!stays(&[("a", &Access::All), ("b", &closed)]));
+        assert!(stays(&[("a", &Access::All), ("b", &closed)]), "once");
+        assert!(stays(&[("a", &Access::All), ("b", &Access::Upstream)]));
+        assert!(stays(&[("c", &Access::All)]));
+        assert!(!stays(&[("a", &closed), ("c", &Access::All)]));
+        assert!(stays(&[("a", &closed)]));
+        assert!(
+            !stays(&[("c", &Access::Upstream)]),
+            "what it sent is here still"
+        );
+        assert!(stays(&[("a", &Access::All), ("b", &Access::All)]));
+        fs::write(dir.path().join(FILE), b"[1").unwrap();
+        assert!(!stays(&[("b", &closed)]), "it cannot be read");
+        fs::remove_file(dir.path().join(FILE)).unwrap();
+        assert!(stays(&[("b", &Access::All)]), "all are open");
+    }
+}

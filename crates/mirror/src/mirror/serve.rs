@@ -1,0 +1,396 @@
+//! Connections: how many, from whom, and for how long.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::Mirror;
+use super::counters::Counters;
+use super::reply::Reply;
+use serving::pace::{Pace, Paces};
+use serving::seats::Seats;
+use serving::transport::part;
+
+/// The longest head; also what is buffered of an answer for a client that does not take it.
+const HEAD_MAX: usize = 64 << 10;
+/// Headers of a request. Real clients send some fifteen.
+const HEADERS_MAX: usize = 64;
+/// Bytes of answers of a connection that the kernel takes before it can send them. It does not bound
+/// what is on its way.
+const UNSENT_MAX: u32 = 128 << 10;
+/// How long a client may take for a head, and keep an idle connection.
+const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a client may take nothing of an answer.
+const TAKE_DEADLINE: Duration = Duration::from_secs(60);
+/// How long the end waits for answers that are under way.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// How many may be served at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeConfig {
+    /// Connections of all clients. More wait in the socket's queue.
+    pub connections: u32,
+    /// Connections of one address. More are closed.
+    pub connections_of_one: u32,
+    /// Bytes of bodies in a second that one address gets; as many as it takes if nothing is said.
+    pub send_rate_of_one: Option<NonZeroU64>,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            connections_of_one: 256,
+            send_rate_of_one: None,
+        }
+    }
+}
+
+/// Serves a mirror until `closed` becomes true, and then ends when what was begun is answered.
+pub async fn serve(
+    mirror: Arc<Mirror>,
+    listener: TcpListener,
+    config: ServeConfig,
+    closed: watch::Receiver<bool>,
+) {
+    let paces = config.send_rate_of_one.map(Paces::new).map(Arc::new);
+    let answer = move |peer: IpAddr, request: Request<Incoming>| {
+        let mirror = Arc::clone(&mirror);
+        let pace = paces.as_ref().map(|paces| paces.of(peer));
+        async move { answer(&mirror, peer, &request, pace).await }
+    };
+    take_connections(listener, config, closed, answer).await;
+}
+
+/// Answers one request, and notes it.
+async fn answer(
+    mirror: &Arc<Mirror>,
+    peer: IpAddr,
+    request: &Request<Incoming>,
+    pace: Option<Arc<Pace>>,
+) -> Reply {
+    let began = Instant::now();
+    let (kind, source, reply) = mirror.answer(peer, request).await;
+    mirror.counters.count(kind, source);
+    mirror.counters.answering.fetch_add(1, Relaxed);
+    let line = Line {
+        counters: Arc::clone(&mirror.counters),
+        peer,
+        method: request.method().clone(),
+        // Without the query, which may have what is not for logs.
+        path: request.uri().path().to_owned(),
+        status: reply.status(),
+        source: source.word(),
+        began,
+        sent: 0,
+    };
+    let counted = |inner| {
+        let mut counted = Counted {
+            inner,
+            line,
+            pace,
+            waiting: None,
+        };
+        // What the answer before has taken.
+        counted.pay(0);
+        counted
+    };
+    reply.map(|inner| counted(inner).boxed())
+}
+
+/// A line of the access log. It is written when the answer is over.
+#[derive(Debug)]
+struct Line {
+    counters: Arc<Counters>,
+    peer: IpAddr,
+    method: Method,
+    path: String,
+    status: StatusCode,
+    source: &'static str,
+    began: Instant,
+    sent: u64,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.counters.answering.fetch_sub(1, Relaxed);
+        log::info!(
+            target: "nicfetch::access",
+            "{} {} {} {} {} {} B {} ms",
+            self.peer,
+            self.method,
+            self.path,
+            self.status.as_u16(),
+            self.source,
+            self.sent,
+            self.began.elapsed().as_millis(),
+        );
+    }
+}
+
+/// A body whose bytes are counted, and sent no quicker than they may be.
+struct Counted<B> {
+    inner: B,
+    line: Line,
+    pace: Option<Arc<Pace>>,
+    /// Until what was sent is paid for.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Counted<B> {
+    /// Has what comes next wait until these bytes are paid for.
+    fn pay(&mut self, bytes: u64) {
+        let pace = self.pace.as_ref();
+        let wait = pace.map(|pace| pace.take(bytes, Instant::now()));
+        let wait = wait.filter(|wait| !wait.is_zero());
+        self.waiting = wait.map(|wait| Box::pin(sleep(wait)));
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if let Some(waiting) = &mut self.waiting {
+            std::task::ready!(waiting.as_mut().poll(context));
+            self.waiting = None;
+        }
+        let frame = Pin::new(&mut self.inner).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            let sent = frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.line.sent += sent;
+            self.line.counters.sent_bytes.fetch_add(sent, Relaxed);
+            self.pay(sent);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// What connections come through.
+pub trait Door: Send + 'static {
+    /// What goes to and fro.
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+    /// Who is at the other end, as far as it is known.
+    type Caller: Copy + Debug + Eq + Hash + Send + Sync + 'static;
+
+    /// Waits for the next connection.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Caller)>> + Send;
+}
+
+impl Door for TcpListener {
+    type Stream = TcpStream;
+    type Caller = IpAddr;
+
+    async fn next(&self) -> io::Result<(TcpStream, IpAddr)> {
+        let (stream, peer) = self.accept().await?;
+        // Small answers would wait for the client's acknowledgement of the one before.
+        let _quick = stream.set_nodelay(true);
+        // What the kernel takes of an answer counts in no bound of ours: it would take some MiB for
+        // each client that reads nothing.
+        let _little = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
+        Ok((stream, peer.ip()))
+    }
+}
+
+/// Takes connections and has their requests answered.
+pub async fn take_connections<D, A, F>(
+    door: D,
+    config: ServeConfig,
+    mut closed: watch::Receiver<bool>,
+    answer: A,
+) where
+    D: Door,
+    A: Fn(D::Caller, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Reply> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(config.connections as usize));
+    let seats = Arc::new(Seats::default());
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, door.next().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            _ = closed.wait_for(|closed| *closed) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                log::warn!("a connection cannot be taken: {error}");
+                // Most likely descriptors have run out: some will come back.
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(seat) = seats.take(peer, config.connections_of_one as usize) else {
+            log::debug!("{peer:?} has too many connections");
+            continue;
+        };
+        let (answer, closed) = (answer.clone(), closed.clone());
+        tokio::spawn(async move {
+            converse(stream, peer, closed, answer).await;
+            drop((place, seat));
+        });
+    }
+    drop(door);
+    let all = places.acquire_many(config.connections);
+    if timeout(DRAIN, all).await.is_err() {
+        log::warn!("the end does not wait for requests that take so long");
+    }
+}
+
+/// Answers one connection, and closes it so that a client that sends what nobody wants gets its answer.
+async fn converse<S, C, A, F>(mut stream: S, peer: C, closed: watch::Receiver<bool>, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: Copy + Debug,
+    A: Fn(C, Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    exchange(&mut stream, peer, closed, answer).await;
+    part(&mut stream).await;
+}
+
+async fn exchange<S, C, A, F>(stream: &mut S, peer: C, mut closed: watch::Receiver<bool>, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: Copy + Debug,
+    A: Fn(C, Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    let service = service_fn(|request| {
+        let reply = answer(peer, request);
+        async { Ok::<_, Infallible>(reply.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(HEAD_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
+    let mut connection = std::pin::pin!(connection);
+    let asked_to_end = async { drop(closed.wait_for(|closed| *closed).await) };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = asked_to_end => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        log::debug!("{peer:?}: {error}");
+    }
+}
+
+/// A stream that fails when its peer takes nothing for too long: hyper has a deadline for what
+/// comes, and none for what goes.
+struct Impatient<S> {
+    stream: S,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Impatient<S> {
+    const fn new(stream: S) -> Self {
+        Self {
+            stream,
+            waiting: None,
+        }
+    }
+
+    fn bounded<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waiting = None;
+            return written;
+        }
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::pin(sleep(TAKE_DEADLINE)));
+        waiting
+            .as_mut()
+            .poll(context)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bounded(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.bounded(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

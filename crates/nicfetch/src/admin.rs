@@ -1,0 +1,390 @@
+//! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
+
+mod door;
+mod sources;
+mod upkeep;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blocks::ContentId;
+use hyper::body::Incoming;
+use hyper::header::ORIGIN;
+use hyper::{Method, Request, StatusCode};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+pub use door::{AdminDoor, AdminToken};
+pub use sources::{ListedSource, TakenChunk};
+pub use upkeep::{BlocksStatus, Collected, CollectedChunks, Verified};
+
+use blockservice::service::Service;
+use chunks::{Sources, Stay};
+use mirror::blobs::{BlobCache, Evicted};
+use mirror::{
+    Mirror, Refusal, Reply, ServeConfig, UpstreamStats, Version, WholeImage, document, parameter,
+    take_connections,
+};
+use serving::load::LoadReport;
+use sources::on_disk;
+
+/// An operator, Prometheus and a prober or two.
+const CONNECTIONS: ServeConfig = ServeConfig {
+    connections: 32,
+    connections_of_one: 32,
+    send_rate_of_one: None,
+};
+
+/// Blobs that no image needs are collected when nobody asked for them this long.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// How a mirror does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminStatus {
+    /// Of the program.
+    pub version: String,
+    /// Whether new clients may come.
+    pub ready: bool,
+    /// The registries behind it, the one for clients that name none first.
+    pub upstreams: Vec<UpstreamStatus>,
+    /// Manifests that are known.
+    pub manifests: u64,
+    /// Bytes of the file of tags and manifests.
+    #[serde(default)]
+    pub catalog_bytes: u64,
+    /// What it may have.
+    #[serde(default)]
+    pub catalog_budget_bytes: u64,
+    /// Blobs that are whole.
+    pub blobs: u64,
+    /// Blobs that are on their way.
+    pub growing: u64,
+    /// What blobs take.
+    pub stored_bytes: u64,
+    /// What they may take.
+    pub budget_bytes: u64,
+    /// What was removed since the start.
+    pub evicted: Removed,
+    /// The block service, if there is one.
+    pub blocks: Option<BlocksStatus>,
+    /// How hard the machine is pressed.
+    pub load: LoadStatus,
+}
+
+/// How hard the machine is pressed, and what was left undone for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadStatus {
+    /// `normal`, `careful` or `shedding`.
+    pub level: String,
+    /// Why; null at `normal`.
+    pub reason: Option<String>,
+    /// What is measured: of `cpu`, `memory`, `io` and `memory_used`.
+    pub watched: Vec<String>,
+    /// Requests that were refused because something had to be fetched.
+    pub shed: u64,
+    /// Work nobody waited for that was not done.
+    pub put_off: u64,
+}
+
+impl From<LoadReport> for LoadStatus {
+    fn from(report: LoadReport) -> Self {
+        Self {
+            level: report.level.word().to_owned(),
+            reason: report.reason,
+            watched: report.watched.into_iter().map(str::to_owned).collect(),
+            shed: report.shed,
+            put_off: report.put_off,
+        }
+    }
+}
+
+/// How a registry does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamStatus {
+    /// As clients call it.
+    pub name: String,
+    /// Whether it failed a moment ago.
+    pub out: bool,
+}
+
+/// A blob that is here, or will be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedBlob {
+    /// Which.
+    pub digest: String,
+    /// What it takes.
+    pub bytes: u64,
+    /// `whole`, `part` or `growing`.
+    pub state: String,
+    /// Manifests that need it.
+    pub references: u64,
+    /// Seconds since 1970 at which it was last asked for; 0 if it is not known.
+    pub used: u64,
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Blobs, and beginnings of them.
+    pub blobs: u64,
+    /// What they took.
+    pub bytes: u64,
+}
+
+impl From<Evicted> for Removed {
+    fn from(evicted: Evicted) -> Self {
+        Self {
+            blobs: evicted.blobs,
+            bytes: evicted.bytes,
+        }
+    }
+}
+
+/// What the operator of one nicfetch looks after.
+#[derive(Clone, Debug)]
+pub struct Operated {
+    /// The mirror; one without registries mirrors none.
+    pub mirror: Arc<Mirror>,
+    /// What is served to mounts, if anything is.
+    pub blocks: Option<BlockSide>,
+}
+
+/// What the block service serves.
+#[derive(Clone, Debug)]
+pub struct BlockSide {
+    sources: Arc<Sources>,
+    service: Service,
+    feed: Arc<dyn Feed>,
+    /// Bytes of the files of sources, by their indexes.
+    sizes: Arc<Mutex<HashMap<ContentId, u64>>>,
+    /// Held while an index is on its way.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl BlockSide {
+    /// Returns the chunks and the sources of a block service, and what makes more of them.
+    #[must_use]
+    pub fn new(sources: Arc<Sources>, service: Service, feed: Arc<dyn Feed>) -> Self {
+        Self {
+            sources,
+            service,
+            feed,
+            sizes: Arc::default(),
+            turn: Arc::default(),
+        }
+    }
+}
+
+/// Makes sources of the block service of images that the mirror has, in the background.
+pub trait Feed: Send + Sync + std::fmt::Debug {
+    /// Notes an image that is to be taken, also one that was set aside. It is not forgotten when the
+    /// process ends.
+    ///
+    /// # Errors
+    /// If that cannot be noted.
+    fn want(&self, image: WholeImage) -> std::io::Result<()>;
+
+    /// Returns how far it is.
+    fn fed(&self) -> Fed;
+}
+
+/// How far making sources of images is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fed {
+    /// The image that is being taken.
+    pub at: Option<String>,
+    /// Images that wait.
+    pub waiting: u64,
+    /// Images that were taken since the start.
+    pub done: u64,
+    /// Images that could not be.
+    pub failed: u64,
+    /// Images that failed, or whose taking ended the process, so often that they are not tried again
+    /// before somebody asks for them.
+    #[serde(default)]
+    pub set_aside: u64,
+    /// Some of these.
+    #[serde(default)]
+    pub aside: Vec<SetAside>,
+}
+
+/// An image that is not tried again by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// What clients call it.
+    pub name: String,
+    /// The digest of its manifest; another one is tried again.
+    pub digest: String,
+    /// Why the last attempt failed.
+    pub why: String,
+}
+
+/// Serves the operator until `closed` becomes true.
+pub async fn serve_admin(operated: Operated, door: AdminDoor, closed: watch::Receiver<bool>) {
+    let guard = door.guard();
+    let answer = move |caller, request: Request<Incoming>| {
+        let (operated, admitted) = (operated.clone(), guard.admit(caller, &request));
+        async move {
+            let answer = match admitted {
+                Ok(()) => operated.operate(request).await,
+                Err(refusal) => Err(refusal),
+            };
+            answer.unwrap_or_else(Refusal::into_reply)
+        }
+    };
+    take_connections(door, CONNECTIONS, closed, answer).await;
+}
+
+impl Operated {
+    async fn operate(self, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        // A page in somebody's browser must not have us remove what is here.
+        if request.headers().contains_key(ORIGIN) {
+            return Err(Refusal::invalid("not for browsers"));
+        }
+        match request.uri().path() {
+            "/v1/chunks" | "/v1/sources" | "/v1/index" | "/v1/pins" => {
+                let blocks = self.blocks.ok_or_else(|| {
+                    Refusal::absent("no blocks are served here: start it with --blocks")
+                })?;
+                blocks.operate(request).await
+            }
+            _ => self.operate_both(&request).await,
+        }
+    }
+
+    /// Answers what is about the mirror, or about both.
+    async fn operate_both(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/metrics") => {
+                let page = on_disk(move || {
+                    let blocks = self.blocks.map(|blocks| blocks.page());
+                    self.mirror.page() + &blocks.unwrap_or_default()
+                });
+                Ok(text(StatusCode::OK, &page.await?))
+            }
+            (&Method::GET, "/v1/status") => {
+                let status = on_disk(move || AdminStatus {
+                    blocks: self.blocks.map(|blocks| blocks.status()),
+                    ..AdminStatus::of(&self.mirror)
+                });
+                json(&status.await?)
+            }
+            (&Method::POST, "/v1/prewarm") => self.prewarm(request).await,
+            (&Method::POST, "/v1/gc") => self.collect().await,
+            (&Method::POST, "/v1/verify") => self.verify().await,
+            _ => operate_mirror(&self.mirror, request),
+        }
+    }
+
+    /// Brings an image, and has chunks made of it.
+    async fn prewarm(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        let query = request.uri().query();
+        let needed = |name| {
+            let value = parameter(query, name);
+            value.ok_or_else(|| Refusal::invalid(format!("{name}= is missing")))
+        };
+        let (registry, repository) = (needed("registry")?, needed("repository")?);
+        let (reference, architecture) = (needed("reference")?, needed("architecture")?);
+        let version = match reference.parse() {
+            Ok(digest) => Version::Digest(digest),
+            Err(_) if distribution::is_tag(&reference) => Version::Tag(reference),
+            Err(_) => return Err(Refusal::invalid("reference is neither tag nor digest")),
+        };
+        if !distribution::is_repository(&repository) {
+            return Err(Refusal::invalid("repository is not the name of one"));
+        }
+        let mirror = &self.mirror;
+        let done = mirror.prewarm(&registry, &repository, version, &architecture);
+        let (mut done, image) = done.await?;
+        if let Some(blocks) = self.blocks {
+            done.source = Some(image.name.clone());
+            blocks.want(image).await?;
+        }
+        json(&done)
+    }
+}
+
+impl BlockSide {
+    async fn operate(self, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        match (request.method(), request.uri().path()) {
+            (&Method::POST, "/v1/chunks") => self.take_chunk(request).await,
+            (&Method::POST, "/v1/sources") => self.take_source(request).await,
+            (&Method::GET, "/v1/sources") => self.sources().await,
+            (&Method::GET, "/v1/index") => self.index(request.uri().query()).await,
+            (&Method::POST, "/v1/pins") => self.keep(request.uri().query(), Stay::Pinned).await,
+            (&Method::DELETE, "/v1/pins") => {
+                self.keep(request.uri().query(), Stay::WhileUsed).await
+            }
+            _ => Err(Refusal::absent("there is nothing at this path")),
+        }
+    }
+}
+
+/// Answers what is about the mirror alone.
+fn operate_mirror(mirror: &Mirror, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "alive\n")),
+        (&Method::GET, "/readyz") if mirror.is_ready() => Ok(text(StatusCode::OK, "ready\n")),
+        (&Method::GET, "/readyz") => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
+        (&Method::GET, "/v1/blobs") => json(&ListedBlob::all(mirror.blobs())),
+        _ => Err(Refusal::absent("there is nothing at this path")),
+    }
+}
+
+impl From<UpstreamStats> for UpstreamStatus {
+    fn from(upstream: UpstreamStats) -> Self {
+        Self {
+            name: upstream.name,
+            out: upstream.is_out,
+        }
+    }
+}
+
+impl AdminStatus {
+    fn of(mirror: &Mirror) -> Self {
+        let (stats, blobs) = (mirror.stats(), mirror.blobs());
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: mirror.is_ready(),
+            upstreams: stats.upstreams.into_iter().map(Into::into).collect(),
+            manifests: stats.manifests,
+            catalog_bytes: stats.catalog_bytes,
+            catalog_budget_bytes: stats.catalog_budget_bytes,
+            blobs: blobs.whole_count() as u64,
+            growing: blobs.growing_count() as u64,
+            stored_bytes: blobs.used_bytes(),
+            budget_bytes: blobs.budget(),
+            evicted: blobs.evicted().into(),
+            blocks: None,
+            load: stats.load.into(),
+        }
+    }
+}
+
+impl ListedBlob {
+    /// Lists the blobs of a cache, those that were asked for last first.
+    fn all(blobs: &BlobCache) -> Vec<Self> {
+        let mut blobs = blobs.list();
+        blobs.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));
+        let listed = blobs.into_iter().map(|blob| Self {
+            digest: blob.key.digest.to_string(),
+            bytes: blob.bytes,
+            state: blob.state.to_owned(),
+            references: blob.references as u64,
+            used: blob.used,
+        });
+        listed.collect()
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Reply {
+    document(status, "text/plain; charset=utf-8", text.to_owned().into())
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Reply, Refusal> {
+    let text = serde_json::to_vec(value);
+    let text = text.map_err(|error| Refusal::absent(error.to_string()))?;
+    Ok(document(StatusCode::OK, "application/json", text.into()))
+}

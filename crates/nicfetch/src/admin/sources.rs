@@ -1,0 +1,250 @@
+//! What the operator does with the sources of the block service while it runs.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::{BlockSide, json};
+use chunks::index::{INDEX_MAX, Index, IndexError, ZEROS};
+use chunks::{CHUNK_MAX, ChunkId, ChunkStore as _, Class, PutOutcome, SourceError, Sources, Stay};
+use mirror::{Refusal, Reply, document, parameter};
+
+/// How long the bytes of a request may take to come. They come from this machine.
+const BODY_DEADLINE: Duration = Duration::from_secs(120);
+
+/// A source of the block service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedSource {
+    /// What it is called.
+    pub name: String,
+    /// The id of its index: what `nic:NAME@ID` pins.
+    pub index: String,
+    /// Files, directories and links.
+    pub files: u64,
+    /// Bytes of all regular files.
+    pub bytes: u64,
+    /// Pieces of files, without those of zeros.
+    pub chunks: u64,
+    /// Of these, those that are not here: they were evicted, or never came.
+    pub absent_chunks: u64,
+    /// Boot images of it.
+    pub boots: u64,
+    /// Whether its chunks stay when room is needed.
+    pub pinned: bool,
+}
+
+impl ListedSource {
+    /// Describes a source.
+    #[must_use]
+    pub fn of(name: &[u8], index: &Index, sources: &Sources) -> Self {
+        let catalog = sources.catalog();
+        let boots = catalog.boots(&index.id());
+        Self {
+            name: String::from_utf8_lossy(name).into_owned(),
+            index: index.id().to_string(),
+            files: index.tree().len() as u64,
+            bytes: bytes_of(index),
+            chunks: index.chunks().iter().filter(|id| **id != ZEROS).count() as u64,
+            absent_chunks: sources.absent(index) as u64,
+            boots: boots.len() as u64,
+            pinned: catalog.is_pinned(name),
+        }
+    }
+}
+
+/// Returns the bytes of all regular files of a source.
+pub(super) fn bytes_of(index: &Index) -> u64 {
+    let files = index.tree().files();
+    let regular = files.filter(|(_, inode)| inode.attr.kind == blocks::NodeKind::File);
+    regular.map(|(_, inode)| inode.attr.size).sum()
+}
+
+/// What became of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenChunk {
+    /// Whether it was not here before.
+    pub new: bool,
+}
+
+impl BlockSide {
+    /// Takes a chunk of a source that is imported.
+    pub(super) async fn take_chunk<B>(self, request: Request<B>) -> Result<Reply, Refusal>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let id: Option<ChunkId> =
+            parameter(request.uri().query(), "id").and_then(|id| id.parse().ok());
+        let id = id.ok_or_else(|| Refusal::invalid("id= is no id of a chunk"))?;
+        let raw = body(request, CHUNK_MAX).await?;
+        let done = on_disk(move || {
+            let store = self.sources.store();
+            if store.contains(&id) && ChunkId::of(&raw) == id {
+                return Ok(PutOutcome::Present);
+            }
+            store.put(&id, &raw, Class::Demand)
+        });
+        let outcome = done.await?.map_err(failed)?;
+        let new = outcome == PutOutcome::Stored;
+        json(&TakenChunk { new })
+    }
+
+    /// Takes the index of a source whose chunks are here, and calls it what the request says.
+    pub(super) async fn take_source<B>(self, request: Request<B>) -> Result<Reply, Refusal>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let query = request.uri().query();
+        let name = name_in(query)?;
+        let stay = match parameter(query, "pin").as_deref() {
+            Some("1") => Stay::Pinned,
+            None => Stay::WhileUsed,
+            Some(_) => return Err(Refusal::invalid("pin= is 1 or left out")),
+        };
+        // One at a time: an index may be large.
+        let _turn = self.turn.lock().await;
+        let bytes = body(request, usize::try_from(INDEX_MAX).unwrap_or(usize::MAX)).await?;
+        let side = self.clone();
+        let done = on_disk(move || {
+            let index = Index::decode(&bytes);
+            let index = index.map_err(|error: IndexError| Refusal::invalid(error.to_string()))?;
+            side.sources.add(&name, &index, stay).map_err(refused)?;
+            Ok::<_, Refusal>(ListedSource::of(&name, &index, &side.sources))
+        });
+        json(&done.await??)
+    }
+
+    /// Returns the bytes of the index of a source all of whose chunks are here.
+    pub(super) async fn index(self, query: Option<&str>) -> Result<Reply, Refusal> {
+        let name = name_in(query)?;
+        let found = on_disk(move || self.sources.whole(&name));
+        let index = found.await?.map_err(failed)?;
+        let index = index.ok_or_else(|| Refusal::absent("there is no such source as a whole"))?;
+        let bytes = Bytes::copy_from_slice(index.bytes());
+        Ok(document(StatusCode::OK, "application/octet-stream", bytes))
+    }
+
+    /// Lists the sources.
+    pub(super) async fn sources(self) -> Result<Reply, Refusal> {
+        json(&on_disk(move || self.listed()).await?)
+    }
+
+    /// Keeps the chunks of a source from going, or does not any more.
+    pub(super) async fn keep(self, query: Option<&str>, stay: Stay) -> Result<Reply, Refusal> {
+        let name = name_in(query)?;
+        let done = on_disk(move || {
+            match stay {
+                Stay::Pinned => self.sources.pin(&name),
+                Stay::WhileUsed => self.sources.unpin(&name),
+            }
+            .map_err(refused)?;
+            let index = self.sources.catalog().source(&name).map_err(failed)?;
+            let index = index.ok_or_else(|| Refusal::absent("its source is not here any more"))?;
+            Ok::<_, Refusal>(ListedSource::of(&name, &index, &self.sources))
+        });
+        json(&done.await??)
+    }
+
+    fn listed(&self) -> Vec<ListedSource> {
+        let catalog = self.sources.catalog();
+        let names = catalog.names().into_iter();
+        let listed = names.filter_map(|(name, _)| match catalog.source(&name) {
+            Ok(Some(index)) => Some(ListedSource::of(&name, &index, &self.sources)),
+            Ok(None) => None,
+            Err(error) => {
+                log::warn!("{}: {error}", String::from_utf8_lossy(&name));
+                None
+            }
+        });
+        listed.collect()
+    }
+}
+
+/// Reads the body of a request, of so many bytes at most.
+async fn body<B>(request: Request<B>, limit: usize) -> Result<Bytes, Refusal>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let body = Limited::new(request.into_body(), limit).collect();
+    match timeout(BODY_DEADLINE, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) => Err(Refusal::invalid(error.to_string())),
+        Err(_) => Err(Refusal::invalid("the request did not come in time")),
+    }
+}
+
+fn name_in(query: Option<&str>) -> Result<Vec<u8>, Refusal> {
+    let name = parameter(query, "name").map(|name| unescaped(&name));
+    name.ok_or_else(|| Refusal::invalid("name= is missing"))
+}
+
+/// Returns a parameter with its escapes (`%2F`) undone; what is none stays as it is.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| *first == b'%');
+        // A sign is no digit, though numbers may have one.
+        let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+/// Does what may wait for a disk, on a thread that may.
+pub(super) async fn on_disk<T: Send + 'static>(
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(what).await;
+    done.map_err(|error| Refusal::failed(error.to_string()))
+}
+
+/// Tells the operator why a source is not taken, or not pinned.
+fn refused(error: SourceError) -> Refusal {
+    match error {
+        SourceError::Unknown { .. } => Refusal::absent(error.to_string()),
+        SourceError::Absent { .. } | SourceError::TooMuch => Refusal::invalid(error.to_string()),
+        SourceError::Catalog(error) => failed(error),
+        error => failed(error),
+    }
+}
+
+/// Tells the operator all of why something failed.
+pub(super) fn failed(error: impl std::error::Error) -> Refusal {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    Refusal::failed(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_have_any_bytes() {
+        assert_eq!(unescaped("a%2Fb%3a1"), b"a/b:1");
+        assert_eq!(unescaped("%E4%"), [0xe4, b'%']);
+        assert_eq!(unescaped("100%%41"), b"100%A");
+        assert_eq!(unescaped("%+1"), b"%+1");
+    }
+}

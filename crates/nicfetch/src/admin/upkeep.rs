@@ -1,0 +1,333 @@
+//! What the operator is told of the block service, and has it look after.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use serde::{Deserialize, Serialize};
+
+use super::sources::{failed, on_disk};
+use super::{BlockSide, Fed, IDLE, Operated, Removed, json};
+use chunks::ChunkStore as _;
+use mirror::{Refusal, Reply, WholeImage};
+
+/// How the block service does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksStatus {
+    /// What can be opened.
+    pub sources: u64,
+    /// Bytes of all files of all sources: with `raw_bytes` it tells what sharing chunks saves.
+    pub source_bytes: u64,
+    /// Chunks that are here.
+    pub chunks: u64,
+    /// Bytes that they stand for.
+    pub raw_bytes: u64,
+    /// Bytes that they take, compressed.
+    pub stored_bytes: u64,
+    /// Bytes of their files.
+    pub disk_bytes: u64,
+    /// What these may take.
+    pub budget_bytes: u64,
+    /// Chunks that are here, and stay when room is needed.
+    pub pinned_chunks: u64,
+    /// Chunks that had to go since the start.
+    pub evicted_chunks: u64,
+    /// Damaged records that were found since the start.
+    pub damaged: u64,
+    /// Connections of machines.
+    pub connections: u64,
+    /// Chunks that were sent since the start.
+    pub sent_chunks: u64,
+    /// Bytes of them, compressed.
+    pub sent_bytes: u64,
+    /// Chunks that were asked for and not here.
+    pub absent: u64,
+    /// Wants, connections and proofs that were refused.
+    pub refused: u64,
+    /// Chunks that wait for their turn.
+    pub waiting: u64,
+    /// Images of which chunks are made.
+    pub feed: Fed,
+}
+
+/// What a collection did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collected {
+    /// Blobs, and beginnings of them.
+    #[serde(flatten)]
+    pub blobs: Removed,
+    /// Of the block service, if there is one.
+    pub chunks: Option<CollectedChunks>,
+}
+
+/// What a collection did to the block service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectedChunks {
+    /// Indexes that no source is called by any more, and boot images of these.
+    pub indexes: u64,
+    /// Segments whose live chunks were copied together.
+    pub segments_repacked: u64,
+    /// Bytes of files of chunks before.
+    pub bytes_before: u64,
+    /// And after.
+    pub bytes_after: u64,
+}
+
+/// What reading everything has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    /// Blobs that were read.
+    pub blobs: u64,
+    /// Their bytes.
+    pub blob_bytes: u64,
+    /// Chunks that were read.
+    pub chunks: u64,
+    /// Bytes that they stand for.
+    pub chunk_bytes: u64,
+    /// How many blobs and chunks were damaged, and are gone.
+    pub damaged: u64,
+    /// The first of these.
+    pub damaged_names: Vec<String>,
+}
+
+/// Stops what goes on in a thread when nobody waits for it any more.
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+impl Operated {
+    /// Removes what is of no use, of the mirror and of the block service.
+    pub(super) async fn collect(self) -> Result<Reply, Refusal> {
+        let done = on_disk(move || {
+            let blobs = Removed::from(self.mirror.blobs().collect(IDLE));
+            let chunks = self.blocks.map(|blocks| {
+                let indexes = blocks.sources.catalog().collect().map_err(failed)?;
+                let chunks = blocks.sources.store().gc().map_err(failed)?;
+                Ok::<_, Refusal>(CollectedChunks {
+                    indexes,
+                    segments_repacked: chunks.compacted,
+                    bytes_before: chunks.bytes_before,
+                    bytes_after: chunks.bytes_after,
+                })
+            });
+            let chunks = chunks.transpose()?;
+            Ok::<_, Refusal>(Collected { blobs, chunks })
+        });
+        json(&done.await??)
+    }
+
+    /// Reads every blob and every chunk, and forgets those that are damaged.
+    pub(super) async fn verify(self) -> Result<Reply, Refusal> {
+        let waiting = Waiting(Arc::default());
+        let over = Arc::clone(&waiting.0);
+        let go_on = move || match over.load(Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let done = on_disk(move || {
+            let blobs = self.mirror.blobs().verify(&mut |_| go_on());
+            let mut verified = Verified {
+                blobs: blobs.blobs,
+                blob_bytes: blobs.bytes,
+                damaged: blobs.damaged.len() as u64,
+                damaged_names: blobs.damaged.iter().map(ToString::to_string).collect(),
+                ..Verified::default()
+            };
+            if let Some(blocks) = self.blocks {
+                let chunks = blocks.sources.store().verify(&mut |_| go_on());
+                verified.chunks = chunks.chunks;
+                verified.chunk_bytes = chunks.raw_bytes;
+                verified.damaged += chunks.damaged;
+                let named = chunks.named.iter().map(ToString::to_string);
+                verified.damaged_names.extend(named);
+            }
+            verified
+        });
+        let verified = done.await?;
+        drop(waiting);
+        json(&verified)
+    }
+}
+
+impl BlockSide {
+    /// Notes an image of which chunks are to be made.
+    pub(super) async fn want(self, image: WholeImage) -> Result<(), Refusal> {
+        on_disk(move || self.feed.want(image))
+            .await?
+            .map_err(failed)
+    }
+
+    /// Returns how the block service does.
+    pub(super) fn status(&self) -> BlocksStatus {
+        let (chunks, service) = (self.sources.store().stats(), self.service.stats());
+        BlocksStatus {
+            sources: service.sources,
+            source_bytes: self.source_bytes(),
+            chunks: chunks.chunks,
+            raw_bytes: chunks.raw_bytes,
+            stored_bytes: chunks.stored_bytes,
+            disk_bytes: chunks.disk_bytes,
+            budget_bytes: chunks.budget_bytes,
+            pinned_chunks: chunks.pinned,
+            evicted_chunks: chunks.evicted,
+            damaged: chunks.damaged,
+            connections: service.connections,
+            sent_chunks: service.chunks,
+            sent_bytes: service.bytes,
+            absent: service.absent,
+            refused: service.refused,
+            waiting: service.waiting,
+            feed: self.feed.fed(),
+        }
+    }
+
+    /// Returns the bytes of all sources. Each index is read once.
+    fn source_bytes(&self) -> u64 {
+        let names = self.sources.catalog().names();
+        let mut known = self.sizes.lock();
+        known.retain(|id, _| names.iter().any(|(_, named)| named == id));
+        let bytes = names.iter().map(|(name, id)| {
+            *known.entry(*id).or_insert_with(|| {
+                let index = self.sources.catalog().source(name).ok().flatten();
+                index.map_or(0, |index| super::sources::bytes_of(&index))
+            })
+        });
+        bytes.sum()
+    }
+
+    /// Returns the part of the page for Prometheus that is about blocks.
+    pub(super) fn page(&self) -> String {
+        let status = self.status();
+        let mut page = String::new();
+        for (name, kind, help, value) in [
+            (
+                "sent_chunks_total",
+                "counter",
+                "Chunks that were sent.",
+                status.sent_chunks,
+            ),
+            (
+                "sent_bytes_total",
+                "counter",
+                "Bytes of these, compressed.",
+                status.sent_bytes,
+            ),
+            (
+                "absent_total",
+                "counter",
+                "Chunks that were asked for and not here.",
+                status.absent,
+            ),
+            (
+                "refused_total",
+                "counter",
+                "Wants, connections and proofs that were refused.",
+                status.refused,
+            ),
+            (
+                "waiting",
+                "gauge",
+                "Chunks that wait for their turn.",
+                status.waiting,
+            ),
+            (
+                "connections",
+                "gauge",
+                "Connections of machines.",
+                status.connections,
+            ),
+            ("sources", "gauge", "What can be opened.", status.sources),
+            (
+                "source_bytes",
+                "gauge",
+                "Bytes of all files of all sources.",
+                status.source_bytes,
+            ),
+            (
+                "raw_bytes",
+                "gauge",
+                "Bytes that the chunks stand for.",
+                status.raw_bytes,
+            ),
+            (
+                "stored_bytes",
+                "gauge",
+                "Bytes that they take, compressed.",
+                status.stored_bytes,
+            ),
+            (
+                "disk_bytes",
+                "gauge",
+                "Bytes of the files that they are in.",
+                status.disk_bytes,
+            ),
+            (
+                "budget_bytes",
+                "gauge",
+                "What these may take.",
+                status.budget_bytes,
+            ),
+            (
+                "stored_chunks",
+                "gauge",
+                "Chunks that are here.",
+                status.chunks,
+            ),
+            (
+                "pinned_chunks",
+                "gauge",
+                "Chunks that stay when room is needed.",
+                status.pinned_chunks,
+            ),
+            (
+                "evicted_chunks_total",
+                "counter",
+                "Chunks that had to go to make room.",
+                status.evicted_chunks,
+            ),
+            (
+                "damaged_total",
+                "counter",
+                "Damaged records that were found.",
+                status.damaged,
+            ),
+            (
+                "feed_waiting",
+                "gauge",
+                "Images that wait to become sources.",
+                status.feed.waiting,
+            ),
+            (
+                "feed_done_total",
+                "counter",
+                "Images that became sources.",
+                status.feed.done,
+            ),
+            (
+                "feed_failed_total",
+                "counter",
+                "Images that could not.",
+                status.feed.failed,
+            ),
+            (
+                "feed_set_aside",
+                "gauge",
+                "Images that failed too often to be tried again by themselves.",
+                status.feed.set_aside,
+            ),
+        ] {
+            let _infallible = writeln!(
+                page,
+                "# HELP nicfetch_blocks_{name} {help}\n# TYPE nicfetch_blocks_{name} {kind}\n\
+                 nicfetch_blocks_{name} {value}"
+            );
+        }
+        page.push_str(&self.service.page());
+        page
+    }
+}
