@@ -28,7 +28,7 @@ use fill::Filler;
 use origin::OriginDir;
 
 pub(crate) use boot::{BootBlocks, NicBoot};
-pub(crate) use needs::Needs;
+pub(crate) use needs::{NAMES, Needs};
 pub(crate) use spec::{NicArgs, NicName, NicSpec};
 pub(crate) use status::NicStatus;
 

@@ -8,6 +8,7 @@ mod layers;
 mod locate;
 mod ready;
 mod tree;
+mod unpack;
 mod unpacked;
 mod words;
 
@@ -30,6 +31,7 @@ use crate::source::write_trace;
 use crate::store::StoreArgs;
 use crate::until::{Until, seconds};
 use locate::{Located, locate};
+pub(super) use unpack::{UnpackArgs, unpack};
 pub(super) use unpacked::PREFIX as UNPACKED;
 
 /// Start a command or a container on recorded mounts, and keep what it read
