@@ -61,6 +61,8 @@ enum BootimgCommand {
     /// Let gc remove boot images again
     Unpin(images::PinArgs),
     Completions(CompletionsArgs),
+    #[command(hide = true)]
+    UnpackImage(record::UnpackArgs),
 }
 
 /// Parses the command line, does what it says, and returns the exit code.
@@ -78,22 +80,24 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
-    let interrupt = Interrupt::install()?;
     let (store, run_dir) = (&args.store.settings(), &args.run_dir);
+    // Who confines itself does so while it has one thread, and hears signals afterwards.
+    let interrupt = Interrupt::install;
     match &args.command {
-        BootimgCommand::Record(command) => record::run(command, store, run_dir, &interrupt),
-        BootimgCommand::FromTrace(command) => from_trace::run(command, store, &interrupt),
-        BootimgCommand::Prewarm(command) => prewarm::run(command, store, run_dir, &interrupt),
+        BootimgCommand::Record(command) => record::run(command, store, run_dir, &interrupt()?),
+        BootimgCommand::UnpackImage(command) => record::unpack(command),
+        BootimgCommand::FromTrace(command) => from_trace::run(command, store, &interrupt()?),
+        BootimgCommand::Prewarm(command) => prewarm::run(command, store, run_dir, &interrupt()?),
         BootimgCommand::Ls(command) => images::ls(command, store),
         BootimgCommand::Inspect(command) => inspect::run(command, store),
         BootimgCommand::Report(command) => report::run(command, store, run_dir),
-        BootimgCommand::Verify(command) => verify::run(command, store, &interrupt),
-        BootimgCommand::Merge(command) => images::merge(command, store, &interrupt),
+        BootimgCommand::Verify(command) => verify::run(command, store, &interrupt()?),
+        BootimgCommand::Merge(command) => images::merge(command, store, &interrupt()?),
         BootimgCommand::Gc(command) => gc::run(command, store),
-        BootimgCommand::Export(command) => images::export(command, store, &interrupt),
-        BootimgCommand::Import(command) => images::import(command, store, &interrupt),
-        BootimgCommand::Push(command) => push::run(command, store, &interrupt),
-        BootimgCommand::Pull(command) => pull::run(command, store, &interrupt),
+        BootimgCommand::Export(command) => images::export(command, store, &interrupt()?),
+        BootimgCommand::Import(command) => images::import(command, store, &interrupt()?),
+        BootimgCommand::Push(command) => push::run(command, store),
+        BootimgCommand::Pull(command) => pull::run(command, store),
         BootimgCommand::Rm(command) => images::rm(command, store),
         BootimgCommand::Pin(command) => images::pin(command, store, images::Keep::Pinned),
         BootimgCommand::Unpin(command) => images::pin(command, store, images::Keep::Unpinned),

@@ -10,6 +10,8 @@
 //!   calls that are not in the list.
 //! - `CAP_IPC_LOCK`: for `--lock`.
 
+mod intake;
+
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,7 @@ use anyhow::{Context as _, bail};
 use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
 
 use crate::node::network::NetworkWorker;
+pub(crate) use intake::{Asks, Intake, Rights};
 use node_api::nic_needs::Needs;
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in
@@ -73,6 +76,7 @@ pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
         files: Files {
             reads: Reads::All,
             writes: Vec::new(),
+            clears: Vec::new(),
             ports: Ports::Called(Vec::new()),
         },
         calls: Set::Serve,
@@ -106,6 +110,7 @@ pub(crate) fn network_worker(network: Option<&NetworkWorker>) -> anyhow::Result<
         files: Files {
             reads,
             writes: needs.writes.clone(),
+            clears: Vec::new(),
             ports: Ports::Called(needs.ports.clone()),
         },
         calls: calls_of(needs),
@@ -156,6 +161,7 @@ pub(crate) fn before_mounting(
     let files = Files {
         reads: Reads::All,
         writes,
+        clears: Vec::new(),
         ports: Ports::Called(network.map_or_else(Vec::new, |needs| needs.ports.clone())),
     };
     files.confine().context("confining the daemon to its files")
@@ -240,6 +246,7 @@ pub(crate) fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<
     let files = Files {
         reads: Reads::All,
         writes,
+        clears: Vec::new(),
         ports: Ports::Opened(ports),
     };
     confine::capabilities::keep_only(&keep)

@@ -26,7 +26,6 @@ use fill::Filler;
 use origin::OriginDir;
 
 pub(crate) use boot::{BootBlocks, NicBoot};
-
 use node_api::nic::{NicName, NicSpec};
 use node_api::nic_needs::{CHUNKS, SOURCES};
 

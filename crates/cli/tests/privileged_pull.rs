@@ -3,6 +3,8 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[cfg(target_arch = "x86_64")]
+mod broken;
 mod cri;
 mod fair;
 mod lab;
@@ -521,4 +523,32 @@ fn privileged_blobs_that_are_kept_can_be_exported() {
     until("the blobs to go", || blobs(&node) == 0);
     let active = node.ctr(&["content", "active"]);
     assert_eq!(active.lines().count(), 1, "a heading: {active}");
+}
+
+/// It unpacks as root, and so has much of root's power, but only the snapshotter's directories.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn privileged_who_pulls_is_left_the_snapshotters_directories() {
+    use broken::{Came, DENIED, Deed, KILLED, does, until_confined};
+    let lab = Lab::new();
+    let node = Node::start(&lab, &[]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let image = format!("{}/some/app:1", silent.local_addr().unwrap());
+    let attacked = |deed, path: &Path| {
+        let mut pull = pull(&lab, &node, &image);
+        let pull = pull.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = pull.spawn().unwrap();
+        until_confined(&child);
+        let status = broken::status(&child);
+        assert!(status.contains("CapPrm:\t000000008820001b\n"), "{status}");
+        does(child, deed, path)
+    };
+    let outside = lab.path("outside");
+    assert_eq!(attacked(Deed::Make, &outside), DENIED);
+    assert!(!outside.exists());
+    assert_eq!(attacked(Deed::Read, Path::new("/etc/shadow")), DENIED);
+    assert_eq!(attacked(Deed::Execute, Path::new("/bin/true")), KILLED);
+    let inside = node.root().join("staged/made");
+    assert_eq!(attacked(Deed::Make, &inside), Came::Done);
+    fs::remove_file(inside).unwrap();
 }

@@ -40,6 +40,9 @@ pub struct Files {
     /// For writing, making and removing: what is beneath these paths. One that does not exist is
     /// left out.
     pub writes: Vec<PathBuf>,
+    /// Beneath these paths, empty directories may be removed: for who removes its own, which lies where
+    /// others' do.
+    pub clears: Vec<PathBuf>,
     /// What may be done with TCP ports.
     pub ports: Ports,
 }
@@ -85,7 +88,8 @@ impl Files {
         };
         let rules = rules
             .add_rules(path_beneath_rules(places, read))?
-            .add_rules(path_beneath_rules(&self.writes, read | change))?;
+            .add_rules(path_beneath_rules(&self.writes, read | change))?
+            .add_rules(path_beneath_rules(&self.clears, AccessFs::RemoveDir))?;
         let port = |port: &u16| Ok::<_, ConfineError>(NetPort::new(*port, access_net));
         let rules = rules.add_rules(ports.iter().map(port))?;
         let status = rules.restrict_self()?;

@@ -147,6 +147,7 @@ fn a_process_with_threads_is_not_confined_by_halves() {
         files: Files {
             reads: Reads::All,
             writes: Vec::new(),
+            clears: Vec::new(),
             ports: Ports::Called(Vec::new()),
         },
         calls: Set::Serve,

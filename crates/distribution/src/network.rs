@@ -1,6 +1,7 @@
 //! Networks, as people write them.
 
-use std::net::IpAddr;
+use std::fmt::{self, Display};
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 /// Addresses that begin with the same bits: `10.0.0.0/8`, `fd00::1`.
@@ -47,6 +48,13 @@ impl Network {
     pub fn contains(&self, address: IpAddr) -> bool {
         let differing = self.address ^ wide(address);
         differing.leading_zeros() >= self.bits
+    }
+}
+
+/// As an address of version 6, whatever it was: that means the same.
+impl Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv6Addr::from_bits(self.address), self.bits)
     }
 }
 

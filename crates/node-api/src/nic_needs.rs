@@ -10,7 +10,7 @@ use crate::nic::NicSpec;
 
 /// Where libc reads how hosts are called. The directories are there because who writes the first
 /// file puts another in its place.
-const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 8] = [
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/host.conf",

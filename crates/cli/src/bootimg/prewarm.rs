@@ -92,8 +92,9 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let tiers = args.tier.as_ref().map(|_| store.tiers()).transpose()?;
-    let store = store.open()?;
-    let wanted = wanted(args, &store, interrupt)?;
+    let place = store;
+    let store = place.open()?;
+    let wanted = wanted(args, place, &store, interrupt)?;
     if let (Some(tiers), Some(tier)) = (&tiers, &args.tier) {
         let placed = on_tier::place(tiers, tier, &store, wanted, interrupt)?;
         print(args.format.format(), &placed, |placed| {
@@ -138,6 +139,7 @@ pub(super) fn run(
 /// all, the most valuable first: those that save most for the space they take.
 fn wanted(
     args: &PrewarmArgs,
+    place: &StoreSettings,
     store: &Store,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<(ImageId, String)>> {
@@ -150,7 +152,7 @@ fn wanted(
     }
     let mut wanted: Vec<(ImageId, String)> = Vec::new();
     for name in &args.images {
-        for (id, name) in named(args, store, name, interrupt)? {
+        for (id, name) in named(args, place, store, name, interrupt)? {
             if wanted.iter().all(|(known, _)| *known != id) {
                 wanted.push((id, name));
             }
@@ -162,6 +164,7 @@ fn wanted(
 /// Returns the boot image of this name, or those of the layers of a container image.
 fn named(
     args: &PrewarmArgs,
+    place: &StoreSettings,
     store: &Store,
     name: &str,
     interrupt: &Interrupt,
@@ -176,7 +179,9 @@ fn named(
     }
     match name.parse::<Reference>() {
         Ok(reference) if args.pull => {
-            let stack = fetch(&reference, &args.registry, store, interrupt)?;
+            fetch(&reference, &args.registry, place, interrupt)?;
+            let stack = stacks::find(store, name)?;
+            let stack = stack.with_context(|| format!("{name} was pulled, and is gone again"))?;
             stacks::boot_images(store, &stack)
         }
         Ok(_) => Err(unknown).context(

@@ -7,17 +7,20 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use blocks::{Digest, SourceId};
 use bootimg::{Image, Stack, Store, layer_name};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use oci::registry::{Access, FoundManifest, Repository, Target};
 use oci::{Descriptor, ImageConfig, Manifest, Platform, Reference};
 use serde::Serialize;
 
 use super::artifact::{self, ARTIFACT, PackedLayer};
-use super::registry::{RegistryArgs, transfer};
+use super::registry::{self, RegistryArgs, transfer};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use bootstore::store::{StoreSettings, watch};
@@ -89,52 +92,80 @@ enum Recorded {
     Goes,
 }
 
-pub(super) fn run(
-    args: &PullArgs,
-    store: &StoreSettings,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &PullArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let recorded = if args.force {
         Recorded::Goes
     } else {
         Recorded::Stays
     };
+    let config = args.registry.config(&args.image)?;
+    let store = store.open()?;
+    store.make().context("making the store")?;
+    registry::confine(&store)?;
+    let interrupt = Interrupt::install()?;
+    let repository = Repository::open(&args.image, Access::Pull, &config);
     let pull = Pull {
         reference: &args.image,
-        repository: args.registry.open(&args.image, Access::Pull)?,
-        store: &store.open()?,
+        repository: repository.context("setting up the registry")?,
+        store: &store,
         max_bytes: args.max_bytes.0,
         recorded,
-        interrupt,
+        interrupt: &interrupt,
     };
-    let (_, pulled) = pull.run()?;
+    let pulled = pull.run()?;
     print(args.format.format(), &pulled, text)?;
     Ok(Outcome::Done)
 }
 
-/// Fetches the boot images of an image that the store knows nothing of, and describes it.
+/// Has another process fetch the boot images of an image that the store knows nothing of, and describe it:
+/// one that is confined, as this one is not.
 ///
 /// # Errors
-/// If the registry has none, or what it has cannot be used.
+/// If the registry has none, or what it has cannot be used; that process has said so.
 pub(super) fn fetch(
     reference: &Reference,
     registry: &RegistryArgs,
-    store: &Store,
+    store: &StoreSettings,
     interrupt: &Interrupt,
-) -> anyhow::Result<Stack> {
-    let pull = Pull {
-        reference,
-        repository: registry.open(reference, Access::Pull)?,
-        store,
-        max_bytes: DEFAULT_MAX_BYTES,
-        recorded: Recorded::Stays,
-        interrupt,
+) -> anyhow::Result<()> {
+    let name = reference.to_string();
+    let mut program = Command::new("/proc/self/exe");
+    program
+        .args(["pull", &name])
+        .args(registry.arguments())
+        .envs(store.as_env())
+        .stdout(Stdio::null());
+    let mut child = program.spawn().context("starting a process that pulls")?;
+    let mut told: Option<Instant> = None;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("waiting for the pull")? {
+            break status;
+        }
+        match told {
+            None if interrupt.asked() => {
+                // It may have heard it, too: both together are one request.
+                let _sent = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT);
+                told = Some(Instant::now());
+            }
+            // It waits for the registry. The next pull goes on with what has come.
+            Some(told) if told.elapsed() > ENDING => drop(child.kill()),
+            _ => {}
+        }
+        std::thread::sleep(LOOK_EVERY);
     };
-    Ok(pull.run()?.0)
+    interrupt.check()?;
+    ensure!(
+        status.success(),
+        "the boot images of {} were not pulled ({status})",
+        reference.familiar()
+    );
+    Ok(())
 }
 
-/// What `--max-bytes` is by default.
-const DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// How long it may take to end when it is asked to.
+const ENDING: Duration = Duration::from_secs(2);
+/// How often the end of another process is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Bytes of the configuration of an image. Real ones have some kilobytes.
 const CONFIG_MAX: u64 = 8 << 20;
 /// Where pulls keep what they have, in the store's directory.
@@ -168,13 +199,13 @@ struct Artifact {
 }
 
 impl Pull<'_> {
-    fn run(&self) -> anyhow::Result<(Stack, Pulled)> {
+    fn run(&self) -> anyhow::Result<Pulled> {
         let result = self.pull();
         self.interrupt.check()?;
         result.with_context(|| format!("pulling the boot images of {}", self.reference.familiar()))
     }
 
-    fn pull(&self) -> anyhow::Result<(Stack, Pulled)> {
+    fn pull(&self) -> anyhow::Result<Pulled> {
         let dir = self.scratch_dir()?;
         let artifact = self.artifact(&dir)?;
         let here = self.here()?;
@@ -206,7 +237,7 @@ impl Pull<'_> {
         self.store
             .put_stack(&artifact.stack)
             .context("keeping the description of the image")?;
-        Ok((artifact.stack, pulled))
+        Ok(pulled)
     }
 
     /// Finds the artifact and checks everything that can be before boot images come.

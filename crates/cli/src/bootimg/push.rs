@@ -11,7 +11,7 @@ use oci::{Descriptor, Platform, Reference, digest_and_len, digest_of};
 use serde::Serialize;
 
 use super::artifact::{self, PackedLayer, STACK};
-use super::registry::{RegistryArgs, transfer};
+use super::registry::{self, RegistryArgs, transfer};
 use super::stacks;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
@@ -68,43 +68,51 @@ struct PushedLayer {
     present: bool,
 }
 
-pub(super) fn run(
-    args: &PushArgs,
-    store: &StoreSettings,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &PushArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let store = store.open_present()?;
     let image = &args.image;
     let stack = stacks::find(&store, image)?.with_context(|| {
         format!("the store has no container image {image}: bootimg record {image} makes it one")
     })?;
-    let result = push(args, &store, &stack, interrupt);
+    let to = place(args, &stack)?;
+    let config = args.registry.config(&to)?;
+    registry::confine(&store)?;
+    let interrupt = Interrupt::install()?;
+    let repository =
+        Repository::open(&to, Access::Push, &config).context("setting up the registry")?;
+    let result = push(args, &store, &stack, &to, &repository, &interrupt);
     interrupt.check()?;
     let pushed = result.with_context(|| format!("pushing the boot images of {image}"))?;
     print(args.format.format(), &pushed, text)?;
     Ok(Outcome::Done)
 }
 
+/// Returns where the image is in a registry.
+fn place(args: &PushArgs, stack: &Stack) -> anyhow::Result<Reference> {
+    match &args.to {
+        Some(to) => Ok(to.clone()),
+        None => stack
+            .reference
+            .parse()
+            .with_context(|| format!("{} is in no registry: say where with --to", stack.reference)),
+    }
+}
+
 fn push(
     args: &PushArgs,
     store: &Store,
     stack: &Stack,
+    to: &Reference,
+    repository: &Repository,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Pushed> {
-    let to = match &args.to {
-        Some(to) => to.clone(),
-        None => stack.reference.parse().with_context(|| {
-            format!("{} is in no registry: say where with --to", stack.reference)
-        })?,
-    };
     let images = images_of(store, stack)?;
     ensure!(
         !images.is_empty(),
         "the store has none: bootimg record {}",
         stack.reference
     );
-    let repository = args.registry.open(&to, Access::Push)?;
-    let subject = subject(&repository, &to, stack, interrupt)?;
+    let subject = subject(repository, to, stack, interrupt)?;
     let mut pushed = Pushed {
         dry_run: args.dry_run,
         reference: to.to_string(),
@@ -120,7 +128,7 @@ fn push(
     }
     let mut packed = Vec::new();
     for (layer, id) in images {
-        let (one, present) = push_layer(&repository, store, layer, id, interrupt)?;
+        let (one, present) = push_layer(repository, store, layer, id, interrupt)?;
         pushed.layers.push(PushedLayer {
             layer,
             id: id.to_string(),
@@ -129,7 +137,7 @@ fn push(
         });
         packed.push(one);
     }
-    let config = push_description(&repository, stack, &to, &subject, interrupt)?;
+    let config = push_description(repository, stack, to, &subject, interrupt)?;
     let manifest = artifact::manifest(stack, config, &packed, subject.descriptor());
     let bar = progress::bytes("pushing", 0);
     let done = repository.push_artifact(&manifest, &mut transfer(&bar, interrupt))?;

@@ -8,6 +8,7 @@ mod layers;
 mod locate;
 mod ready;
 mod tree;
+mod unpack;
 mod unpacked;
 mod words;
 
@@ -31,6 +32,7 @@ use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use host::size::Size;
 use locate::{Located, locate};
+pub(super) use unpack::{UnpackArgs, unpack};
 pub(super) use unpacked::PREFIX as UNPACKED;
 
 /// Start a command or a container on recorded mounts, and keep what it read

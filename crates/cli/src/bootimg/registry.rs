@@ -1,6 +1,7 @@
 //! Which registry, and who asks: the flags, what `docker login` left, and the environment.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::ops::ControlFlow;
@@ -10,12 +11,14 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use bootimg::Store;
 use oci::Reference;
 use oci::registry::{
-    Access, Credentials, DockerConfig, Known, Network, RegistryConfig, Repository, Transport,
-    helper_answer, is_loopback,
+    Credentials, DockerConfig, Known, Network, RegistryConfig, Transport, helper_answer,
+    is_loopback,
 };
 
+use crate::confinement::{Asks, Intake, Rights};
 use host::interrupt::Interrupt;
 use host::progress::Bar;
 
@@ -53,16 +56,8 @@ pub(crate) struct RegistryArgs {
 }
 
 impl RegistryArgs {
-    /// Opens the repository of a reference.
-    ///
-    /// # Errors
-    /// If the flags or what `docker login` left cannot be used.
-    pub(crate) fn open(&self, reference: &Reference, access: Access) -> anyhow::Result<Repository> {
-        let config = self.config(reference)?;
-        Repository::open(reference, access, &config).context("setting up the registry")
-    }
-
-    /// Returns how to talk to the registry of a reference, and as whom.
+    /// Returns how to talk to the registry of a reference, and as whom. It may start a program that knows
+    /// the login: who confines itself asks before.
     ///
     /// # Errors
     /// If the flags or what `docker login` left cannot be used.
@@ -86,6 +81,33 @@ impl RegistryArgs {
         })
     }
 
+    /// Returns the same flags, for another process of ours. It gets the password as this one would have.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let mut add = |flag: &str, value: &dyn AsRef<OsStr>| {
+            arguments.extend([OsString::from(flag), value.as_ref().to_owned()]);
+        };
+        if let Some(ca) = &self.ca {
+            add("--ca", ca);
+        }
+        if let Some(username) = &self.username {
+            add("--username", username);
+        }
+        for host in &self.token_host {
+            add("--token-host", host);
+        }
+        for network in &self.redirect_network {
+            add("--redirect-network", &network.to_string());
+        }
+        let flags = [
+            (self.plain_http, "--plain-http"),
+            (self.password_stdin, "--password-stdin"),
+        ];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+        arguments.extend(flags.map(|(_, flag)| flag.into()));
+        arguments
+    }
+
     fn credentials(&self, registry: &str) -> anyhow::Result<Option<Credentials>> {
         let Some(username) = self.username.clone() else {
             return from_docker(registry)
@@ -101,6 +123,22 @@ impl RegistryArgs {
         );
         Ok(Some(Credentials { username, password }))
     }
+}
+
+/// Leaves to a command that asks a registry that, and its store, which is there.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(super) fn confine(store: &Store) -> anyhow::Result<()> {
+    let dir = store.dir().canonicalize();
+    let intake = Intake {
+        reads: Vec::new(),
+        writes: vec![dir.with_context(|| format!("opening {}", store.dir().display()))?],
+        clears: Vec::new(),
+        asks: Asks::Registry,
+        rights: Rights::Keeps,
+    };
+    intake.confine()
 }
 
 /// Returns what `docker login` left for a registry.

@@ -2,7 +2,7 @@
 //! that have them nowhere else.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use chunks::Stay;
@@ -16,9 +16,10 @@ use super::admin::Admin;
 use super::image::{TakenImage, take_image};
 use super::operator::AdminArgs;
 use super::place::PlaceArgs;
-use super::pulled::Pulled;
+use super::pulled::{Pulled, ToPull};
 use super::shelf::{Here, Shelf, There};
 use crate::bootimg::registry::RegistryArgs;
+use crate::confinement::{Asks, Intake, Rights};
 use crate::exit::Outcome;
 use crate::output::{Format, FormatArg, print};
 use crate::source::Source;
@@ -67,6 +68,32 @@ struct TakenTree {
     new_bytes: u64,
 }
 
+/// Where it goes.
+#[derive(Clone, Copy)]
+enum Where {
+    /// To a nicfetch that runs.
+    There,
+    /// To a store that none has open.
+    Here,
+}
+
+/// What is to be imported, of which nothing was looked at yet.
+enum Wanted {
+    Tree,
+    Layout {
+        dir: PathBuf,
+        tag: Option<String>,
+    },
+    Archive {
+        file: PathBuf,
+        reference: Option<String>,
+    },
+    Registry {
+        reference: String,
+        pull: ToPull,
+    },
+}
+
 /// What is to be imported.
 enum What {
     Tree,
@@ -79,10 +106,17 @@ enum What {
 }
 
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
+    let running = args.running()?;
+    let wanted = args.wanted()?;
+    let shelf = running.as_ref().map_or(Where::Here, |_| Where::There);
+    args.confine(&wanted, shelf)?;
     let interrupt = Interrupt::install()?;
-    let shelf = args.shelf()?;
+    let shelf: Box<dyn Shelf> = match running {
+        Some(running) => Box::new(There(running)),
+        None => Box::new(Here(args.place.open()?)),
+    };
     let format = args.format.format();
-    match args.what(&interrupt)? {
+    match args.what(wanted, &interrupt)? {
         What::Tree => take_tree(args, &*shelf, &interrupt, format)?,
         What::Image { name, layers, .. } => {
             let bar = progress::bytes(
@@ -113,51 +147,96 @@ impl ImportArgs {
         }
     }
 
-    /// Finds out who keeps what is imported.
-    fn shelf(&self) -> anyhow::Result<Box<dyn Shelf>> {
-        if self.place.store.is_none() {
-            let running = match self.admin.admin {
-                Some(_) => Some(Admin::connect(&self.admin)?),
-                None => Admin::find(&self.admin)?,
-            };
-            if let Some(running) = running {
-                ensure!(
-                    self.place.size.is_none(),
-                    "the nicfetch that runs has its own --size: leave it out, or name a --store"
-                );
-                return Ok(Box::new(There(running)));
-            }
+    /// Finds the nicfetch that keeps what is imported, if one runs and no other place is named.
+    fn running(&self) -> anyhow::Result<Option<Admin>> {
+        if self.place.store.is_some() {
+            return Ok(None);
         }
-        Ok(Box::new(Here(self.place.open()?)))
+        let running = match self.admin.admin {
+            Some(_) => Some(Admin::connect(&self.admin)?),
+            None => Admin::find(&self.admin)?,
+        };
+        ensure!(
+            running.is_none() || self.place.size.is_none(),
+            "the nicfetch that runs has its own --size: leave it out, or name a --store"
+        );
+        Ok(running)
     }
 
-    fn what(&self, interrupt: &Interrupt) -> anyhow::Result<What> {
+    fn wanted(&self) -> anyhow::Result<Wanted> {
         let named = self.source.to_str().map(ImageName::parse).transpose()?;
-        let Some(named) = named.flatten() else {
-            return Ok(What::Tree);
-        };
-        let platform = Platform::host();
-        let image = match &named {
-            ImageName::OciLayout { dir, tag } => oci::layout::open(dir, tag.as_deref(), &platform),
-            ImageName::DockerArchive { file, reference } => {
-                oci::archive::open(file, reference.as_deref(), &platform)
+        Ok(match named.flatten() {
+            None => Wanted::Tree,
+            Some(ImageName::OciLayout { dir, tag }) => Wanted::Layout { dir, tag },
+            Some(ImageName::DockerArchive { file, reference }) => {
+                Wanted::Archive { file, reference }
             }
-            ImageName::Docker { reference } => {
+            Some(ImageName::Docker { reference }) => {
                 let scratch = self.scratch.clone().unwrap_or_else(std::env::temp_dir);
-                let pulled = Pulled::pull(reference, &self.registry, &scratch, interrupt)
-                    .with_context(|| format!("pulling {reference}"))?;
+                let pull = ToPull::prepare(&reference, &self.registry, &scratch);
+                Wanted::Registry {
+                    pull: pull.with_context(|| format!("pulling {reference}"))?,
+                    reference,
+                }
+            }
+            Some(ImageName::Containerd { .. }) => bail!(
+                "containerd's images are not read here: save it with ctr images export, and \
+                 import that as docker-archive:FILE"
+            ),
+        })
+    }
+
+    /// Leaves to this process what it takes to import that. A directory or a disk image is this machine's
+    /// own, whoever's its files are.
+    fn confine(&self, wanted: &Wanted, shelf: Where) -> anyhow::Result<()> {
+        let (mut reads, mut writes, mut clears) = (Vec::new(), Vec::new(), Vec::new());
+        let mut asks = match shelf {
+            Where::There => self.admin.asks(),
+            Where::Here => {
+                writes.push(self.place.make()?);
+                Asks::Nobody
+            }
+        };
+        match wanted {
+            Wanted::Tree => return Ok(()),
+            Wanted::Layout { dir: place, .. } | Wanted::Archive { file: place, .. } => {
+                reads.push(place.clone());
+            }
+            Wanted::Registry { pull, .. } => {
+                writes.extend(pull.dir().map(Path::to_owned));
+                clears.extend(pull.dir().and_then(Path::parent).map(Path::to_owned));
+                asks = Asks::Registry;
+            }
+        }
+        let intake = Intake {
+            reads,
+            writes,
+            clears,
+            asks,
+            rights: Rights::Keeps,
+        };
+        intake.confine()
+    }
+
+    fn what(&self, wanted: Wanted, interrupt: &Interrupt) -> anyhow::Result<What> {
+        let platform = Platform::host();
+        let image = match wanted {
+            Wanted::Tree => return Ok(What::Tree),
+            Wanted::Layout { dir, tag } => oci::layout::open(&dir, tag.as_deref(), &platform),
+            Wanted::Archive { file, reference } => {
+                oci::archive::open(&file, reference.as_deref(), &platform)
+            }
+            Wanted::Registry { reference, pull } => {
+                let pulled = pull.pull(interrupt);
+                let pulled = pulled.with_context(|| format!("pulling {reference}"))?;
                 return Ok(What::Image {
                     name: self.name.clone().unwrap_or_else(|| pulled.name.clone()),
                     layers: pulled.layers.clone(),
                     _pulled: Some(pulled),
                 });
             }
-            ImageName::Containerd { .. } => bail!(
-                "containerd's images are not read here: save it with ctr images export, and \
-                 import that as docker-archive:FILE"
-            ),
         };
-        let image = image.with_context(|| format!("opening {named}"))?;
+        let image = image.with_context(|| format!("opening {}", self.source.display()))?;
         Ok(What::Image {
             name: self.image_name(image.name.as_deref())?,
             layers: image.layers,

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::admin::Admin;
 use super::operator::AdminArgs;
+use crate::confinement::{Intake, Rights};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print, waiting};
 use host::size::Size;
@@ -181,6 +182,15 @@ pub(super) fn prewarm(args: &PrewarmArgs) -> anyhow::Result<Outcome> {
         reference.unwrap_or("latest"),
         args.architecture
     );
+    let admin = &args.ask.admin;
+    let intake = Intake {
+        reads: admin.token_file.iter().cloned().collect(),
+        writes: Vec::new(),
+        clears: Vec::new(),
+        asks: admin.asks(),
+        rights: Rights::Keeps,
+    };
+    intake.confine()?;
     args.ask
         .show(Method::POST, &path, SLOW, |done: &Prewarmed| {
             let (bytes, fetched) = (Size(done.bytes), Size(done.fetched_bytes));

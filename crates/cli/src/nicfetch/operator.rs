@@ -10,6 +10,8 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Deserializer};
 
+use crate::confinement::Asks;
+
 /// Where it listens unless it was told otherwise.
 pub(super) const USUAL: &str = "unix:/run/nicfetch/admin.sock";
 /// Fewer characters could be guessed.
@@ -102,6 +104,14 @@ impl AdminArgs {
     /// Returns where it listens.
     pub(super) fn address(&self) -> AdminAddress {
         self.admin.clone().unwrap_or_default()
+    }
+
+    /// Returns what it takes to ask it.
+    pub(super) fn asks(&self) -> Asks {
+        match self.address() {
+            AdminAddress::Unix(_) => Asks::Nobody,
+            AdminAddress::Tcp(address) => Asks::Port(address.port()),
+        }
     }
 
     /// Returns what it is shown, if it is shown anything.

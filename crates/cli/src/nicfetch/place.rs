@@ -31,9 +31,32 @@ impl PlaceArgs {
     /// # Errors
     /// If they cannot be opened, or another nicfetch has them.
     pub(super) fn open(&self) -> anyhow::Result<Arc<Sources>> {
-        let store = self.store.as_deref().unwrap_or(Path::new(USUAL));
-        open(store, self.size.unwrap_or(USUAL_SIZE).0)
+        open(self.dir(), self.size.unwrap_or(USUAL_SIZE).0)
     }
+
+    /// Makes the directories, and returns where all of them are.
+    ///
+    /// # Errors
+    /// If they cannot be made.
+    pub(super) fn make(&self) -> anyhow::Result<PathBuf> {
+        let dir = self.dir();
+        make(dir)?;
+        dir.canonicalize()
+            .with_context(|| format!("opening {}", dir.display()))
+    }
+
+    fn dir(&self) -> &Path {
+        self.store.as_deref().unwrap_or(Path::new(USUAL))
+    }
+}
+
+/// Makes the directories of a store. Contents of images are in them whose files not everybody may read.
+fn make(store: &Path) -> anyhow::Result<()> {
+    for part in ["chunks", "sources"] {
+        let part = store.join(part);
+        private::keep(&part).with_context(|| format!("making {}", part.display()))?;
+    }
+    Ok(())
 }
 
 /// Returns how large segments are: of a small store three that are kept free would be most of it.
@@ -53,11 +76,7 @@ pub(super) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Source
         segment_bytes: segment_bytes(budget_bytes),
         ..StoreConfig::default()
     };
-    // Contents of images whose files not everybody may read.
-    for part in ["chunks", "sources"] {
-        let part = store.join(part);
-        private::keep(&part).with_context(|| format!("making {}", part.display()))?;
-    }
+    make(store)?;
     let sources = Sources::open(store, config);
     let sources = sources.with_context(|| format!("opening the chunks in {}", store.display()))?;
     Ok(Arc::new(sources))

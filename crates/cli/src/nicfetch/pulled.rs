@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use oci::registry::{Access, Repository, Target};
+use oci::registry::{Access, RegistryConfig, Repository, Target};
 use oci::{Descriptor, ImageConfig, LayerBlob, Platform, Reference};
 
 use super::image::CONFIG_MAX;
@@ -34,32 +34,62 @@ impl Drop for Pulled {
     }
 }
 
-impl Pulled {
-    /// Pulls the layers of an image for this platform into a directory below `scratch`.
+/// An image that is to be pulled.
+pub(super) struct ToPull {
+    reference: Reference,
+    config: RegistryConfig,
+    pulled: Pulled,
+}
+
+impl ToPull {
+    /// Finds out how to ask an image's registry, and makes a directory for it below `scratch`: all that
+    /// comes before the first word of the registry, and that it takes more rights for.
     ///
     /// # Errors
-    /// If the registry does not give them, or the directory cannot be written.
-    pub(super) fn pull(
+    /// If the login cannot be had, or the directory cannot be made.
+    pub(super) fn prepare(
         reference: &str,
         registry: &RegistryArgs,
         scratch: &Path,
-        interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let reference: Reference = reference.parse()?;
-        let repository = registry.open(&reference, Access::Pull)?;
+        let config = registry.config(&reference)?;
+        fs::create_dir_all(scratch).with_context(|| format!("making {}", scratch.display()))?;
+        OwnDir::sweep(scratch, PREFIX);
+        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
+        Ok(Self {
+            pulled: Pulled {
+                dir: Some(dir),
+                name: reference.to_string(),
+                layers: Vec::new(),
+            },
+            reference,
+            config,
+        })
+    }
+
+    /// Returns the directory that it is pulled into.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.pulled.dir.as_ref().map(OwnDir::path)
+    }
+
+    /// Pulls its layers for this platform.
+    ///
+    /// # Errors
+    /// If the registry does not give them, or the directory cannot be written.
+    pub(super) fn pull(self, interrupt: &Interrupt) -> anyhow::Result<Pulled> {
+        let Self {
+            reference,
+            config,
+            mut pulled,
+        } = self;
+        let repository = Repository::open(&reference, Access::Pull, &config);
+        let repository = repository.context("setting up the registry")?;
         let bar = progress::bytes("pulling", 0);
         let mut quiet = transfer(&bar, interrupt);
         let found = repository.image(&Target::of(&reference), &Platform::host(), &mut quiet)?;
         drop(quiet);
         let (_, manifest) = found.context("the registry has no such image")?;
-        fs::create_dir_all(scratch).with_context(|| format!("making {}", scratch.display()))?;
-        OwnDir::sweep(scratch, PREFIX);
-        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
-        let mut pulled = Self {
-            dir: Some(dir),
-            name: reference.to_string(),
-            layers: Vec::new(),
-        };
         bar.set_length(manifest.layers.iter().map(|layer| layer.size).sum());
         let len = manifest.config.size;
         ensure!(len <= CONFIG_MAX, "its configuration has {len} bytes");
@@ -87,7 +117,9 @@ impl Pulled {
         bar.finish_and_clear();
         Ok(pulled)
     }
+}
 
+impl Pulled {
     fn blob(
         &self,
         repository: &Repository,

@@ -27,6 +27,7 @@ use tiering::lass::Place;
 
 use super::snapshotter::Desk;
 use crate::bootimg::registry::RegistryArgs;
+use crate::confinement::{Asks, Intake, Rights};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
@@ -102,13 +103,48 @@ impl PullArgs {
 pub(super) fn run(args: &PullArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let run_dir = RunDir::open(&run_dir.run_dir)?;
+    let context = || format!("pulling {}", args.image.familiar());
+    let registry = args.registry.config(&args.image).with_context(context)?;
+    confine(args, &run_dir).with_context(context)?;
     let interrupt = Interrupt::install()?;
-    let pulled = Pull::new(args, &run_dir, &interrupt).and_then(|pull| pull.run(began));
+    let pull = Pull::new(args, registry, &run_dir, &interrupt);
+    let pulled = pull.and_then(|pull| pull.run(began));
     interrupt.check()?;
-    let report = pulled.with_context(|| format!("pulling {}", args.image.familiar()))?;
+    let report = pulled.with_context(context)?;
     print(args.format.format(), &report, text)?;
     Ok(Outcome::Done)
 }
+
+/// Leaves to this process what a pull takes: the snapshotter's directories, its registry, and the sockets of
+/// snapshotter and containerd.
+fn confine(args: &PullArgs, run_dir: &RunDir) -> anyhow::Result<()> {
+    let containerd = connect(args)?;
+    let desk = desk(args, run_dir, &containerd)?;
+    let places = desk.places(None)?;
+    // Layers land beside where they are staged.
+    let places = places.fast.iter().chain([&places.disk]);
+    let intake = Intake {
+        reads: [run_dir.path().to_owned()]
+            .into_iter()
+            .chain(RATES.map(PathBuf::from))
+            .collect(),
+        writes: places
+            .filter_map(|place| Some(place.parent()?.to_owned()))
+            .collect(),
+        clears: Vec::new(),
+        asks: Asks::Registry,
+        rights: Rights::Unpacks,
+    };
+    intake.confine()
+}
+
+fn connect(args: &PullArgs) -> anyhow::Result<Containerd> {
+    Containerd::connect(&args.address, &args.namespace, &args.snapshotter)
+        .context("is containerd running? Name its socket with --address")
+}
+
+/// Where the kernel says how disks do.
+const RATES: [&str; 2] = ["/sys", "/proc/meminfo"];
 
 /// Who is asked, and for what.
 struct Pull<'a> {
@@ -125,17 +161,17 @@ struct Pull<'a> {
 impl<'a> Pull<'a> {
     fn new(
         args: &'a PullArgs,
+        registry: RegistryConfig,
         run_dir: &'a RunDir,
         interrupt: &'a Interrupt,
     ) -> anyhow::Result<Self> {
-        let containerd = Containerd::connect(&args.address, &args.namespace, &args.snapshotter)
-            .context("is containerd running? Name its socket with --address")?;
+        let containerd = connect(args)?;
         let desk = desk(args, run_dir, &containerd)?;
         Ok(Self {
             args,
             run_dir,
             interrupt,
-            registry: args.registry.config(&args.image)?,
+            registry,
             containerd,
             desk,
             name: leases::name()?,

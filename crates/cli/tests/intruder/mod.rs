@@ -122,6 +122,7 @@ fn confined(who: As) -> Confinement {
         files: Files {
             reads,
             writes: Vec::new(),
+            clears: Vec::new(),
             ports: Ports::Called(ports),
         },
         calls,

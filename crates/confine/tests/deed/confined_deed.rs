@@ -33,6 +33,7 @@ fn main() {
             let files = Files {
                 reads: Reads::All,
                 writes: vec![place.join("write")],
+                clears: Vec::new(),
                 ports: (deed.ports)(),
             };
             files.confine().unwrap();
@@ -46,6 +47,7 @@ fn main() {
         files: Files {
             reads: (deed.reads)(&place),
             writes: vec![place.join("write")],
+            clears: Vec::new(),
             ports: (deed.ports)(),
         },
         calls: deed.set,

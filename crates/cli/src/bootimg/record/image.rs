@@ -126,31 +126,24 @@ fn open(
     guard: &mut Guard,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Box<dyn Engine>> {
-    let platform = oci::Platform::host();
-    let image = match name {
+    match name {
         ImageName::Docker { reference } => {
             let host = args.docker_host.as_deref();
-            return Ok(Box::new(DockerEngine::open(host, reference)?));
+            Ok(Box::new(DockerEngine::open(host, reference)?))
         }
         ImageName::Containerd {
             namespace,
             reference,
-        } => {
-            return Ok(Box::new(ContainerdEngine::open(&Place {
-                address: &args.containerd,
-                snapshotter: &args.snapshotter,
-                namespace,
-                reference,
-            })?));
-        }
-        ImageName::OciLayout { dir, tag } => oci::layout::open(dir, tag.as_deref(), &platform),
-        ImageName::DockerArchive { file, reference } => {
-            oci::archive::open(file, reference.as_deref(), &platform)
-        }
-    };
-    let image = image.with_context(|| format!("opening {name}"))?;
-    let unpacked = Unpacked::open(&image, &args.scratch, guard, interrupt)?;
-    Ok(Box::new(unpacked))
+        } => Ok(Box::new(ContainerdEngine::open(&Place {
+            address: &args.containerd,
+            snapshotter: &args.snapshotter,
+            namespace,
+            reference,
+        })?)),
+        ImageName::OciLayout { .. } | ImageName::DockerArchive { .. } => Ok(Box::new(
+            Unpacked::open(name, &args.scratch, guard, interrupt)?,
+        )),
+    }
 }
 
 /// Says what is waited for, if the user left that to us.

@@ -11,12 +11,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use engine::{Follow, Followed, HealthCheck, ImageConfig, LocalImage, LocalLayer};
-use oci::{HealthTest, Image};
+use engine::{Follow, Followed, ImageConfig, ImageName, LocalImage, LocalLayer};
 
 use super::check::OwnCheck;
 use super::image::{Engine, Start};
 use super::ready::Running;
+use super::unpack;
 use crate::sandbox::{Identity, Sandbox, user};
 use crate::undo::{Guard, Undo};
 use crate::until::{Until, port_answers};
@@ -28,6 +28,9 @@ const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 /// How the directories begin that images are unpacked in.
 pub(in crate::bootimg) const PREFIX: &str = "yolofs-record-";
+
+/// Where its layers are, in that directory.
+const LAYERS: &str = "layers";
 
 /// Where util-linux is installed.
 const NSENTER: [&str; 3] = ["/usr/bin/nsenter", "/bin/nsenter", "/usr/local/bin/nsenter"];
@@ -41,13 +44,14 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Unpacks an image below a scratch directory, where nobody else gets at it. The guard removes it.
+    /// Has an image unpacked below a scratch directory, where nobody else gets at it, by a process that can
+    /// do nothing else. The guard removes it.
     ///
     /// # Errors
-    /// If a layer is damaged, hostile or too large, the disk is full, or other users may exchange what is in
-    /// the scratch directory.
+    /// If the image or a layer of it is damaged, hostile or too large, the disk is full, or other users may
+    /// exchange what is in the scratch directory.
     pub(super) fn open(
-        image: &Image,
+        image: &ImageName,
         scratch: &Path,
         guard: &mut Guard,
         interrupt: &Interrupt,
@@ -56,74 +60,25 @@ impl Unpacked {
         let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
         let path = dir.path().to_owned();
         guard.promise(Undo::RemoveDir { dir: path })?;
-        let mut layers = Vec::new();
-        dir.make_dir(Path::new("layers"))?;
-        for (number, layer) in image.layers.iter().enumerate() {
-            let into = dir.make_dir(&Path::new("layers").join(number.to_string()))?;
-            unpack(layer, &into, interrupt)
-                .with_context(|| format!("unpacking layer {}", layer.diff_id.short()))?;
-            layers.push(LocalLayer {
-                diff_id: layer.diff_id,
-                dir: into,
-            });
-        }
+        dir.make_dir(Path::new(LAYERS))?;
+        let found = unpack::by_process(image, &dir.path().join(LAYERS), interrupt)?;
         dir.make_dir(Path::new("root"))?;
-        let name = image.name.clone();
+        let layers = found.layers.iter().enumerate();
+        let layers = layers.map(|(number, diff_id)| LocalLayer {
+            diff_id: *diff_id,
+            dir: dir.path().join(LAYERS).join(number.to_string()),
+        });
         Ok(Self {
             image: LocalImage {
-                reference: name.clone().unwrap_or_else(|| image.id.to_string()),
-                names: name.into_iter().collect(),
-                image: image.id,
-                manifest: image.manifest,
-                layers,
-                config: config_of(image),
+                reference: found.name.clone().unwrap_or_else(|| found.id.to_string()),
+                names: found.name.into_iter().collect(),
+                image: found.id,
+                manifest: found.manifest,
+                layers: layers.collect(),
+                config: found.config,
             },
             dir,
         })
-    }
-}
-
-fn unpack(layer: &oci::LayerBlob, into: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let mut watch = |_bytes| {
-        if interrupt.asked() {
-            std::ops::ControlFlow::Break(())
-        } else {
-            std::ops::ControlFlow::Continue(())
-        }
-    };
-    let unpacked = oci::unpack::unpack(layer, into, &oci::unpack::Limits::default(), &mut watch);
-    interrupt.check()?;
-    unpacked?;
-    Ok(())
-}
-
-/// The same configuration in the words of the crate that asks engines.
-fn config_of(image: &Image) -> ImageConfig {
-    let config = &image.config;
-    let check = config.healthcheck.as_ref().map(|check| {
-        let test = match &check.test {
-            HealthTest::Exec(words) => {
-                let kind = std::iter::once("CMD".to_owned());
-                kind.chain(words.iter().cloned()).collect()
-            }
-            HealthTest::Shell(line) => vec!["CMD-SHELL".to_owned(), line.clone()],
-        };
-        HealthCheck {
-            test,
-            timeout_ns: i64::try_from(check.timeout.as_nanos()).unwrap_or(i64::MAX),
-            ..HealthCheck::default()
-        }
-    });
-    let ports = config.exposed_ports.iter().cloned();
-    ImageConfig {
-        entrypoint: config.entrypoint.clone(),
-        cmd: config.cmd.clone(),
-        env: config.env.clone(),
-        user: config.user.clone(),
-        working_dir: config.working_dir.clone(),
-        exposed_ports: ports.map(|port| (port, serde_json::Value::Null)).collect(),
-        healthcheck: check,
-        ..ImageConfig::default()
     }
 }
 
@@ -184,7 +139,7 @@ impl Engine for Unpacked {
         let count = self.image.layers.len();
         let lower: Vec<String> = (0..count).rev().map(|number| number.to_string()).collect();
         let sandbox = Sandbox {
-            base: &self.dir.path().join("layers"),
+            base: &self.dir.path().join(LAYERS),
             lower: &lower,
             scratch: &self.dir.path().join("root"),
             identity: &identity,

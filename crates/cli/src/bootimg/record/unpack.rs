@@ -1,0 +1,225 @@
+//! The process that unpacks the image of a layout or an archive: all that parses what others made.
+//!
+//! The recorder mounts, and starts what the image says, so it cannot give up much itself. This is the same
+//! program again, and is left the image, to read, and one directory, to unpack it in: nobody to call, no
+//! program to start. Its answer is a line that the recorder reads with a bound.
+
+use std::fs::{DirBuilder, Permissions, set_permissions};
+use std::io::{Read as _, Write as _};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use blocks::Digest;
+use engine::{HealthCheck, ImageConfig, ImageName};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use oci::unpack::Limits;
+use oci::{HealthTest, Image};
+use serde::{Deserialize, Serialize};
+
+use crate::confinement::{Asks, Intake, Rights};
+use crate::exit::Outcome;
+use host::interrupt::Interrupt;
+
+/// Bytes of an answer. Configurations have some KiB, and 8 MiB at most.
+const ANSWER_MAX: u64 = 32 << 20;
+/// Who may look into a layer, once there: as into any directory of a container.
+const PLAIN: u32 = 0o755;
+
+/// Unpack the layers of an image, confined to that
+#[derive(Clone, Debug, clap::Args)]
+pub(in crate::bootimg) struct UnpackArgs {
+    /// The image: oci:DIR[:TAG] or docker-archive:FILE[:REF]
+    image: String,
+    /// Empty directory to make a directory of each layer in
+    into: PathBuf,
+}
+
+/// What was unpacked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// What the layout or archive calls it.
+    pub(super) name: Option<String>,
+    /// The digest of its configuration.
+    pub(super) id: Digest,
+    /// The digest of its manifest, if it has one.
+    pub(super) manifest: Option<Digest>,
+    /// How it is run.
+    pub(super) config: ImageConfig,
+    /// The diff IDs of its layers, the lowest first, which is unpacked in `0`.
+    pub(super) layers: Vec<Digest>,
+}
+
+/// What the process answers.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Unpacked(Found),
+    Failed { why: String },
+}
+
+/// Has a process unpack an image below a directory of ours, and waits for it.
+///
+/// # Errors
+/// If it cannot be started, fails, or is killed.
+pub(super) fn by_process(
+    image: &ImageName,
+    into: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Found> {
+    let mut child = Command::new("/proc/self/exe")
+        .args(["unpack-image", &image.to_string()])
+        .arg(into)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the process that unpacks")?;
+    let answer = answer(&mut child, interrupt);
+    if answer.is_err() {
+        let _gone = child.kill();
+    }
+    if interrupt.asked() {
+        // It may hang in a file that does not answer. It ends with us.
+        return Err(host::interrupt::Interrupted.into());
+    }
+    let status = child
+        .wait()
+        .context("waiting for the process that unpacks")?;
+    let answer = answer?;
+    ensure!(
+        !answer.is_empty(),
+        "the process that unpacks {image} ended without a word ({status}): is the image hostile?"
+    );
+    match serde_json::from_slice(&answer).context("understanding the process that unpacks")? {
+        Answer::Unpacked(found) => Ok(found),
+        Answer::Failed { why } => Err(anyhow!(why)),
+    }
+}
+
+/// Reads what it says until its end, or until the program is asked to end.
+fn answer(child: &mut Child, interrupt: &Interrupt) -> anyhow::Result<Vec<u8>> {
+    let mut pipe = child.stdout.take().context("it has no output")?;
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        let mut fds = [
+            PollFd::new(interrupt.fd(), PollFlags::POLLIN),
+            PollFd::new(pipe.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            polled => polled.context("waiting for the process that unpacks")?,
+        };
+        interrupt.check()?;
+        let count = pipe.read(&mut piece);
+        let count = count.context("reading what the process that unpacks says")?;
+        if count == 0 {
+            return Ok(answer);
+        }
+        answer.extend_from_slice(&piece[..count]);
+        ensure!(
+            answer.len() as u64 <= ANSWER_MAX,
+            "the process that unpacks says too much"
+        );
+    }
+}
+
+/// The process itself.
+///
+/// # Errors
+/// If it cannot answer.
+pub(in crate::bootimg) fn unpack(args: &UnpackArgs) -> anyhow::Result<Outcome> {
+    set_pdeathsig(Signal::SIGKILL).context("asking for a signal at the recorder's end")?;
+    let answer = match unpack_confined(args) {
+        Ok(found) => Answer::Unpacked(found),
+        Err(error) => Answer::Failed {
+            why: format!("{error:#}"),
+        },
+    };
+    let line = serde_json::to_vec(&answer).context("writing the answer")?;
+    std::io::stdout()
+        .write_all(&line)
+        .context("answering the recorder")?;
+    Ok(Outcome::Done)
+}
+
+fn unpack_confined(args: &UnpackArgs) -> anyhow::Result<Found> {
+    let name = ImageName::parse(&args.image)?;
+    let name = name.context("the name of an image is missing")?;
+    let (ImageName::OciLayout { dir: place, .. } | ImageName::DockerArchive { file: place, .. }) =
+        &name
+    else {
+        bail!("{name} is an engine's to unpack");
+    };
+    let intake = Intake {
+        reads: vec![place.clone()],
+        writes: vec![args.into.clone()],
+        clears: Vec::new(),
+        asks: Asks::Nobody,
+        rights: Rights::Unpacks,
+    };
+    intake.confine()?;
+    let image = open(&name).with_context(|| format!("opening {name}"))?;
+    for (number, layer) in image.layers.iter().enumerate() {
+        let into = args.into.join(number.to_string());
+        let made = DirBuilder::new().mode(PLAIN).create(&into);
+        made.and_then(|()| set_permissions(&into, Permissions::from_mode(PLAIN)))
+            .with_context(|| format!("making {}", into.display()))?;
+        let go_on = &mut |_| ControlFlow::Continue(());
+        oci::unpack::unpack(layer, &into, &Limits::default(), go_on)
+            .with_context(|| format!("unpacking layer {}", layer.diff_id.short()))?;
+    }
+    Ok(Found {
+        config: config_of(&image),
+        layers: image.layers.iter().map(|layer| layer.diff_id).collect(),
+        name: image.name,
+        id: image.id,
+        manifest: image.manifest,
+    })
+}
+
+fn open(name: &ImageName) -> anyhow::Result<Image> {
+    let platform = oci::Platform::host();
+    match name {
+        ImageName::OciLayout { dir, tag } => Ok(oci::layout::open(dir, tag.as_deref(), &platform)?),
+        ImageName::DockerArchive { file, reference } => {
+            Ok(oci::archive::open(file, reference.as_deref(), &platform)?)
+        }
+        ImageName::Docker { .. } | ImageName::Containerd { .. } => bail!("it is an engine's"),
+    }
+}
+
+/// The same configuration in the words of the crate that asks engines.
+fn config_of(image: &Image) -> ImageConfig {
+    let config = &image.config;
+    let check = config.healthcheck.as_ref().map(|check| {
+        let test = match &check.test {
+            HealthTest::Exec(words) => {
+                let kind = std::iter::once("CMD".to_owned());
+                kind.chain(words.iter().cloned()).collect()
+            }
+            HealthTest::Shell(line) => vec!["CMD-SHELL".to_owned(), line.clone()],
+        };
+        HealthCheck {
+            test,
+            timeout_ns: i64::try_from(check.timeout.as_nanos()).unwrap_or(i64::MAX),
+            ..HealthCheck::default()
+        }
+    });
+    let ports = config.exposed_ports.iter().cloned();
+    ImageConfig {
+        entrypoint: config.entrypoint.clone(),
+        cmd: config.cmd.clone(),
+        env: config.env.clone(),
+        user: config.user.clone(),
+        working_dir: config.working_dir.clone(),
+        exposed_ports: ports.map(|port| (port, serde_json::Value::Null)).collect(),
+        healthcheck: check,
+        ..ImageConfig::default()
+    }
+}
