@@ -25,7 +25,6 @@ use bootimg::{ImageId, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::node::left::living_mounts;
-use crate::xattrs::XattrsArg;
 use by_node::NodeServer;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
@@ -37,6 +36,7 @@ use own::OwnServer;
 pub(crate) use recorded::RecordedLayer;
 pub(crate) use status::{LayerStatus, layers_text};
 use warm::Hold;
+use yolofs::XattrAnswers;
 
 /// Which layer lies where, and where it is to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ pub(crate) fn server(
     store: Store,
     label: &str,
     run_dir: &RunDir,
-    xattrs: XattrsArg,
+    xattrs: XattrAnswers,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Box<dyn LayerServer>> {
     let node = NodeClient::of(run_dir);

@@ -8,31 +8,24 @@
 
 pub mod bootimg;
 mod completions;
-mod confinement;
 mod disk_writes;
 mod exit;
 mod layers;
 mod line_watch;
 mod logging;
-mod mount_status;
 mod net_probe;
-mod nic;
 mod nic_args;
 pub mod nicfetch;
 mod node;
 mod output;
-mod prewarming;
-mod read_around;
-mod recorded;
 mod run_dir_arg;
 mod sandbox;
-mod source;
 mod status_text;
 mod store_args;
 mod undo;
 mod until;
 mod workload;
-mod xattrs;
+mod xattrs_arg;
 pub mod yolofs;
 
 use clap::CommandFactory as _;

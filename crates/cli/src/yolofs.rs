@@ -1,15 +1,11 @@
 //! The program `yolofs`: mounts sources, serves them, and tells how they do.
 
-pub(crate) mod assemble;
 mod by_node;
-mod daemon;
 mod docker;
-mod from;
 pub(crate) mod learn;
 mod mount;
-mod mounter;
+mod mounter_command;
 mod node;
-mod prewarmer;
 mod pull;
 mod snapshotter;
 mod status;
@@ -23,7 +19,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
-pub(crate) use daemon::{allow_many_files, files_for_each_of};
 pub(crate) use docker::{served_layers, warm_by_dockers};
 use snapshotter::first_boot::recorder::{self, RecorderArgs};
 pub(crate) use snapshotter::{all_snapshotters, warm_by_snapshotters};
@@ -63,7 +58,7 @@ enum YolofsCommand {
     #[command(hide = true)]
     Worker(WorkerArgs),
     #[command(hide = true)]
-    Mounter(mounter::MounterArgs),
+    Mounter(mounter_command::MounterArgs),
     #[command(hide = true)]
     Recorder(RecorderArgs),
 }
@@ -91,7 +86,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Pull(command) => pull::run(command, &args.run_dir),
         YolofsCommand::Docker(command) => docker::run(command, store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
-        YolofsCommand::Mounter(command) => mounter::run(command),
+        YolofsCommand::Mounter(command) => mounter_command::run(command),
         YolofsCommand::Recorder(command) => recorder::run(command, store, &args.run_dir.run_dir),
         YolofsCommand::Learn(command) => learn::run(command, store),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),

@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod control;
+pub mod framed;
 pub mod interrupt;
 pub mod mount_table;
 pub mod mountpoint;

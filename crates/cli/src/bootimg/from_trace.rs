@@ -14,9 +14,9 @@ use tracer::{MergeOptions, Trace, TracedFile};
 use super::keep::{KeepArgs, Recording, keep};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::source::{Source, trace_info};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
+use mounting::source::{Source, trace_info};
 
 /// The largest trace or log that is read, in bytes: a million events take some 60 MB of text.
 const TRACE_MAX: u64 = 1 << 30;

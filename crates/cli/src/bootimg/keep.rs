@@ -12,11 +12,11 @@ use serde::Serialize;
 use tracer::Merged;
 
 use crate::output::{count, percent};
-use crate::source::{Source, timestamp};
 use bootstore::store::{StoreSettings, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
+use mounting::source::{Source, timestamp};
 
 /// Where to keep a boot image.
 #[derive(Clone, Debug, clap::Args)]

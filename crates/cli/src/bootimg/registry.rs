@@ -18,9 +18,9 @@ use oci::registry::{
     is_loopback,
 };
 
-use crate::confinement::{Asks, Intake, Rights};
 use host::interrupt::Interrupt;
 use host::progress::Bar;
+use mounting::confinement::{Asks, Intake, Rights};
 
 /// A helper may ask a person for a pass phrase.
 const HELPER_DEADLINE: Duration = Duration::from_secs(120);

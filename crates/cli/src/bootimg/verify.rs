@@ -10,11 +10,11 @@ use super::inspect::open;
 use super::keep::{describe, lines};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
-use crate::source::Source;
 use bootstore::store::{StoreSettings, watch};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
+use mounting::source::Source;
 
 /// Check a boot image, alone or against its source
 ///

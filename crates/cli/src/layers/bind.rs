@@ -14,8 +14,8 @@ use bootimg::{Image, ImageId, Store};
 use localfs::{Patience, SourceRoot};
 
 use super::keep::{About, write};
-use crate::source::Source;
 use host::interrupt::Interrupt;
+use mounting::source::Source;
 
 /// Returns the boot image of a layer for the directory where `source` is, making it of a hint if
 /// need be; `None` if the store knows nothing of the layer.

@@ -21,12 +21,11 @@ use super::bind::{bind, is_of, open, recorded_here};
 use super::reach::privileges_at;
 use super::warm::Hold;
 use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy, WarmedLayer};
-use crate::source::Source;
-use crate::xattrs::XattrsArg;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{is_covered, labelled, top_at};
 use host::run_dir::RunDir;
+use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
 use node_api::client::{CallError, NodeClient};
 use node_api::serve_mode::ServeMode;
@@ -34,6 +33,7 @@ use node_api::spec::MountSpec;
 use node_api::view::MountView;
 use patience::PatientClient;
 use yolofs::Privileges;
+use yolofs::XattrAnswers;
 
 /// How long a node that went away may take to come back: its keeper starts it again at once.
 const COMES_BACK: Duration = Duration::from_secs(10);
@@ -83,7 +83,7 @@ impl NodeServer {
         store: Store,
         label: &str,
         node: NodeClient,
-        xattrs: XattrsArg,
+        xattrs: XattrAnswers,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let store_dir = std::path::absolute(store.dir()).context("finding the store")?;
@@ -91,7 +91,7 @@ impl NodeServer {
             store,
             store_dir,
             label: label.to_owned(),
-            all_xattrs: xattrs.all_xattrs,
+            all_xattrs: xattrs == XattrAnswers::Always,
             node: PatientClient::new(node, interrupt.clone()),
             interrupt: interrupt.clone(),
             now: Mutex::default(),

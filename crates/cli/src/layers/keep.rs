@@ -9,10 +9,10 @@ use bootimg::{ImageId, SourceInfo, Store, Variant, WriteRequest, layer_name, pla
 use serde::Serialize;
 use tracer::Merged;
 
-use crate::source::{Source, timestamp};
 use bootstore::store::{add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
+use mounting::source::{Source, timestamp};
 
 /// What to do about recordings of the layer that are there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use super::bind::{bind, recorded_here};
 use super::served::Served;
 use super::warm::{Hold, WarmPool};
 use super::{Attach, LayerPlace, LayerServer, LayerStatus, ServedBy, WarmedLayer};
-use crate::source::Source;
 use host::interrupt::Interrupt;
 use host::mount_table::{Top, clear, is_covered, top_at};
+use mounting::source::Source;
 
 /// How long to wait for somebody else who attaches or detaches at the same place: binding reads
 /// the boot set of a layer once, from a disk that may be busy.

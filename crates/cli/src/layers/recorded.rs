@@ -10,8 +10,8 @@ use yolofs::{Busy, Layering, Mount};
 
 use super::LayerPlace;
 use super::served::mount;
-use crate::recorded::Recorded;
-use crate::source::Source;
+use mounting::recorded::Recorded;
+use mounting::source::Source;
 
 /// How long the mount may be in use when the recording is over; then it is detached.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);

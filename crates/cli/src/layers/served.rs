@@ -16,10 +16,10 @@ use yolofs::{
 
 use super::LayerPlace;
 use super::reach::privileges_at;
-use crate::prewarming::Prewarming;
-use crate::source::{Source, space_within};
-use crate::yolofs::files_for_each_of;
 use host::mount_table::needs_root;
+use mounting::descriptors::files_for_each_of;
+use mounting::prewarming::Prewarming;
+use mounting::source::{Source, space_within};
 use node_api::mount_daemon::PrewarmSummary;
 
 /// How long users of a mount may take to let go of it.

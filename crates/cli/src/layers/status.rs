@@ -1,7 +1,7 @@
 //! What `status` shows of a layer.
 
-use crate::mount_status::boot_status;
-use crate::mount_status::served_status;
+use mounting::mount_status::boot_status;
+use mounting::mount_status::served_status;
 use std::path::PathBuf;
 
 use blocks::Digest;

@@ -13,10 +13,10 @@ use tracer::{Limits, MergeOptions, Merged, Recorder};
 
 use super::bind::bind;
 use super::keep::{About, Earlier, keep_layer};
-use crate::source::{Source, trace_info};
 use bootstore::tiers::Tiers;
 use bootstore::tiers::mover::{Dropped, Mover, PATIENCE};
 use host::interrupt::Interrupt;
+use mounting::source::{Source, trace_info};
 
 const LAYER: Digest = Digest([7; 32]);
 

@@ -11,8 +11,8 @@ use chunks::{Catalog, ChunkStore};
 use serving::transport::{Address, Listener, TlsServer};
 use tokio::sync::watch;
 
-use crate::nic::tls_files;
 use host::size::Size;
+use mounting::nic::tls_files;
 
 /// Where the block service listens, to whom, and what it may keep.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -19,14 +19,14 @@ use super::place::PlaceArgs;
 use super::pulled::{Pulled, ToPull};
 use super::shelf::{Here, Shelf, There};
 use crate::bootimg::registry::RegistryArgs;
-use crate::confinement::{Asks, Intake, Rights};
 use crate::exit::Outcome;
 use crate::output::{Format, FormatArg, print};
-use crate::source::Source;
 use host::interrupt::Interrupt;
 use host::progress;
 use host::progress::Bar;
 use host::size::Size;
+use mounting::confinement::{Asks, Intake, Rights};
+use mounting::source::Source;
 
 /// Take a directory, a disk image or a container image as a source of the block service
 ///

@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 
 use super::admin::Admin;
 use super::operator::AdminArgs;
-use crate::confinement::{Intake, Rights};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print, waiting};
 use host::size::Size;
+use mounting::confinement::{Intake, Rights};
 
 /// How long a question may take.
 const QUICK: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Deserializer};
 
-use crate::confinement::Asks;
+use mounting::confinement::Asks;
 
 /// Where it listens unless it was told otherwise.
 pub(super) const USUAL: &str = "unix:/run/nicfetch/admin.sock";

@@ -143,7 +143,7 @@ fn confine(config: &Config) -> anyhow::Result<()> {
         }
         Some(Address::Vsock { .. }) | None => {}
     }
-    crate::confinement::nicfetch(writes, ports)
+    mounting::confinement::nicfetch(writes, ports)
 }
 
 /// What is served, opened.

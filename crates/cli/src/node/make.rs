@@ -16,10 +16,10 @@ use super::owner::Owner;
 use super::place;
 use super::turns::Turn;
 use super::wire::{HelloBytes, Question};
-use crate::yolofs::assemble::note_use;
 use bootstore::store::StoreSettings;
 use bootstore::tiers::ways::note_passing;
 use host::mount_table::{in_use_below, overlay_on};
+use mounting::assemble::note_use;
 use node_api::control::{Made, NodeError};
 use node_api::spec::MountSpec;
 

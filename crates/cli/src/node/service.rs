@@ -131,7 +131,7 @@ fn way_to(
 /// Is the node.
 fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     let end = Interrupt::install()?;
-    crate::yolofs::allow_many_files();
+    mounting::descriptors::allow_many_files();
     let run_dir = RunDir::open(&settings.run_dir)?;
     let records = Records::open(run_dir.path(), &settings.state_dir)?;
     let _only_one = Ownership::take(&run_dir)?;

@@ -17,6 +17,7 @@ mod shelf;
 #[cfg(all(test, feature = "privileged"))]
 mod tests;
 
+use mounting::confinement::Asking;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::process::exit;
@@ -74,13 +75,18 @@ fn identity(text: &str) -> Result<Identity, String> {
 /// a node of an earlier release tells nothing, and its worker stays who it is.
 fn confine(args: WorkerArgs) -> anyhow::Result<()> {
     if !args.network {
-        return crate::confinement::worker(args.user);
+        return mounting::confinement::worker(args.user);
     }
     let told = NetworkWorker::told()?;
     if told.is_none() {
         log::warn!("the node is of an earlier release: this worker may write what its user may");
     }
-    crate::confinement::network_worker(told.as_ref())
+    let asking = told.map(|told| Asking {
+        identity: told.identity(),
+        needs: told.needs,
+        disk: told.disk,
+    });
+    mounting::confinement::network_worker(asking.as_ref())
 }
 
 /// Serves until there is nothing to serve.
@@ -89,7 +95,7 @@ fn confine(args: WorkerArgs) -> anyhow::Result<()> {
 /// If nobody can ask it.
 pub(crate) fn run(args: WorkerArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     rawio::malloc::map_blocks_from(LARGE_BLOCK);
-    crate::yolofs::allow_many_files();
+    mounting::descriptors::allow_many_files();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         log::debug!("this worker is as likely to be killed as any other process: {error}");
     }

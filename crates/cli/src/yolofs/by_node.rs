@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use localfs::canonical_within;
 
-use super::mount::MountArgs;
+use super::mount::{MountArgs, in_kib};
 use bootstore::store::StoreSettings;
 use host::run_dir::RunDir;
 use node_api::boot_choice::BootChoice;
@@ -58,7 +58,7 @@ fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::R
         lock: args.lock,
         budget_bytes: args.budget.map(|size| size.0),
         readahead_kib: match args.readahead {
-            Some(size) => Some(u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)),
+            Some(size) => Some(in_kib(size)),
             None if args.no_inject && args.boot != BootChoice::None => Some(0),
             None => None,
         },

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use tracer::{MergeOptions, Trace};
 
 use crate::exit::Outcome;
-use crate::source::{Source, timestamp};
 use bootstore::store::{StoreSettings, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
+use mounting::source::{Source, timestamp};
 use node_api::boot_choice::BootChoice;
 
 /// The descriptors it is started with, in this order.
@@ -193,9 +193,9 @@ fn keep(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::trace_info;
     use blocks::{Access, BlockIndex, BlockRange, Caller, Event, Observer as _, Warmth};
     use bootimg::StoreConfig;
+    use mounting::source::trace_info;
     use std::time::Duration;
     use tracer::{Limits, Recorder};
 

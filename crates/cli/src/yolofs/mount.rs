@@ -19,17 +19,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
-use super::{by_node, daemon};
+use super::by_node;
 use crate::exit::Outcome;
 use crate::nic_args::NicArgs;
 use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::until::seconds;
-use crate::xattrs::XattrsArg;
+use crate::xattrs_arg::XattrsArg;
 use bootstore::store::StoreSettings;
 use host::interrupt::{Interrupt, unblock_signals};
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
+use mounting::daemon;
+use mounting::request::MountRequest;
 use node_api::client::CallError;
 use node_api::nic::NicName;
 use node_api::status::MountStatus;
@@ -109,6 +111,11 @@ pub(super) struct MountArgs {
     /// Tell the parent on standard output when it is served
     #[arg(long, hide = true, env = NOTIFY_PARENT)]
     pub(super) notify_parent: bool,
+}
+
+/// Returns a size in KiB, as the kernel is told.
+pub(super) fn in_kib(size: Size) -> u32 {
+    u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)
 }
 
 /// Parses `--mode`.
@@ -225,6 +232,29 @@ fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Resu
 }
 
 impl MountArgs {
+    /// Returns what the mount is to be, for a daemon of its own.
+    fn request(&self) -> anyhow::Result<MountRequest> {
+        Ok(MountRequest {
+            source: self.source.clone(),
+            boot: self.boot.clone(),
+            mode: self.mode,
+            record: self.record.clone(),
+            suid_dev: self.suid_dev,
+            xattrs: self.xattrs.answers(),
+            trust: self.trust,
+            revalidate: self.revalidate,
+            source_deadline: self.source_deadline,
+            no_inject: self.no_inject,
+            wait_prewarm: self.wait_prewarm,
+            budget_bytes: self.budget.map(|size| size.0),
+            lock: self.lock,
+            readahead_kib: self.readahead.map(in_kib),
+            threads: self.threads,
+            nic: self.nic.spec()?,
+            nic_share: self.nic.nic_share,
+        })
+    }
+
     /// Whether what is asked for needs a daemon of its own.
     fn is_standalone(&self) -> bool {
         self.standalone
@@ -257,7 +287,7 @@ fn serve(
             Ok(())
         }
     };
-    let result = daemon::serve(args, store, run_dir, mountpoint, &serving);
+    let result = daemon::serve(&args.request()?, store, run_dir, mountpoint, &serving);
     if let (Err(error), true, false) = (&result, args.notify_parent, told.get()) {
         return tell(&Started::Failed {
             why: format!("{error:#}"),

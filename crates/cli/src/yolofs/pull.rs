@@ -27,7 +27,6 @@ use tiering::lass::Place;
 
 use super::snapshotter::Desk;
 use crate::bootimg::registry::RegistryArgs;
-use crate::confinement::{Asks, Intake, Rights};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
@@ -35,6 +34,7 @@ use fetch::{Fetch, Ready, Shared, places};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::run_dir::RunDir;
+use mounting::confinement::{Asks, Intake, Rights};
 use report::{LayerReport, PullReport, Went, text};
 use wanted::{Layer, Wanted};
 

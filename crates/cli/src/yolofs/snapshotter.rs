@@ -24,11 +24,10 @@ use snapshotter::{
     Config, FastConfig, FastPlace, Lowers, Snapshotter, UpperConfig, WhenFull, service,
 };
 
-use crate::confinement::{self, Service};
 use crate::exit::Outcome;
 use crate::run_dir_arg::RunDirArg;
 use crate::until::Until;
-use crate::xattrs::XattrsArg;
+use crate::xattrs_arg::XattrsArg;
 use bootstore::store::StoreSettings;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
 use homeward::Homeward;
@@ -36,6 +35,8 @@ use host::interrupt::Interrupt;
 use host::mount_table::needs_root;
 use host::run_dir::RunDir;
 use layers_fast::ByArg;
+use mounting::confinement;
+use mounting::confinement::Service;
 use mounts::wait_for_the_last;
 use place_arg::PlaceArg;
 use placing::Placing;
@@ -242,7 +243,7 @@ pub(super) fn run(
     if let Some(SnapshotterCommand::Status(command)) = &args.command {
         return status::run(command, &run_dir);
     }
-    super::daemon::allow_many_files();
+    mounting::descriptors::allow_many_files();
     let by = match &args.layers_fast {
         Some(_) => args.layers_by,
         None => ByArg::Foreseen, // Nothing is placed, so nobody is to wait.

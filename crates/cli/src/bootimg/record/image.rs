@@ -18,12 +18,12 @@ use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
 use crate::layers::keep::{About, Earlier};
 use crate::output::{complain, count, duration, percent, print};
-use crate::source::timestamp;
 use crate::undo::Guard;
 use crate::until::{Checks, Until};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::size::Size;
+use mounting::source::timestamp;
 
 /// Begins the line that says when a container was ready: what comes after it, a scan above all, is
 /// no part of the start. The bench waits for it.

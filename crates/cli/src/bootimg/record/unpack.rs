@@ -23,9 +23,9 @@ use oci::unpack::Limits;
 use oci::{HealthTest, Image};
 use serde::{Deserialize, Serialize};
 
-use crate::confinement::{Asks, Intake, Rights};
 use crate::exit::Outcome;
 use host::interrupt::Interrupt;
+use mounting::confinement::{Asks, Intake, Rights};
 
 /// Bytes of an answer. Configurations have some KiB, and 8 MiB at most.
 const ANSWER_MAX: u64 = 32 << 20;

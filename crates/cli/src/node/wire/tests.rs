@@ -1,5 +1,7 @@
 //! What travels, and what must not.
 
+use host::framed::{DESCRIPTORS_MAX, HEADER, MESSAGE_MAX, PROTOCOL};
+
 use super::*;
 use proptest::prelude::*;
 

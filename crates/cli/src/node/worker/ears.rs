@@ -8,7 +8,7 @@ use localfs::SourceRoot;
 use parking_lot::RwLock;
 use tracer::{Limits, Recorder, Trace};
 
-use crate::source::trace_info;
+use mounting::source::trace_info;
 
 /// A tenth of what a recording may keep: a lesson is about what a boot image lacked. What is
 /// beyond it is not learned.

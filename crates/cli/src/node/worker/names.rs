@@ -92,7 +92,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::source::Source;
+    use mounting::source::Source;
 
     fn scanned() -> Arc<Tree> {
         let dir = tempfile::tempdir().unwrap();

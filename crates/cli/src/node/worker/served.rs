@@ -1,8 +1,8 @@
 //! One mount that is served.
 
-use crate::mount_status::boot_status;
-use crate::mount_status::first_miss;
-use crate::mount_status::served_status;
+use mounting::mount_status::boot_status;
+use mounting::mount_status::first_miss;
+use mounting::mount_status::served_status;
 use std::io::Write as _;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::OwnedFd;
@@ -18,12 +18,12 @@ use yolofs::{
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
 use super::shelf::Opened;
-use crate::mount_status::warnings;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;
-use crate::prewarming::Prewarming;
-use crate::yolofs::assemble::mode_name;
-use crate::yolofs::files_for_each_of;
+use mounting::assemble::mode_name;
+use mounting::descriptors::files_for_each_of;
+use mounting::mount_status::warnings;
+use mounting::prewarming::Prewarming;
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;

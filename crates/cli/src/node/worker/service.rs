@@ -139,13 +139,13 @@ impl Caller {
         if let Err(why) = self.0.admission.check_peer(stream) {
             let fault = Fault::Invalid;
             let refused = Answer::Refused { fault, why };
-            wire::send(stream, &refused, &[], Instant::now() + TALK)?;
+            host::framed::send(stream, &refused, &[], Instant::now() + TALK)?;
             return drain(stream);
         }
-        let (question, beside) = wire::receive(stream, Instant::now() + TALK)?;
+        let (question, beside) = host::framed::receive(stream, Instant::now() + TALK)?;
         let (answer, handed) = self.0.answer(question, beside);
         let beside = handed.as_ref().map(Handed::all).unwrap_or_default();
-        wire::send(stream, &answer, &beside, Instant::now() + TALK)
+        host::framed::send(stream, &answer, &beside, Instant::now() + TALK)
     }
 }
 

@@ -21,12 +21,12 @@ use super::engine::EngineArgs;
 use super::start::{Started, WhenIdle, first_word, ourselves, tell};
 use super::station::Station;
 use super::worker::{self, Beginning};
-use crate::confinement::Service;
 use crate::exit::Outcome;
-use crate::xattrs::XattrsArg;
+use crate::xattrs_arg::XattrsArg;
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
+use mounting::confinement::Service;
 
 /// Deaths within this time count together.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
@@ -110,8 +110,8 @@ fn guard(
     station: &Station,
 ) -> anyhow::Result<()> {
     // The worker inherits both.
-    crate::yolofs::allow_many_files();
-    crate::confinement::engine(Service::Docker)?;
+    mounting::descriptors::allow_many_files();
+    mounting::confinement::engine(Service::Docker)?;
     let interrupt = Interrupt::install()?;
     if args.background {
         // A session of its own: neither Ctrl-C nor the end of the terminal is meant for a daemon.

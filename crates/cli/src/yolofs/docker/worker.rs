@@ -23,10 +23,10 @@ use super::station::Station;
 use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Wanted;
 use crate::layers::{self, LayerServer, ServedBy};
-use crate::xattrs::XattrsArg;
 use bootstore::store::StoreSettings;
 use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
+use yolofs::XattrAnswers;
 
 /// How often Docker's directory and the store are looked at for images that came or went: three
 /// calls of stat(2).
@@ -84,13 +84,13 @@ pub(super) fn run(
     root: DataRoot,
     station: Station,
     store: &StoreSettings,
-    (beginning, xattrs): (Beginning, XattrsArg),
+    (beginning, xattrs): (Beginning, XattrAnswers),
     (guardian, when_idle): (u32, WhenIdle),
 ) -> anyhow::Result<()> {
-    crate::confinement::execute_nothing()?;
+    mounting::confinement::execute_nothing()?;
     let interrupt = Interrupt::install()?;
     let guardians_thread = stay_with(guardian)?;
-    super::super::daemon::allow_many_files();
+    mounting::descriptors::allow_many_files();
     let Some(duty) = station.await_duty(DUTY_PATIENCE)? else {
         bail!(
             "the layers of {} are served already: see yolofs docker status",

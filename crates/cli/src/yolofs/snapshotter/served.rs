@@ -24,10 +24,10 @@ use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::mounts::clear_dead;
 use crate::layers::{self, LayerServer, LayerStatus, ServedBy, WarmedLayer};
 use crate::node::left::living_mounts;
-use crate::xattrs::XattrsArg;
 use host::interrupt::Interrupt;
 use host::mount_table::is_covered;
 use host::run_dir::RunDir;
+use yolofs::XattrAnswers;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
 const THREADS: usize = 2;
@@ -114,7 +114,7 @@ impl ServedLowers {
         root: &Path,
         run_dir: &RunDir,
         first_boots: FirstBootsHand,
-        xattrs: XattrsArg,
+        xattrs: XattrAnswers,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let label = format!("snapshotter:{}", root.display());

@@ -22,12 +22,13 @@ use rawio::pidfd::PidFd;
 use super::super::mounts::wait_for_the_last;
 use super::talk::{Ask, Told};
 use super::{FirstBoots, Keeper};
-use crate::confinement::{self, Service};
 use crate::exit::Outcome;
 use bootstore::store::StoreSettings;
 use host::control::{listen, serve};
 use host::interrupt::Interrupt;
 use host::run_dir::{RUN_DIR_ENV, RunDir};
+use mounting::confinement;
+use mounting::confinement::Service;
 
 /// How often it is looked whether anybody needs it; nothing tells all of that.
 const LOOK_EVERY_MS: u16 = 200;
@@ -112,7 +113,7 @@ pub(in crate::yolofs) fn run(
     store: &StoreSettings,
     run_dir: &Path,
 ) -> anyhow::Result<Outcome> {
-    crate::yolofs::allow_many_files();
+    mounting::descriptors::allow_many_files();
     confinement::engine(Service::Snapshotter)?;
     // Ctrl-C at the snapshotter's terminal is for that alone.
     nix::unistd::setsid().context("leaving the session")?;

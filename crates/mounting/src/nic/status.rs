@@ -5,7 +5,7 @@ use node_api::nic_status::NicStatus;
 
 impl Nic {
     /// Returns how the service does.
-    pub(crate) fn status(&self) -> NicStatus {
+    pub fn status(&self) -> NicStatus {
         let remote = self.remote().counts();
         let (source, filled) = match &self.way {
             Way::Beside(_) => (None, None),

@@ -25,7 +25,7 @@ use serving::transport::{Address, TlsClient, TlsFiles};
 use fill::Filler;
 use origin::OriginDir;
 
-pub(crate) use boot::{BootBlocks, NicBoot};
+pub use boot::{BootBlocks, NicBoot};
 use node_api::nic::{NicName, NicSpec};
 use node_api::nic_needs::{CHUNKS, SOURCES};
 
@@ -38,7 +38,7 @@ const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 /// The service, and the one source of it that a mount reads.
 #[derive(Debug)]
-pub(crate) struct Nic {
+pub struct Nic {
     address: Address,
     name: NicName,
     way: Way,
@@ -61,7 +61,7 @@ impl Nic {
     ///
     /// # Errors
     /// If what the command line says cannot be used.
-    pub(crate) fn beside(spec: &NicSpec, tree: &Tree) -> anyhow::Result<Option<Self>> {
+    pub fn beside(spec: &NicSpec, tree: &Tree) -> anyhow::Result<Option<Self>> {
         let name = spec.beside()?.clone();
         let client = connect(spec)?;
         let address = &spec.address;
@@ -93,7 +93,7 @@ impl Nic {
     /// # Errors
     /// If the service is not there and the source was never mounted with this cache, or what the
     /// command line says cannot be used.
-    pub(crate) fn alone(
+    pub fn alone(
         spec: &NicSpec,
         name: &NicName,
         served: Option<Arc<Index>>,
@@ -133,7 +133,7 @@ impl Nic {
     }
 
     /// Returns what the service is beside a local source.
-    pub(crate) fn cache(&self) -> Option<&Arc<NicCache>> {
+    pub fn cache(&self) -> Option<&Arc<NicCache>> {
         match &self.way {
             Way::Beside(cache) => Some(cache),
             Way::Alone(..) => None,
@@ -141,7 +141,7 @@ impl Nic {
     }
 
     /// Returns the source that is not on the disk.
-    pub(crate) fn source(&self) -> Option<&Arc<NicSource>> {
+    pub fn source(&self) -> Option<&Arc<NicSource>> {
         match &self.way {
             Way::Beside(_) => None,
             Way::Alone(source, ..) => Some(source),
@@ -150,7 +150,7 @@ impl Nic {
 
     /// Returns who waits for the service in the place of the threads of a mount that has nothing
     /// else.
-    pub(crate) fn waiter(&self) -> Option<Arc<dyn Waiter>> {
+    pub fn waiter(&self) -> Option<Arc<dyn Waiter>> {
         match &self.way {
             Way::Beside(_) => None,
             Way::Alone(.., timed) => Some(timed.waiter()),
@@ -158,7 +158,7 @@ impl Nic {
     }
 
     /// Returns what waiting has come to.
-    pub(crate) fn timekeeping(&self) -> Option<Timekeeping> {
+    pub fn timekeeping(&self) -> Option<Timekeeping> {
         match &self.way {
             Way::Beside(_) => None,
             Way::Alone(.., timed) => Some(timed.timekeeping()),
@@ -166,7 +166,7 @@ impl Nic {
     }
 
     /// Returns the index of the source.
-    pub(crate) fn index(&self) -> &Arc<Index> {
+    pub fn index(&self) -> &Arc<Index> {
         self.remote().index()
     }
 
@@ -287,7 +287,7 @@ fn read_key(path: &Path) -> anyhow::Result<Key> {
 }
 
 /// Returns where a directory has what TLS needs.
-pub(crate) fn tls_files(dir: &Path) -> TlsFiles {
+pub fn tls_files(dir: &Path) -> TlsFiles {
     TlsFiles {
         certificate: dir.join("cert.pem"),
         key: dir.join("key.pem"),

@@ -1,5 +1,6 @@
-//! Who is answered about extended attributes where there are none.
+//! The `--all-xattrs` flag.
 
+use mounting::xattrs::answers;
 use yolofs::XattrAnswers;
 
 /// Set in the environment of whoever starts the daemon in the background.
@@ -16,13 +17,5 @@ pub(crate) struct XattrsArg {
 impl XattrsArg {
     pub(crate) const fn answers(self) -> XattrAnswers {
         answers(self.all_xattrs)
-    }
-}
-
-pub(crate) const fn answers(all: bool) -> XattrAnswers {
-    if all {
-        XattrAnswers::Always
-    } else {
-        XattrAnswers::UntilOverlay
     }
 }

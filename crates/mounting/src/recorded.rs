@@ -21,7 +21,7 @@ const NAMED: usize = 100;
 
 /// A source, and a recorder that hears what is asked of it.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub struct Recorded {
     root: Arc<SourceRoot>,
     names: Arc<LazyTree>,
     recorder: Arc<Recorder>,
@@ -33,15 +33,12 @@ impl Recorded {
     ///
     /// # Errors
     /// If the source cannot be asked for anything.
-    pub(crate) fn new(root: &Arc<SourceRoot>) -> anyhow::Result<Self> {
+    pub fn new(root: &Arc<SourceRoot>) -> anyhow::Result<Self> {
         Self::sharing(root, &Arc::new(Allowance::new(Limits::default())))
     }
 
     /// As [`new`](Self::new), for one of several layers, whose recorders keep so much together.
-    pub(crate) fn sharing(
-        root: &Arc<SourceRoot>,
-        allowance: &Arc<Allowance>,
-    ) -> anyhow::Result<Self> {
+    pub fn sharing(root: &Arc<SourceRoot>, allowance: &Arc<Allowance>) -> anyhow::Result<Self> {
         Ok(Self {
             names: Arc::new(LazyTree::new(Arc::clone(root))?),
             root: Arc::clone(root),
@@ -51,7 +48,7 @@ impl Recorded {
     }
 
     /// Returns the file system of the source, which tells the recorder everything.
-    pub(crate) fn file_system(&self) -> FileSystem {
+    pub fn file_system(&self) -> FileSystem {
         let mode = match self.root.kind() {
             SourceKind::Tree => Mode::Lower,
             SourceKind::Disk { .. } => Mode::Disk,
@@ -75,19 +72,19 @@ impl Recorded {
     }
 
     /// Returns when the last request was answered, or `None` before the first.
-    pub(crate) fn last_event(&self) -> Option<Instant> {
+    pub fn last_event(&self) -> Option<Instant> {
         self.recorder.last_event()
     }
 
     /// Ends the recording: the boot is over. The mount goes on for whoever uses it.
-    pub(crate) fn stop(&self) -> Heard {
+    pub fn stop(&self) -> Heard {
         self.recorder.stop()
     }
 
     /// Returns what was heard as a trace of the files in `source`, which was scanned since. What
     /// the boot used of files that are not there any more as it had met them is not in the trace:
     /// the paths of these files are returned, each with what became of it.
-    pub(crate) fn trace(&self, mut heard: Heard, source: &Source) -> (Trace, Vec<String>) {
+    pub fn trace(&self, mut heard: Heard, source: &Source) -> (Trace, Vec<String>) {
         let tree = &source.tree;
         let left_out = heard.call_files(|file| self.names.in_tree(file, tree));
         let total = left_out.len();

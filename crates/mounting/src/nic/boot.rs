@@ -7,16 +7,19 @@ use blockservice::client::Planned;
 use bootimg::Attached;
 
 /// The boot image of a source of the service.
-pub(crate) struct NicBoot {
+#[derive(Debug)]
+pub struct NicBoot {
     /// What it is called.
-    pub(crate) name: String,
-    pub(crate) image: Arc<Attached>,
-    pub(crate) blocks: BootBlocks,
+    pub name: String,
+    /// The image, attached to the source's index.
+    pub image: Arc<Attached>,
+    /// Its blocks.
+    pub blocks: BootBlocks,
 }
 
 /// The blocks of a boot image.
 #[derive(Debug)]
-pub(crate) enum BootBlocks {
+pub enum BootBlocks {
     /// Those in it.
     Own(Arc<Attached>),
     /// Those of the source itself: another machine made the image.
@@ -25,7 +28,7 @@ pub(crate) enum BootBlocks {
 
 impl BootBlocks {
     /// Has something done that goes through all of them in the order of the plan.
-    pub(crate) fn in_order<T>(&self, work: impl FnOnce(&dyn BlockCache) -> T) -> T {
+    pub fn in_order<T>(&self, work: impl FnOnce(&dyn BlockCache) -> T) -> T {
         match self {
             Self::Own(image) => work(&image.passing()),
             Self::OfSource(planned) => work(&planned.in_order()),

@@ -12,7 +12,7 @@ use node_api::nic::NicName;
 
 /// Where the source of a mount is.
 #[derive(Debug)]
-pub(super) enum From {
+pub enum From {
     /// On a disk of this machine.
     Disk(Arc<SourceRoot>),
     /// At a block service: `nic:NAME`.
@@ -22,7 +22,7 @@ pub(super) enum From {
 impl From {
     /// # Errors
     /// If it is no source, or does not answer within the deadline.
-    pub(super) fn open(source: &Path, deadline: Duration) -> anyhow::Result<Self> {
+    pub fn open(source: &Path, deadline: Duration) -> anyhow::Result<Self> {
         Ok(match NicName::of_source(source)? {
             Some(name) => Self::Nic(name),
             None => Self::Disk(Arc::new(SourceRoot::open_within(source, deadline)?)),
@@ -30,7 +30,7 @@ impl From {
     }
 
     /// Returns the source, if it is on a disk.
-    pub(super) const fn root(&self) -> Option<&Arc<SourceRoot>> {
+    pub const fn root(&self) -> Option<&Arc<SourceRoot>> {
         match self {
             Self::Disk(root) => Some(root),
             Self::Nic(_) => None,
@@ -38,7 +38,7 @@ impl From {
     }
 
     /// Returns what the mount table and `status` show.
-    pub(super) fn shown(&self) -> PathBuf {
+    pub fn shown(&self) -> PathBuf {
         match self {
             Self::Disk(root) => root.path().to_path_buf(),
             Self::Nic(name) => name.label().into(),
@@ -46,7 +46,7 @@ impl From {
     }
 
     /// Returns what a trace says of the source.
-    pub(super) fn trace_info(&self, started: SystemTime) -> TraceInfo {
+    pub fn trace_info(&self, started: SystemTime) -> TraceInfo {
         match self {
             Self::Disk(root) => trace_info(root, started),
             Self::Nic(name) => TraceInfo {

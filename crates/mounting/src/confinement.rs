@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use confine::{Capability, Confinement, Files, Identity, Ports, Programs, Reads, Set, Unlisted};
 
-use crate::node::network::NetworkWorker;
-pub(crate) use intake::{Asks, Intake, Rights};
+pub use intake::{Asks, Intake, Rights};
 use node_api::nic_needs::Needs;
 
 /// How strictly to confine: `on`, `off`, or `strict`, where a system call that was forgotten in
@@ -37,7 +36,7 @@ const COPYING: [Capability; 4] = [
 
 /// Who mounts layers for an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
+pub enum Service {
     /// Docker's guardian, which starts a worker, and that.
     Docker,
     /// containerd's snapshotter.
@@ -66,7 +65,7 @@ const ASKING: [Capability; 2] = [Capability::CAP_DAC_READ_SEARCH, Capability::CA
 ///
 /// # Errors
 /// If the process has threads, or the kernel refuses: it must not serve then.
-pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
+pub fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
@@ -85,12 +84,23 @@ pub(crate) fn worker(identity: Option<Identity>) -> anyhow::Result<()> {
     confinement.apply().context("confining the worker")
 }
 
+/// What is known of a worker that asks a block service.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// Whom it becomes, if it becomes somebody else.
+    pub identity: Option<Identity>,
+    /// What it asks the service with.
+    pub needs: Needs,
+    /// Whether it has files of a disk, too, which may be anybody's and anywhere.
+    pub disk: bool,
+}
+
 /// Confines the worker of a mount that asks a block service to what this takes. What is not known,
 /// because the node told nothing, it is left.
 ///
 /// # Errors
 /// As [`worker`].
-pub(crate) fn network_worker(network: Option<&NetworkWorker>) -> anyhow::Result<()> {
+pub fn network_worker(network: Option<&Asking>) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
@@ -105,7 +115,7 @@ pub(crate) fn network_worker(network: Option<&NetworkWorker>) -> anyhow::Result<
         false => (ASKING.to_vec(), Reads::ContentBeneath(needs.reads.clone())),
     };
     let confinement = Confinement {
-        identity: network.identity(),
+        identity: network.identity,
         capabilities,
         files: Files {
             reads,
@@ -134,7 +144,7 @@ fn calls_of(needs: &Needs) -> Set {
 ///
 /// # Errors
 /// If the kernel refuses, or the cache cannot be made.
-pub(crate) fn before_mounting(
+pub fn before_mounting(
     run_dir: &Path,
     trace: Option<&Path>,
     network: Option<&Needs>,
@@ -172,7 +182,7 @@ pub(crate) fn before_mounting(
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn once_mounted(network: Option<&Needs>) -> anyhow::Result<()> {
+pub fn once_mounted(network: Option<&Needs>) -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
@@ -184,7 +194,7 @@ pub(crate) fn once_mounted(network: Option<&Needs>) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn mounter() -> anyhow::Result<()> {
+pub fn mounter() -> anyhow::Result<()> {
     let Some(unlisted) = asked()? else {
         return Ok(());
     };
@@ -201,7 +211,7 @@ pub(crate) fn mounter() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn engine(service: Service) -> anyhow::Result<()> {
+pub fn engine(service: Service) -> anyhow::Result<()> {
     if is_off()? {
         return Ok(());
     }
@@ -226,7 +236,7 @@ pub(crate) fn engine(service: Service) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the kernel refuses, or a directory cannot be made.
-pub(crate) fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<()> {
+pub fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<()> {
     if is_off()? {
         return Ok(());
     }
@@ -259,7 +269,7 @@ pub(crate) fn nicfetch(writes: Vec<PathBuf>, ports: Vec<u16>) -> anyhow::Result<
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn execute_nothing() -> anyhow::Result<()> {
+pub fn execute_nothing() -> anyhow::Result<()> {
     if is_off()? {
         return Ok(());
     }

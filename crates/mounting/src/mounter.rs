@@ -24,9 +24,9 @@ use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 use yolofs::{Busy, Layering, Mounter, Place, Tried, Visible};
 
-use crate::node::wire::{receive, send};
+use host::framed::{receive, send};
 
-pub(super) use process::{MounterArgs, run};
+pub use process::run;
 
 /// Longer than any of it takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ impl From<io::Error> for Came {
 
 /// The daemon's end of it.
 #[derive(Debug)]
-pub(super) struct Helper(Mutex<UnixStream>);
+pub struct Helper(Mutex<UnixStream>);
 
 impl Helper {
     /// Starts one for a place. It ends with this process. To be called while this has all its
@@ -76,7 +76,7 @@ impl Helper {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub(super) fn start(place: &Path) -> anyhow::Result<Self> {
+    pub fn start(place: &Path) -> anyhow::Result<Self> {
         let daemon =
             PidFd::open_first_thread(std::process::id()).context("opening this process")?;
         let (ours, its) = UnixStream::pair().context("making a pair of sockets")?;
@@ -96,7 +96,7 @@ impl Helper {
     ///
     /// # Errors
     /// If the system refuses, or the process is gone.
-    pub(super) fn clear(&self) -> anyhow::Result<()> {
+    pub fn clear(&self) -> anyhow::Result<()> {
         match self.ask(Wish::Clear, &[])? {
             Came::Done => Ok(()),
             other => bail!("clearing what a dead daemon left: {other:?}"),

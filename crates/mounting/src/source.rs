@@ -17,11 +17,11 @@ use yolofs::Space;
 
 /// A source with all of its metadata.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub struct Source {
     /// The opened directory.
-    pub(crate) root: Arc<SourceRoot>,
+    pub root: Arc<SourceRoot>,
     /// Its metadata.
-    pub(crate) tree: Arc<Tree>,
+    pub tree: Arc<Tree>,
 }
 
 impl Source {
@@ -29,7 +29,7 @@ impl Source {
     ///
     /// # Errors
     /// If it cannot be opened or scanned.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let root = SourceRoot::open_within(path, Patience::default().deadline)?;
         Self::scan(Arc::new(root))
     }
@@ -38,7 +38,7 @@ impl Source {
     ///
     /// # Errors
     /// If it cannot be scanned, or does not answer.
-    pub(crate) fn scan(root: Arc<SourceRoot>) -> anyhow::Result<Self> {
+    pub fn scan(root: Arc<SourceRoot>) -> anyhow::Result<Self> {
         Self::scan_within(root, Patience::default().deadline)
     }
 
@@ -46,7 +46,7 @@ impl Source {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn scan_within(root: Arc<SourceRoot>, deadline: Duration) -> anyhow::Result<Self> {
+    pub fn scan_within(root: Arc<SourceRoot>, deadline: Duration) -> anyhow::Result<Self> {
         let bar = progress::counter("scanning the source");
         let scan = localfs::scan_within(&root, deadline, |progress| {
             bar.set_position(progress.files);
@@ -78,7 +78,7 @@ impl Source {
 
     /// Returns what reads the source's files.
     #[must_use]
-    pub(crate) fn reader(&self) -> Arc<DirSource> {
+    pub fn reader(&self) -> Arc<DirSource> {
         Arc::new(DirSource::new(
             Arc::clone(&self.root),
             Arc::clone(&self.tree) as Arc<_>,
@@ -89,7 +89,7 @@ impl Source {
     ///
     /// # Errors
     /// If the source is a directory tree.
-    pub(crate) fn disk(&self) -> anyhow::Result<(&OsStr, FileId)> {
+    pub fn disk(&self) -> anyhow::Result<(&OsStr, FileId)> {
         let name = match self.root.kind() {
             SourceKind::Disk { name, .. } => Some(name.as_os_str()),
             SourceKind::Tree => None,
@@ -104,14 +104,14 @@ impl Source {
 
     /// Returns the bytes of all regular files: what shares are shares of.
     #[must_use]
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         bytes_of(&self.tree)
     }
 }
 
 /// Returns the bytes of all regular files of a tree.
 #[must_use]
-pub(crate) fn bytes_of(tree: &Tree) -> u64 {
+pub fn bytes_of(tree: &Tree) -> u64 {
     let files = tree.files().map(|(_, inode)| inode.attr);
     files
         .filter(|attr| attr.kind == blocks::NodeKind::File)
@@ -122,7 +122,7 @@ pub(crate) fn bytes_of(tree: &Tree) -> u64 {
 /// An opened source that is scanned when its metadata is first wanted: after a boot that is
 /// recorded, not before.
 #[derive(Debug)]
-pub(crate) struct LateSource {
+pub struct LateSource {
     root: Arc<SourceRoot>,
     scanned: Option<Source>,
 }
@@ -130,14 +130,14 @@ pub(crate) struct LateSource {
 impl LateSource {
     /// Returns an opened source that was not scanned.
     #[must_use]
-    pub(crate) const fn new(root: Arc<SourceRoot>) -> Self {
+    pub const fn new(root: Arc<SourceRoot>) -> Self {
         let scanned = None;
         Self { root, scanned }
     }
 
     /// Returns the opened directory.
     #[must_use]
-    pub(crate) const fn root(&self) -> &Arc<SourceRoot> {
+    pub const fn root(&self) -> &Arc<SourceRoot> {
         &self.root
     }
 
@@ -145,7 +145,7 @@ impl LateSource {
     ///
     /// # Errors
     /// If it cannot be scanned.
-    pub(crate) fn scanned(&mut self) -> anyhow::Result<&Source> {
+    pub fn scanned(&mut self) -> anyhow::Result<&Source> {
         match &mut self.scanned {
             Some(source) => Ok(source),
             none => Ok(none.insert(Source::scan(Arc::clone(&self.root))?)),
@@ -170,7 +170,7 @@ fn space(root: &Arc<SourceRoot>) -> impl Fn() -> io::Result<Space> + Send + Sync
 }
 
 /// Returns the same as [`space`], with the deadline that the source's files have.
-pub(crate) fn space_within(
+pub fn space_within(
     files: &Arc<TimedSource<DirSource>>,
     root: &Arc<SourceRoot>,
 ) -> impl Fn() -> io::Result<Space> + Send + Sync + 'static {
@@ -184,7 +184,7 @@ pub(crate) fn space_within(
 
 /// Returns what a trace of this source says of itself.
 #[must_use]
-pub(crate) fn trace_info(root: &SourceRoot, started: SystemTime) -> TraceInfo {
+pub fn trace_info(root: &SourceRoot, started: SystemTime) -> TraceInfo {
     TraceInfo {
         label: root.label().into_vec(),
         source: root.id(),
@@ -194,7 +194,7 @@ pub(crate) fn trace_info(root: &SourceRoot, started: SystemTime) -> TraceInfo {
 
 /// Returns a moment as file systems write it.
 #[must_use]
-pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+pub fn timestamp(time: SystemTime) -> Timestamp {
     // A clock before 1970 is not set yet: 0 says as much.
     Timestamp::of(time)
 }
@@ -203,7 +203,7 @@ pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn write_trace(trace: &Trace, path: &Path) -> anyhow::Result<()> {
+pub fn write_trace(trace: &Trace, path: &Path) -> anyhow::Result<()> {
     let bytes = trace.write().context("encoding the trace")?;
     let doing = || format!("writing the trace to {}", path.display());
     let path = &destination(path).with_context(doing)?;

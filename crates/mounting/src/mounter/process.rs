@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -24,33 +24,23 @@ use yolofs::{Busy, Control, EndSwitch, Itself, Layering, Mounter as _, Place, Tr
 
 use super::{Came, PATIENCE, Wish};
 use crate::confinement;
-use crate::exit::Outcome;
-use crate::node::wire::{receive, send};
+use host::framed::{receive, send};
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at};
 
-/// Mount and unmount for a daemon, and end the requests of its mount when it is killed
+/// Is the process: does what the daemon asks at one place, until the daemon ends. Standard input is the
+/// socket to the daemon; standard output is its first thread, as a descriptor.
 ///
-/// Standard input is the socket to the daemon; standard output is its first thread, as a
-/// descriptor. Started by `yolofs mount`.
-#[derive(Clone, Debug, clap::Args)]
-pub(in crate::yolofs) struct MounterArgs {
-    /// The only place where
-    mountpoint: PathBuf,
-}
-
-pub(in crate::yolofs) fn run(args: &MounterArgs) -> anyhow::Result<Outcome> {
+/// # Errors
+/// If what the daemon handed over is missing, or the kernel refuses.
+pub fn run(mountpoint: &Path) -> anyhow::Result<()> {
     // The daemon hears these, and then needs this process.
     SigSet::all().thread_block().context("blocking signals")?;
     let own = |fd: io::Result<OwnedFd>| fd.context("taking what the daemon handed over");
     let stream = UnixStream::from(own(io::stdin().as_fd().try_clone_to_owned())?);
     let daemon = PidFd::from(own(io::stdout().as_fd().try_clone_to_owned())?);
     let end = Arc::default();
-    let mut hand = Hand::new(
-        Place::open(&args.mountpoint)?,
-        Arc::clone(&end),
-        Control::open(),
-    );
+    let mut hand = Hand::new(Place::open(mountpoint)?, Arc::clone(&end), Control::open());
     // The directory it was started in must not stay busy because of us.
     std::env::set_current_dir("/").context("leaving the current directory")?;
     confinement::mounter()?;
@@ -63,7 +53,7 @@ pub(in crate::yolofs) fn run(args: &MounterArgs) -> anyhow::Result<Outcome> {
     guard
         .join()
         .map_err(|_| anyhow!("the thread that waits for the daemon panicked"))??;
-    heard.map(|()| Outcome::Done)
+    heard
 }
 
 /// Waits for the end of the daemon's first thread, and ends the mount's requests with it.

@@ -35,7 +35,7 @@ impl Nic {
     ///
     /// # Errors
     /// If one that was asked for cannot be used.
-    pub(crate) fn choose_boot(&self, choice: &BootChoice) -> anyhow::Result<Option<NicBoot>> {
+    pub fn choose_boot(&self, choice: &BootChoice) -> anyhow::Result<Option<NicBoot>> {
         let tree = self.index().tree();
         match choice {
             BootChoice::None => Ok(None),
@@ -104,7 +104,7 @@ impl Nic {
     ///
     /// # Errors
     /// If it cannot be made, or the service does not take it.
-    pub(crate) fn share(&self, trace: &Trace, tree: &Tree, aside: &Path) -> anyhow::Result<()> {
+    pub fn share(&self, trace: &Trace, tree: &Tree, aside: &Path) -> anyhow::Result<()> {
         let options = MergeOptions::default();
         let recorded = tracer::merge(std::slice::from_ref(trace), tree, &options);
         let recorded = recorded.context("making a plan of what was recorded")?.plan;

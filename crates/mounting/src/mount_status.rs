@@ -13,12 +13,7 @@ const CHANGED_NAMED: usize = 8;
 
 /// Returns the status of a boot image in use.
 #[must_use]
-pub(crate) fn boot_status(
-    name: &str,
-    image: &Attached,
-    counters: &Counters,
-    prewarm: &str,
-) -> BootStatus {
+pub fn boot_status(name: &str, image: &Attached, counters: &Counters, prewarm: &str) -> BootStatus {
     let (report, counts) = (image.report(), image.counts());
     let changed = report.dropped.iter().take(CHANGED_NAMED).map(|file| {
         let path = String::from_utf8_lossy(&file.path);
@@ -60,7 +55,7 @@ fn wasted_bytes(counters: &Counters) -> Option<u64> {
 
 /// Returns where a boot left its recording, in the words of the tree it read.
 #[must_use]
-pub(crate) fn first_miss(miss: &Miss, tree: &Tree) -> FirstMiss {
+pub fn first_miss(miss: &Miss, tree: &Tree) -> FirstMiss {
     let path = tree.path(miss.file).unwrap_or_default();
     FirstMiss {
         path: String::from_utf8_lossy(&path).into_owned(),
@@ -71,7 +66,7 @@ pub(crate) fn first_miss(miss: &Miss, tree: &Tree) -> FirstMiss {
 /// Returns what was served: `cached` tells what came from where, of a mount that has a boot
 /// image with so many blocks.
 #[must_use]
-pub(crate) fn served_status(
+pub fn served_status(
     counters: &Counters,
     cached: Option<CacheCounts>,
     boot_blocks: u64,
@@ -105,10 +100,7 @@ pub(crate) fn served_status(
 
 /// Returns what the owner of a mount should know of its source and of its boot image.
 #[must_use]
-pub(crate) fn warnings(
-    source: Option<&SourceRoot>,
-    boot: Option<(&str, &Attached)>,
-) -> Vec<String> {
+pub fn warnings(source: Option<&SourceRoot>, boot: Option<(&str, &Attached)>) -> Vec<String> {
     let source = source.into_iter().flat_map(SourceRoot::warnings).cloned();
     source
         .chain(boot.and_then(|(name, image)| stale(name, image)))
@@ -117,7 +109,7 @@ pub(crate) fn warnings(
 
 /// Returns what a boot image does not give because its files changed, if there is something.
 #[must_use]
-pub(crate) fn stale(name: &str, image: &Attached) -> Option<String> {
+pub fn stale(name: &str, image: &Attached) -> Option<String> {
     let report = image.report();
     let first = report.dropped.first()?;
     let first = String::from_utf8_lossy(&first.path);

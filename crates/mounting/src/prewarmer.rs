@@ -13,7 +13,7 @@ use node_api::mount_daemon::PrewarmSummary;
 
 /// Prewarms one mount; at most one prewarm runs at a time.
 #[derive(Debug)]
-pub(super) struct Prewarmer {
+pub struct Prewarmer {
     mount: Arc<Mount>,
     image: Arc<Attached>,
     blocks: Arc<BootBlocks>,
@@ -22,7 +22,8 @@ pub(super) struct Prewarmer {
 }
 
 impl Prewarmer {
-    pub(super) fn new(
+    /// Prewarms `mount` from an image whose blocks are `blocks`.
+    pub fn new(
         mount: Arc<Mount>,
         image: Arc<Attached>,
         blocks: Arc<BootBlocks>,
@@ -38,17 +39,17 @@ impl Prewarmer {
     }
 
     /// Says where the prewarm stands: `off`, `running`, `done`, `cancelled` or `failed`.
-    pub(super) fn state(&self) -> &'static str {
+    pub fn state(&self) -> &'static str {
         self.prewarming.state()
     }
 
     /// Makes a running prewarm end soon, and further ones at once.
-    pub(super) fn cancel(&self) {
+    pub fn cancel(&self) {
         self.prewarming.close();
     }
 
     /// Prewarms on this thread, which must not be one that serves requests.
-    pub(super) fn run(&self, budget_bytes: Option<u64>) -> anyhow::Result<PrewarmSummary> {
+    pub fn run(&self, budget_bytes: Option<u64>) -> anyhow::Result<PrewarmSummary> {
         let prewarmed = self.prewarming.run(|cancel| {
             let options = PrewarmOptions {
                 lock: self.lock,
@@ -64,7 +65,7 @@ impl Prewarmer {
     }
 
     /// Prewarms on a thread of its own. A failure costs speed only: it is logged.
-    pub(super) fn start(
+    pub fn start(
         self: &Arc<Self>,
         budget: Option<u64>,
     ) -> anyhow::Result<std::thread::JoinHandle<()>> {

@@ -11,7 +11,7 @@ use node_api::mount_daemon::PrewarmSummary;
 
 /// The prewarms of one mount; at most one runs at a time.
 #[derive(Debug)]
-pub(crate) struct Prewarming {
+pub struct Prewarming {
     running: Mutex<()>,
     /// Ends the one that runs or comes next.
     cancel: Mutex<Arc<AtomicBool>>,
@@ -20,7 +20,7 @@ pub(crate) struct Prewarming {
 
 impl Prewarming {
     /// Begins with a state of its own, such as `off` or `waiting`.
-    pub(crate) fn new(state: &'static str) -> Self {
+    pub fn new(state: &'static str) -> Self {
         Self {
             running: Mutex::new(()),
             cancel: Mutex::default(),
@@ -29,18 +29,18 @@ impl Prewarming {
     }
 
     /// Says where the prewarm stands: as it began, or `running`, `done`, `cancelled`, `failed`.
-    pub(crate) fn state(&self) -> &'static str {
+    pub fn state(&self) -> &'static str {
         *self.state.lock()
     }
 
     /// Makes the prewarms that were begun so far end soon.
-    pub(crate) fn cancel(&self) {
+    pub fn cancel(&self) {
         let begun = std::mem::take(&mut *self.cancel.lock());
         begun.store(true, SeqCst);
     }
 
     /// Makes a running prewarm end soon, and further ones at once.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.cancel.lock().store(true, SeqCst);
     }
 
@@ -49,7 +49,7 @@ impl Prewarming {
     ///
     /// # Errors
     /// What `prewarm` says.
-    pub(crate) fn run<E>(
+    pub fn run<E>(
         &self,
         prewarm: impl FnOnce(&AtomicBool) -> Result<PrewarmReport, E>,
     ) -> Result<PrewarmSummary, E> {

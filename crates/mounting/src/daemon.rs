@@ -16,7 +16,6 @@ use anyhow::{Context as _, bail};
 use blocks::Tree;
 use bootimg::Attached;
 use localfs::SourceRoot;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use tracer::Recorder;
 use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
@@ -25,12 +24,12 @@ use happening::{Happening, ask_to_unmount, end_talks};
 
 use super::assemble::{Cached, Timed, assemble, mode_name, note_use, passes_files, readahead};
 use super::from::From;
-use super::mount::MountArgs;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
 use crate::confinement;
 use crate::mount_status::warnings;
 use crate::nic::Nic;
+use crate::request::MountRequest;
 use bootstore::store::StoreSettings;
 use bootstore::tiers;
 use host::control::{Callers, listen, serve as serve_commands};
@@ -86,37 +85,37 @@ impl std::fmt::Debug for Boot {
 }
 
 /// Mounts and serves until the mount is over; calls `serving` once, when it is served.
-pub(super) fn serve(
-    args: &MountArgs,
+pub fn serve(
+    request: &MountRequest,
     store: &StoreSettings,
     run_dir: &RunDir,
     mountpoint: &Path,
     serving: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    allow_many_files();
+    crate::descriptors::allow_many_files();
     // Opened before the mount covers it: a mount may lie over its own source.
-    let from = From::open(&args.source, args.source_deadline)?;
+    let from = From::open(&request.source, request.source_deadline)?;
     clear_dead(run_dir, mountpoint, None, &run_dir.take_turn()?)?;
     if let From::Disk(root) = &from {
-        let image = note_use(&args.boot, store, root);
+        let image = note_use(&request.boot, store, root);
         if let Ok(tiers) = store.tiers() {
             tiers::whole::note_use(&tiers, root.path());
             if let Some(id) = image {
-                let passed = passes_files(args, root).then(|| root.dir_path());
+                let passed = passes_files(request, root).then(|| root.dir_path());
                 tiers::ways::note_passing(&tiers, &id, passed);
             }
         }
     }
-    let trace = args
+    let trace = request
         .record
         .as_deref()
         .map(std::path::absolute)
         .transpose()?;
     let helper = Arc::new(Helper::start(mountpoint)?);
-    let network = args.nic.spec()?.map(|spec| spec.needs());
+    let network = request.nic.clone().map(|spec| spec.needs());
     confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;
     let interrupt = Interrupt::install_abrupt()?;
-    let assembly = assemble(args, store, &from)?;
+    let assembly = assemble(request, store, &from)?;
     let shown = from.shown();
     let id = RunDir::id_of(mountpoint);
     // Looked at again: while we scanned, another daemon may have taken the place.
@@ -124,12 +123,12 @@ pub(super) fn serve(
     clear_dead(run_dir, mountpoint, Some(&helper), &turn)?;
     let listener = listen(&run_dir.socket(&id))?;
     let mut options = MountOptions::new(mountpoint, shown.to_string_lossy());
-    options.threads =
-        std::num::NonZeroUsize::new(usize::from(args.threads)).context("a mount needs a thread")?;
-    if args.suid_dev {
+    options.threads = std::num::NonZeroUsize::new(usize::from(request.threads))
+        .context("a mount needs a thread")?;
+    if request.suid_dev {
         options.privileges = Privileges::Honoured;
     }
-    options.readahead = readahead(args, assembly.boot.is_some());
+    options.readahead = readahead(request, assembly.boot.is_some());
     options.mounter = helper;
     // From here on there is something to be taken away.
     interrupt.be_orderly();
@@ -150,7 +149,7 @@ pub(super) fn serve(
     run_dir.write(&record)?;
     drop(turn);
     let boot = assembly.boot.map(|(name, image, source)| {
-        let lock = if args.lock { Lock::Yes } else { Lock::No };
+        let lock = if request.lock { Lock::Yes } else { Lock::No };
         let (blocks, on) = (Arc::clone(source.cache()), Arc::clone(&mount));
         let prewarmer = Prewarmer::new(on, Arc::clone(&image), blocks, lock);
         Boot {
@@ -175,37 +174,13 @@ pub(super) fn serve(
     });
     // The directory it was started in must not stay busy because of us.
     std::env::set_current_dir("/").context("leaving the current directory")?;
-    let served = daemon.run(args, listener, &interrupt, serving);
+    let served = daemon.run(request, listener, &interrupt, serving);
     daemon.leave();
     served?;
     match trace {
         Some(path) => daemon.keep_trace(&path, &from),
         None => daemon.share_boot(&from),
     }
-}
-
-/// Descriptors that are asked for: some thousand for each of a few hundred layers. The system
-/// gives no process more by default (`fs.nr_open`).
-const MANY_FILES: u64 = 1 << 20;
-
-/// A prewarm holds a descriptor on every file of the boot set; the usual 1024 are not enough for
-/// a Debian. What the system will not give costs speed only.
-pub(crate) fn allow_many_files() {
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, MANY_FILES, MANY_FILES).or_else(|_| {
-        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    });
-    if let Err(error) = raised {
-        log::debug!("the limit of open files stays as it is: {error}");
-    }
-}
-
-/// Returns how many files of one of so many mounts a prewarm may hold: half of the descriptors of
-/// this process are for that. The kernel may drop what is not held, which costs speed only; a
-/// process without descriptors left could serve nothing more.
-pub(crate) fn files_for_each_of(mounts: u64) -> u64 {
-    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    files / 2 / mounts
 }
 
 /// Clears what an earlier daemon left at this place when it crashed, or has the helper do it if this
@@ -241,19 +216,19 @@ impl Daemon {
     /// Serves until the mount is over.
     fn run(
         self: &Arc<Self>,
-        args: &MountArgs,
+        request: &MountRequest,
         listener: UnixListener,
         interrupt: &Interrupt,
         serving: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let network = args.nic.spec()?.filter(|_| self.nic.is_some());
+        let network = request.nic.clone().filter(|_| self.nic.is_some());
         let network = network.map(|spec| spec.needs());
         confinement::once_mounted(network.as_ref())?;
         let (tell, happenings) = channel();
         self.watch_mount(tell.clone())?;
         self.watch_signals(interrupt, tell.clone())?;
         let callers = self.take_commands(listener, tell)?;
-        self.first_prewarm(args)?;
+        self.first_prewarm(request)?;
         serving()?;
         // Ends with the mount: the threads above hold the other ends for as long as they live.
         while let Ok(happening) = happenings.recv() {
@@ -350,15 +325,15 @@ impl Daemon {
 
     /// Starts to bring the boot image into the page cache, if that is wanted, and waits for it,
     /// if that is wanted.
-    fn first_prewarm(&self, args: &MountArgs) -> anyhow::Result<()> {
-        let Some(boot) = self.boot.as_ref().filter(|_| !args.no_inject) else {
+    fn first_prewarm(&self, request: &MountRequest) -> anyhow::Result<()> {
+        let Some(boot) = self.boot.as_ref().filter(|_| !request.no_inject) else {
             return Ok(());
         };
-        if args.record.is_some() {
+        if request.record.is_some() {
             return Ok(()); // a recording must not learn from a prewarm
         }
-        let prewarm = boot.prewarmer.start(args.budget.map(|size| size.0))?;
-        if args.wait_prewarm {
+        let prewarm = boot.prewarmer.start(request.budget_bytes)?;
+        if request.wait_prewarm {
             // A panic of the prewarm is on the log, and costs speed only.
             let _ended = prewarm.join();
         }

@@ -10,9 +10,9 @@ use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
 
 use super::from::From;
-use super::mount::MountArgs;
 use crate::mount_status::stale;
 use crate::nic::{BootBlocks, Nic, NicBoot};
+use crate::request::MountRequest;
 use crate::source::{Source, space_within};
 use bootstore::store::StoreSettings;
 use bootstore::tiers::unpassed::CopiedSource;
@@ -22,73 +22,92 @@ use node_api::nic::NicName;
 use node_api::serve_mode::ServeMode;
 
 /// The source of a mount with a boot image: what the image has not, the disk or the service has.
-pub(super) type Cached = CachedSource<Arc<BootBlocks>, Arc<dyn BlockSource>>;
+pub type Cached = CachedSource<Arc<BootBlocks>, Arc<dyn BlockSource>>;
 /// The files of a source, within a deadline.
-pub(crate) type Timed = TimedSource<DirSource>;
+pub type Timed = TimedSource<DirSource>;
 
 /// What is served, before it is mounted.
-pub(super) struct Assembly {
-    pub(super) fs: FileSystem,
-    pub(super) tree: Arc<Tree>,
-    pub(super) boot: Option<Boot>,
+pub struct Assembly {
+    /// The file system.
+    pub fs: FileSystem,
+    /// All names and attributes of the source.
+    pub tree: Arc<Tree>,
+    /// The boot image in use.
+    pub boot: Option<Boot>,
     /// The local disk, if the source is there.
-    pub(super) disk: Option<Arc<Timed>>,
-    pub(super) nic: Option<Arc<Nic>>,
-    pub(super) recorder: Option<Arc<Recorder>>,
-    pub(super) mode: Mode,
+    pub disk: Option<Arc<Timed>>,
+    /// The block service that is asked.
+    pub nic: Option<Arc<Nic>>,
+    /// What notes what is read.
+    pub recorder: Option<Arc<Recorder>>,
+    /// How it is served.
+    pub mode: Mode,
 }
 
-pub(super) fn assemble(
-    args: &MountArgs,
+impl std::fmt::Debug for Assembly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Assembly")
+            .field("mode", &self.mode)
+            .field("nic", &self.nic)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Puts together what a request asks for.
+///
+/// # Errors
+/// If the source, the boot image that was asked for, or the service cannot be used.
+pub fn assemble(
+    request: &MountRequest,
     store: &StoreSettings,
     from: &From,
 ) -> anyhow::Result<Assembly> {
     match from {
-        From::Disk(root) => assemble_disk(args, store, root),
-        From::Nic(name) => assemble_nic(args, name),
+        From::Disk(root) => assemble_disk(request, store, root),
+        From::Nic(name) => assemble_nic(request, name),
     }
 }
 
 fn assemble_disk(
-    args: &MountArgs,
+    request: &MountRequest,
     store: &StoreSettings,
     root: &Arc<SourceRoot>,
 ) -> anyhow::Result<Assembly> {
     for warning in root.warnings() {
         log::warn!("{warning}");
     }
-    if args.nic.nic_share {
+    if request.nic_share {
         bail!("--nic-share is for sources of the service (nic:NAME)");
     }
-    let unusable = if args.trust {
+    let unusable = if request.trust {
         Unusable::Fails
     } else {
         Unusable::LeftOut
     };
-    let image = choose_image(&args.boot, unusable, store, root)?;
+    let image = choose_image(&request.boot, unusable, store, root)?;
     let tree = match &image {
         // Names and attributes would be those of the other.
-        Some((name, image)) if args.trust && image.info().source.id != root.id() => bail!(
+        Some((name, image)) if request.trust && image.info().source.id != root.id() => bail!(
             "--trust takes names and attributes from the boot image, and {name} was recorded from \
              {}, not from {}",
             image.info().source.label,
             root.path().display()
         ),
-        Some((_, image)) if args.trust => Arc::clone(image.tree()),
-        None if args.trust => bail!(
+        Some((_, image)) if request.trust => Arc::clone(image.tree()),
+        None if request.trust => bail!(
             "--trust takes names and attributes from a boot image, and there is none of {}: \
              record one, or mount without --trust",
             root.path().display()
         ),
-        _ => Source::scan_within(Arc::clone(root), args.source_deadline)?.tree,
+        _ => Source::scan_within(Arc::clone(root), request.source_deadline)?.tree,
     };
     let patience = Patience {
-        deadline: args.source_deadline,
+        deadline: request.source_deadline,
         ..Patience::default()
     };
     let reader =
         |names: &Arc<dyn Namespace>| Arc::new(DirSource::new(Arc::clone(root), Arc::clone(names)));
-    let (names, timed): (Arc<dyn Namespace>, Timed) = match args.revalidate {
+    let (names, timed): (Arc<dyn Namespace>, Timed) = match request.revalidate {
         None => {
             let names = Arc::clone(&tree) as _;
             let timed = TimedSource::new(reader(&names), patience);
@@ -104,7 +123,7 @@ fn assemble_disk(
         }
     };
     let timed = Arc::new(timed);
-    let nic = match args.nic.spec()? {
+    let nic = match request.nic.clone() {
         Some(spec) => Nic::beside(&spec, &tree)?.map(Arc::new),
         None => None,
     };
@@ -112,8 +131,8 @@ fn assemble_disk(
         Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&timed))),
         None => Arc::clone(&timed) as _,
     };
-    let mode = mode(args.mode, root);
-    let copies = copies(args, store, root, &tree);
+    let mode = mode(request.mode, root);
+    let copies = copies(request, store, root, &tree);
     let below = match &copies {
         Some(copies) if mode == Mode::Disk => {
             Arc::new(CopiedSource::new(Arc::clone(copies), below)) as _
@@ -122,7 +141,7 @@ fn assemble_disk(
     };
     let boot = image.map(|(name, image)| -> anyhow::Result<Boot> {
         let image = Arc::new(image.attach(&tree));
-        refuse_foreign(&args.boot, &name, &image, root)?;
+        refuse_foreign(&request.boot, &name, &image, root)?;
         let blocks = BootBlocks::Own(Arc::clone(&image));
         let boot = NicBoot {
             name,
@@ -132,7 +151,7 @@ fn assemble_disk(
         Ok(attach(boot, &below))
     });
     let boot = boot.transpose()?;
-    let mut fs = file_system(args, names, below, mode, boot.as_ref())
+    let mut fs = file_system(request, names, below, mode, boot.as_ref())
         .with_sparse(Arc::clone(&timed) as _)
         .with_attrs(Arc::clone(&timed) as _)
         .with_backing(Arc::clone(&timed) as _)
@@ -141,7 +160,7 @@ fn assemble_disk(
     if let Some(copies) = copies {
         fs = fs.with_copies(copies);
     }
-    let recorder = args
+    let recorder = request
         .record
         .as_ref()
         .map(|_| Arc::new(Recorder::new(tracer::Limits::default())));
@@ -164,12 +183,12 @@ fn assemble_disk(
 /// Returns who has whole copies of the source's files. Where the source is asked again and again, no
 /// number of a file says for ever which path it has.
 fn copies(
-    args: &MountArgs,
+    request: &MountRequest,
     store: &StoreSettings,
     root: &SourceRoot,
     tree: &Arc<Tree>,
 ) -> Option<Arc<SourceCopies>> {
-    if args.revalidate.is_some() {
+    if request.revalidate.is_some() {
         return None;
     }
     let tiers = store.tiers();
@@ -181,27 +200,27 @@ fn copies(
 }
 
 /// A source that is not on the disk: names and bytes come from the service.
-fn assemble_nic(args: &MountArgs, name: &NicName) -> anyhow::Result<Assembly> {
-    if args.trust || args.revalidate.is_some() {
+fn assemble_nic(request: &MountRequest, name: &NicName) -> anyhow::Result<Assembly> {
+    if request.trust || request.revalidate.is_some() {
         bail!("--trust and --revalidate are for local sources: an index does not change");
     }
-    let spec = args.nic.spec()?;
+    let spec = request.nic.clone();
     let spec = spec.with_context(|| format!("{} needs --nic ADDR", name.label()))?;
-    let nic = Arc::new(Nic::alone(&spec, name, None, args.source_deadline)?);
+    let nic = Arc::new(Nic::alone(&spec, name, None, request.source_deadline)?);
     let source = nic.source().context("the service has no source")?;
     let below = Arc::clone(source) as Arc<dyn BlockSource>;
     let tree = Arc::clone(nic.index().tree());
-    let boot = nic.choose_boot(&args.boot)?;
+    let boot = nic.choose_boot(&request.boot)?;
     let boot = boot.map(|boot| attach(boot, &below));
-    let mode = match args.mode {
+    let mode = match request.mode {
         Some(ServeMode::Disk) => Mode::Disk,
         Some(ServeMode::Lower) | None => Mode::Lower,
     };
     let names = Arc::clone(&tree) as Arc<dyn Namespace>;
     let waiter = nic.waiter().context("nobody waits for the service")?;
-    let mut fs = file_system(args, names, below, mode, boot.as_ref()).with_waiter(waiter);
+    let mut fs = file_system(request, names, below, mode, boot.as_ref()).with_waiter(waiter);
     // Beside a boot image, what is recorded to be shared is what that one lacks.
-    let recorder = (args.record.is_some() || args.nic.nic_share)
+    let recorder = (request.record.is_some() || request.nic_share)
         .then(|| Arc::new(Recorder::new(tracer::Limits::default())));
     if let Some(recorder) = &recorder {
         fs = fs.with_observer(Arc::clone(recorder) as _);
@@ -232,7 +251,7 @@ fn attach(boot: NicBoot, below: &Arc<dyn BlockSource>) -> Boot {
 }
 
 fn file_system(
-    args: &MountArgs,
+    request: &MountRequest,
     names: Arc<dyn Namespace>,
     below: Arc<dyn BlockSource>,
     mode: Mode,
@@ -244,12 +263,11 @@ fn file_system(
     };
     let boot_files = boot.iter().flat_map(|(_, image, _)| &image.plan().extents);
     let boot_files = boot_files.map(|extent| extent.file).collect();
-    FileSystem::new(names, source, Config { mode, boot_files })
-        .with_xattr_answers(args.xattrs.answers())
+    FileSystem::new(names, source, Config { mode, boot_files }).with_xattr_answers(request.xattrs)
 }
 
 /// Returns how to serve a source.
-pub(crate) fn mode(asked: Option<ServeMode>, root: &SourceRoot) -> Mode {
+pub fn mode(asked: Option<ServeMode>, root: &SourceRoot) -> Mode {
     match (asked, root.kind()) {
         (Some(ServeMode::Lower), _) | (None, SourceKind::Tree) => Mode::Lower,
         (Some(ServeMode::Disk), _) | (None, SourceKind::Disk { .. }) => Mode::Disk,
@@ -257,26 +275,27 @@ pub(crate) fn mode(asked: Option<ServeMode>, root: &SourceRoot) -> Mode {
 }
 
 /// Returns whether a mount of a source has its files passed through to their copies.
-pub(super) fn passes_files(args: &MountArgs, root: &SourceRoot) -> bool {
-    let asks = args.revalidate.is_none() && args.record.is_none();
-    asks && mode(args.mode, root) == Mode::Disk
+pub fn passes_files(request: &MountRequest, root: &SourceRoot) -> bool {
+    let asks = request.revalidate.is_none() && request.record.is_none();
+    asks && mode(request.mode, root) == Mode::Disk
 }
 
 /// Returns what a mode is called.
-pub(crate) const fn mode_name(mode: Mode) -> &'static str {
+pub const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Lower => "lower",
         Mode::Disk => "disk",
     }
 }
 
-pub(super) fn readahead(args: &MountArgs, has_boot_image: bool) -> Readahead {
-    match args.readahead {
-        Some(size) => Readahead::Kib(u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)),
+/// Returns how far the kernel is to read ahead.
+pub fn readahead(request: &MountRequest, has_boot_image: bool) -> Readahead {
+    match request.readahead_kib {
+        Some(kib) => Readahead::Kib(kib),
         // The first recording is of what was wanted, and not of what lies beside it. What later ones
         // add is little, and reading on must not be slow for it.
-        None if args.nic.nic_share && !has_boot_image => Readahead::Kib(0),
-        None if has_boot_image && args.no_inject => Readahead::Kib(0),
+        None if request.nic_share && !has_boot_image => Readahead::Kib(0),
+        None if has_boot_image && request.no_inject => Readahead::Kib(0),
         None => Readahead::Kernel,
     }
 }
@@ -284,7 +303,7 @@ pub(super) fn readahead(args: &MountArgs, has_boot_image: bool) -> Readahead {
 /// What is to become of a boot image that was found, and not asked for by name, when it cannot be
 /// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub enum Unusable {
     /// It was only an offer: it is logged, and none is used.
     LeftOut,
     /// Nothing is to be served without it.
@@ -293,11 +312,7 @@ pub(crate) enum Unusable {
 
 /// Notes that the boot image of a source is used now, so that the store keeps it: who serves from it
 /// may not write. What cannot be found is not noted, and told when it is opened. Returns which it is.
-pub(crate) fn note_use(
-    boot: &BootChoice,
-    store: &StoreSettings,
-    root: &SourceRoot,
-) -> Option<ImageId> {
+pub fn note_use(boot: &BootChoice, store: &StoreSettings, root: &SourceRoot) -> Option<ImageId> {
     let noted = || -> anyhow::Result<Option<ImageId>> {
         let (store, id) = match boot {
             BootChoice::None | BootChoice::File(_) => return Ok(None),
@@ -329,7 +344,7 @@ pub(crate) fn note_use(
 ///
 /// # Errors
 /// If one that was asked for is not there or cannot be used, or the store cannot.
-pub(crate) fn choose_image(
+pub fn choose_image(
     boot: &BootChoice,
     unusable: Unusable,
     store: &StoreSettings,
@@ -378,7 +393,7 @@ pub(crate) fn choose_image(
 ///
 /// # Errors
 /// If it has nothing.
-pub(crate) fn refuse_foreign(
+pub fn refuse_foreign(
     choice: &BootChoice,
     name: &str,
     image: &Attached,
@@ -400,7 +415,7 @@ pub(crate) fn refuse_foreign(
 }
 
 /// Says once that a boot image is partly stale; `status` says it again whenever asked.
-pub(crate) fn warn_stale(name: &str, image: &Attached) {
+pub fn warn_stale(name: &str, image: &Attached) {
     if let Some(warning) = stale(name, image) {
         log::warn!("{warning}");
     }

@@ -29,22 +29,22 @@ const SELF: &str = "/proc/self";
 
 /// What a command takes in, and where it puts it: all that is left to it.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub struct Intake {
     /// What is read, with what is beneath it, besides what is written.
-    pub(crate) reads: Vec<PathBuf>,
+    pub reads: Vec<PathBuf>,
     /// Where is written; what is not there yet is left out.
-    pub(crate) writes: Vec<PathBuf>,
+    pub writes: Vec<PathBuf>,
     /// Where a directory of its own is removed in the end.
-    pub(crate) clears: Vec<PathBuf>,
+    pub clears: Vec<PathBuf>,
     /// Whom it asks.
-    pub(crate) asks: Asks,
+    pub asks: Asks,
     /// What of root's power it keeps.
-    pub(crate) rights: Rights,
+    pub rights: Rights,
 }
 
 /// Whom a command asks over the network. Sockets in the file system are governed by permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub enum Asks {
     /// Nobody.
     Nobody,
     /// Somebody on this machine, at a port.
@@ -55,7 +55,7 @@ pub(crate) enum Asks {
 
 /// What of root's power a command keeps, if root calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rights {
+pub enum Rights {
     /// To read and write what Landlock leaves it, whosever it is.
     Keeps,
     /// The same, and to make files as an image describes them: devices, with capabilities, and with
@@ -92,7 +92,7 @@ impl Intake {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(crate) fn confine(self) -> anyhow::Result<()> {
+    pub fn confine(self) -> anyhow::Result<()> {
         if is_off()? {
             return Ok(());
         }

@@ -19,12 +19,12 @@ const WINDOW_BYTES: u64 = 2 << 20;
 
 /// A source that reads around misses.
 #[derive(Debug)]
-pub(crate) struct ReadAround(Arc<DirSource>);
+pub struct ReadAround(Arc<DirSource>);
 
 impl ReadAround {
     /// Returns `source`, reading around.
     #[must_use]
-    pub(crate) const fn new(source: Arc<DirSource>) -> Self {
+    pub const fn new(source: Arc<DirSource>) -> Self {
         Self(source)
     }
 

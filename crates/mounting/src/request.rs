@@ -1,0 +1,48 @@
+//! A mount that one process of its own serves: what it is to be.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use node_api::boot_choice::BootChoice;
+use node_api::nic::NicSpec;
+use node_api::serve_mode::ServeMode;
+use yolofs::XattrAnswers;
+
+/// What a mount is to be.
+#[derive(Clone, Debug)]
+pub struct MountRequest {
+    /// A directory tree, a disk image, or `nic:NAME`.
+    pub source: PathBuf,
+    /// The boot image to serve from.
+    pub boot: BootChoice,
+    /// How to serve; by the source if absent.
+    pub mode: Option<ServeMode>,
+    /// Where a trace of what is read is written when it is unmounted.
+    pub record: Option<PathBuf>,
+    /// Whether set-user-id bits and devices of the source count.
+    pub suid_dev: bool,
+    /// Who is answered about extended attributes where no file has any.
+    pub xattrs: XattrAnswers,
+    /// Whether names and attributes are those of the boot image.
+    pub trust: bool,
+    /// How long an answer of the source holds, if it may change.
+    pub revalidate: Option<Duration>,
+    /// How long the source has for an answer.
+    pub source_deadline: Duration,
+    /// Whether reads are answered one by one instead of from the page cache.
+    pub no_inject: bool,
+    /// Whether it is served when the boot image is in the page cache, and not before.
+    pub wait_prewarm: bool,
+    /// At most so many bytes are pushed.
+    pub budget_bytes: Option<u64>,
+    /// Whether what was pushed is locked in memory.
+    pub lock: bool,
+    /// How far the kernel reads ahead.
+    pub readahead_kib: Option<u32>,
+    /// Threads that answer requests.
+    pub threads: u8,
+    /// The block service that is asked.
+    pub nic: Option<NicSpec>,
+    /// Whether what is read is recorded, and the service given a boot image of it.
+    pub nic_share: bool,
+}
