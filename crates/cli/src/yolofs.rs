@@ -2,7 +2,7 @@
 
 mod by_node;
 mod docker;
-pub(crate) mod learn;
+mod learn;
 mod mount;
 mod mounter_command;
 mod node;
@@ -13,6 +13,7 @@ mod tier;
 mod top;
 mod umount;
 mod upgrade;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -25,7 +26,6 @@ pub(crate) use snapshotter::{all_snapshotters, warm_by_snapshotters};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
-use crate::node::worker::{self, WorkerArgs};
 use crate::run_dir_arg::RunDirArg;
 use crate::store_args::StoreArgs;
 
@@ -56,7 +56,7 @@ enum YolofsCommand {
     Learn(learn::LearnArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
-    Worker(WorkerArgs),
+    Worker(worker::WorkerArgs),
     #[command(hide = true)]
     Mounter(mounter_command::MounterArgs),
     #[command(hide = true)]
@@ -85,7 +85,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Snapshotter(command) => snapshotter::run(command, store, &args.run_dir),
         YolofsCommand::Pull(command) => pull::run(command, &args.run_dir),
         YolofsCommand::Docker(command) => docker::run(command, store, &args.run_dir),
-        YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir),
+        YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir.run_dir),
         YolofsCommand::Mounter(command) => mounter_command::run(command),
         YolofsCommand::Recorder(command) => recorder::run(command, store, &args.run_dir.run_dir),
         YolofsCommand::Learn(command) => learn::run(command, store),

@@ -8,7 +8,6 @@ use confine::Identity;
 use nix::unistd::{Gid, Uid, geteuid};
 
 use crate::exit::Outcome;
-use crate::node::service::{self, Settings};
 use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
 use crate::sandbox::user::resolve;
@@ -18,6 +17,8 @@ use host::mountpoint;
 use host::run_dir::RunDir;
 use node_api::client::NodeClient;
 use node_api::view::NodeView;
+use node_service::service;
+use node_service::service::Settings;
 
 use node_api::boot_choice::BootChoice;
 

@@ -160,7 +160,7 @@ impl SnapshotterArgs {
             root,
             run_dir,
             first_boots,
-            self.xattrs,
+            self.xattrs.answers(),
             interrupt,
         )
     }

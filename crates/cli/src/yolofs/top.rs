@@ -123,9 +123,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::node::api::{Api, listen};
     use node_api::bodies::socket;
     use node_api::memory::{MemoryNode, busy_mount};
+    use node_service::api::{Api, listen};
 
     #[test]
     fn without_a_terminal_there_is_one_table() {

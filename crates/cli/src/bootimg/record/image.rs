@@ -16,13 +16,13 @@ use super::ready::{Chosen, Running, choose, wait_ready};
 use super::unpacked::Unpacked;
 use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
-use crate::layers::keep::{About, Earlier};
 use crate::output::{complain, count, duration, percent, print};
 use crate::undo::Guard;
 use crate::until::{Checks, Until};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::size::Size;
+use layers::keep::{About, Earlier};
 use mounting::source::timestamp;
 
 /// Begins the line that says when a container was ready: what comes after it, a scan above all, is

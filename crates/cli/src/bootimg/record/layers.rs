@@ -13,13 +13,13 @@ use tracer::{Allowance, Heard, Limits, MergeOptions, Trace};
 use yolofs::{Busy, Mount};
 
 use super::tree::{UMOUNT_PATIENCE, mount_recorded};
-use crate::layers::bind::bind;
-use crate::layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use crate::undo::{Guard, Undo};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_if_dead, top_at};
+use layers::bind::bind;
+use layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use mounting::recorded::Recorded;
 use mounting::source::LateSource;
 

@@ -4,10 +4,10 @@ use blocks::Digest;
 use node_api::mount_daemon::ask_status;
 use report::MountReport;
 
-use crate::layers::LayerStatus;
 use crate::run_dir_arg::RunDirArg;
 use crate::yolofs::{all_snapshotters, served_layers};
 use host::run_dir::RunDir;
+use layers::status::LayerStatus;
 use node_api::status::{BootStatus, MountStatus, ServedStatus};
 
 /// A mount, and what it serves.

@@ -97,7 +97,7 @@ fn work(
         WhenIdle::Wait
     };
     let root = DataRoot::new(data_root);
-    let how = (beginning, args.xattrs);
+    let how = (beginning, args.xattrs.answers());
     worker::run(root, station, store, how, (guardian, when_idle))
 }
 

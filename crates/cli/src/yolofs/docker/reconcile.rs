@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use super::data_root::{DataRoot, RootImage, RootLayer};
 use super::talk::ImageStatus;
 use super::wanted::Wanted;
-use crate::layers::{Attach, LayerPlace, LayerServer};
 use host::mount_table::{Standing, standing};
+use layers::server::{Attach, LayerPlace, LayerServer};
 
 /// How soon what failed is tried again; it doubles with each failure.
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -6,9 +6,10 @@ use bootimg::ImageId;
 
 use super::station::Station;
 use super::talk::{Ask, Told};
-use crate::layers::{LayerStatus, WarmedLayer};
 use host::control::{call, nobody_listens};
 use host::run_dir::RunDir;
+use layers::server::WarmedLayer;
+use layers::status::LayerStatus;
 
 /// Who only looks does not wait until everything is attached.
 const DEADLINE: Duration = Duration::from_secs(10);

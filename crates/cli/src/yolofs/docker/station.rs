@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::node::left::living_mounts;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, labelled, top_at};
 use host::run_dir::RunDir;
+use node_records::left::living_mounts;
 
 /// What the names of all its files, and the labels of all its mounts, begin with.
 const PREFIX: &str = "docker-";

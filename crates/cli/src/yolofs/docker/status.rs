@@ -10,10 +10,11 @@ use super::station::Station;
 use super::talk::{Ask, DockerStatus, ImageStatus, Told};
 use super::wanted::Wanted;
 use crate::exit::Outcome;
-use crate::layers::{ServedBy, layers_text};
+use crate::layers_text::layers_text;
 use crate::output::{FormatArg, count, print, table};
 use host::control::call;
 use host::run_dir::RunDir;
+use layers::server::ServedBy;
 
 /// A daemon that attaches many layers answers when it has.
 const DEADLINE: Duration = Duration::from_secs(60);

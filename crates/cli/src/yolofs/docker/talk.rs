@@ -6,8 +6,9 @@ use blocks::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::wanted::{Chosen, Wanted};
-use crate::layers::{LayerStatus, ServedBy, WarmedLayer};
 use host::control::Reply;
+use layers::server::{ServedBy, WarmedLayer};
+use layers::status::LayerStatus;
 
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

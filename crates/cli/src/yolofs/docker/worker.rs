@@ -22,10 +22,10 @@ use super::start::{Started, WhenIdle, tell};
 use super::station::Station;
 use super::talk::{Ask, DockerStatus, Told};
 use super::wanted::Wanted;
-use crate::layers::{self, LayerServer, ServedBy};
 use bootstore::store::StoreSettings;
 use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
+use layers::server::{LayerServer, ServedBy};
 use yolofs::XattrAnswers;
 
 /// How often Docker's directory and the store are looked at for images that came or went: three
@@ -104,7 +104,7 @@ pub(super) fn run(
     }
     let idle = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
     let worker = Arc::new(Worker {
-        server: layers::server(
+        server: layers::choose::server(
             store.open()?,
             &station.label(),
             station.run_dir(),

@@ -22,11 +22,12 @@ use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 use super::chains::Chains;
 use super::first_boot::{FirstBootStatus, FirstBootsHand};
 use super::mounts::clear_dead;
-use crate::layers::{self, LayerServer, LayerStatus, ServedBy, WarmedLayer};
-use crate::node::left::living_mounts;
 use host::interrupt::Interrupt;
 use host::mount_table::is_covered;
 use host::run_dir::RunDir;
+use layers::server::{LayerServer, ServedBy, WarmedLayer};
+use layers::status::LayerStatus;
+use node_records::left::living_mounts;
 use yolofs::XattrAnswers;
 
 /// Threads that mount layers: mounting waits for the disk, and binding is one at a time anyway.
@@ -108,7 +109,7 @@ impl ServedLowers {
     /// Returns one that serves nothing before it is started.
     ///
     /// # Errors
-    /// As [`layers::server`].
+    /// As [`layers::choose::server`].
     pub(super) fn new(
         store: Store,
         root: &Path,
@@ -119,7 +120,7 @@ impl ServedLowers {
     ) -> anyhow::Result<Self> {
         let label = format!("snapshotter:{}", root.display());
         Ok(Self(Arc::new(Shared {
-            server: layers::server(store, &label, run_dir, xattrs, interrupt)?,
+            server: layers::choose::server(store, &label, run_dir, xattrs, interrupt)?,
             run_dir: run_dir.clone(),
             dir: root.join("served"),
             label,

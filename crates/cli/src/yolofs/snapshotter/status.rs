@@ -12,11 +12,13 @@ use super::first_boot::{FirstBootStatus, Outcome as Became};
 use super::layers_fast::ByArg;
 use super::placing::{Placed, Placing};
 use crate::exit::Outcome;
-use crate::layers::{LayerStatus, ServedBy, WarmedLayer, layers_text};
+use crate::layers_text::layers_text;
 use crate::output::{FormatArg, count, percent, print, table};
 use host::control::{Reply, call, nobody_listens};
 use host::run_dir::RunDir;
 use host::size::Size;
+use layers::server::{ServedBy, WarmedLayer};
+use layers::status::LayerStatus;
 
 /// What the names of the sockets begin with, and end with.
 const PREFIX: &str = "snapshotter-";

@@ -14,7 +14,8 @@ use tracer::{Allowance, Limits};
 use super::Keeper;
 use super::ending::{Ending, Watcher};
 use super::view::{FirstBootStatus, Outcome};
-use crate::layers::{LayerPlace, RecordedLayer};
+use layers::recorded::RecordedLayer;
+use layers::server::LayerPlace;
 
 /// Longest recording: a container that reads for so long is no longer booting.
 const LONGEST: Duration = Duration::from_secs(120);

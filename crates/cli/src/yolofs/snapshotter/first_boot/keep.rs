@@ -10,9 +10,9 @@ use engine::containerd::{Containerd, Described};
 use tracer::MergeOptions;
 
 use super::boot::Boot;
-use crate::layers::RecordedLayer;
-use crate::layers::keep::{About, Earlier, keep_layer};
 use host::interrupt::Interrupt;
+use layers::keep::{About, Earlier, keep_layer};
+use layers::recorded::RecordedLayer;
 
 /// What containerd's configuration is expected to call this snapshotter. It only matters to
 /// requests that we do not make.

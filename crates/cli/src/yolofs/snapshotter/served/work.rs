@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use snapshotter::SnapshotId;
 
 use super::{Job, Shared, State};
-use crate::layers::{Attach, LayerPlace};
+use layers::server::{Attach, LayerPlace};
 
 /// How often the store is looked at for images that others recorded or pulled.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

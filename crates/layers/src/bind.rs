@@ -1,0 +1,129 @@
+//! Binding the boot image of a container's layer to one directory that holds the layer.
+//!
+//! A layer's content is given by its digest, but a boot image's validity hangs on versions:
+//! inodes and times, which differ wherever the layer is unpacked. So what was recorded elsewhere
+//! is only a hint. Its plan is taken over by path and length, and the blocks are read here, once:
+//! right after a pull they are still in memory. No byte and no attribute of a hint is ever
+//! served, so it need not be trusted.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use blocks::{Digest, FileId};
+use bootimg::{Image, ImageId, Store};
+use localfs::{Patience, SourceRoot};
+
+use super::keep::{About, write};
+use host::interrupt::Interrupt;
+use mounting::source::Source;
+
+/// Returns the boot image of a layer for the directory where `source` is, making it of a hint if
+/// need be; `None` if the store knows nothing of the layer.
+///
+/// # Errors
+/// If the store cannot be read or changed, or Ctrl-C was pressed.
+pub fn bind(
+    store: &Store,
+    source: &Source,
+    layer: &Digest,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<Arc<Image>>> {
+    if let Some(image) = recorded_here(store, &source.root, layer)? {
+        return Ok(Some(image));
+    }
+    let Some(hint) = hint(store, source, layer)? else {
+        return Ok(None);
+    };
+    let found = hint.hint_for(&source.tree);
+    if let Some(first) = found.dropped.first() {
+        log::warn!(
+            "layer {}: {} files are not as they were where it was recorded, {} among them",
+            layer.short(),
+            found.dropped.len(),
+            String::from_utf8_lossy(&first.path)
+        );
+    }
+    if found.plan.extents.is_empty() && found.plan.touches.is_empty() {
+        return Ok(None);
+    }
+    let about = About {
+        command: hint.info().source.command.clone(),
+        ready_ms: hint.info().source.ready_ms.clone(),
+    };
+    let reader = source.reader();
+    let id = write(
+        store,
+        source,
+        layer,
+        &found.plan,
+        &*reader,
+        &about,
+        interrupt,
+    )
+    .with_context(|| {
+        format!(
+            "binding the boot image of layer {} to {}",
+            layer.short(),
+            source.root.path().display()
+        )
+    })?;
+    let image = store.open_image(&id).context("opening the boot image")?;
+    Ok(Some(Arc::new(image)))
+}
+
+/// Returns the boot image that was made for this very directory, unless the directory is another
+/// one by now.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn recorded_here(
+    store: &Store,
+    root: &SourceRoot,
+    layer: &Digest,
+) -> anyhow::Result<Option<Arc<Image>>> {
+    let id = store.layer_at(layer, root.id());
+    let id = id.context("looking for the boot image of a layer")?;
+    match id.and_then(|id| open(store, &id, layer)) {
+        Some(image) if is_of(&image, root)? => Ok(Some(image)),
+        _ => Ok(None),
+    }
+}
+
+/// Returns what was recorded of the layer elsewhere, or in a directory that stood here before.
+fn hint(store: &Store, source: &Source, layer: &Digest) -> anyhow::Result<Option<Arc<Image>>> {
+    let elsewhere = store.layer(layer);
+    let before = store.layer_at(layer, source.root.id());
+    let ids = [elsewhere, before]
+        .into_iter()
+        .map(|id| id.context("looking for the boot image of a layer"));
+    for id in ids {
+        if let Some(image) = id?.and_then(|id| open(store, &id, layer)) {
+            return Ok(Some(image));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the image's source is the directory that stands at its path now: an engine that
+/// unpacks the layer again makes new inodes.
+pub fn is_of(image: &Image, root: &SourceRoot) -> anyhow::Result<bool> {
+    let recorded = image.tree().inode(FileId::ROOT);
+    let now = root.inode_within(Patience::default().deadline);
+    let now = now.context("looking at the directory of a layer")?;
+    Ok(recorded.is_some_and(|dir| dir.attr.source_inode == now))
+}
+
+/// Opens an image. One that cannot be used costs speed only: it is logged.
+pub fn open(store: &Store, id: &ImageId, layer: &Digest) -> Option<Arc<Image>> {
+    match store.open_fastest(id) {
+        Ok(image) => Some(Arc::new(image)),
+        Err(error) => {
+            log::warn!(
+                "the boot image of layer {} cannot be used: {:#}",
+                layer.short(),
+                anyhow!(error)
+            );
+            None
+        }
+    }
+}

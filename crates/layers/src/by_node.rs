@@ -1,0 +1,381 @@
+//! Layers whose mounts the node service owns: they outlive this process.
+//!
+//! What is attached is what the mount table shows with our label: the node keeps it, and a process
+//! that is started again finds it there. This process only remembers which layer it has attached
+//! where, and from which boot image.
+
+mod patience;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use blocks::{Digest, SourceId};
+use bootimg::{Image, ImageId, Store, layer_name, place_name};
+use localfs::{Patience, SourceRoot};
+use parking_lot::Mutex;
+
+use super::bind::{bind, is_of, open, recorded_here};
+use super::reach::privileges_at;
+use super::warm::Hold;
+use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
+use crate::status::LayerStatus;
+use host::interrupt::Interrupt;
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{is_covered, labelled, top_at};
+use host::run_dir::RunDir;
+use mounting::source::Source;
+use node_api::boot_choice::BootChoice;
+use node_api::client::{CallError, NodeClient};
+use node_api::serve_mode::ServeMode;
+use node_api::spec::MountSpec;
+use node_api::view::MountView;
+use patience::PatientClient;
+use yolofs::Privileges;
+use yolofs::XattrAnswers;
+
+/// How long a node that went away may take to come back: its keeper starts it again at once.
+const COMES_BACK: Duration = Duration::from_secs(10);
+/// How long it may take for those who only look.
+const COMES_BACK_TO_LOOK: Duration = Duration::from_secs(2);
+/// What HTTP says of things that are not there.
+const NOT_FOUND: u16 = 404;
+/// Layers that are detached at the same time: those in use take the node a moment each.
+const DETACHED_AT_A_TIME: usize = 8;
+
+/// Asks the node to serve layers.
+#[derive(Debug)]
+pub(crate) struct NodeServer {
+    store: Store,
+    /// The store's, as the node is to find it.
+    store_dir: PathBuf,
+    label: String,
+    all_xattrs: bool,
+    node: PatientClient,
+    interrupt: Interrupt,
+    now: Mutex<Now>,
+    /// Writing a boot image goes through one file of this process.
+    binding: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    attached: BTreeMap<PathBuf, Attached>,
+    lost: u64,
+}
+
+/// A layer that this process has attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Attached {
+    layer: Digest,
+    /// Its directory.
+    source: SourceId,
+    image: ImageId,
+}
+
+impl NodeServer {
+    /// Returns one that has attached nothing yet. Its mounts have this label.
+    ///
+    /// # Errors
+    /// If the current directory is gone, and the store's is relative to it.
+    pub(crate) fn new(
+        store: Store,
+        label: &str,
+        node: NodeClient,
+        xattrs: XattrAnswers,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let store_dir = std::path::absolute(store.dir()).context("finding the store")?;
+        Ok(Self {
+            store,
+            store_dir,
+            label: label.to_owned(),
+            all_xattrs: xattrs == XattrAnswers::Always,
+            node: PatientClient::new(node, interrupt.clone()),
+            interrupt: interrupt.clone(),
+            now: Mutex::default(),
+            binding: Mutex::new(()),
+        })
+    }
+
+    /// Returns the mount of ours that the node has at a place. One whose worker was just replaced
+    /// is waited for, a little: then it can be told what it is served from.
+    fn standing(&self, target: &Path) -> anyhow::Result<Option<MountView>> {
+        if !is_covered(target) {
+            return Ok(None);
+        }
+        let id = RunDir::id_of(target);
+        let deadline = Instant::now() + COMES_BACK;
+        loop {
+            let view = match self.node.ask(COMES_BACK, |node| node.mount(&id)) {
+                Ok(view) if view.label.as_deref() == Some(&self.label) => view,
+                Ok(_) => return Ok(None),
+                Err(error) if is_unknown(&error) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            match &*view.status.state {
+                "serving" => return Ok(Some(view)),
+                "starting" | "restarting" if self.node.may_wait(deadline) => {}
+                "starting" | "restarting" => bail!("its worker is still being replaced"),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Returns the boot image for the very directory, which is read if there is none yet.
+    fn bound(&self, root: SourceRoot, layer: &Digest) -> anyhow::Result<Option<Arc<Image>>> {
+        if let Some(image) = recorded_here(&self.store, &root, layer)? {
+            return Ok(Some(image));
+        }
+        let source = Source::scan(Arc::new(root))?;
+        let _one_at_a_time = self.binding.lock();
+        bind(&self.store, &source, layer, &self.interrupt)
+    }
+
+    /// Returns whether a mount shows the directory that is at its source's path now. One that this
+    /// process has attached does: who takes the directory away takes the mount away first.
+    fn shows(&self, mount: &MountView, place: &LayerPlace, root: &SourceRoot) -> bool {
+        if self.now.lock().attached.contains_key(&place.target) {
+            return true;
+        }
+        let boot = mount.status.boot.as_ref();
+        let used = boot.and_then(|boot| boot.content.parse::<ImageId>().ok());
+        let image = used.and_then(|used| open(&self.store, &used, &place.layer));
+        image.is_some_and(|image| is_of(&image, root).unwrap_or(false))
+    }
+
+    fn serve(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
+        // Most layers of a node have no boot image: not even their names are read then.
+        if self.store.layer(&place.layer)?.is_none() {
+            return Ok(Attach::Unknown);
+        }
+        // It may be served in place.
+        let root = SourceRoot::open_plain_within(&place.source, Patience::default().deadline)?;
+        let (source, path) = (root.id(), root.path().to_owned());
+        let standing = match self.standing(&place.target)? {
+            Some(mount) if !self.shows(&mount, place, &root) => {
+                self.detach(&place.target)?;
+                None
+            }
+            standing => standing,
+        };
+        let Some(image) = self.bound(root, &place.layer)? else {
+            return Ok(match standing {
+                Some(_) => Attach::Already,
+                None => Attach::Unknown,
+            });
+        };
+        let boot = BootChoice::Image(place_name(&place.layer, source));
+        let image = image.info().id;
+        let became = match standing {
+            Some(mount) if is_from(&mount, &image) => Attach::Already,
+            Some(mount) => {
+                let id = &mount.status.id;
+                self.node
+                    .ask(COMES_BACK, |node| node.swap(id, boot.clone()))?;
+                Attach::Attached
+            }
+            None => {
+                let spec = self.spec(path, place, boot);
+                self.node.ask(COMES_BACK, |node| node.make(&spec))?;
+                Attach::Attached
+            }
+        };
+        let attached = Attached {
+            layer: place.layer,
+            source,
+            image,
+        };
+        let mut now = self.now.lock();
+        now.attached.insert(place.target.clone(), attached);
+        Ok(became)
+    }
+
+    fn spec(&self, source: PathBuf, place: &LayerPlace, boot: BootChoice) -> MountSpec {
+        MountSpec {
+            source,
+            mountpoint: place.target.clone(),
+            store: self.store_dir.clone(),
+            boot,
+            mode: Some(ServeMode::Lower),
+            inject: true,
+            lock: false,
+            budget_bytes: None,
+            readahead_kib: None,
+            // Opens cost nothing and pages are pushed: few requests come.
+            threads: 1,
+            auto: false,
+            suid_dev: privileges_at(&place.target) == Privileges::Honoured,
+            all_xattrs: self.all_xattrs,
+            plain: true,
+            // After a reboot the service knows what is to be attached.
+            lasting: false,
+            label: Some(self.label.clone()),
+            nic: None,
+        }
+    }
+
+    /// Returns where mounts of ours are, and forgets those that somebody else unmounted.
+    fn sweep(&self) -> BTreeSet<PathBuf> {
+        // Locked before the table is read: what is attached meanwhile is not missed in it.
+        let mut now = self.now.lock();
+        let listed = match labelled(MOUNT_KIND, &self.label) {
+            Ok(listed) => BTreeSet::from_iter(listed),
+            Err(error) => {
+                log::warn!("{error:#}");
+                return now.attached.keys().cloned().collect();
+            }
+        };
+        let before = now.attached.len();
+        now.attached.retain(|target, _| listed.contains(target));
+        let gone = before - now.attached.len();
+        now.lost = now.lost.saturating_add(gone as u64);
+        listed
+    }
+
+    /// Whether a layer was recorded again in its directory. A store that cannot say has no news.
+    fn is_outdated(&self, attached: &Attached) -> bool {
+        let newest = self.store.layer_at(&attached.layer, attached.source);
+        matches!(newest, Ok(Some(newest)) if newest != attached.image)
+    }
+
+    fn is_buried(&self, target: &Path) -> bool {
+        let top = top_at(target);
+        matches!(top, Ok(Some(top)) if !top.is_ours(&self.label))
+    }
+
+    /// Returns what the node tells of one of our mounts; `None` if nobody knows its layer.
+    fn told(
+        &self,
+        mount: MountView,
+        attached: &BTreeMap<PathBuf, Attached>,
+    ) -> Option<LayerStatus> {
+        let target = mount.status.mountpoint;
+        let mut boot = mount.status.boot.unwrap_or_default();
+        let layer = match attached.get(&target) {
+            Some(attached) => attached.layer,
+            // It was detached, or attached by a former process: the boot image is called after it.
+            None => boot.image.split('@').next()?.parse().ok()?,
+        };
+        boot.image = layer_name(&layer);
+        let served = mount.status.served.unwrap_or_default();
+        let state = &mount.status.state;
+        Some(LayerStatus::of(layer, target, state, boot, served))
+    }
+}
+
+impl LayerServer for NodeServer {
+    fn served_by(&self) -> ServedBy {
+        ServedBy::Node
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The boot image of a mount is exchanged under those who use it.
+    fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
+        self.serve(place)
+            .with_context(|| format!("attaching layer {}", place.layer.short()))
+    }
+
+    fn detach(&self, target: &Path) -> anyhow::Result<()> {
+        let id = RunDir::id_of(target);
+        match self.node.ask(COMES_BACK, |node| node.unmount(&id, true)) {
+            Err(error) if !is_unknown(&error) => {
+                return Err(error).with_context(|| format!("detaching {}", target.display()));
+            }
+            _ => {}
+        }
+        self.now.lock().attached.remove(target);
+        Ok(())
+    }
+
+    fn detach_all(&self) {
+        let mut targets = self.targets();
+        targets.retain(|target| !self.is_buried(target));
+        let waiting = Mutex::new(targets.into_iter());
+        let work = || {
+            // Taken in a statement of its own, so that the lock is not held while detaching.
+            while let Some(target) = { waiting.lock().next() } {
+                if let Err(error) = self.detach(&target) {
+                    log::warn!("{error:#}");
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..DETACHED_AT_A_TIME {
+                scope.spawn(work);
+            }
+        });
+    }
+
+    fn targets(&self) -> Vec<PathBuf> {
+        self.sweep().into_iter().collect()
+    }
+
+    fn outdated(&self) -> BTreeSet<PathBuf> {
+        let mut listed = self.sweep();
+        let now = self.now.lock();
+        listed.retain(|target| {
+            let attached = now.attached.get(target);
+            attached.is_none_or(|attached| self.is_outdated(attached))
+        });
+        listed
+    }
+
+    fn serves(&self, target: &Path) -> bool {
+        matches!(top_at(target), Ok(Some(top)) if top.is_ours(&self.label))
+    }
+
+    /// Those who use a layer have the node.
+    fn leaving(&self) -> usize {
+        0
+    }
+
+    fn lost(&self) -> u64 {
+        self.sweep();
+        self.now.lock().lost
+    }
+
+    fn status(&self) -> Vec<LayerStatus> {
+        self.sweep();
+        let attached = self.now.lock().attached.clone();
+        match self.node.ask(COMES_BACK_TO_LOOK, NodeClient::mounts) {
+            Ok(mounts) => mounts
+                .into_iter()
+                .filter(|mount| mount.label.as_deref() == Some(&self.label))
+                .filter_map(|mount| self.told(mount, &attached))
+                .collect(),
+            Err(error) => {
+                log::warn!("the layers' counters are not known: {error:#}");
+                let unheard = attached.into_iter().map(|(target, attached)| {
+                    let (boot, served) = Default::default();
+                    LayerStatus::of(attached.layer, target, "not answering", boot, served)
+                });
+                unheard.collect()
+            }
+        }
+    }
+
+    fn prewarm(&self, _: &ImageId) -> Vec<WarmedLayer> {
+        Vec::new()
+    }
+
+    /// The node's workers warm layers when they see fit.
+    fn hold_warming(&self) -> Option<Hold> {
+        None
+    }
+}
+
+/// Whether a mount is served from this boot image.
+fn is_from(mount: &MountView, image: &ImageId) -> bool {
+    let boot = mount.status.boot.as_ref();
+    boot.is_some_and(|boot| boot.content == image.to_string())
+}
+
+fn is_unknown(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { status, .. } if *status == NOT_FOUND)
+}

@@ -1,0 +1,156 @@
+//! Keeping what was recorded of a container's layer.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use blocks::{BlockSource, CachedSource, Digest, ReplayPlan};
+use bootimg::{ImageId, SourceInfo, Store, Variant, WriteRequest, layer_name, place_name, unite};
+use serde::Serialize;
+use tracer::Merged;
+
+use bootstore::store::{add_written, watch};
+use host::interrupt::Interrupt;
+use host::progress;
+use mounting::source::{Source, timestamp};
+
+/// What to do about recordings of the layer that are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    /// Keep what they needed as well: other images share the layer.
+    United,
+    /// Forget them.
+    Forgotten,
+}
+
+/// What to tell of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// The command that was recorded.
+    pub command: Vec<String>,
+    /// Milliseconds from the start to readiness, run by run.
+    pub ready_ms: Vec<u64>,
+}
+
+/// A layer whose boot image was kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptLayer {
+    /// Its diff ID.
+    pub layer: Digest,
+    /// The boot image.
+    pub id: String,
+    /// Files with content in it.
+    pub files: u64,
+    /// Blocks of 4 KiB, those of earlier recordings included.
+    pub blocks: u64,
+    /// Bytes of these blocks.
+    pub bytes: u64,
+    /// Blocks that this recording needed.
+    pub recorded_blocks: u64,
+    /// Bytes of all files of the layer.
+    pub layer_bytes: u64,
+}
+
+/// Keeps what was recorded of a layer, bound to the directory it was recorded in; `None` if
+/// nothing of it was touched. `source` is that directory, opened before anything covered it.
+///
+/// # Errors
+/// If the boot image cannot be written or added, or Ctrl-C was pressed.
+pub fn keep_layer(
+    store: &Store,
+    source: &Source,
+    layer: &Digest,
+    recording: &Merged,
+    about: &About,
+    earlier: Earlier,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<KeptLayer>> {
+    let recorded = &recording.plan;
+    if recorded.extents.is_empty() && recorded.touches.is_empty() {
+        return Ok(None);
+    }
+    let before = match earlier {
+        Earlier::United => super::bind::recorded_here(store, &source.root, layer)?,
+        Earlier::Forgotten => None,
+    };
+    let reader = source.reader();
+    let united;
+    let cached;
+    let (plan, blocks): (&ReplayPlan, &dyn BlockSource) = match before {
+        None => (recorded, &*reader),
+        Some(image) => {
+            let attached = Arc::new(image.attach(&source.tree));
+            united = unite([recorded, attached.plan()]);
+            // What is in memory or in the store need not come from a busy disk again.
+            cached = CachedSource::new(attached, Arc::clone(&reader));
+            (&united, &cached)
+        }
+    };
+    let id = write(store, source, layer, plan, blocks, about, interrupt)
+        .with_context(|| format!("keeping the boot image of layer {}", layer.short()))?;
+    store
+        .name(&id, &layer_name(layer))
+        .context("naming the boot image")?;
+    Ok(Some(KeptLayer {
+        layer: *layer,
+        id: id.to_string(),
+        files: files_of(plan),
+        blocks: plan.block_count(),
+        bytes: plan.block_count().saturating_mul(4096),
+        recorded_blocks: recorded.block_count(),
+        layer_bytes: source.bytes(),
+    }))
+}
+
+/// Writes the boot image of a layer for the place where `source` is, and names it after both.
+///
+/// # Errors
+/// If it cannot be written or added, or Ctrl-C was pressed.
+pub fn write(
+    store: &Store,
+    source: &Source,
+    layer: &Digest,
+    plan: &ReplayPlan,
+    blocks: &dyn BlockSource,
+    about: &About,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ImageId> {
+    let info = SourceInfo {
+        label: source.root.label().to_string_lossy().into_owned(),
+        id: source.root.id(),
+        recorded_at: timestamp(SystemTime::now()).secs,
+        command: about.command.clone(),
+        tool: concat!("yolofs ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ready_ms: about.ready_ms.clone(),
+        similarity_ppm: None,
+        source_bytes: source.bytes(),
+    };
+    let request = WriteRequest {
+        tree: &source.tree,
+        info: &info,
+        plan,
+        blocks,
+        variant: Variant::Mapped,
+    };
+    let name = place_name(layer, source.root.id());
+    let bar = progress::bytes(
+        "writing the boot image",
+        plan.block_count().saturating_mul(4096),
+    );
+    let added = add_written(store, Some(&name), &request, &mut watch(&bar, interrupt));
+    bar.finish_and_clear();
+    interrupt.check()?;
+    let (added, report) = added?;
+    for file in &report.dropped {
+        let path = String::from_utf8_lossy(&file.path);
+        log::warn!("{path}: {}: left out of the boot image", file.reason);
+    }
+    Ok(added.id)
+}
+
+fn files_of(plan: &ReplayPlan) -> u64 {
+    let mut files: Vec<_> = plan.extents.iter().map(|extent| extent.file).collect();
+    files.sort_unstable();
+    files.dedup();
+    files.len() as u64
+}

@@ -1,0 +1,353 @@
+//! Many layers, served by this process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use bootimg::{ImageId, Store};
+use localfs::{Patience, SourceRoot};
+use parking_lot::{Condvar, Mutex};
+use yolofs::{Layering, XattrAnswers};
+
+use super::bind::{bind, recorded_here};
+use super::served::Served;
+use super::warm::{Hold, WarmPool};
+use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
+use crate::status::LayerStatus;
+use host::interrupt::Interrupt;
+use host::mount_table::{Top, clear, is_covered, top_at};
+use mounting::source::Source;
+
+/// How long to wait for somebody else who attaches or detaches at the same place: binding reads
+/// the boot set of a layer once, from a disk that may be busy.
+const TURN: Duration = Duration::from_secs(60);
+
+/// Blocks of memory of this size, in bytes, are mapped by themselves: smaller ones are many.
+const LARGE_BLOCK: u32 = 1 << 20;
+
+/// Serves layers until dropped; then all are unmounted, lazily where they are in use.
+#[derive(Debug)]
+pub(crate) struct OwnServer {
+    store: Store,
+    xattrs: XattrAnswers,
+    interrupt: Interrupt,
+    layers: Mutex<Layers>,
+    changed: Condvar,
+    lost: AtomicU64,
+    /// Writing a boot image goes through one file of this process.
+    binding: Mutex<()>,
+    // After the layers: a layer's mount ends before the threads that may be warming it.
+    pool: WarmPool,
+}
+
+#[derive(Debug, Default)]
+struct Layers {
+    by_target: BTreeMap<PathBuf, Slot>,
+    /// Detached, and still used by somebody.
+    leaving: Vec<Arc<Served>>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    /// Somebody attaches or detaches here.
+    Busy,
+    Served(Arc<Served>),
+}
+
+impl OwnServer {
+    /// Returns one that serves nothing yet. `interrupt` ends what takes long.
+    ///
+    /// # Errors
+    /// If no threads can be had.
+    pub(crate) fn new(
+        store: Store,
+        xattrs: XattrAnswers,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
+        // Each session has a buffer for the largest request there may be, 16 MiB, of which layers
+        // that are only read touch the first page.
+        rawio::malloc::map_blocks_from(LARGE_BLOCK);
+        Ok(Self {
+            store,
+            xattrs,
+            interrupt,
+            layers: Mutex::default(),
+            changed: Condvar::new(),
+            lost: AtomicU64::new(0),
+            binding: Mutex::new(()),
+            pool: WarmPool::start()?,
+        })
+    }
+
+    /// Whether the layer was recorded again in its directory. A store that cannot say has no news.
+    fn is_outdated(&self, served: &Served) -> bool {
+        let used = served.image.image().info();
+        let newest = self.store.layer_at(served.layer(), used.source.id);
+        matches!(newest, Ok(Some(newest)) if newest != used.id)
+    }
+
+    fn serve(
+        &self,
+        place: &LayerPlace,
+        before: Option<&Served>,
+    ) -> anyhow::Result<Option<Arc<Served>>> {
+        // Most layers of a node have no boot image: not even their names are read then.
+        let known = self.store.layer(&place.layer)?.is_some();
+        if !known {
+            return Ok(None);
+        }
+        // It may be served in place.
+        let root = SourceRoot::open_plain_within(&place.source, Patience::default().deadline)?;
+        let source = Source::scan(Arc::new(root))?;
+        let image = match recorded_here(&self.store, &source.root, &place.layer)? {
+            Some(image) => Some(image),
+            None => {
+                let _one_at_a_time = self.binding.lock();
+                bind(&self.store, &source, &place.layer, &self.interrupt)?
+            }
+        };
+        let Some(image) = image else { return Ok(None) };
+        make_room(place, before)?;
+        // No moment without a mount: a container may be starting.
+        let layering = match before {
+            Some(_) => Layering::Beneath,
+            None => Layering::Over,
+        };
+        self.store.note_use(&image.info().id);
+        let served = Served::start(place, &source, image, layering, self.xattrs)?;
+        Ok(Some(Arc::new(served)))
+    }
+
+    fn is_buried(&self, target: &Path) -> bool {
+        let layers = self.layers.lock();
+        let slot = layers.by_target.get(target);
+        matches!(slot, Some(Slot::Served(served)) if !served.mount.is_on_top())
+    }
+
+    /// Takes note of mounts that somebody else unmounted, and forgets what nobody uses any more.
+    fn sweep(&self) {
+        // Dropped without the lock: that joins threads.
+        let over: Vec<Arc<Served>> = {
+            let mut layers = self.layers.lock();
+            let gone: Vec<PathBuf> = layers
+                .by_target
+                .iter()
+                .filter(|(_, slot)| matches!(slot, Slot::Served(s) if !s.mount.visible()))
+                .map(|(target, _)| target.clone())
+                .collect();
+            for target in gone {
+                if let Some(Slot::Served(served)) = layers.by_target.remove(&target) {
+                    served.cancel_prewarm();
+                    layers.leaving.push(served);
+                    self.lost.fetch_add(1, SeqCst);
+                }
+            }
+            layers.leaving.extract_if(.., |s| s.is_over()).collect()
+        };
+        drop(over);
+    }
+
+    /// Waits until nobody else works on the place, and keeps others away until dropped.
+    fn take_turn<'a>(&'a self, target: &'a Path) -> anyhow::Result<Turn<'a>> {
+        let deadline = Instant::now() + TURN;
+        let mut layers = self.layers.lock();
+        while matches!(layers.by_target.get(target), Some(Slot::Busy)) {
+            if self.changed.wait_until(&mut layers, deadline).timed_out() {
+                bail!(
+                    "somebody else has been attaching or detaching {} for {} s",
+                    target.display(),
+                    TURN.as_secs()
+                );
+            }
+        }
+        let before = layers.by_target.insert(target.to_owned(), Slot::Busy);
+        let served = match before {
+            Some(Slot::Served(served)) => Some(served),
+            Some(Slot::Busy) | None => None,
+        };
+        Ok(Turn {
+            server: self,
+            target,
+            served,
+        })
+    }
+}
+
+impl LayerServer for OwnServer {
+    fn served_by(&self) -> ServedBy {
+        ServedBy::Service
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Who uses a former mount keeps it.
+    fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
+        let turn = self.take_turn(&place.target)?;
+        let before = turn.served.clone().filter(|served| served.mount.visible());
+        if before.as_ref().is_some_and(|s| !self.is_outdated(s)) {
+            return Ok(Attach::Already);
+        }
+        let served = self
+            .serve(place, before.as_deref())
+            .with_context(|| format!("attaching layer {}", place.layer.short()))?;
+        let Some(served) = served else {
+            return Ok(match before {
+                Some(_) => Attach::Already,
+                None => Attach::Unknown,
+            });
+        };
+        if let Some(Err(error)) = before.map(|before| before.unmount()) {
+            log::warn!("{error:#}; it is served from its older boot image");
+        }
+        self.pool.add(&served);
+        turn.replace(Some(served));
+        Ok(Attach::Attached)
+    }
+
+    fn detach(&self, target: &Path) -> anyhow::Result<()> {
+        let turn = self.take_turn(target)?;
+        let Some(served) = &turn.served else {
+            return Ok(());
+        };
+        served
+            .unmount()
+            .with_context(|| format!("detaching layer {}", served.layer().short()))?;
+        turn.replace(None);
+        Ok(())
+    }
+
+    fn detach_all(&self) {
+        for target in self.targets() {
+            if self.is_buried(&target) {
+                continue;
+            }
+            if let Err(error) = self.detach(&target) {
+                log::warn!("{error:#}");
+            }
+        }
+    }
+
+    fn targets(&self) -> Vec<PathBuf> {
+        self.sweep();
+        let layers = self.layers.lock();
+        let served = layers.by_target.iter();
+        served
+            .filter(|(_, slot)| matches!(slot, Slot::Served(_)))
+            .map(|(target, _)| target.clone())
+            .collect()
+    }
+
+    fn outdated(&self) -> BTreeSet<PathBuf> {
+        let layers = self.layers.lock();
+        let served = layers.by_target.iter().filter_map(|(target, slot)| {
+            let Slot::Served(served) = slot else {
+                return None;
+            };
+            self.is_outdated(served).then(|| target.clone())
+        });
+        served.collect()
+    }
+
+    fn serves(&self, target: &Path) -> bool {
+        let layers = self.layers.lock();
+        let slot = layers.by_target.get(target);
+        matches!(slot, Some(Slot::Served(served)) if served.mount.visible())
+    }
+
+    fn leaving(&self) -> usize {
+        self.sweep();
+        self.layers.lock().leaving.len()
+    }
+
+    fn lost(&self) -> u64 {
+        self.sweep();
+        self.lost.load(SeqCst)
+    }
+
+    /// Those that are served come first.
+    fn status(&self) -> Vec<LayerStatus> {
+        self.sweep();
+        let layers = self.layers.lock();
+        let served = layers.by_target.values().filter_map(|slot| match slot {
+            Slot::Served(served) => Some(served.status("serving")),
+            Slot::Busy => None,
+        });
+        let leaving = layers.leaving.iter().map(|served| served.status("leaving"));
+        served.chain(leaving).collect()
+    }
+
+    fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer> {
+        let is_from = |served: &&Arc<Served>| served.image.image().info().id == *image;
+        let served: Vec<Arc<Served>> = {
+            let layers = self.layers.lock();
+            let slots = layers.by_target.values().filter_map(|slot| match slot {
+                Slot::Served(served) => Some(served),
+                Slot::Busy => None,
+            });
+            slots.filter(is_from).cloned().collect()
+        };
+        let warmed = served.into_iter().map(|served| WarmedLayer {
+            mountpoint: served.place.target.clone(),
+            warmed: served.prewarm().map_err(|error| format!("{error:#}")),
+        });
+        warmed.collect()
+    }
+
+    fn hold_warming(&self) -> Option<Hold> {
+        Some(self.pool.hold())
+    }
+}
+
+/// Sees to it that nothing hides a mount that is about to be made: what a process of ours left when
+/// it died is cleared, and whatever else lies there, such as a recorder, is waited for by trying
+/// again.
+fn make_room(place: &LayerPlace, before: Option<&Served>) -> anyhow::Result<()> {
+    if before.is_some_and(|before| before.mount.is_on_top()) {
+        return Ok(());
+    }
+    while is_covered(&place.target) {
+        match top_at(&place.target)? {
+            Some(top) if before.is_none() && top.is_ours(&place.label) => clear(&place.target)?,
+            Some(Top { kind, label }) => bail!(
+                "a {kind} ({label}) is mounted over {}",
+                place.target.display()
+            ),
+            None => break, // gone just now
+        }
+    }
+    Ok(())
+}
+
+/// The right to change what is served at one place. Dropped, it leaves there what it has.
+struct Turn<'a> {
+    server: &'a OwnServer,
+    target: &'a Path,
+    served: Option<Arc<Served>>,
+}
+
+impl Turn<'_> {
+    /// Has something else served at the place from now on; what was there before is leaving.
+    fn replace(mut self, served: Option<Arc<Served>>) {
+        let before = std::mem::replace(&mut self.served, served);
+        self.server.layers.lock().leaving.extend(before);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut layers = self.server.layers.lock();
+        match self.served.take() {
+            Some(served) => {
+                let slot = Slot::Served(served);
+                layers.by_target.insert(self.target.to_owned(), slot)
+            }
+            None => layers.by_target.remove(self.target),
+        };
+        self.server.changed.notify_all();
+    }
+}

@@ -1,0 +1,113 @@
+//! Who serves the layers of container images, and how they are asked.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use blocks::Digest;
+use bootimg::{ImageId, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::status::LayerStatus;
+use crate::warm::Hold;
+use node_api::mount_daemon::PrewarmSummary;
+
+/// Which layer lies where, and where it is to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerPlace {
+    /// Its diff ID.
+    pub layer: Digest,
+    /// The directory with its files, as the engine unpacked them.
+    pub source: PathBuf,
+    /// Where to mount it; the source itself to serve it in place.
+    pub target: PathBuf,
+    /// What the mount table shows as its source, so that its kind is known even when nobody
+    /// serves it any more.
+    pub label: String,
+}
+
+/// What became of a layer that was to be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// It is served from now on.
+    Attached,
+    /// It was served already.
+    Already,
+    /// The store has no boot image of it: nothing was mounted.
+    Unknown,
+}
+
+/// Who serves the layers that a service has attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServedBy {
+    /// The service's own process: mounts end with it.
+    #[default]
+    Service,
+    /// The node service: mounts stay when the service ends, and when it is killed.
+    Node,
+}
+
+/// A layer that was warmed because somebody asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WarmedLayer {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// What was done, or why nothing was.
+    pub warmed: Result<PrewarmSummary, String>,
+}
+
+/// Serves layers of container images, many at a time. Any thread may ask.
+pub trait LayerServer: Send + Sync + std::fmt::Debug {
+    /// Returns who serves them.
+    fn served_by(&self) -> ServedBy;
+
+    /// Returns the store of boot images.
+    fn store(&self) -> &Store;
+
+    /// Serves a layer from its boot image, if the store has one, and warms it in the background.
+    /// One that is served from an older boot image is served from the newer one from then on.
+    ///
+    /// # Errors
+    /// If it cannot be opened, scanned or mounted, or its boot image cannot be bound.
+    fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach>;
+
+    /// Stops to serve what is mounted on `target`; nothing there is fine. Who uses it is served
+    /// until he lets go.
+    ///
+    /// # Errors
+    /// If another mount lies on top of it.
+    fn detach(&self, target: &Path) -> anyhow::Result<()>;
+
+    /// Stops to serve everything; what cannot be unmounted is logged. What somebody has mounted
+    /// something over, such as a recorder, is served until that is gone: call it again then.
+    fn detach_all(&self);
+
+    /// Returns where layers are served, visibly.
+    fn targets(&self) -> Vec<PathBuf>;
+
+    /// Returns where layers are served and are to be attached all the same: the store has a newer
+    /// boot image by now, or a former process has attached them.
+    fn outdated(&self) -> BTreeSet<PathBuf>;
+
+    /// Returns whether a layer is served on `target`.
+    fn serves(&self, target: &Path) -> bool;
+
+    /// Returns how many layers were detached while somebody used them, who still does and would
+    /// miss this process.
+    fn leaving(&self) -> usize;
+
+    /// Returns how many mounts somebody else has unmounted so far: Docker does when it ends, and
+    /// when it removes a layer.
+    fn lost(&self) -> u64;
+
+    /// Returns the status of all layers.
+    fn status(&self) -> Vec<LayerStatus>;
+
+    /// Brings a boot image into the page cache of each layer that this process serves from it, again if
+    /// it was there before. Layers that the node serves are the node's to warm.
+    fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer>;
+
+    /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
+    /// them all served first.
+    fn hold_warming(&self) -> Option<Hold>;
+}

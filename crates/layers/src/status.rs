@@ -1,0 +1,87 @@
+//! What `status` shows of a layer.
+
+use mounting::mount_status::boot_status;
+use mounting::mount_status::served_status;
+use std::path::PathBuf;
+
+use blocks::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::served::Served;
+use node_api::status::{BootStatus, ServedStatus};
+
+/// A layer at one moment. Counts are since it was attached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LayerStatus {
+    /// Its diff ID.
+    pub layer: Digest,
+    /// Where it is served.
+    pub target: PathBuf,
+    /// `serving`, or `leaving` if it was detached and somebody still uses it.
+    pub state: String,
+    /// Its boot image.
+    pub boot: BootStatus,
+    /// Files that somebody changed in the layer since the recording, some of them.
+    pub changed: Vec<String>,
+    /// Names in the layer that the recording does not know.
+    pub names_added: u64,
+    /// Names that the recording knows and the layer no longer has.
+    pub names_removed: u64,
+    /// What it was asked and what it answered.
+    pub served: ServedStatus,
+}
+
+impl LayerStatus {
+    /// Returns the status of a layer in this state.
+    pub fn of(
+        layer: Digest,
+        target: PathBuf,
+        state: &str,
+        boot: BootStatus,
+        served: ServedStatus,
+    ) -> Self {
+        let (mut boot, mut served) = (boot, served);
+        // An answer tells of hundreds of layers.
+        served.requests.retain(|_, count| *count > 0);
+        Self {
+            layer,
+            target,
+            state: state.to_owned(),
+            changed: std::mem::take(&mut boot.changed),
+            names_added: boot.names_added,
+            names_removed: boot.names_removed,
+            boot,
+            served,
+        }
+    }
+}
+
+impl Served {
+    /// Returns its status, as that of a layer in this state.
+    pub fn status(&self, state: &str) -> LayerStatus {
+        let (layer, target) = (*self.layer(), self.place.target.clone());
+        LayerStatus::of(
+            layer,
+            target,
+            state,
+            self.boot_status(),
+            self.served_status(),
+        )
+    }
+
+    fn boot_status(&self) -> BootStatus {
+        let name = bootimg::layer_name(self.layer());
+        let counters = self.mount.counters();
+        boot_status(&name, &self.image, &counters, self.prewarm_state())
+    }
+
+    fn served_status(&self) -> ServedStatus {
+        served_status(
+            &self.mount.counters(),
+            Some(self.source.counts()),
+            self.image.plan().block_count(),
+            self.source.source().timekeeping(),
+            None,
+        )
+    }
+}

@@ -1,0 +1,153 @@
+//! The threads that bring boot images of layers into the page cache, one layer after the other.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use parking_lot::{Condvar, Mutex};
+
+use super::served::Served;
+
+/// Layers that are warmed at a time. Warming is one copy after the other: more threads would
+/// only take the processors from those who start containers.
+const THREADS: usize = 2;
+
+/// The longest that warming waits for layers that are being attached: binding a layer may take as
+/// long as the disk does, and others are wanted meanwhile.
+const HELD_MAX: Duration = Duration::from_secs(2);
+
+/// Warms layers in the order in which they were attached, until dropped.
+#[derive(Debug)]
+pub struct WarmPool {
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Holds each attached layer at most once, so it is bounded by the layers. Weak: a layer that is
+/// gone before its turn is not kept for it.
+#[derive(Debug, Default)]
+struct Queue {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: VecDeque<Weak<Served>>,
+    running: Vec<Arc<Served>>,
+    /// How many hold the pool back, and until when at the latest.
+    holds: usize,
+    held_until: Option<Instant>,
+    closed: bool,
+}
+
+/// Holds warming back until dropped, but not for long.
+#[derive(Debug)]
+pub struct Hold(Arc<Queue>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner.lock();
+        inner.holds -= 1;
+        if inner.holds == 0 {
+            inner.held_until = None;
+        }
+        self.0.changed.notify_all();
+    }
+}
+
+impl WarmPool {
+    /// # Errors
+    /// If no threads can be had.
+    pub fn start() -> anyhow::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let mut pool = Self {
+            queue,
+            threads: Vec::new(),
+        };
+        for _ in 0..THREADS {
+            let queue = Arc::clone(&pool.queue);
+            let thread = std::thread::Builder::new()
+                .name("warm-layers".to_owned())
+                .spawn(move || queue.work())
+                .context("starting the thread that warms layers")?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// Holds warming back: who attaches many layers wants them all served first.
+    pub fn hold(&self) -> Hold {
+        let mut inner = self.queue.inner.lock();
+        inner.holds += 1;
+        inner
+            .held_until
+            .get_or_insert_with(|| Instant::now() + HELD_MAX);
+        Hold(Arc::clone(&self.queue))
+    }
+
+    /// Has a layer warmed when it is its turn.
+    pub fn add(&self, layer: &Arc<Served>) {
+        let mut inner = self.queue.inner.lock();
+        inner.waiting.push_back(Arc::downgrade(layer));
+        self.queue.changed.notify_one();
+    }
+}
+
+impl Queue {
+    fn work(&self) {
+        while let Some(layer) = self.next() {
+            if let Err(error) = layer.prewarm() {
+                let layer = layer.layer().short();
+                log::warn!("layer {layer}: {error:#}; reads are answered one by one instead");
+            }
+            self.inner
+                .lock()
+                .running
+                .retain(|running| !Arc::ptr_eq(running, &layer));
+        }
+    }
+
+    /// Waits for the next layer; `None` when the pool ends.
+    fn next(&self) -> Option<Arc<Served>> {
+        let mut inner = self.inner.lock();
+        loop {
+            if inner.closed {
+                return None;
+            }
+            if let Some(until) = inner.held_until.filter(|until| *until > Instant::now()) {
+                let _woken = self.changed.wait_until(&mut inner, until);
+                continue;
+            }
+            while let Some(layer) = inner.waiting.pop_front() {
+                if let Some(layer) = layer.upgrade() {
+                    inner.running.push(Arc::clone(&layer));
+                    return Some(layer);
+                }
+            }
+            self.changed.wait(&mut inner);
+        }
+    }
+}
+
+impl Drop for WarmPool {
+    fn drop(&mut self) {
+        let running = {
+            let mut inner = self.queue.inner.lock();
+            inner.closed = true;
+            inner.waiting.clear();
+            inner.running.clone()
+        };
+        for layer in running {
+            layer.cancel_prewarm();
+        }
+        self.queue.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread that warms layers panicked");
+            }
+        }
+    }
+}

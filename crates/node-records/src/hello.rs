@@ -1,0 +1,16 @@
+//! The first talk with the kernel, as it is written down.
+
+use serde::{Deserialize, Serialize};
+
+use crate::hex;
+
+/// The first talk with the kernel: what it asked, and what it was told, if it was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelloBytes {
+    /// The kernel's INIT request, whole.
+    #[serde(with = "hex")]
+    pub request: Vec<u8>,
+    /// The first worker's answer, whole; empty before there was one.
+    #[serde(with = "hex", default)]
+    pub answer: Vec<u8>,
+}

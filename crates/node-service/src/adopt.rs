@@ -1,0 +1,246 @@
+//! Getting a mount served: asking a worker, and asking another when that one dies.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use parking_lot::Mutex;
+use yolofs::{Busy, Readahead};
+
+use super::deaths::{Cause, Verdict};
+use super::owned::{Owned, Service};
+use super::owner::Owner;
+use super::wire::{Answer, Fault, Question};
+use super::workers::Worker;
+use node_api::control::NodeError;
+
+/// How long a worker may take to adopt a mount: the first one scans the source. One that hangs is
+/// noticed by the probes, long before.
+const ADOPTION: Duration = Duration::from_secs(600);
+/// How long an answer from counters or memory may take.
+pub(crate) const QUICK: Duration = Duration::from_secs(5);
+/// So many mounts of a dead worker are adopted at a time.
+const AT_A_TIME: usize = 4;
+/// So often a mount that was served before may be refused until it is given up.
+const REFUSALS: u32 = 5;
+/// The pause after the first refusal, or when no worker can be started; it doubles each time.
+const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long the unmount of a mount that was given up may take.
+const UNMOUNT: Duration = Duration::from_secs(5);
+
+/// What became of asking one worker.
+enum Asked {
+    /// It serves.
+    Served,
+    /// It died or hangs: what follows its death takes care of the mount.
+    Lost,
+    /// It said no.
+    Refused(Fault, String),
+    /// There is none to be asked.
+    NoWorker(anyhow::Error),
+    /// The mount is over.
+    Over,
+}
+
+impl Owner {
+    /// Has a mount served for the first time.
+    ///
+    /// # Errors
+    /// What the worker refused; nobody serves it then.
+    pub(crate) fn serve_first(&self, mount: &Arc<Owned>) -> Result<(), NodeError> {
+        match self.ask_one(mount) {
+            Asked::Served => Ok(()),
+            Asked::Refused(fault, why) => Err(fault.error(why)),
+            Asked::NoWorker(error) => Err(NodeError::Unavailable(format!("{error:#}"))),
+            Asked::Over => Err(NodeError::Conflict("it was unmounted meanwhile".to_owned())),
+            Asked::Lost => match mount.wait_until_served(Instant::now() + ADOPTION) {
+                Service::By(_) => Ok(()),
+                Service::GivenUp(why) => Err(NodeError::Failed(anyhow!(why))),
+                Service::Nobody | Service::Asked(_) => Err(NodeError::Unavailable(
+                    "its workers die one after the other".to_owned(),
+                )),
+            },
+        }
+    }
+
+    /// Has a mount served that was served before, however often that must be tried.
+    pub(crate) fn serve_again(&self, mount: &Arc<Owned>) {
+        let (mut refusals, mut pause) = (0, PAUSE);
+        loop {
+            match self.ask_one(mount) {
+                Asked::Served | Asked::Lost | Asked::Over => return,
+                Asked::NoWorker(error) => log::error!("{}: {error:#}", mount.id),
+                Asked::Refused(_, why) => {
+                    refusals += 1;
+                    log::error!("{}: its worker refuses: {why}", mount.id);
+                    if refusals == REFUSALS {
+                        return self.give_up(mount, &format!("no worker serves it: {why}"));
+                    }
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn ask_one(&self, mount: &Arc<Owned>) -> Asked {
+        let worker = match self.pool.place(mount, |worker| self.watch_worker(worker)) {
+            Ok(worker) => worker,
+            Err(error) => return Asked::NoWorker(error),
+        };
+        if !mount.ask(&worker) {
+            worker.release(&mount.key);
+            return Asked::Over;
+        }
+        // Whoever finds the mount after a crash of ours finds its worker.
+        self.record(mount);
+        let (adoption, held) = mount.adoption();
+        let beside = mount.descriptors(&held);
+        let question = Question::Adopt(Box::new(adoption));
+        match worker.ask_with(&question, &beside, ADOPTION) {
+            Ok((Answer::Adopted { hello }, _)) => {
+                mount.served(&worker, hello);
+                if let Some(kib) = mount.spec().readahead_kib {
+                    mount.visible.set_readahead(Readahead::Kib(kib));
+                }
+                self.record(mount);
+                let [_, private] = &held;
+                match private {
+                    None => mount.set_told(),
+                    // It went while the worker was asked.
+                    Some(_) if mount.is_leaving() => Self::tell_to_let_go(mount),
+                    Some(_) => {}
+                }
+                Asked::Served
+            }
+            Ok((Answer::Refused { fault, why }, _)) => {
+                mount.refused(&worker);
+                worker.release(&mount.key);
+                Asked::Refused(fault, why)
+            }
+            Ok((answer, _)) => {
+                log::error!("a worker answered another question: {answer:?}");
+                worker.kill();
+                Asked::Lost
+            }
+            Err(error) => {
+                log::warn!("{}: {error:#}", mount.id);
+                worker.kill();
+                Asked::Lost
+            }
+        }
+    }
+
+    /// Tells the worker of a mount that the visible one is gone. One that does not answer is told
+    /// later, or its successor by what it gets.
+    pub(crate) fn tell_to_let_go(mount: &Owned) {
+        let Service::By(worker) = mount.service() else {
+            return;
+        };
+        if !worker.answers() {
+            return;
+        }
+        let question = Question::LetGo {
+            id: mount.key.clone(),
+        };
+        match worker.ask(&question, QUICK) {
+            Ok(_) => mount.set_told(),
+            Err(error) => log::warn!("{}: {error:#}", mount.id),
+        }
+    }
+
+    /// Watches over a worker on a thread of its own, and has its mounts served by another when it
+    /// dies.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    pub(crate) fn watch_worker(&self, worker: &Arc<Worker>) -> anyhow::Result<()> {
+        let (owner, worker) = (self.me.clone(), Arc::clone(worker));
+        let watch = move || {
+            let cause = worker.wait();
+            if let Some(owner) = owner.upgrade() {
+                owner.succeed(&worker, cause);
+            }
+        };
+        std::thread::Builder::new()
+            .name("watch-worker".to_owned())
+            .spawn(watch)
+            .map(drop)
+            .map_err(|error| anyhow!(error).context("watching over a worker"))
+    }
+
+    /// Has the mounts of a dead worker served by others.
+    fn succeed(&self, worker: &Arc<Worker>, cause: Cause) {
+        let at = Instant::now();
+        let mounts = self.pool.bury(worker);
+        if mounts.is_empty() {
+            return;
+        }
+        if !worker.is_replaced() {
+            self.worker_restarts.fetch_add(1, SeqCst);
+            let pid = worker.process.pid;
+            log::warn!(
+                "worker {pid} died ({cause:?}) and had {} mounts",
+                mounts.len()
+            );
+        }
+        let (mut together, mut wait) = (Vec::new(), Duration::ZERO);
+        let mut apart = Vec::new();
+        for mount in mounts {
+            match mount.lost(worker, at, cause) {
+                None => {}
+                Some(Verdict::GiveUp) => {
+                    self.give_up(&mount, "its workers crash one after the other");
+                }
+                Some(Verdict::Isolate(pause)) => apart.push((mount, pause)),
+                Some(Verdict::Go(pause)) => {
+                    wait = wait.max(pause);
+                    together.push(mount);
+                }
+            }
+        }
+        std::thread::scope(|scope| {
+            for (mount, pause) in apart {
+                scope.spawn(move || {
+                    std::thread::sleep(pause);
+                    self.serve_again(&mount);
+                });
+            }
+            if !together.is_empty() {
+                std::thread::sleep(wait);
+                self.serve_all(together);
+            }
+        });
+    }
+
+    /// Has many mounts served that were served before, a few at a time.
+    pub(crate) fn serve_all(&self, mounts: Vec<Arc<Owned>>) {
+        let count = mounts.len().min(AT_A_TIME);
+        let waiting = Mutex::new(mounts.into_iter());
+        let next = || waiting.lock().next();
+        std::thread::scope(|scope| {
+            for _ in 0..count {
+                scope.spawn(|| {
+                    while let Some(mount) = next() {
+                        self.serve_again(&mount);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Ends a mount that nobody can serve: whoever uses it gets errors instead of waiting for
+    /// ever, and the place shows the source's own directory again. It stays listed, as failed.
+    pub(crate) fn give_up(&self, mount: &Arc<Owned>, why: &str) {
+        log::error!("{} is given up: {why}", mount.visible.target().display());
+        mount.give_up(why.to_owned());
+        if let Err(error) = mount.visible.abort() {
+            log::error!("{}: ending its connection: {error}", mount.id);
+        }
+        if let Err(error) = mount.visible.unmount(Busy::Lazy, UNMOUNT) {
+            log::error!("{}: {error}", mount.id);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Who keeps the node's descriptors over its death: systemd, or a keeper of ours.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use fdstore::{Link, Notifier};
+use yolofs::MountIds;
+
+use super::owned::Owned;
+
+/// How long the keeper may take to notice what it was sent.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What descriptors of a mount are kept.
+pub(crate) const KINDS: [&str; 3] = ["device", "private", "source"];
+
+/// The way to the keeper. Whatever goes wrong on it is logged: the mount is
+/// served all the same, and only the node's own death would be worse.
+#[derive(Debug)]
+pub(crate) struct Keep {
+    notifier: Notifier,
+}
+
+/// Returns the name of a descriptor. The number of a mount's device is short, and no two mounts
+/// have the same as long as either is there: all names together must fit into one variable.
+#[must_use]
+pub(crate) fn name(kind: &str, mount: MountIds) -> String {
+    format!("{kind}-{}", mount.minor)
+}
+
+impl Keep {
+    /// Returns the way to where `notifier` leads.
+    pub(crate) const fn new(notifier: Notifier) -> Self {
+        Self { notifier }
+    }
+
+    /// Tells another keeper from now on: the one there was has died.
+    pub(crate) fn relink(&self, link: Link) {
+        self.notifier.relink(link);
+    }
+
+    /// Has the descriptors of a mount kept.
+    pub(crate) fn put(&self, mount: &Owned) {
+        for (kind, file) in mount.kept() {
+            self.put_one(&name(kind, mount.visible.ids()), file.as_fd());
+        }
+        self.settle();
+    }
+
+    /// Has one descriptor kept.
+    pub(crate) fn put_one(&self, name: &str, file: BorrowedFd<'_>) {
+        self.tell(|notifier| notifier.store(name, file));
+    }
+
+    /// Has one kind of descriptor of a mount forgotten.
+    pub(crate) fn drop_kind(&self, kind: &str, mount: MountIds) {
+        self.drop_name(&name(kind, mount));
+    }
+
+    /// Has one descriptor forgotten.
+    pub(crate) fn drop_name(&self, name: &str) {
+        self.tell(|notifier| notifier.remove(name));
+    }
+
+    /// Waits until all of that has happened.
+    pub(crate) fn settle(&self) {
+        self.tell(|notifier| notifier.barrier(PATIENCE));
+    }
+
+    /// Tells it something.
+    pub(crate) fn tell(&self, say: impl FnOnce(&Notifier) -> fdstore::Result<()>) {
+        if let Err(error) = say(&self.notifier) {
+            log::warn!("the keeper of descriptors: {}", anyhow::Error::from(error));
+        }
+    }
+}
+
+/// Whether a name is that of a mount's descriptor, and if so of which kind and device number.
+#[must_use]
+pub(crate) fn parse(name: &str) -> Option<(&'static str, u32)> {
+    let (kind, minor) = name.split_once('-')?;
+    let kind = KINDS.into_iter().find(|known| *known == kind)?;
+    Some((kind, minor.parse().ok()?))
+}
+
+/// The descriptors of one mount that came from the keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Returned {
+    pub device: Option<OwnedFd>,
+    pub source: Option<OwnedFd>,
+    pub private: Option<OwnedFd>,
+}
+
+impl Returned {
+    /// Puts one to its place.
+    pub(crate) fn put(&mut self, kind: &str, file: OwnedFd) {
+        match kind {
+            "device" => self.device = Some(file),
+            "source" => self.source = Some(file),
+            _ => self.private = Some(file),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_come_apart_again() {
+        let ids = MountIds {
+            id: 31,
+            major: 0,
+            minor: 47,
+        };
+        assert_eq!(name("device", ids), "device-47");
+        assert_eq!(parse("device-47"), Some(("device", 47)));
+        assert_eq!(parse("device"), None);
+        assert_eq!(parse("api-47"), None);
+        assert_eq!(parse("source-x"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Learning from boots that drift: `--auto` has the blocks that a boot had to read from its source
+//! joined to the boot image, and the mount served from that (docs/adr/0009).
+//!
+//! The worker tells what its mount was asked for, a process of its own makes the boot image of it,
+//! and the worker exchanges the one for the other while it serves. Whatever fails on the way costs
+//! the lesson; the mount stays as it is.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rawio::pidfd::PidFd;
+
+use super::drift::{Boots, Served};
+use super::owned::{Owned, Service};
+use super::owner::{Owner, own_program};
+use super::probe::ask_all;
+use super::wire::{Answer, Question};
+use super::workers::Worker;
+use crate::lesson::{DESCRIPTORS, Lesson};
+use node_api::boot_choice::BootChoice;
+use node_api::control::NodeControl as _;
+use node_api::status::MountStatus;
+
+/// How often mounts are looked at: counters of each, from their workers.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long workers may take to tell.
+const TELL: Duration = Duration::from_secs(2);
+/// How long a worker may take to write down what a mount was asked for.
+const TRACE: Duration = Duration::from_secs(30);
+/// How long the boot image may take: what is missing is read from a disk that may be busy.
+const LESSON: Duration = Duration::from_secs(600);
+/// The longest account of a lesson, in bytes.
+const ACCOUNT_MAX: u64 = 64 << 10;
+
+/// Starts to watch the boots of all mounts with `--auto`, on a thread that ends with the node.
+///
+/// # Errors
+/// If there is no thread to be had.
+pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
+    let watch = move || {
+        let mut known = HashMap::new();
+        while let Some(owner) = owner.upgrade() {
+            look(&owner, &mut known);
+            drop(owner);
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    std::thread::Builder::new()
+        .name("learn".to_owned())
+        .spawn(watch)
+        .map(drop)
+        .context("starting the thread that learns from boots")
+}
+
+fn look(owner: &Owner, known: &mut HashMap<String, Boots>) {
+    let mut mounts = owner.all();
+    mounts.retain(|mount| mount.spec().auto && !mount.is_leaving());
+    known.retain(|key, _| mounts.iter().any(|mount| mount.key == *key));
+    let served_by = |mount: &Arc<Owned>| match mount.service() {
+        Service::By(worker) if worker.answers() => Some(worker),
+        _ => None,
+    };
+    let mut workers: Vec<Arc<Worker>> = mounts.iter().filter_map(served_by).collect();
+    workers.sort_by_key(|worker| worker.process.pid);
+    workers.dedup_by_key(|worker| worker.process.pid);
+    if workers.is_empty() {
+        return;
+    }
+    let (heard, _) = ask_all(&workers, TELL);
+    for mount in mounts {
+        let Some(status) = heard.get(&mount.key) else {
+            continue;
+        };
+        let (served, now) = (served(status), Instant::now());
+        let boots = known
+            .entry(mount.key.clone())
+            .or_insert_with(|| Boots::new(served, now));
+        if !boots.look(served, now) {
+            continue;
+        }
+        // Whatever comes of it, the same boot is not learned from again.
+        boots.learned(now);
+        match learn(owner, &mount) {
+            Ok(Some(lesson)) => log::info!(
+                "{}: learned {} blocks from a boot that drifted",
+                mount.id,
+                lesson.new_blocks
+            ),
+            Ok(None) => {}
+            Err(error) => log::warn!(
+                "{}: nothing is learned from this boot: {error:#}",
+                mount.spec().mountpoint.display()
+            ),
+        }
+    }
+}
+
+fn served(status: &MountStatus) -> Served {
+    let told = status.served.clone().unwrap_or_default();
+    Served {
+        requests: told.requests.values().sum(),
+        fallthrough_bytes: told.fallthrough_bytes,
+        boot_bytes: status.boot.as_ref().map_or(0, |boot| boot.blocks * 4096),
+        worker: status.pid,
+    }
+}
+
+/// Learns from what a mount was asked for since the last lesson; `None` if nothing was new.
+fn learn(owner: &Owner, mount: &Owned) -> anyhow::Result<Option<Lesson>> {
+    let Service::By(worker) = mount.service() else {
+        bail!("its worker is being replaced");
+    };
+    let trace = memory_file("trace")?;
+    let question = Question::Heard {
+        id: mount.key.clone(),
+    };
+    match worker.ask_with(&question, &[trace.as_fd()], TRACE)?.0 {
+        Answer::Done => {}
+        Answer::Refused { why, .. } => bail!("{why}"),
+        other => bail!("a worker answered {other:?}"),
+    }
+    let lesson = teach(mount, &trace)?;
+    if lesson.image.is_none() {
+        return Ok(None);
+    }
+    // It has the name of the one before, or is the newest of its source.
+    let boot = match mount.spec().boot {
+        BootChoice::None => BootChoice::Auto,
+        boot => boot,
+    };
+    owner.swap(&mount.id, boot)?;
+    Ok(Some(lesson))
+}
+
+/// Has a process of its own make the boot image, and waits for it.
+fn teach(mount: &Owned, trace: &OwnedFd) -> anyhow::Result<Lesson> {
+    let spec = mount.spec();
+    let account = memory_file("account")?;
+    let arguments: Vec<OsString> = vec![
+        "learn".into(),
+        "--store".into(),
+        spec.store.into(),
+        "--boot".into(),
+        String::from(spec.boot).into(),
+    ];
+    let files = mount.source_and_names();
+    let (source, names) = files.context("its source is on no disk, or it is over")?;
+    let pid = rawio::inherit::start(
+        &own_program(),
+        &arguments,
+        std::env::vars_os(),
+        &[source.as_fd(), names, trace.as_fd(), account.as_fd()],
+        &DESCRIPTORS.join(":"),
+    )
+    .context("starting the process that learns")?;
+    let ended = wait(pid)?;
+    ensure!(
+        matches!(ended, WaitStatus::Exited(_, 0)),
+        "the process that learns failed: its message is above"
+    );
+    let mut account = File::from(account);
+    let mut json = Vec::new();
+    account
+        .rewind()
+        .and_then(|()| account.take(ACCOUNT_MAX).read_to_end(&mut json))
+        .context("reading what was learned")?;
+    serde_json::from_slice(&json).context("understanding what was learned")
+}
+
+fn memory_file(name: &str) -> anyhow::Result<OwnedFd> {
+    memfd_create(name, MFdFlags::MFD_CLOEXEC).context("making a file in memory")
+}
+
+/// Waits until a child has ended; one that takes too long is killed.
+fn wait(pid: u32) -> anyhow::Result<WaitStatus> {
+    let handle = PidFd::open(pid).context("watching the process that learns")?;
+    let mut end = [PollFd::new(handle.as_fd(), PollFlags::POLLIN)];
+    let patience = PollTimeout::try_from(LESSON).unwrap_or(PollTimeout::MAX);
+    if poll(&mut end, patience).unwrap_or(0) == 0 {
+        handle
+            .signal(Signal::SIGKILL)
+            .context("ending the process that learns")?;
+        log::warn!("a lesson took over {} s, and is given up", LESSON.as_secs());
+    }
+    let pid = Pid::from_raw(i32::try_from(pid).context("a process id")?);
+    waitpid(pid, None).context("waiting for the process that learns")
+}

@@ -1,0 +1,38 @@
+//! The node service: one process that owns the mounts of a machine, and workers that serve them.
+//!
+//! The node holds what must outlive a worker: the FUSE device, the private mount and the opened
+//! source of each mount. A worker is stateless beyond the boot image and the mount's spec; when it
+//! dies, another takes the same descriptors and goes on (docs/adr/0007). The node's own death is
+//! survived by whoever keeps its descriptors: systemd, or a keeper of ours (docs/adr/0008).
+//!
+//! A program starts the node with [`service::run`], a worker with [`worker::run`], and what learns from boots
+//! that drift with [`lesson::run`].
+
+#![forbid(unsafe_code)]
+
+mod adopt;
+pub mod api;
+mod deaths;
+mod drain;
+mod drift;
+mod guard;
+mod keep;
+mod learn;
+pub mod lesson;
+mod make;
+mod metrics;
+mod network;
+mod owned;
+mod owner;
+mod ownership;
+mod place;
+mod probe;
+mod restore;
+pub mod service;
+mod takeover;
+mod turns;
+mod upgrade;
+mod watch;
+mod wire;
+pub mod worker;
+mod workers;

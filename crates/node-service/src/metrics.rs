@@ -1,0 +1,134 @@
+//! What the node counts, as Prometheus reads it.
+//!
+//! There is one table of metrics, and each entry says how its value is found: what is not in the
+//! table cannot be written. docs/observability.md shows the same table; a test compares both.
+//!
+//! The number of series is bounded. Labels are mount points, of which at most [`MOUNTS_MAX`] are
+//! listed, and words from short lists of our own. No process id is a label: each restart would
+//! leave a series behind.
+
+mod process;
+mod table;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::{BTreeMap, HashSet};
+
+use node_api::view::{MountView, NodeView};
+use process::Memory;
+use table::METRICS;
+
+/// Mounts with series of their own, the first by mount point. With some forty series for each,
+/// more would be a burden to whoever collects them; how many are left out is a metric, too.
+const MOUNTS_MAX: usize = 1024;
+
+/// All that a page of metrics is made of.
+#[derive(Debug)]
+struct Seen {
+    node: NodeView,
+    mounts: Vec<MountView>,
+    /// Answers of the API by status.
+    answers: BTreeMap<u16, u64>,
+    node_memory: Memory,
+    workers_memory: Memory,
+}
+
+/// What a metric is, beside its value.
+#[derive(Debug)]
+struct Metric {
+    name: &'static str,
+    kind: Kind,
+    /// What one of it is; `1` for ratios and for yes or no.
+    unit: &'static str,
+    /// In the order in which samples give their values.
+    labels: &'static [&'static str],
+    help: &'static str,
+    /// What is asked by whoever looks at it.
+    question: &'static str,
+    read: Read,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Only grows, and begins at 0 again with the process that counts.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+impl Kind {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+/// How values are found.
+#[derive(Debug)]
+enum Read {
+    /// Once.
+    Node(fn(&Seen) -> Vec<Sample>),
+    /// For each mount; the first label, `mountpoint`, comes by itself.
+    Mount(fn(&MountView) -> Vec<Sample>),
+}
+
+/// A value with its labels.
+#[derive(Clone, Debug, PartialEq)]
+struct Sample {
+    labels: Vec<String>,
+    value: f64,
+}
+
+/// Returns the page for Prometheus.
+#[must_use]
+pub(crate) fn page(node: NodeView, mounts: Vec<MountView>, answers: BTreeMap<u16, u64>) -> String {
+    let seen = Seen {
+        node_memory: process::memory([node.pid]),
+        workers_memory: process::memory(node.workers.iter().map(|worker| worker.pid)),
+        node,
+        mounts,
+        answers,
+    };
+    let mut page = String::new();
+    for metric in METRICS {
+        text::write(&mut page, metric, &metric.samples(&seen));
+    }
+    page
+}
+
+impl Seen {
+    /// Returns the mounts that have series of their own: one for each mount point, and none that
+    /// is unmounted and still in use, because another may have its place. Series that are there
+    /// twice make Prometheus refuse the page.
+    fn listed(&self) -> impl Iterator<Item = &MountView> {
+        let mut places = HashSet::new();
+        let there = self
+            .mounts
+            .iter()
+            .filter(|mount| mount.status.state != "leaving");
+        let once =
+            there.filter(move |mount| places.insert(mount.status.mountpoint.to_string_lossy()));
+        once.take(MOUNTS_MAX)
+    }
+}
+
+impl Metric {
+    fn samples(&self, seen: &Seen) -> Vec<Sample> {
+        let read = match self.read {
+            Read::Node(read) => return read(seen),
+            Read::Mount(read) => read,
+        };
+        let mut samples = Vec::new();
+        for mount in seen.listed() {
+            for mut sample in read(mount) {
+                let mountpoint = mount.status.mountpoint.to_string_lossy().into_owned();
+                sample.labels.insert(0, mountpoint);
+                samples.push(sample);
+            }
+        }
+        samples
+    }
+}

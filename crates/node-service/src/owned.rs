@@ -1,0 +1,398 @@
+//! A mount, as the node holds it.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+use parking_lot::{Condvar, Mutex};
+use yolofs::Visible;
+
+use super::deaths::{Cause, Deaths, Verdict};
+use super::wire::Adoption;
+use super::workers::Worker;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
+use node_api::view::MountView;
+use node_records::company::Company;
+use node_records::hello::HelloBytes;
+use node_records::instance::{Instance, Records};
+
+/// What must outlive every worker: while the node holds these, the mount is only slow, not dead.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The FUSE device.
+    pub device: OwnedFd,
+    /// The source, opened before the mount covered it; none if it is on no disk.
+    pub source: Option<OwnedFd>,
+    /// The names that the kernel knows.
+    pub names: OwnedFd,
+    /// The root of the private mount; none when the visible one is gone.
+    pub private: Option<OwnedFd>,
+}
+
+/// A mount of the node, from the moment it is in the mount table until nobody uses it any more.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    /// Its name: that of its place.
+    pub id: String,
+    /// What tells it from others at the same place.
+    pub key: String,
+    /// Where it is.
+    pub visible: Visible,
+    device: OwnedFd,
+    names: OwnedFd,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Held while the record is written.
+    recording: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    spec: MountSpec,
+    hello: HelloBytes,
+    private: Option<Arc<OwnedFd>>,
+    /// None if it is on no disk, or the mount is over: whoever looks at the mount then does not keep
+    /// the source open.
+    source: Option<Arc<OwnedFd>>,
+    /// Whether its worker has let go of the private mount, or never had it.
+    told: bool,
+    service: Service,
+    /// Whether the record is to stay as it is: the mount is over.
+    over: bool,
+    deaths: Deaths,
+    restarts: u64,
+    last_gap: Option<Duration>,
+    /// Since when nobody serves it.
+    alone_since: Option<Instant>,
+    /// What its worker said last.
+    heard: Option<MountStatus>,
+}
+
+/// Who serves a mount.
+#[derive(Clone, Debug)]
+pub(crate) enum Service {
+    /// Nobody yet, or nobody any more: another worker is on its way.
+    Nobody,
+    /// This worker has been asked to.
+    Asked(Arc<Worker>),
+    /// This worker.
+    By(Arc<Worker>),
+    /// Nobody, and that is how it stays.
+    GivenUp(String),
+}
+
+impl Owned {
+    /// Returns what the record says, with what is held.
+    pub(crate) fn new(instance: &Instance, kept: Kept) -> Arc<Self> {
+        let place = instance.spec.mountpoint.clone();
+        let alone_since = Some(Instant::now());
+        Arc::new(Self {
+            id: instance.id.clone(),
+            key: instance.key.clone(),
+            visible: Visible::resume(place, instance.mount.into()),
+            device: kept.device,
+            names: kept.names,
+            state: Mutex::new(State {
+                spec: instance.spec.clone(),
+                hello: instance.hello.clone(),
+                private: kept.private.map(Arc::new),
+                source: kept.source.map(Arc::new),
+                told: false,
+                service: Service::Nobody,
+                over: false,
+                deaths: Deaths::after_a_restart(instance.alone),
+                restarts: instance.restarts,
+                last_gap: instance.last_gap_ms.map(Duration::from_millis),
+                alone_since,
+                heard: None,
+            }),
+            changed: Condvar::new(),
+            recording: Mutex::new(()),
+        })
+    }
+
+    /// Returns what was asked for.
+    pub(crate) fn spec(&self) -> MountSpec {
+        self.state.lock().spec.clone()
+    }
+
+    /// Serves from another boot image from now on.
+    pub(crate) fn set_spec(&self, spec: MountSpec) {
+        self.state.lock().spec = spec;
+    }
+
+    /// Returns who serves it.
+    pub(crate) fn service(&self) -> Service {
+        self.state.lock().service.clone()
+    }
+
+    /// Returns whether the visible mount is gone.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state.lock().private.is_none()
+    }
+
+    /// Returns whether it is gone and its worker does not know.
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        let state = self.state.lock();
+        state.private.is_none() && !state.told
+    }
+
+    /// Notes that its worker knows that the visible mount is gone.
+    pub(crate) fn set_told(&self) {
+        self.state.lock().told = true;
+    }
+
+    /// Returns what kind of worker it is to have.
+    pub(crate) fn company(&self) -> Company {
+        let state = self.state.lock();
+        Company::of(&state.spec, state.deaths.alone())
+    }
+
+    /// Returns what a worker needs to serve it, with the source and the private mount.
+    pub(crate) fn adoption(&self) -> (Adoption, [Option<Arc<OwnedFd>>; 2]) {
+        let state = self.state.lock();
+        let adoption = Adoption {
+            id: self.key.clone(),
+            spec: state.spec.clone(),
+            hello: state.hello.clone(),
+        };
+        (adoption, [state.source.clone(), state.private.clone()])
+    }
+
+    /// Returns the descriptors in the order in which they travel.
+    pub(crate) fn descriptors<'a>(
+        &'a self,
+        [source, private]: &'a [Option<Arc<OwnedFd>>; 2],
+    ) -> Vec<BorrowedFd<'a>> {
+        let (source, private) = (source.as_deref(), private.as_deref());
+        let all = [Some(&self.device), source, Some(&self.names), private];
+        all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
+    }
+
+    /// Returns what tells of the source: itself, and the names that the kernel knows; `None` if the
+    /// source is on no disk.
+    pub(crate) fn source_and_names(&self) -> Option<(Arc<OwnedFd>, BorrowedFd<'_>)> {
+        let source = self.state.lock().source.clone()?;
+        Some((source, self.names.as_fd()))
+    }
+
+    /// Returns what is kept over the node's own death, with what each is.
+    pub(crate) fn kept(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
+        let mut kept = Vec::new();
+        match self.device.try_clone() {
+            Ok(device) => kept.push(("device", Arc::new(device))),
+            Err(error) => log::warn!("{}: its device is not kept: {error}", self.id),
+        }
+        let state = self.state.lock();
+        kept.extend(state.source.clone().map(|fd| ("source", fd)));
+        kept.extend(state.private.clone().map(|fd| ("private", fd)));
+        kept
+    }
+
+    /// Returns what tells that the session is over: the device has an error then. No other event
+    /// is waited for, so that requests wake nobody.
+    pub(crate) fn end(&self) -> PollFd<'_> {
+        PollFd::new(self.device.as_fd(), PollFlags::empty())
+    }
+
+    /// Notes that a worker is being asked to serve it. Fails if it is over or was given up.
+    pub(crate) fn ask(&self, worker: &Arc<Worker>) -> bool {
+        let mut state = self.state.lock();
+        if state.over || matches!(state.service, Service::GivenUp(_)) {
+            return false;
+        }
+        state.service = Service::Asked(Arc::clone(worker));
+        true
+    }
+
+    /// Notes that the worker serves it, and what the kernel was told; unless it has died since.
+    pub(crate) fn served(&self, worker: &Arc<Worker>, hello: Vec<u8>) {
+        let mut state = self.state.lock();
+        let first = state.hello.answer.is_empty();
+        if first {
+            state.hello.answer = hello;
+        }
+        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
+            state.service = Service::By(Arc::clone(worker));
+            let gap = state.alone_since.take().map(|since| since.elapsed());
+            if !first {
+                state.last_gap = gap;
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Notes that a worker serves it that an earlier node has asked to.
+    pub(crate) fn found(&self, worker: &Arc<Worker>) {
+        let mut state = self.state.lock();
+        state.service = Service::By(Arc::clone(worker));
+        state.alone_since = None;
+    }
+
+    /// Notes that nobody serves it, after a worker refused.
+    pub(crate) fn refused(&self, worker: &Arc<Worker>) {
+        let mut state = self.state.lock();
+        if matches!(&state.service, Service::Asked(asked) if Arc::ptr_eq(asked, worker)) {
+            state.service = Service::Nobody;
+        }
+    }
+
+    /// Notes that its worker died, and says what is to be done. `None` if that worker was not the
+    /// one that serves it, or if it is over.
+    pub(crate) fn lost(&self, worker: &Arc<Worker>, at: Instant, cause: Cause) -> Option<Verdict> {
+        let mut state = self.state.lock();
+        let (Service::By(its) | Service::Asked(its)) = &state.service else {
+            return None;
+        };
+        if !Arc::ptr_eq(its, worker) || state.over {
+            return None;
+        }
+        state.service = Service::Nobody;
+        state.alone_since.get_or_insert(at);
+        if worker.is_replaced() {
+            return Some(if state.deaths.alone() {
+                Verdict::Isolate(Duration::ZERO)
+            } else {
+                Verdict::Go(Duration::ZERO)
+            });
+        }
+        state.restarts += 1;
+        Some(state.deaths.note(at, cause))
+    }
+
+    /// Notes that nobody will serve it any more.
+    pub(crate) fn give_up(&self, why: String) {
+        self.state.lock().service = Service::GivenUp(why);
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody serves it or nobody will, and returns what came true by `deadline`.
+    pub(crate) fn wait_until_served(&self, deadline: Instant) -> Service {
+        let mut state = self.state.lock();
+        while matches!(state.service, Service::Nobody | Service::Asked(_)) && !state.over {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.service.clone()
+    }
+
+    /// Takes the private mount out: the visible one is gone. Returns whether it was there.
+    pub(crate) fn take_private(&self) -> Option<Arc<OwnedFd>> {
+        let private = self.state.lock().private.take();
+        self.changed.notify_all();
+        private
+    }
+
+    /// Returns whether it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().over
+    }
+
+    /// Notes that it is over: its record is written no more, and its source is closed.
+    pub(crate) fn set_over(&self) {
+        let source = {
+            let mut state = self.state.lock();
+            state.over = true;
+            state.source.take()
+        };
+        drop(source);
+        self.changed.notify_all();
+        drop(self.recording.lock());
+    }
+
+    /// Writes the record, unless the mount is over.
+    ///
+    /// # Errors
+    /// If the run directory cannot be written.
+    pub(crate) fn record(&self, records: &Records) -> anyhow::Result<()> {
+        let _one_at_a_time = self.recording.lock();
+        match self.instance() {
+            Some(instance) => records.keep(&instance),
+            None => Ok(()),
+        }
+    }
+
+    fn instance(&self) -> Option<Instance> {
+        let state = self.state.lock();
+        if state.over {
+            return None;
+        }
+        let worker = match &state.service {
+            Service::By(worker) | Service::Asked(worker) => Some(worker.process),
+            Service::Nobody | Service::GivenUp(_) => None,
+        };
+        Some(Instance {
+            id: self.id.clone(),
+            key: self.key.clone(),
+            spec: state.spec.clone(),
+            mount: self.visible.ids().into(),
+            hello: state.hello.clone(),
+            worker,
+            alone: state.deaths.alone(),
+            leaving: state.private.is_none(),
+            restarts: state.restarts,
+            last_gap_ms: state.last_gap.map(millis),
+        })
+    }
+
+    /// Returns the time that passed between its last two workers.
+    pub(crate) fn last_gap(&self) -> Option<Duration> {
+        self.state.lock().last_gap
+    }
+
+    /// Returns what there is to tell of it, with what its worker just said if it did.
+    pub(crate) fn view(&self, heard: Option<MountStatus>) -> MountView {
+        let mut state = self.state.lock();
+        let answered = heard.is_some();
+        if heard.is_some() {
+            state.heard = heard;
+        }
+        let leaving = state.private.is_none();
+        let (name, pid, error) = match &state.service {
+            Service::By(worker) if leaving => ("leaving", Some(worker.process.pid), None),
+            Service::By(worker) => ("serving", Some(worker.process.pid), None),
+            Service::Nobody | Service::Asked(_) if state.hello.answer.is_empty() => {
+                ("starting", None, None)
+            }
+            Service::Nobody | Service::Asked(_) => ("restarting", None, None),
+            Service::GivenUp(why) => ("failed", None, Some(why.clone())),
+        };
+        let mut status = state.heard.clone().unwrap_or_else(|| MountStatus {
+            id: String::new(),
+            mountpoint: state.spec.mountpoint.clone(),
+            source: state.spec.source.clone(),
+            mode: "unknown".to_owned(),
+            state: String::new(),
+            pid,
+            boot: None,
+            served: None,
+            nic: None,
+            warnings: Vec::new(),
+        });
+        // Below one name there is one mount to be seen at a place; others are told apart.
+        status.id = if leaving { &self.key } else { &self.id }.clone();
+        status.mountpoint.clone_from(&state.spec.mountpoint);
+        status.source.clone_from(&state.spec.source);
+        name.clone_into(&mut status.state);
+        status.pid = pid;
+        if !answered {
+            status.served = None;
+        }
+        MountView {
+            status,
+            restarts: state.restarts,
+            last_gap_ms: state.last_gap.map(millis),
+            error,
+            auto: state.spec.auto,
+            label: state.spec.label.clone(),
+        }
+    }
+}
+
+/// Whole milliseconds, rounded up: a gap is never nothing.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,98 @@
+//! One node for a run directory: who has the right to own its mounts.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use host::run_dir::RunDir;
+
+/// How long a node waits for the right: somebody who only looks whether it is taken has it for a
+/// moment, and so has a node that was killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often that is looked at; nothing tells.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Most bytes of a process's number in the file.
+const PID_BYTES: u64 = 16;
+
+/// The right to own the mounts of a run directory, until it is dropped or the process ends.
+#[derive(Debug)]
+pub(crate) struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
+
+impl Ownership {
+    /// Takes it.
+    ///
+    /// # Errors
+    /// If another node has it, which is named.
+    pub(crate) fn take(run_dir: &RunDir) -> anyhow::Result<Self> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match lock(run_dir)? {
+                Ok(mut lock) => {
+                    let pid = std::process::id().to_string();
+                    lock.set_len(0)
+                        .and_then(|()| lock.write_all(pid.as_bytes()))
+                        .context("writing down who owns the mounts")?;
+                    return Ok(Self(lock));
+                }
+                Err(owner) if Instant::now() >= deadline => return Err(taken(run_dir, owner)),
+                Err(_) => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    /// Makes sure that no node has it now.
+    ///
+    /// # Errors
+    /// If one has, which is named.
+    pub(crate) fn is_free(run_dir: &RunDir) -> anyhow::Result<()> {
+        // Without the directory there was no node yet.
+        if !path(run_dir).parent().is_some_and(Path::exists) {
+            return Ok(());
+        }
+        match lock(run_dir)? {
+            Ok(lock) => {
+                drop(lock);
+                Ok(())
+            }
+            Err(owner) => Err(taken(run_dir, owner)),
+        }
+    }
+}
+
+/// Returns the error of somebody who wants to own what is owned by the process `owner`, if that is
+/// known.
+pub(crate) fn taken(run_dir: &RunDir, owner: Option<u32>) -> anyhow::Error {
+    let owner = owner.map_or_else(String::new, |pid| format!(" (process {pid})"));
+    anyhow!(
+        "another node{owner} owns the mounts of {}: ask that one (yolofs node status), end it \
+         first, or give this one a --run-dir and a --state-dir of its own",
+        run_dir.path().display()
+    )
+}
+
+fn path(run_dir: &RunDir) -> std::path::PathBuf {
+    run_dir.path().join("node/lock")
+}
+
+/// Takes the lock, or returns who has it, if that is written down yet.
+fn lock(run_dir: &RunDir) -> anyhow::Result<Result<Flock<File>, Option<u32>>> {
+    let path = path(run_dir);
+    let mut options = File::options();
+    options.create(true).truncate(false).read(true).write(true);
+    let opening = || format!("opening {}", path.display());
+    let file = options.open(&path).with_context(opening)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Ok(lock)),
+        Err((file, Errno::EWOULDBLOCK)) => {
+            let mut pid = String::new();
+            let read = file.take(PID_BYTES).read_to_string(&mut pid);
+            Ok(Err(read.ok().and_then(|_| pid.trim().parse().ok())))
+        }
+        Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
+    }
+}

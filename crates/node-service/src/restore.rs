@@ -1,0 +1,182 @@
+//! Making again what is wished: after a reboot, and after whatever kept a mount from being made.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use parking_lot::{Condvar, Mutex};
+
+use super::owner::Owner;
+use super::place;
+use node_api::control::NodeError;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
+use node_api::view::MountView;
+
+/// So many are made at a time: each scans its source.
+const AT_A_TIME: usize = 4;
+/// The pause before the second attempt; it doubles with each further one.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is wished and not there, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Unrestored {
+    wishes: Mutex<BTreeMap<String, (MountSpec, String)>>,
+    changed: Condvar,
+}
+
+impl Unrestored {
+    /// Takes a wish out: it is fulfilled, or nobody's any more. Returns whether it was there.
+    pub(crate) fn remove(&self, id: &str) -> bool {
+        let removed = self.wishes.lock().remove(id);
+        self.changed.notify_all();
+        removed.is_some()
+    }
+
+    fn put(&self, id: &str, spec: MountSpec, why: String) {
+        self.wishes.lock().insert(id.to_owned(), (spec, why));
+        self.changed.notify_all();
+    }
+
+    fn all(&self) -> Vec<(String, MountSpec)> {
+        let wishes = self.wishes.lock();
+        wishes
+            .iter()
+            .map(|(id, (spec, _))| (id.clone(), spec.clone()))
+            .collect()
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.wishes.lock().contains_key(id)
+    }
+
+    /// Waits until there is something.
+    fn wait(&self) {
+        let mut wishes = self.wishes.lock();
+        while wishes.is_empty() {
+            self.changed.wait(&mut wishes);
+        }
+    }
+
+    /// Returns what there is to tell of one.
+    pub(crate) fn view(&self, id: &str) -> Option<MountView> {
+        let wishes = self.wishes.lock();
+        wishes.get(id).map(|(spec, why)| view(id, spec, why))
+    }
+
+    /// Returns what there is to tell of all.
+    pub(crate) fn views(&self) -> Vec<MountView> {
+        let wishes = self.wishes.lock();
+        wishes
+            .iter()
+            .map(|(id, (spec, why))| view(id, spec, why))
+            .collect()
+    }
+}
+
+fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
+    MountView {
+        status: MountStatus {
+            id: id.to_owned(),
+            mountpoint: spec.mountpoint.clone(),
+            source: spec.source.clone(),
+            mode: "unknown".to_owned(),
+            state: "failed".to_owned(),
+            pid: None,
+            boot: None,
+            served: None,
+            nic: None,
+            warnings: Vec::new(),
+        },
+        restarts: 0,
+        last_gap_ms: None,
+        error: Some(format!("not mounted yet, and tried again: {why}")),
+        auto: spec.auto,
+        label: spec.label.clone(),
+    }
+}
+
+impl Owner {
+    /// Makes what is wished and not there, a few at a time. One that cannot be made holds up no
+    /// other.
+    pub(crate) fn restore(&self) {
+        match self.records.wishes() {
+            Ok(found) => {
+                self.restore_these(
+                    found
+                        .records
+                        .into_iter()
+                        .map(|(id, wish)| (id, wish.spec))
+                        .filter(|(id, _)| self.visible_at(id).is_none())
+                        .collect(),
+                );
+            }
+            Err(error) => log::error!("nothing is restored: {error:#}"),
+        }
+    }
+
+    fn restore_these(&self, wishes: Vec<(String, MountSpec)>) {
+        let waiting = Mutex::new(wishes.into_iter());
+        let next = || waiting.lock().next();
+        std::thread::scope(|scope| {
+            for _ in 0..AT_A_TIME {
+                scope.spawn(|| {
+                    while let Some((id, spec)) = next() {
+                        self.restore_one(&id, spec);
+                    }
+                });
+            }
+        });
+    }
+
+    fn restore_one(&self, id: &str, spec: MountSpec) {
+        let known = self.unrestored.has(id);
+        let made = place::check(&spec).and_then(|place| {
+            let turn = self.turns.take(&place)?;
+            // It may have been unmounted by name since.
+            if !self.records.is_wished(id) {
+                return Ok(());
+            }
+            self.make_in_turn(&place, &spec, &turn).map(drop)
+        });
+        if let Err(error) = made {
+            let why = match error {
+                NodeError::Failed(error) => format!("{error:#}"),
+                error => error.to_string(),
+            };
+            if !known {
+                log::error!("{} is not restored: {why}", spec.mountpoint.display());
+            }
+            self.unrestored.put(id, spec, why);
+        }
+    }
+}
+
+/// Tries again and again what could not be restored, on a thread of its own.
+///
+/// # Errors
+/// If there is no thread to be had.
+pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
+    let retry = move || {
+        let mut pause = PAUSE;
+        while let Some(owner) = owner.upgrade() {
+            owner.unrestored.wait();
+            let tried = Instant::now();
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            // Only what is still wished: it may have been unmounted by name meanwhile.
+            owner.restore_these(owner.unrestored.all());
+            if owner.unrestored.all().is_empty() {
+                pause = PAUSE;
+                log::info!("all is restored, after {:?}", tried.elapsed());
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("restore".to_owned())
+        .spawn(retry)
+        .map(drop)
+        .context("starting the thread that restores mounts")
+}

@@ -1,0 +1,176 @@
+//! A new node finds what an earlier one has left: descriptors with the keeper, records in the run
+//! directory, and workers that went on serving.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use yolofs::{Busy, MountIds, Visible};
+
+use super::adopt::QUICK;
+use super::keep::{self, Returned};
+use super::owned::{Kept, Owned};
+use super::owner::Owner;
+use super::probe::{Heard, ask_all};
+use super::wire::{Answer, Handed, Question};
+use super::workers::Worker;
+use node_records::instance::Instance;
+
+/// How long the unmount of what nobody serves any more may take.
+const UNMOUNT: Duration = Duration::from_secs(2);
+
+impl Owner {
+    /// Takes over what an earlier node had, and returns the mounts that nobody serves.
+    /// `returned` is what the keeper had, by the device number of the mount.
+    ///
+    /// # Errors
+    /// If the records cannot be listed. One that is of no use is left out.
+    pub(crate) fn take_over(
+        &self,
+        instances: Vec<Instance>,
+        mut returned: BTreeMap<u32, Returned>,
+    ) -> Vec<Arc<Owned>> {
+        let workers = self.find_workers(&instances);
+        let all: Vec<_> = workers.values().cloned().collect();
+        let (heard, silent) = ask_all(&all, QUICK);
+        for worker in &silent {
+            // It hangs, or is of a release that we cannot talk to.
+            log::warn!(
+                "worker {} does not answer, and is replaced",
+                worker.process.pid
+            );
+            worker.replace();
+        }
+        let mut orphans = Vec::new();
+        for instance in instances {
+            let kept = returned
+                .remove(&MountIds::from(instance.mount).minor)
+                .unwrap_or_default();
+            let worker = instance
+                .worker
+                .and_then(|process| workers.get(&process.pid));
+            let serves = heard.contains_key(&instance.key);
+            if let Some(worker) = worker.filter(|_| !serves) {
+                // It may be about to: two must never serve one mount.
+                worker.replace();
+            }
+            let worker = worker.filter(|_| serves);
+            match self.take_one(&instance, kept, worker, &heard) {
+                Ok(mount) if worker.is_none() => orphans.push(mount),
+                Ok(_) => {}
+                Err(error) => {
+                    let place = instance.spec.mountpoint.display();
+                    log::error!("the mount on {place} is lost: {error:#}");
+                    self.clear_away(&instance);
+                }
+            }
+        }
+        for minor in returned.into_keys() {
+            log::warn!("the keeper had descriptors of a mount that nobody knows");
+            for kind in keep::KINDS {
+                self.keep.drop_name(&format!("{kind}-{minor}"));
+            }
+        }
+        for worker in workers.values() {
+            if let Err(error) = self.watch_worker(worker) {
+                log::error!("{error:#}");
+            }
+        }
+        orphans
+    }
+
+    /// Finds the workers that the records name and that are still there.
+    fn find_workers(&self, instances: &[Instance]) -> BTreeMap<u32, Arc<Worker>> {
+        let named = instances
+            .iter()
+            .filter_map(|instance| Some((instance.worker?, instance.company())));
+        let by_pid: BTreeMap<u32, _> = named.map(|found| (found.0.pid, found)).collect();
+        let found = by_pid.into_iter().filter_map(|(pid, (process, company))| {
+            Some((pid, self.pool.find(process, company).ok()?))
+        });
+        found.collect()
+    }
+
+    fn take_one(
+        &self,
+        instance: &Instance,
+        kept: Returned,
+        worker: Option<&Arc<Worker>>,
+        heard: &Heard,
+    ) -> anyhow::Result<Arc<Owned>> {
+        let (kept, from_keeper) = match (kept, worker) {
+            (
+                Returned {
+                    device: Some(device),
+                    source,
+                    private,
+                },
+                _,
+            ) if (private.is_some() || instance.leaving)
+                && source.is_some() == instance.spec.is_on_disk() =>
+            {
+                (
+                    Kept {
+                        device,
+                        source,
+                        names: self.records.names(&instance.key)?,
+                        private,
+                    },
+                    true,
+                )
+            }
+            (_, Some(worker)) => (handed_back(instance, worker)?, false),
+            (_, None) => bail!("neither the keeper nor a worker has its descriptors"),
+        };
+        let mount = Owned::new(instance, kept);
+        if let Some(worker) = worker {
+            self.pool.claim(worker, &mount);
+            mount.found(worker);
+            // What it says is not lost if it stops answering.
+            let _view = mount.view(heard.get(&instance.key).cloned());
+        }
+        self.add(&mount);
+        if !from_keeper {
+            self.keep.put(&mount);
+        }
+        Ok(mount)
+    }
+
+    /// Clears away a mount whose descriptors are lost. A wish of it is fulfilled anew.
+    fn clear_away(&self, instance: &Instance) {
+        let place = &instance.spec.mountpoint;
+        let visible = Visible::resume(place.clone(), instance.mount.into());
+        if visible.is_on_top()
+            && node_records::dead::is_dead(place)
+            && let Err(error) = visible.unmount(Busy::Lazy, UNMOUNT)
+        {
+            log::warn!("{}: {error}", place.display());
+        }
+        self.records.forget(&instance.key);
+    }
+}
+
+/// Asks a worker for the descriptors of a mount that it serves: it has them, too.
+fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<Kept> {
+    let question = Question::Hand {
+        id: instance.key.clone(),
+    };
+    let (answer, files) = worker.ask_with(&question, &[], QUICK)?;
+    match answer {
+        Answer::Handed => {}
+        other => bail!("its worker answered {other:?}"),
+    }
+    let Handed {
+        device,
+        source,
+        names,
+        private,
+    } = Handed::of(&instance.spec, files).context("what its worker handed back")?;
+    Ok(Kept {
+        device,
+        source,
+        names,
+        private,
+    })
+}

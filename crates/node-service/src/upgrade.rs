@@ -1,0 +1,117 @@
+//! Another program under living mounts.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::owned::{Service, millis};
+use super::owner::Owner;
+use node_api::control::NodeError;
+use node_api::view::Upgraded;
+
+/// How long a program may take to say its version.
+const TRIAL: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long the mounts of one worker may take until the next one serves them.
+const SUCCESSION: Duration = Duration::from_secs(60);
+
+impl Owner {
+    /// Has every worker replaced by one that runs `program`, one after the other, and then this
+    /// process.
+    ///
+    /// # Errors
+    /// As [`NodeControl::upgrade`](node_api::control::NodeControl::upgrade).
+    pub(crate) fn upgrade_to(&self, program: &Path) -> Result<Upgraded, NodeError> {
+        let Some(_one_at_a_time) = self.upgrading.try_lock() else {
+            return Err(NodeError::Conflict(
+                "another upgrade is under way".to_owned(),
+            ));
+        };
+        let invalid = |why: String| NodeError::Invalid(format!("{}: {why}", program.display()));
+        let program = program
+            .canonicalize()
+            .map_err(|error| invalid(error.to_string()))?;
+        runs(&program).map_err(|error| invalid(format!("{error:#}")))?;
+        self.pool
+            .try_out(&program)
+            .map_err(|error| invalid(format!("{error:#}")))?;
+        let former = self.pool.all();
+        self.pool.set_program(program.clone());
+        let mut upgraded = Upgraded {
+            program: program.clone(),
+            workers: 0,
+            longest_gap_ms: 0,
+        };
+        for worker in former {
+            let mounts = worker.mounts();
+            worker.replace();
+            let deadline = Instant::now() + SUCCESSION;
+            for mount in mounts {
+                let again = || match mount.service() {
+                    Service::By(now) => !std::sync::Arc::ptr_eq(&now, &worker),
+                    Service::GivenUp(_) => true,
+                    Service::Nobody | Service::Asked(_) => false,
+                };
+                while !again() && !mount.is_over() {
+                    if Instant::now() >= deadline {
+                        return Err(NodeError::Unavailable(format!(
+                            "{} is not served yet by the new program; the rest is left as it was",
+                            mount.visible.target().display()
+                        )));
+                    }
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                let gap = mount.last_gap().map_or(0, millis);
+                upgraded.longest_gap_ms = upgraded.longest_gap_ms.max(gap);
+            }
+            upgraded.workers += 1;
+        }
+        self.keep.tell(|keeper| keeper.run_next(&program));
+        self.keep.settle();
+        self.restart();
+        Ok(upgraded)
+    }
+}
+
+/// Makes sure that a program is a yolofs, and runs on this machine.
+fn runs(program: &Path) -> anyhow::Result<()> {
+    let mut child = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("it cannot be run")?;
+    let deadline = Instant::now() + TRIAL;
+    // A version fits into the pipe: it can end before we read.
+    while child.try_wait().context("waiting for it")?.is_none() {
+        if Instant::now() >= deadline {
+            let _killed = child.kill();
+            let _ended = child.wait();
+            anyhow::bail!("it does not say its version within {} s", TRIAL.as_secs());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let said = child.wait_with_output().context("reading its version")?;
+    let version = String::from_utf8_lossy(&said.stdout);
+    if !said.status.success() || !version.starts_with("yolofs ") {
+        anyhow::bail!("it is no yolofs: --version said {:?}", version.trim_end());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_yolofs_is_refused_in_words() {
+        let said = |program: &str| format!("{:#}", runs(Path::new(program)).unwrap_err());
+        assert!(said("/bin/true").contains("no yolofs"));
+        assert!(said("/bin/false").contains("no yolofs"));
+        assert!(said("/nonexistent").contains("cannot be run"));
+    }
+}

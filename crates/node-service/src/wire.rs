@@ -1,0 +1,229 @@
+//! What the node and its workers say to each other.
+//!
+//! A worker listens on `<run-dir>/workers/<pid>.sock`. Each connection carries one question and one
+//! answer: a header (protocol, length), JSON, and beside the header of an adoption the descriptors
+//! of the mount. Both sides give up when a deadline passes. A node and a worker of different
+//! releases understand each other as long as the protocol's number is the same; otherwise they
+//! say so in words.
+
+#[cfg(test)]
+mod tests;
+
+use node_records::hello::HelloBytes;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+
+use host::admission::peer_pid;
+use host::framed::{receive, send};
+use node_api::boot_choice::BootChoice;
+use node_api::control::NodeError;
+use node_api::mount_daemon::PrewarmSummary;
+use node_api::spec::MountSpec;
+use node_api::status::MountStatus;
+
+/// What a worker writes to its standard output, once, when it listens.
+pub(crate) const READY: &str = "ready";
+
+/// What the node may ask.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask")]
+pub(crate) enum Question {
+    /// Serve this mount from now on; [`Handed`] travels beside the question. Answered when it is
+    /// served.
+    Adopt(Box<Adoption>),
+    /// How are the mounts? Answered from counters, at once.
+    Status {
+        /// Only this one; all if absent.
+        #[serde(default)]
+        id: Option<String>,
+    },
+    /// Bring the boot image of a mount into its page cache, and answer when that is done.
+    Prewarm {
+        /// The mount.
+        id: String,
+        /// At most so many bytes.
+        budget_bytes: Option<u64>,
+    },
+    /// Serve a mount from another boot image from now on.
+    Swap {
+        /// The mount.
+        id: String,
+        /// From which.
+        boot: BootChoice,
+    },
+    /// Write down what a mount was asked for since the last time this was asked, as a trace, into
+    /// the file that travels beside the question.
+    Heard {
+        /// The mount.
+        id: String,
+    },
+    /// The visible mount is gone: let go of the private one and of what is held in it, and serve
+    /// those who remain.
+    LetGo {
+        /// The mount.
+        id: String,
+    },
+    /// The session of a mount is over: answer when everything that was open for it is closed.
+    Close {
+        /// The mount.
+        id: String,
+    },
+    /// Give the descriptors of a mount: the node has lost its own.
+    Hand {
+        /// The mount.
+        id: String,
+    },
+}
+
+/// A mount that a worker shall serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Adoption {
+    /// Its name.
+    pub id: String,
+    /// What it is to be.
+    pub spec: MountSpec,
+    /// The first talk with the kernel.
+    pub hello: HelloBytes,
+}
+
+/// The descriptors of a mount, in the order in which they travel.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    /// The FUSE device.
+    pub device: OwnedFd,
+    /// The source, as it was opened before the mount covered it; absent if it is on no disk.
+    pub source: Option<OwnedFd>,
+    /// A file, open for reading and writing. The first worker writes down in it the names and
+    /// attributes that it serves; later ones read it instead of scanning the source: the kernel
+    /// knows inodes by their numbers, and these must not change with the source. Empty until then.
+    /// Of a source of a block service it is the index.
+    pub names: OwnedFd,
+    /// The root of the private mount; absent if the visible one is gone, and only those who still
+    /// use it are to be served.
+    pub private: Option<OwnedFd>,
+}
+
+impl Handed {
+    /// Returns all of them, in the order in which they travel.
+    #[must_use]
+    pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
+        let (source, private) = (self.source.as_ref(), self.private.as_ref());
+        let all = [Some(&self.device), source, Some(&self.names), private];
+        all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
+    }
+
+    /// Takes what came for a mount that was asked for like this.
+    ///
+    /// # Errors
+    /// If it is not as many as such a mount has.
+    pub(crate) fn of(spec: &MountSpec, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        let count = descriptors.len();
+        let mut descriptors = descriptors.into_iter();
+        let device = descriptors.next();
+        let on_disk = spec.is_on_disk();
+        let source = if on_disk { descriptors.next() } else { None };
+        let names = descriptors.next();
+        let private = descriptors.next();
+        match (device, names, descriptors.next()) {
+            (Some(device), Some(names), None) if source.is_some() == on_disk => Ok(Self {
+                device,
+                source,
+                names,
+                private,
+            }),
+            _ => bail!("{count} descriptors came, which are not those of such a mount"),
+        }
+    }
+}
+
+/// What a worker answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer")]
+pub(crate) enum Answer {
+    /// To [`Question::Adopt`]: it is served. What the kernel was told in the first talk, whether
+    /// by this worker or an earlier one.
+    Adopted {
+        /// The whole answer.
+        #[serde(with = "node_records::hex")]
+        hello: Vec<u8>,
+    },
+    /// To [`Question::Status`].
+    Status(WorkerStatus),
+    /// To [`Question::Prewarm`].
+    Prewarmed(PrewarmSummary),
+    /// To [`Question::Swap`], [`Question::Heard`], [`Question::LetGo`] and [`Question::Close`].
+    Done,
+    /// To [`Question::Hand`]: [`Handed`] travels beside the answer.
+    Handed,
+    /// It was not done.
+    Refused {
+        /// Whose fault it is.
+        fault: Fault,
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// A worker, as it tells of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkerStatus {
+    /// The program's version.
+    pub version: String,
+    /// All mounts whose session is not over. `state` is `serving` or `leaving`.
+    pub mounts: Vec<MountStatus>,
+}
+
+/// Why something was refused, as far as a program can act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// There is no such mount here.
+    Unknown,
+    /// What was asked makes no sense.
+    Invalid,
+    /// It cannot be done as things stand.
+    Conflict,
+    /// Everything else.
+    Failed,
+}
+
+impl Fault {
+    /// Returns the node's error of this kind.
+    #[must_use]
+    pub(crate) fn error(self, why: String) -> NodeError {
+        match self {
+            Self::Unknown => NodeError::Unknown(why),
+            Self::Invalid => NodeError::Invalid(why),
+            Self::Conflict => NodeError::Conflict(why),
+            Self::Failed => NodeError::Failed(anyhow::anyhow!(why)),
+        }
+    }
+}
+
+/// Asks the worker `pid`, which listens on `socket` and must answer within `patience`.
+///
+/// # Errors
+/// If it is not there, or another process listens in its place, if it does not answer in time, or speaks another protocol. What it refuses is an
+/// answer. Returns the descriptors that came beside the answer, too.
+pub(crate) fn ask(
+    (pid, socket): (u32, &Path),
+    question: &Question,
+    beside: &[BorrowedFd<'_>],
+    patience: Duration,
+) -> anyhow::Result<(Answer, Vec<OwnedFd>)> {
+    let deadline = Instant::now() + patience;
+    let asked = || {
+        let stream = UnixStream::connect(socket).context("connecting")?;
+        if peer_pid(&stream) != Some(pid) {
+            bail!("the process that listens there is not the worker {pid}");
+        }
+        send(&stream, question, beside, deadline)?;
+        receive(&stream, deadline)
+    };
+    asked().with_context(|| format!("asking the worker at {}", socket.display()))
+}

@@ -1,0 +1,130 @@
+//! `yolofs worker`: the process that serves mounts of the node.
+//!
+//! It owns nothing: the node made the mounts, holds their descriptors, and gives them to another
+//! worker when this one dies, which may be at any moment. So nothing is ever put off until an
+//! orderly end, and whatever goes wrong beyond one request ends the process: its successor does
+//! better than a worker that limps.
+
+mod changes;
+mod ears;
+mod names;
+mod prepare;
+mod presence;
+mod prewarm;
+mod served;
+mod service;
+mod shelf;
+#[cfg(all(test, feature = "privileged"))]
+mod tests;
+
+use mounting::confinement::Asking;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use confine::Identity;
+use nix::sys::socket::{Shutdown, shutdown};
+use yolofs::End;
+
+use super::network::NetworkWorker;
+use super::wire;
+use host::admission::Admission;
+use host::run_dir::RunDir;
+use service::Desk;
+use shelf::Shelf;
+
+/// A worker that serves nothing and is asked nothing ends after so long.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Blocks of memory of this size, in bytes, are mapped by themselves: each session has a buffer
+/// for the largest request there may be, of which the first page is touched.
+const LARGE_BLOCK: u32 = 1 << 20;
+
+/// The last to go when memory runs short, but before the node itself and the system's own.
+const OOM_SCORE: &str = "-800";
+
+/// What a worker is started as.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerSettings {
+    /// Whom it becomes before anything is served.
+    pub user: Option<Identity>,
+    /// Whether it serves one mount that asks a block service.
+    pub network: bool,
+}
+
+/// Gives up what serving does not take. One that asks the network is told by the node what it takes;
+/// a node of an earlier release tells nothing, and its worker stays who it is.
+fn confine(args: WorkerSettings) -> anyhow::Result<()> {
+    if !args.network {
+        return mounting::confinement::worker(args.user);
+    }
+    let told = NetworkWorker::told()?;
+    if told.is_none() {
+        log::warn!("the node is of an earlier release: this worker may write what its user may");
+    }
+    let asking = told.map(|told| Asking {
+        identity: told.identity(),
+        needs: told.needs,
+        disk: told.disk,
+    });
+    mounting::confinement::network_worker(asking.as_ref())
+}
+
+/// Serves until there is nothing to serve.
+///
+/// # Errors
+/// If nobody can ask it.
+pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
+    rawio::malloc::map_blocks_from(LARGE_BLOCK);
+    mounting::descriptors::allow_many_files();
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
+        log::debug!("this worker is as likely to be killed as any other process: {error}");
+    }
+    // The directory it was started in must not stay busy because of us.
+    std::env::set_current_dir("/").context("leaving the current directory")?;
+    let run_dir = RunDir::open(run_dir)?;
+    let socket = RunDir::worker_socket(run_dir.path(), std::process::id());
+    // While it is still who the directory belongs to: a worker makes and removes no file after.
+    let listener = service::listen(&socket)?;
+    let closing = listener.try_clone().context("sharing the socket")?;
+    // The node, which started it.
+    let admission = Admission::own().but_workers_of(run_dir.path());
+    confine(args)?;
+    let (over, ends) = channel();
+    let shelf = Arc::new(Shelf::start(over)?);
+    let desk = Arc::new(Desk::new(Arc::clone(&shelf), admission));
+    service::serve(listener, &desk)?;
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{}", wire::READY)
+        .and_then(|()| stdout.flush())
+        .context("telling the node that it can ask")?;
+    loop {
+        let idle = if shelf.is_empty() {
+            desk.idle()
+        } else {
+            Duration::ZERO
+        };
+        if idle >= IDLE {
+            break;
+        }
+        match ends.recv_timeout(IDLE.saturating_sub(idle)) {
+            Ok((id, End::Failed(why))) => {
+                // Its users wait, because the node holds the device: another worker can answer.
+                log::error!("{id}: serving it failed: {why}");
+                exit(1);
+            }
+            Ok((id, _)) => shelf.forget(&id),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // Whoever connects from now on is told by the system that nobody is there. The node removes
+    // the socket when it has seen the end.
+    shutdown(closing.as_raw_fd(), Shutdown::Both).context("closing the socket")?;
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! One mount that is served.
+
+use mounting::mount_status::boot_status;
+use mounting::mount_status::first_miss;
+use mounting::mount_status::served_status;
+use std::io::Write as _;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context as _, anyhow, bail};
+use blocks::BlockCache;
+use yolofs::{
+    Connection, End, Ended, Hello, Lock, PrewarmOptions, Readahead, ServeOptions, Serving,
+};
+
+use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
+use super::presence::predecessors;
+use super::shelf::Opened;
+use crate::wire::{Adoption, Fault, Handed};
+use crate::workers::SHARED_BY;
+use mounting::assemble::mode_name;
+use mounting::descriptors::files_for_each_of;
+use mounting::mount_status::warnings;
+use mounting::prewarming::Prewarming;
+use node_api::boot_choice::BootChoice;
+use node_api::mount_daemon::PrewarmSummary;
+use node_api::spec::MountSpec;
+use node_api::status::{FirstMiss, MountStatus};
+
+/// One block in so many is held back from the page cache of a mount that is learned from: some
+/// thirty of a usual boot image, each of which costs a boot one request.
+const SAMPLE: NonZeroU32 = NonZeroU32::new(256).unwrap();
+
+/// Is told the name of a mount whose session is over.
+pub(super) type Over = Sender<(String, End)>;
+
+/// A mount that this process serves.
+#[derive(Debug)]
+pub(super) struct Served {
+    id: String,
+    spec: MountSpec,
+    prepared: Prepared,
+    serving: Serving,
+    prewarming: Prewarming,
+    /// For a node that has lost its own.
+    device: OwnedFd,
+    source: Option<OwnedFd>,
+    names: OwnedFd,
+    #[expect(
+        dead_code,
+        reason = "the last field: it is dropped when all others are"
+    )]
+    opened: Option<Opened>,
+}
+
+impl Served {
+    /// Serves a mount from now on.
+    ///
+    /// # Errors
+    /// If its source or the boot image that was asked for cannot be used, or the kernel was told
+    /// something else before.
+    pub(super) fn start(adoption: Adoption, handed: Handed, over: Over) -> Result<Self, Refusal> {
+        let Adoption { id, spec, hello } = adoption;
+        let answer = Some(hello.answer).filter(|answer| !answer.is_empty());
+        let hello = Hello::from_parts(hello.request, answer)
+            .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+        let threads = NonZeroUsize::new(usize::from(spec.threads))
+            .ok_or_else(|| Refusal::new(Fault::Invalid, anyhow!("a mount needs a thread")))?;
+        let prepared = prepare(&spec, &handed, hello.answer().is_some())?;
+        let Handed {
+            device,
+            source,
+            names,
+            private,
+        } = handed;
+        let name = id.clone();
+        let options = ServeOptions {
+            threads,
+            readahead: spec.readahead_kib.map_or(Readahead::Kernel, Readahead::Kib),
+            ended: Some(Ended::new(move |end| {
+                // The other end lives as long as the process.
+                let _told = over.send((name.clone(), end.clone()));
+            })),
+            predecessors: predecessors(&names, &id),
+        };
+        let leaving = private.is_none();
+        let connection = Connection::from_parts(device, hello);
+        let fs = Arc::clone(&prepared.fs);
+        let serving = Serving::start(fs, &connection, private, &options)
+            .with_context(|| format!("serving {}", spec.mountpoint.display()))?;
+        if leaving {
+            serving.let_go();
+        }
+        Ok(Self {
+            id,
+            spec,
+            prepared,
+            serving,
+            prewarming: Prewarming::new("off"),
+            device: connection.into_parts().0,
+            source,
+            names,
+            opened: None,
+        })
+    }
+
+    /// Notes that it has something open, until all of it is closed.
+    pub(super) fn noted(self, opened: Opened) -> Self {
+        Self {
+            opened: Some(opened),
+            ..self
+        }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns what the kernel was told.
+    pub(super) fn hello(&self) -> Vec<u8> {
+        self.serving.hello().answer().unwrap_or_default().to_vec()
+    }
+
+    /// Returns whether nobody uses it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.serving.end() == Some(End::SessionOver)
+    }
+
+    /// Returns whether it has a boot image that shall be in the page cache, or may have one.
+    pub(super) fn wants_prewarm(&self) -> bool {
+        let has_one = self.prepared.boot.current().is_some() || self.misses_boot();
+        self.spec.inject && self.serving.visible() && has_one
+    }
+
+    /// Returns whether the service may have a boot image of it that was not waited for.
+    fn misses_boot(&self) -> bool {
+        let is_far = self.prepared.disk.is_none();
+        is_far && self.spec.boot == BootChoice::Auto && self.prepared.boot.current().is_none()
+    }
+
+    /// Brings the boot image into the page cache, as the mount was asked for.
+    ///
+    /// # Errors
+    /// As [`Served::prewarm`].
+    pub(super) fn prewarm_first(&self) -> anyhow::Result<()> {
+        self.fetch_boot();
+        match self.prepared.boot.current() {
+            Some(boot) if self.wants_prewarm() => {
+                self.run_prewarm(&boot, self.spec.budget_bytes).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Serves from the boot image that the service has of the source, if it was not waited for.
+    fn fetch_boot(&self) {
+        let Prepared { nic, boot, .. } = &self.prepared;
+        let Some(nic) = nic.as_ref().filter(|_| self.misses_boot()) else {
+            return;
+        };
+        match nic_boot(nic, &BootChoice::Auto) {
+            // Another may have been put in its place meanwhile.
+            Ok(Some(found)) if self.misses_boot() => {
+                drop(boot.exchange(Some(Arc::new(found))));
+            }
+            Ok(_) => {}
+            Err(refusal) => log::warn!("{}: {:#}", self.id, refusal.error),
+        }
+    }
+
+    /// Brings the boot image into the page cache now.
+    ///
+    /// # Errors
+    /// If there is none, or the mount is gone.
+    pub(super) fn prewarm(&self, budget_bytes: Option<u64>) -> Result<PrewarmSummary, Refusal> {
+        let boot = self.prepared.boot.current();
+        let boot = boot
+            .ok_or_else(|| Refusal::new(Fault::Conflict, anyhow!("the mount has no boot image")))?;
+        Ok(self.run_prewarm(&boot, budget_bytes)?)
+    }
+
+    fn run_prewarm(&self, boot: &Boot, budget: Option<u64>) -> anyhow::Result<PrewarmSummary> {
+        let lock = if self.spec.lock { Lock::Yes } else { Lock::No };
+        let hold_back = self.spec.auto.then_some(SAMPLE);
+        let max_pins = Some(files_for_each_of(SHARED_BY as u64));
+        let prewarmed = self.prewarming.run(|cancel| {
+            let options = PrewarmOptions {
+                lock,
+                cancel: Some(cancel),
+                budget_bytes: budget,
+                hold_back,
+                max_pins,
+                ..PrewarmOptions::default()
+            };
+            let plan = boot.image.plan();
+            let prewarm = |blocks: &dyn BlockCache| self.serving.prewarm(plan, blocks, &options);
+            boot.blocks.in_order(prewarm)
+        });
+        prewarmed.context("bringing the boot image into the page cache")
+    }
+
+    /// Serves from another boot image, or from none, from now on. All of it is read and verified
+    /// first; one that is damaged is refused, and the old one stays.
+    ///
+    /// # Errors
+    /// If it is not there or damaged.
+    pub(super) fn swap(&self, choice: &BootChoice) -> Result<(), Refusal> {
+        let Prepared { tree, .. } = &self.prepared;
+        let boot = match (&self.prepared.disk, &self.prepared.nic) {
+            (Some(disk), _) => open_boot(&self.spec, choice, &disk.root, tree)?,
+            (None, Some(nic)) => nic_boot(nic, choice)?,
+            (None, None) => None,
+        };
+        match &boot {
+            Some(boot) => check(boot).map_err(|error| Refusal::new(Fault::Invalid, error))?,
+            None if *choice == BootChoice::None => {}
+            None => {
+                let none = anyhow!("the store has no boot image of it");
+                return Err(Refusal::new(Fault::Invalid, none));
+            }
+        }
+        self.prewarming.cancel();
+        let _before = self.prepared.boot.exchange(boot.map(Arc::new));
+        Ok(())
+    }
+
+    /// Writes down what was asked for since the last lesson.
+    ///
+    /// # Errors
+    /// If nobody listened, or it cannot be written.
+    pub(super) fn write_heard(&self, to: OwnedFd) -> Result<(), Refusal> {
+        let Prepared { disk, tree, .. } = &self.prepared;
+        let heard = self.prepared.ears.as_ref().zip(disk.as_ref());
+        let (ears, disk) = heard.ok_or_else(|| {
+            Refusal::new(Fault::Conflict, anyhow!("this mount is not learned from"))
+        })?;
+        let trace = ears.take(&disk.root, tree).write();
+        let trace = trace.context("writing down what the mount was asked for")?;
+        std::fs::File::from(to)
+            .write_all(&trace)
+            .context("writing down what the mount was asked for")?;
+        Ok(())
+    }
+
+    /// Lets go of the private mount, and of all that is held in it.
+    pub(super) fn let_go(&self) {
+        self.prewarming.cancel();
+        self.serving.let_go();
+    }
+
+    /// Returns descriptors for a node that has lost its own.
+    ///
+    /// # Errors
+    /// If no more files may be open.
+    pub(super) fn hand(&self) -> anyhow::Result<Handed> {
+        let private = self.serving.dir_fd();
+        let private = private.map(|fd| fd.try_clone()).transpose();
+        let all = || -> std::io::Result<Handed> {
+            Ok(Handed {
+                device: self.device.try_clone()?,
+                source: self.source.as_ref().map(OwnedFd::try_clone).transpose()?,
+                names: self.names.try_clone()?,
+                private: private?,
+            })
+        };
+        all().context("handing over a mount")
+    }
+
+    /// Returns where a boot left its recording; without a boot image there is nothing to leave.
+    fn first_miss(&self) -> Option<FirstMiss> {
+        let _boot = self.prepared.boot.current()?;
+        let miss = self.prepared.cached.first_miss()?;
+        Some(first_miss(&miss, &self.prepared.tree))
+    }
+
+    /// Returns how things are, from counters.
+    pub(super) fn status(&self) -> MountStatus {
+        let counters = self.serving.counters();
+        let boot = self.prepared.boot.current();
+        let cached = self.prepared.cached.counts();
+        MountStatus {
+            id: self.id.clone(),
+            mountpoint: self.spec.mountpoint.clone(),
+            source: self.spec.source.clone(),
+            mode: mode_name(self.prepared.mode).to_owned(),
+            state: if self.serving.visible() {
+                "serving"
+            } else {
+                "leaving"
+            }
+            .to_owned(),
+            pid: Some(std::process::id()),
+            boot: boot.as_ref().map(|boot| {
+                boot_status(&boot.name, &boot.image, &counters, self.prewarming.state())
+            }),
+            nic: self.prepared.nic.as_ref().map(|nic| nic.status()),
+            warnings: warnings(
+                self.prepared.disk.as_ref().map(|disk| &*disk.root),
+                boot.as_ref().map(|boot| (boot.name.as_str(), &*boot.image)),
+            ),
+            served: Some(served_status(
+                &counters,
+                Some(cached),
+                boot.map_or(0, |boot| boot.image.plan().block_count()),
+                self.prepared
+                    .disk
+                    .as_ref()
+                    .map(|disk| disk.source.timekeeping())
+                    .or_else(|| self.prepared.nic.as_ref()?.timekeeping())
+                    .unwrap_or_default(),
+                self.first_miss(),
+            )),
+        }
+    }
+}
+
+/// Reads and verifies every byte of a boot image.
+fn check(boot: &Boot) -> anyhow::Result<()> {
+    let report = boot
+        .image
+        .image()
+        .verify(&mut bootimg::unwatched)
+        .map_err(|_| anyhow!("verifying it was cancelled"))?;
+    if !report.is_sound() {
+        bail!("boot image {} is damaged: see bootimg verify", boot.name);
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Answering the node: one question and one answer for each connection, each on a thread of its
+//! own, so that a slow one holds up no other.
+
+use std::io::Read as _;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use parking_lot::Mutex;
+
+use super::prepare::Refusal;
+use super::shelf::Shelf;
+use crate::wire::{Answer, Fault, Handed, Question, WorkerStatus};
+use host::admission::Admission;
+
+/// How long a question may take to arrive, and an answer to be taken.
+const TALK: Duration = Duration::from_secs(10);
+
+/// Questions that are answered at a time. The node asks a few for each mount at most; beyond that
+/// something is wrong with it.
+const CALLERS_MAX: usize = 256;
+
+/// How much is read of who was refused: more than any question takes without paths.
+const DRAINED_MAX: u64 = 64 << 10;
+
+/// What the node talks to.
+#[derive(Debug)]
+pub(super) struct Desk {
+    shelf: Arc<Shelf>,
+    admission: Admission,
+    callers: Mutex<Callers>,
+}
+
+#[derive(Debug)]
+struct Callers {
+    count: usize,
+    last: Instant,
+}
+
+impl Desk {
+    /// Returns one that answers whom `admission` admits.
+    pub(super) fn new(shelf: Arc<Shelf>, admission: Admission) -> Self {
+        let callers = Callers {
+            count: 0,
+            last: Instant::now(),
+        };
+        Self {
+            shelf,
+            admission,
+            callers: Mutex::new(callers),
+        }
+    }
+
+    /// Returns for how long nobody has asked anything.
+    pub(super) fn idle(&self) -> Duration {
+        let callers = self.callers.lock();
+        if callers.count > 0 {
+            return Duration::ZERO;
+        }
+        callers.last.elapsed()
+    }
+
+    /// Lets one more ask, unless there are too many.
+    fn admit(self: &Arc<Self>) -> Option<Caller> {
+        let mut callers = self.callers.lock();
+        if callers.count >= CALLERS_MAX {
+            return None;
+        }
+        callers.count += 1;
+        Some(Caller(Arc::clone(self)))
+    }
+
+    fn answer(&self, question: Question, beside: Vec<OwnedFd>) -> (Answer, Option<Handed>) {
+        let answer = || -> Result<(Answer, Option<Handed>), Refusal> {
+            let answer = match question {
+                Question::Adopt(adoption) => {
+                    let handed = Handed::of(&adoption.spec, beside)
+                        .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+                    let hello = self.shelf.adopt(*adoption, handed)?;
+                    Answer::Adopted { hello }
+                }
+                Question::Status { id } => Answer::Status(WorkerStatus {
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    mounts: self.shelf.status(id.as_deref()),
+                }),
+                Question::Prewarm { id, budget_bytes } => {
+                    Answer::Prewarmed(self.shelf.get(&id)?.prewarm(budget_bytes)?)
+                }
+                Question::Swap { id, boot } => {
+                    self.shelf.swap(&id, &boot)?;
+                    Answer::Done
+                }
+                Question::Heard { id } => {
+                    let to = beside.into_iter().next();
+                    let to = to.ok_or_else(|| {
+                        Refusal::new(Fault::Invalid, anyhow!("no file came to write into"))
+                    })?;
+                    self.shelf.get(&id)?.write_heard(to)?;
+                    Answer::Done
+                }
+                Question::LetGo { id } => {
+                    self.shelf.get(&id)?.let_go();
+                    Answer::Done
+                }
+                Question::Close { id } => {
+                    self.shelf.close(&id)?;
+                    Answer::Done
+                }
+                Question::Hand { id } => {
+                    return Ok((Answer::Handed, Some(self.shelf.get(&id)?.hand()?)));
+                }
+            };
+            Ok((answer, None))
+        };
+        // Unwind safety: the locks are parking_lot's, which do not poison, and what they guard is
+        // changed in one step each. A boot image that makes us panic must not end other mounts.
+        let answered = catch_unwind(AssertUnwindSafe(answer));
+        let answered = answered.unwrap_or_else(|_| {
+            let why = anyhow!("the worker panicked over it: its log says where");
+            Err(Refusal::new(Fault::Failed, why))
+        });
+        answered.unwrap_or_else(|Refusal { fault, error }| {
+            let why = format!("{error:#}");
+            (Answer::Refused { fault, why }, None)
+        })
+    }
+}
+
+/// Somebody who asks.
+struct Caller(Arc<Desk>);
+
+impl Caller {
+    fn talk(&self, stream: &UnixStream) -> anyhow::Result<()> {
+        if let Err(why) = self.0.admission.check_peer(stream) {
+            let fault = Fault::Invalid;
+            let refused = Answer::Refused { fault, why };
+            host::framed::send(stream, &refused, &[], Instant::now() + TALK)?;
+            return drain(stream);
+        }
+        let (question, beside) = host::framed::receive(stream, Instant::now() + TALK)?;
+        let (answer, handed) = self.0.answer(question, beside);
+        let beside = handed.as_ref().map(Handed::all).unwrap_or_default();
+        host::framed::send(stream, &answer, &beside, Instant::now() + TALK)
+    }
+}
+
+/// Reads what somebody says who was refused: were it left, he would see the end before the answer.
+fn drain(stream: &UnixStream) -> anyhow::Result<()> {
+    stream
+        .shutdown(Shutdown::Write)
+        .context("ending the answer")?;
+    stream
+        .set_read_timeout(Some(TALK))
+        .context("setting a deadline")?;
+    std::io::copy(&mut stream.take(DRAINED_MAX), &mut std::io::sink()).context("reading on")?;
+    Ok(())
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let mut callers = self.0.callers.lock();
+        callers.count -= 1;
+        callers.last = Instant::now();
+    }
+}
+
+/// Listens where the node looks for the worker with our number. What an earlier process of this
+/// number left there is replaced.
+///
+/// # Errors
+/// If the socket cannot be made.
+pub(super) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
+    if let Some(dir) = socket.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    }
+    host::control::listen(socket)
+}
+
+/// Answers whoever connects, until the process ends.
+///
+/// # Errors
+/// If the thread that accepts cannot be started.
+pub(super) fn serve(listener: UnixListener, desk: &Arc<Desk>) -> anyhow::Result<()> {
+    let desk = Arc::clone(desk);
+    let accept = move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { continue };
+            let Some(caller) = desk.admit() else {
+                log::warn!("too many questions at a time");
+                continue;
+            };
+            let spawned = std::thread::Builder::new()
+                .name("question".to_owned())
+                .spawn(move || {
+                    if let Err(error) = caller.talk(&stream) {
+                        log::debug!("the node went away: {error:#}");
+                    }
+                });
+            if let Err(error) = spawned {
+                log::error!("a question is not answered: {error}");
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("listen".to_owned())
+        .spawn(accept)
+        .context("starting the thread that listens")?;
+    Ok(())
+}

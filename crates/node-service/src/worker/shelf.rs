@@ -1,0 +1,232 @@
+//! The mounts that this process serves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use parking_lot::{Condvar, Mutex};
+
+use super::prepare::Refusal;
+use super::prewarm::Queue;
+use super::served::{Over, Served};
+use crate::wire::{Adoption, Fault, Handed};
+use node_api::boot_choice::BootChoice;
+use node_api::status::MountStatus;
+
+/// How long somebody may have a mount in his hand whose session is over: less than the node waits.
+const CLOSE: Duration = Duration::from_secs(4);
+
+/// All mounts, by name.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    slots: Mutex<BTreeMap<String, Slot>>,
+    open: Arc<Open>,
+    prewarms: Queue,
+    over: Over,
+}
+
+#[derive(Debug)]
+enum Slot {
+    /// It is being adopted, which may take as long as the disk does.
+    Taken,
+    Served(Arc<Served>),
+}
+
+impl Shelf {
+    /// Returns one that serves nothing yet; `over` is told of mounts whose session is over.
+    ///
+    /// # Errors
+    /// If no threads can be had.
+    pub(super) fn start(over: Over) -> anyhow::Result<Self> {
+        Ok(Self {
+            slots: Mutex::default(),
+            open: Arc::default(),
+            prewarms: Queue::start()?,
+            over,
+        })
+    }
+
+    /// Serves a mount from now on, and prewarms it in the background. Returns what the kernel was
+    /// told. One that is served already is served on.
+    ///
+    /// # Errors
+    /// As [`Served::start`].
+    pub(super) fn adopt(&self, adoption: Adoption, handed: Handed) -> Result<Vec<u8>, Refusal> {
+        let id = adoption.id.clone();
+        match self.slots.lock().entry(id.clone()) {
+            std::collections::btree_map::Entry::Vacant(slot) => slot.insert(Slot::Taken),
+            std::collections::btree_map::Entry::Occupied(slot) => {
+                return match slot.get() {
+                    Slot::Served(served) => Ok(served.hello()),
+                    Slot::Taken => {
+                        let twice = anyhow!("mount {id} is being adopted already");
+                        Err(Refusal::new(Fault::Conflict, twice))
+                    }
+                };
+            }
+        };
+        let place = Place { shelf: self, id };
+        let open = Opened::note(&self.open, &place.id);
+        let served = Served::start(adoption, handed, self.over.clone())?.noted(open);
+        let served = Arc::new(served);
+        let hello = served.hello();
+        place.fill(&served);
+        if served.wants_prewarm() {
+            self.prewarms.add(&served);
+        }
+        Ok(hello)
+    }
+
+    /// Returns a mount.
+    ///
+    /// # Errors
+    /// If it is not served here.
+    pub(super) fn get(&self, id: &str) -> Result<Arc<Served>, Refusal> {
+        match self.slots.lock().get(id) {
+            Some(Slot::Served(served)) => Ok(Arc::clone(served)),
+            _ => {
+                let unknown = anyhow!("this worker does not serve mount {id}");
+                Err(Refusal::new(Fault::Unknown, unknown))
+            }
+        }
+    }
+
+    /// Serves a mount from another boot image, and prewarms that in the background.
+    ///
+    /// # Errors
+    /// As [`Served::swap`].
+    pub(super) fn swap(&self, id: &str, boot: &BootChoice) -> Result<(), Refusal> {
+        let served = self.get(id)?;
+        served.swap(boot)?;
+        if served.wants_prewarm() {
+            self.prewarms.add(&served);
+        }
+        Ok(())
+    }
+
+    /// Takes out a mount whose session is over.
+    pub(super) fn forget(&self, id: &str) {
+        let mut slots = self.slots.lock();
+        let over = slots
+            .extract_if(
+                id.to_owned()..=id.to_owned(),
+                |_, slot| matches!(slot, Slot::Served(served) if served.is_over()),
+            )
+            .next();
+        drop(slots);
+        // Without the lock: that joins threads.
+        drop(over);
+    }
+
+    /// Takes out a mount whose session is over, and returns when everything that was open for it is
+    /// closed.
+    ///
+    /// # Errors
+    /// If somebody has it still when that takes too long.
+    pub(super) fn close(&self, id: &str) -> Result<(), Refusal> {
+        self.forget(id);
+        if self.open.await_closed(id, Instant::now() + CLOSE) {
+            return Ok(());
+        }
+        let open = anyhow!("mount {id} is still in use by this worker");
+        Err(Refusal::new(Fault::Conflict, open))
+    }
+
+    /// Returns the status of all mounts whose session is not over, or of one of them.
+    pub(super) fn status(&self, only: Option<&str>) -> Vec<MountStatus> {
+        let served: Vec<Arc<Served>> = {
+            let slots = self.slots.lock();
+            let asked = slots
+                .iter()
+                .filter(|(id, _)| only.is_none_or(|only| only == *id));
+            let served = asked.filter_map(|(_, slot)| match slot {
+                Slot::Served(served) => Some(Arc::clone(served)),
+                Slot::Taken => None,
+            });
+            served.collect()
+        };
+        let living = served.iter().filter(|served| !served.is_over());
+        living.map(|served| served.status()).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.lock().is_empty()
+    }
+}
+
+/// How many mounts of each name have something open: what is taken from the shelf may be in
+/// somebody's hand yet, or being dropped.
+#[derive(Debug, Default)]
+struct Open {
+    counts: Mutex<BTreeMap<String, usize>>,
+    changed: Condvar,
+}
+
+impl Open {
+    fn await_closed(&self, id: &str, deadline: Instant) -> bool {
+        let mut counts = self.counts.lock();
+        while counts.contains_key(id) {
+            if self.changed.wait_until(&mut counts, deadline).timed_out() {
+                return !counts.contains_key(id);
+            }
+        }
+        true
+    }
+}
+
+/// Noted as open until dropped: the last that is dropped of a mount.
+#[derive(Debug)]
+pub(super) struct Opened {
+    open: Arc<Open>,
+    id: String,
+}
+
+impl Opened {
+    fn note(open: &Arc<Open>, id: &str) -> Self {
+        *open.counts.lock().entry(id.to_owned()).or_default() += 1;
+        Self {
+            open: Arc::clone(open),
+            id: id.to_owned(),
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut counts = self.open.counts.lock();
+        if let Some(count) = counts.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.id);
+            }
+        }
+        self.open.changed.notify_all();
+    }
+}
+
+/// The place of a mount that is being adopted. Dropped, it is free again, unless it was filled.
+struct Place<'a> {
+    shelf: &'a Shelf,
+    id: String,
+}
+
+impl Place<'_> {
+    fn fill(self, served: &Arc<Served>) {
+        let slot = Slot::Served(Arc::clone(served));
+        let _taken = self.shelf.slots.lock().insert(self.id.clone(), slot);
+        if served.is_over() {
+            // It ended before it had a place to be taken out of.
+            self.shelf.forget(&self.id);
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.shelf.slots.lock();
+        if matches!(slots.get(&self.id), Some(Slot::Taken)) {
+            slots.remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The processes that serve: starting them, finding them again, and which mount goes to which.
+
+mod start;
+
+use node_records::company::Company;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use confine::Identity;
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use parking_lot::Mutex;
+use rawio::pidfd::PidFd;
+
+use super::deaths::Cause;
+use super::owned::Owned;
+use super::wire::{self, Answer, Question};
+use host::run_dir::{RunDir, process_start};
+use node_records::instance::{ProcessRef, private_dir};
+
+/// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
+pub(crate) const SHARED_BY: usize = 64;
+
+/// How often a worker is looked at that has not ended: whether it is dead all the same.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long the other threads of a worker whose first has ended may take, on a busy machine: how
+/// it ended is known only when all have.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// One worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    /// The process.
+    pub process: ProcessRef,
+    /// Whether it serves one mount, and will serve no other.
+    company: Company,
+    socket: PathBuf,
+    handle: PidFd,
+    /// Only of those that this process has started.
+    child: Mutex<Option<Child>>,
+    /// What it serves or is asked to; `None` when it is dead.
+    mounts: Mutex<Option<BTreeMap<String, Arc<Owned>>>>,
+    /// Runs the program that new workers run.
+    current: AtomicBool,
+    /// Was killed on purpose, to be replaced.
+    replaced: AtomicBool,
+    /// Probes in a row that it did not answer.
+    missed: AtomicU32,
+}
+
+impl Worker {
+    fn new(
+        process: ProcessRef,
+        run_dir: &Path,
+        company: Company,
+        child: Option<Child>,
+    ) -> anyhow::Result<Self> {
+        let opening = || format!("opening process {}", process.pid);
+        let handle = PidFd::open(process.pid).with_context(opening)?;
+        // The number may have been given away before it was opened.
+        if process_start(process.pid)? != process.started {
+            bail!("process {} has ended", process.pid);
+        }
+        Ok(Self {
+            process,
+            company,
+            socket: RunDir::worker_socket(run_dir, process.pid),
+            handle,
+            child: Mutex::new(child),
+            mounts: Mutex::new(Some(BTreeMap::new())),
+            current: AtomicBool::new(true),
+            replaced: AtomicBool::new(false),
+            missed: AtomicU32::new(0),
+        })
+    }
+
+    /// Asks it something that needs no descriptors.
+    ///
+    /// # Errors
+    /// If it does not answer in time.
+    pub(crate) fn ask(&self, question: &Question, patience: Duration) -> anyhow::Result<Answer> {
+        Ok(self.ask_with(question, &[], patience)?.0)
+    }
+
+    /// Asks it something that descriptors go with, and returns those that came with the answer.
+    ///
+    /// # Errors
+    /// If it does not answer in time.
+    pub(crate) fn ask_with(
+        &self,
+        question: &Question,
+        beside: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> anyhow::Result<(Answer, Vec<OwnedFd>)> {
+        let address = (self.process.pid, &*self.socket);
+        wire::ask(address, question, beside, patience)
+    }
+
+    /// Ends it. Its mounts go to another.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = self.handle.signal(Signal::SIGKILL)
+            && error.raw_os_error() != Some(Errno::ESRCH as i32)
+        {
+            log::error!("cannot kill worker {}: {error}", self.process.pid);
+        }
+    }
+
+    /// Ends it because another program is to serve. It is no death that anybody counts.
+    pub(crate) fn replace(&self) {
+        self.replaced.store(true, SeqCst);
+        self.kill();
+    }
+
+    /// Ends it if it has nothing to serve; returns whether it has ended. It takes no more then.
+    pub(crate) fn end_if_idle(&self) -> bool {
+        {
+            let mut mounts = self.mounts.lock();
+            if mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
+                return false;
+            }
+            *mounts = None;
+        }
+        self.replace();
+        self.handle.ended_within(ENDING).unwrap_or(false)
+    }
+
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(SeqCst)
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        self.current.load(SeqCst)
+    }
+
+    /// Notes whether it has answered a probe, and returns how many it missed in a row.
+    pub(crate) fn probed(&self, answered: bool) -> u32 {
+        if answered {
+            self.missed.store(0, SeqCst);
+            return 0;
+        }
+        self.missed.fetch_add(1, SeqCst) + 1
+    }
+
+    /// Returns whether it has answered the last probe.
+    pub(crate) fn answers(&self) -> bool {
+        self.missed.load(SeqCst) == 0
+    }
+
+    /// Waits until it serves no more, and returns why.
+    pub(crate) fn wait(&self) -> Cause {
+        loop {
+            match self.is_dead() {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(error) => {
+                    log::error!("cannot wait for worker {}: {error}", self.process.pid);
+                    break;
+                }
+            }
+        }
+        if !self.handle.ended_within(ENDING).unwrap_or(true) {
+            // It was killed, and is gone when its mounts are served again.
+            let pid = self.process.pid;
+            log::warn!("worker {pid} is dead and waits for the kernel");
+            let child = self.child.lock().take();
+            if let Some(mut child) = child {
+                let reap = std::thread::Builder::new().name("reap".to_owned());
+                if let Err(error) = reap.spawn(move || child.wait()) {
+                    log::warn!("worker {pid} is never collected: {error}");
+                }
+            }
+            return Cause::Killed;
+        }
+        let status = self.child.lock().as_mut().map(Child::wait);
+        match status {
+            Some(Ok(status)) => match (status.signal(), status.code()) {
+                (Some(signal), _) if BY_OTHERS.iter().any(|s| *s as i32 == signal) => Cause::Killed,
+                // It has nothing to serve.
+                (None, Some(0)) => Cause::Killed,
+                _ => Cause::Crashed,
+            },
+            // Not our child: its parent has the result.
+            _ => Cause::Killed,
+        }
+    }
+
+    /// Waits a while for its end. One that is killed while it pushes a page that a reader waits for
+    /// does not end before somebody else answers that reader; but its first thread does.
+    fn is_dead(&self) -> std::io::Result<bool> {
+        Ok(self.handle.ended_within(LOOK)? || self.handle.is_exiting()?)
+    }
+
+    /// Takes a mount in, unless it is full or dead.
+    fn reserve(&self, mount: &Arc<Owned>) -> bool {
+        let mut mounts = self.mounts.lock();
+        let Some(mounts) = mounts.as_mut() else {
+            return false;
+        };
+        let room = if self.company.is_shared() {
+            SHARED_BY
+        } else {
+            1
+        };
+        if mounts.len() >= room {
+            return false;
+        }
+        mounts.insert(mount.key.clone(), Arc::clone(mount));
+        true
+    }
+
+    /// Takes a mount out.
+    pub(crate) fn release(&self, key: &str) {
+        if let Some(mounts) = self.mounts.lock().as_mut() {
+            mounts.remove(key);
+        }
+    }
+
+    /// Returns how many mounts it has.
+    pub(crate) fn load(&self) -> usize {
+        self.mounts.lock().as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// Returns its mounts.
+    pub(crate) fn mounts(&self) -> Vec<Arc<Owned>> {
+        let mounts = self.mounts.lock();
+        mounts
+            .as_ref()
+            .map_or_else(Vec::new, |mounts| mounts.values().cloned().collect())
+    }
+
+    /// Returns its mounts, and takes no more.
+    fn close(&self) -> Vec<Arc<Owned>> {
+        let mounts = self.mounts.lock().take();
+        mounts.unwrap_or_default().into_values().collect()
+    }
+}
+
+/// Signals by which others end a process; the rest is what a process does to itself.
+const BY_OTHERS: [Signal; 5] = [
+    Signal::SIGKILL,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
+
+/// All workers.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    run_dir: PathBuf,
+    /// Who the workers are; `None` if they are who the node is.
+    user: Option<Identity>,
+    /// What workers are told of by their environment.
+    told: Vec<(&'static str, OsString)>,
+    program: Mutex<PathBuf>,
+    workers: Mutex<Vec<Arc<Worker>>>,
+    /// Held while one is started, so that those who come meanwhile share it.
+    starting: Mutex<()>,
+}
+
+impl Pool {
+    /// Returns one without workers, which will run `program` as `user`, with the variables `told`.
+    ///
+    /// # Errors
+    /// If there is no directory for their sockets.
+    pub(crate) fn new(
+        run_dir: &Path,
+        program: PathBuf,
+        user: Option<Identity>,
+        told: Vec<(&'static str, OsString)>,
+    ) -> anyhow::Result<Self> {
+        let sockets = run_dir.join("workers");
+        private_dir(&sockets)?;
+        sweep(&sockets)?;
+        Ok(Self {
+            run_dir: run_dir.to_path_buf(),
+            user,
+            told,
+            program: Mutex::new(program),
+            workers: Mutex::default(),
+            starting: Mutex::new(()),
+        })
+    }
+
+    /// Has workers run `program` from now on. Those there are run another.
+    pub(crate) fn set_program(&self, program: PathBuf) {
+        *self.program.lock() = program;
+        for worker in self.all() {
+            worker.current.store(false, SeqCst);
+        }
+    }
+
+    /// Returns all of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Worker>> {
+        self.workers.lock().clone()
+    }
+
+    /// Finds a worker for a mount, or starts one; `started` is told of it then, before it has a
+    /// mount. The mount counts as that worker's from now on.
+    ///
+    /// # Errors
+    /// If none can be started.
+    pub(crate) fn place(
+        &self,
+        mount: &Arc<Owned>,
+        started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Arc<Worker>> {
+        let company = mount.company();
+        loop {
+            if company.is_shared()
+                && let Some(worker) = self.with_room(mount)
+            {
+                return Ok(worker);
+            }
+            let _one_at_a_time = self.starting.lock();
+            if company.is_shared()
+                && let Some(worker) = self.with_room(mount)
+            {
+                return Ok(worker);
+            }
+            let program = self.program.lock().clone();
+            let worker = Arc::new(self.start(&program, company, Some(&mount.spec()))?);
+            let taken = worker.reserve(mount);
+            self.workers.lock().push(Arc::clone(&worker));
+            if let Err(error) = started(&worker) {
+                worker.kill();
+                self.bury(&worker);
+                return Err(error);
+            }
+            if taken {
+                return Ok(worker);
+            }
+        }
+    }
+
+    fn with_room(&self, mount: &Arc<Owned>) -> Option<Arc<Worker>> {
+        let fits = |worker: &&Arc<Worker>| {
+            worker.company.is_shared()
+                && worker.is_current()
+                && worker.answers()
+                && worker.reserve(mount)
+        };
+        self.workers.lock().iter().find(fits).cloned()
+    }
+
+    /// Takes in a worker that an earlier node has started, for mounts of this kind.
+    ///
+    /// # Errors
+    /// If it is not there any more.
+    pub(crate) fn find(
+        &self,
+        process: ProcessRef,
+        company: Company,
+    ) -> anyhow::Result<Arc<Worker>> {
+        let mut workers = self.workers.lock();
+        if let Some(known) = workers.iter().find(|worker| worker.process == process) {
+            return Ok(Arc::clone(known));
+        }
+        let worker = Arc::new(Worker::new(process, &self.run_dir, company, None)?);
+        worker.current.store(runs_our_program(process.pid), SeqCst);
+        workers.push(Arc::clone(&worker));
+        Ok(worker)
+    }
+
+    /// Takes a mount in that a worker serves already.
+    pub(crate) fn claim(&self, worker: &Arc<Worker>, mount: &Arc<Owned>) {
+        if let Some(mounts) = worker.mounts.lock().as_mut() {
+            mounts.insert(mount.key.clone(), Arc::clone(mount));
+        }
+    }
+
+    /// Takes a dead worker out, and returns its mounts.
+    pub(crate) fn bury(&self, worker: &Arc<Worker>) -> Vec<Arc<Owned>> {
+        self.workers.lock().retain(|w| !Arc::ptr_eq(w, worker));
+        // It left its socket behind, unless it was orderly.
+        let _gone = std::fs::remove_file(&worker.socket);
+        worker.close()
+    }
+}
+
+/// Takes away what workers left that died while there was no node: their numbers will be others',
+/// and may be ours.
+fn sweep(sockets: &Path) -> anyhow::Result<()> {
+    let reading = || format!("reading {}", sockets.display());
+    for entry in std::fs::read_dir(sockets).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        let pid = path
+            .file_stem()
+            .and_then(|stem| stem.to_str()?.parse().ok());
+        let Some(pid) = pid else { continue };
+        if pid == std::process::id() || process_start(pid).is_err() {
+            let removing = || format!("removing {}", path.display());
+            std::fs::remove_file(&path).with_context(removing)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a process runs the program that this one runs.
+fn runs_our_program(pid: u32) -> bool {
+    let program = |process: &str| std::fs::metadata(format!("/proc/{process}/exe"));
+    match (program("self"), program(&pid.to_string())) {
+        (Ok(ours), Ok(its)) => (ours.dev(), ours.ino()) == (its.dev(), its.ino()),
+        _ => false,
+    }
+}

@@ -1,0 +1,125 @@
+//! Starting a worker, and waiting until it can be asked.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use confine::Identity;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{Pool, Worker};
+use crate::network::{NETWORK_ENV, NetworkWorker};
+use crate::wire;
+use crate::wire::{Answer, Question};
+use host::run_dir::process_start;
+use node_api::spec::MountSpec;
+use node_records::company::Company;
+use node_records::instance::ProcessRef;
+
+/// How long a worker may take until it listens.
+const START: Duration = Duration::from_secs(30);
+
+impl Pool {
+    /// Makes sure that a program can be a worker that understands us.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
+        let worker = self.start(program, Company::Alone, None)?;
+        let answer = worker.ask(&Question::Status { id: None }, START);
+        worker.kill();
+        let _cause = worker.wait();
+        let _gone = std::fs::remove_file(&worker.socket);
+        match answer? {
+            Answer::Status(_) => Ok(()),
+            other => bail!("it answered another question: {other:?}"),
+        }
+    }
+
+    /// Starts one, for a mount if it is known for which.
+    pub(super) fn start(
+        &self,
+        program: &Path,
+        company: Company,
+        mount: Option<&MountSpec>,
+    ) -> anyhow::Result<Worker> {
+        let network = mount.and_then(|spec| {
+            let network = NetworkWorker::of(spec, self.user)?;
+            Some((network, spec.nic.as_ref()?))
+        });
+        let network = network.map(|(network, nic)| {
+            network.give_cache(nic, self.user)?;
+            network.variable()
+        });
+        let user = self.user;
+        let user = user.map(|Identity { uid, gid }| format!("--user={uid}:{gid}"));
+        let more = match company {
+            Company::Shared | Company::Alone => user,
+            // Who it becomes is said with the rest.
+            Company::OnNetwork => Some("--network".to_owned()),
+        };
+        let mut command = Command::new(program);
+        command
+            .arg("--run-dir")
+            .arg(&self.run_dir)
+            .arg("worker")
+            .args(more)
+            .envs(self.told.iter().cloned())
+            .env_remove(NETWORK_ENV)
+            .envs(network.transpose()?)
+            // What was meant for the node alone.
+            .env_remove("LISTEN_PID")
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_FDNAMES")
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove(fdstore::KEEPER_PID)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            // What is typed at the node's terminal is not for its workers.
+            .process_group(0);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting a worker ({})", program.display()))?;
+        let started = child
+            .stdout
+            .take()
+            .context("a worker without standard output")
+            .and_then(|stdout| await_word(stdout, Instant::now() + START))
+            .and_then(|()| process_start(child.id()));
+        match started {
+            Ok(started) => {
+                let pid = child.id();
+                let process = ProcessRef { pid, started };
+                Worker::new(process, &self.run_dir, company, Some(child))
+            }
+            Err(error) => {
+                let _killed = child.kill();
+                let status = child.wait().context("waiting for a worker")?;
+                Err(error.context(format!("starting a worker ({status})")))
+            }
+        }
+    }
+}
+
+/// Waits until a worker says that it listens.
+fn await_word(stdout: ChildStdout, deadline: Instant) -> anyhow::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let mut wait = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
+    let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+    // Interrupted is as good as early: what follows waits, too.
+    if poll(&mut wait, patience) == Ok(0) {
+        bail!("it has said nothing for {} s", START.as_secs());
+    }
+    let mut line = String::new();
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .context("listening to a worker")?;
+    if line.trim_end() != wire::READY {
+        bail!("it does not listen");
+    }
+    Ok(())
+}
