@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use crate::output::complain;
 use host::interrupt::Interrupted;
+use recording::not_ready::NotReady;
 
 /// How a command ended, beyond "it failed".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +30,6 @@ Sizes are bytes, or take a unit of 1024: 4096, 64K, 512M, 1.5G.";
 /// An error that has a code of its own.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The recorded workload did not become ready.
-    #[error("{0}")]
-    NotReady(String),
     /// Whoever read our output has seen enough (`bootimg ls | head`).
     #[error("nobody reads standard output any more")]
     Unread,
@@ -49,10 +47,10 @@ pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCod
                 complain(&format!("{program}: {error:#}"));
             }
             match failure {
+                None if error.is::<NotReady>() => ExitCode::from(3),
                 None if error.is::<Interrupted>() => ExitCode::from(130),
                 // All that there was to do is done.
                 Some(Failure::Unread) => ExitCode::SUCCESS,
-                Some(Failure::NotReady(_)) => ExitCode::from(3),
                 None => ExitCode::FAILURE,
             }
         }

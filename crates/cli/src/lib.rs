@@ -8,12 +8,9 @@
 
 pub mod bootimg;
 mod completions;
-mod disk_writes;
 mod exit;
 mod layers_text;
-mod line_watch;
 mod logging;
-mod net_probe;
 mod nic_args;
 pub mod nicfetch;
 mod output;
@@ -21,9 +18,6 @@ mod run_dir_arg;
 mod sandbox;
 mod status_text;
 mod store_args;
-mod undo;
-mod until;
-mod workload;
 mod xattrs_arg;
 pub mod yolofs;
 

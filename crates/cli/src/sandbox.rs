@@ -26,8 +26,8 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, chdir, execvp, pivot_root, setgid, setgroups, setuid};
 
-use crate::undo::guard;
 use host::interrupt::unblock_signals;
+use recording::undo::guard;
 
 /// What `bootimg record` starts this program as: commands of their own, so that neither help nor
 /// completions know them.

@@ -6,8 +6,10 @@ mod learn;
 mod mount;
 mod mounter_command;
 mod node;
-mod pull;
-mod snapshotter;
+mod pull_command;
+mod recorder;
+mod snapshotter_command;
+mod snapshotter_status;
 mod status;
 mod tier;
 mod top;
@@ -19,10 +21,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
-
-pub(crate) use docker::{served_layers, warm_by_dockers};
-use snapshotter::first_boot::recorder::{self, RecorderArgs};
-pub(crate) use snapshotter::{all_snapshotters, warm_by_snapshotters};
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
@@ -51,8 +49,8 @@ enum YolofsCommand {
     Tier(tier::TierArgs),
     Upgrade(upgrade::UpgradeArgs),
     Docker(docker::DockerArgs),
-    Snapshotter(snapshotter::SnapshotterArgs),
-    Pull(pull::PullArgs),
+    Snapshotter(snapshotter_command::SnapshotterArgs),
+    Pull(pull_command::PullArgs),
     Learn(learn::LearnArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
@@ -60,7 +58,7 @@ enum YolofsCommand {
     #[command(hide = true)]
     Mounter(mounter_command::MounterArgs),
     #[command(hide = true)]
-    Recorder(RecorderArgs),
+    Recorder(recorder::RecorderArgs),
 }
 
 /// Parses the command line, does what it says, and returns the exit code.
@@ -82,8 +80,10 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Tier(command) => tier::run(command, store),
         YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
-        YolofsCommand::Snapshotter(command) => snapshotter::run(command, store, &args.run_dir),
-        YolofsCommand::Pull(command) => pull::run(command, &args.run_dir),
+        YolofsCommand::Snapshotter(command) => {
+            snapshotter_command::run(command, store, &args.run_dir)
+        }
+        YolofsCommand::Pull(command) => pull_command::run(command, &args.run_dir),
         YolofsCommand::Docker(command) => docker::run(command, store, &args.run_dir),
         YolofsCommand::Worker(command) => worker::run(*command, &args.run_dir.run_dir),
         YolofsCommand::Mounter(command) => mounter_command::run(command),

@@ -25,13 +25,13 @@ use super::keep::{KeepArgs, Kept};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, duration};
 use crate::run_dir_arg::RunDirArg;
-use crate::until::{Until, seconds};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use host::size::Size;
 use locate::{Located, locate};
 use mounting::source::write_trace;
+use recording::until::{Until, seconds};
 pub(super) use unpack::{UnpackArgs, unpack};
 pub(super) use unpacked::PREFIX as UNPACKED;
 

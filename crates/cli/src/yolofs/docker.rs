@@ -7,22 +7,12 @@
 //! not even to Docker; so the guardian takes dead mounts away at once and starts another worker.
 
 mod attach;
-mod data_root;
 mod detach;
-mod engine;
-mod guardian;
-mod reconcile;
-mod served;
-mod start;
-mod station;
+mod engine_args;
+mod serve;
 mod status;
-mod talk;
-mod wanted;
-mod worker;
 
 use clap::Subcommand;
-
-pub(crate) use served::{served_layers, warm_by_dockers};
 
 use crate::exit::Outcome;
 use crate::run_dir_arg::RunDirArg;
@@ -36,7 +26,7 @@ use host::run_dir::RunDir;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct DockerArgs {
     #[command(flatten)]
-    engine: engine::EngineArgs,
+    engine: engine_args::EngineArgs,
     #[command(subcommand)]
     command: DockerCommand,
 }
@@ -46,7 +36,7 @@ enum DockerCommand {
     Attach(attach::AttachArgs),
     Detach(detach::DetachArgs),
     Status(status::StatusArgs),
-    Serve(guardian::ServeArgs),
+    Serve(serve::ServeArgs),
     Clear(detach::ClearArgs),
 }
 
@@ -60,7 +50,7 @@ pub(super) fn run(
         DockerCommand::Attach(command) => attach::run(command, &args.engine, store, &run_dir),
         DockerCommand::Detach(command) => detach::run(command, &args.engine, &run_dir),
         DockerCommand::Status(command) => status::run(command, &args.engine, &run_dir),
-        DockerCommand::Serve(command) => guardian::run(command, &args.engine, store, &run_dir),
+        DockerCommand::Serve(command) => serve::run(command, &args.engine, store, &run_dir),
         DockerCommand::Clear(command) => detach::clear(command, &run_dir),
     }
 }

@@ -24,7 +24,6 @@ use crate::exit::Outcome;
 use crate::nic_args::NicArgs;
 use crate::output::{Format, FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::until::seconds;
 use crate::xattrs_arg::XattrsArg;
 use bootstore::store::StoreSettings;
 use host::interrupt::{Interrupt, unblock_signals};
@@ -35,6 +34,7 @@ use mounting::request::MountRequest;
 use node_api::client::CallError;
 use node_api::nic::NicName;
 use node_api::status::MountStatus;
+use recording::until::seconds;
 
 /// Set for the daemon by the command that starts it: a flag could not be appended to a command
 /// line that has a `--`.

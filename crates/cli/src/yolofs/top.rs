@@ -14,10 +14,10 @@ use ratatui::crossterm::event::{self, Event};
 use crate::exit::Outcome;
 use crate::output::write_out;
 use crate::run_dir_arg::RunDirArg;
-use crate::until::seconds;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use node_api::client::{CallError, NodeClient};
+use recording::until::seconds;
 use rows::{Order, Sight, SortBy};
 use screen::{Pressed, Screen};
 

@@ -11,8 +11,8 @@ use engine::{Containerd, Follow, Followed, LocalImage};
 use super::check::OwnCheck;
 use super::image::{Engine, Start};
 use super::ready::Running;
-use crate::undo::{Guard, Undo};
 use host::run_dir::process_start;
+use recording::undo::{Guard, Undo};
 
 /// Where an image of containerd's is to be found.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,9 @@ use engine::{Docker, Follow, Followed, LocalImage};
 
 use super::image::{Engine, Start};
 use super::ready::Running;
-use crate::undo::{Guard, LABEL, Undo};
-use crate::until::{Checks, Until};
 use host::run_dir::process_start;
+use recording::undo::{Guard, LABEL, Undo};
+use recording::until::{Checks, Until};
 
 /// How often Docker runs a health check that we wait for. Each run is a process in the container,
 /// so more would slow down what is recorded.

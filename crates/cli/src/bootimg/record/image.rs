@@ -17,13 +17,13 @@ use super::unpacked::Unpacked;
 use super::{RecordArgs, Run, keep_trace, runs_text, words};
 use crate::exit::Outcome;
 use crate::output::{complain, count, duration, percent, print};
-use crate::undo::Guard;
-use crate::until::{Checks, Until};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::size::Size;
 use layers::keep::{About, Earlier};
 use mounting::source::timestamp;
+use recording::undo::Guard;
+use recording::until::{Checks, Until};
 
 /// Begins the line that says when a container was ready: what comes after it, a scan above all, is
 /// no part of the start. The bench waits for it.

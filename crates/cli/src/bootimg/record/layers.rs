@@ -13,7 +13,6 @@ use tracer::{Allowance, Heard, Limits, MergeOptions, Trace};
 use yolofs::{Busy, Mount};
 
 use super::tree::{UMOUNT_PATIENCE, mount_recorded};
-use crate::undo::{Guard, Undo};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
@@ -22,6 +21,7 @@ use layers::bind::bind;
 use layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use mounting::recorded::Recorded;
 use mounting::source::LateSource;
+use recording::undo::{Guard, Undo};
 
 /// How the labels of recorders begin.
 const LABEL: &str = "record:";

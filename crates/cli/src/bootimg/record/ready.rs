@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use engine::{Followed, ImageConfig};
 
-use crate::exit::Failure;
-use crate::line_watch::LineWatch;
-use crate::net_probe::NetProbe;
-use crate::until::{Checks, Until};
 use host::interrupt::Interrupt;
+use recording::line_watch::LineWatch;
+use recording::net_probe::NetProbe;
+use recording::not_ready::NotReady;
+use recording::until::{Checks, Until};
 
 /// How often ports, URLs and silence are looked at; the error of the time to ready they give.
 const PROBE_EVERY: Duration = Duration::from_millis(10);
@@ -94,7 +94,7 @@ pub(super) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Re
 /// `idle` says for how long nothing has been read from its layers.
 ///
 /// # Errors
-/// [`Failure::NotReady`] if it ends before, or does not become ready within `timeout`;
+/// [`NotReady`] if it ends before, or does not become ready within `timeout`;
 /// [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
 pub(super) fn wait_ready(
     running: &mut dyn Running,
@@ -205,20 +205,20 @@ fn wait_end(running: &mut dyn Running, interrupt: &Interrupt) -> anyhow::Result<
     bail!("the container runs, but the engine tells no more of its output")
 }
 
-fn ended_early(code: i64, until: &Until, lines: &LineWatch) -> Failure {
+fn ended_early(code: i64, until: &Until, lines: &LineWatch) -> NotReady {
     let wanted = match until {
         Until::Exit | Until::Quiet(_) | Until::After(_) => "code 0 was wanted".to_owned(),
         other => format!("waited for {other}"),
     };
     let said = said(lines);
-    Failure::NotReady(format!(
+    NotReady(format!(
         "the container ended with code {code}: {wanted}; {said}"
     ))
 }
 
-fn too_late(timeout: Duration, until: &Until, lines: &LineWatch) -> Failure {
+fn too_late(timeout: Duration, until: &Until, lines: &LineWatch) -> NotReady {
     let (waited, said) = (timeout.as_secs_f64(), said(lines));
-    Failure::NotReady(format!(
+    NotReady(format!(
         "the container was not ready within {waited} s: waited for {until}; give it more time \
          with --timeout, or another --until; {said}"
     ))

@@ -15,14 +15,14 @@ use crate::bootimg::keep::{Recording, keep};
 use crate::bootimg::scratch::{Scratch, clear_dead};
 use crate::exit::Outcome;
 use crate::output::print;
-use crate::until::{Until, port_answers};
-use crate::workload::{Place, Workload};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::needs_root;
 use host::run_dir::RunDir;
 use mounting::recorded::Recorded;
 use mounting::source::LateSource;
+use recording::until::{Until, port_answers};
+use recording::workload::{Place, Workload};
 
 /// How long a mount may stay in use after the command was killed: its processes end first.
 pub(super) const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);

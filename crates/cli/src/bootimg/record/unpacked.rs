@@ -18,10 +18,10 @@ use super::image::{Engine, Start};
 use super::ready::Running;
 use super::unpack;
 use crate::sandbox::{Identity, Sandbox, user};
-use crate::undo::{Guard, Undo};
-use crate::until::{Until, port_answers};
 use host::interrupt::Interrupt;
 use host::own_dir::OwnDir;
+use recording::undo::{Guard, Undo};
+use recording::until::{Until, port_answers};
 
 /// The search path of an image that sets none: Docker's.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

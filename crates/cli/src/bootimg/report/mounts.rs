@@ -5,7 +5,8 @@ use node_api::mount_daemon::ask_status;
 use report::MountReport;
 
 use crate::run_dir_arg::RunDirArg;
-use crate::yolofs::{all_snapshotters, served_layers};
+use containerd_service::snapshotter_service::status::all as snapshotter_statuses;
+use docker_service::served::served_layers;
 use host::run_dir::RunDir;
 use layers::status::LayerStatus;
 use node_api::status::{BootStatus, MountStatus, ServedStatus};
@@ -34,7 +35,7 @@ pub(super) fn all(run_dir: &RunDirArg) -> anyhow::Result<Vec<Mounted>> {
     let statuses = records.iter().map(|r| ask_status(&run_dir, r));
     let mut mounts: Vec<_> = statuses.map(|status| mounted(&status)).collect();
     mounts.extend(served_layers(&run_dir)?.iter().map(layer_mounted));
-    for snapshotter in all_snapshotters(&run_dir)? {
+    for snapshotter in snapshotter_statuses(&run_dir)? {
         mounts.extend(snapshotter.layers().iter().map(layer_mounted));
     }
     Ok(mounts)

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use super::engine::EngineArgs;
-use super::start::start_daemon;
-use super::station::{LOOK_EVERY, Station};
+use super::engine_args::EngineArgs;
 use super::status::text;
-use super::talk::{Ask, DockerStatus, Told};
-use super::wanted::Chosen;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
 use bootstore::store::StoreSettings;
+use docker_service::start::start_daemon;
+use docker_service::station::{LOOK_EVERY, Station};
+use docker_service::talk::{Ask, DockerStatus, Told};
+use docker_service::wanted::Chosen;
 use host::control::call;
 use host::run_dir::RunDir;
 
@@ -45,7 +45,7 @@ impl ImagesArgs {
         if self.all {
             return Ok(Chosen::All);
         }
-        let ids = self.images.iter().map(|name| engine.image(name));
+        let ids = self.images.iter().map(|name| engine.engine().image(name));
         Ok(Chosen::Images(ids.collect::<anyhow::Result<_>>()?))
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn run(
     store: &StoreSettings,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
-    let data_root = engine.data_root()?;
+    let data_root = engine.engine().data_root()?;
     let chosen = args.images.chosen(engine)?;
     let station = Station::of(run_dir, &data_root);
     let ask = Ask::Attach(chosen.clone());

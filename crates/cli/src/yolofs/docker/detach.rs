@@ -8,14 +8,14 @@ use anyhow::{Context as _, bail};
 
 use super::super::by_node;
 use super::attach::{CHANGE_OVER, ImagesArgs};
-use super::data_root::DataRoot;
-use super::engine::EngineArgs;
-use super::station::{LOOK_EVERY, Station};
+use super::engine_args::EngineArgs;
 use super::status::ask_or_look;
-use super::talk::{Ask, Told};
-use super::wanted::{Chosen, Wanted};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, write_out};
+use docker_service::data_root::DataRoot;
+use docker_service::station::{LOOK_EVERY, Station};
+use docker_service::talk::{Ask, Told};
+use docker_service::wanted::{Chosen, Wanted};
 use host::control::call;
 use host::run_dir::RunDir;
 
@@ -49,7 +49,7 @@ pub(super) fn run(
     engine: &EngineArgs,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
-    let data_root = engine.data_root()?;
+    let data_root = engine.engine().data_root()?;
     let chosen = args.images.chosen(engine)?;
     let station = Station::of(run_dir, &data_root);
     detach(&chosen, &station, &data_root)?;

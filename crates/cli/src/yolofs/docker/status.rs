@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use super::engine::EngineArgs;
-use super::station::Station;
-use super::talk::{Ask, DockerStatus, ImageStatus, Told};
-use super::wanted::Wanted;
+use super::engine_args::EngineArgs;
 use crate::exit::Outcome;
 use crate::layers_text::layers_text;
 use crate::output::{FormatArg, count, print, table};
+use docker_service::station::Station;
+use docker_service::talk::{Ask, DockerStatus, ImageStatus, Told};
+use docker_service::wanted::Wanted;
 use host::control::call;
 use host::run_dir::RunDir;
 use layers::server::ServedBy;
@@ -31,7 +31,7 @@ pub(super) fn run(
     engine: &EngineArgs,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
-    let data_root = engine.data_root()?;
+    let data_root = engine.engine().data_root()?;
     let station = Station::of(run_dir, &data_root);
     let status = ask_or_look(&station, &data_root)?;
     print(args.format.format(), &status, text)?;

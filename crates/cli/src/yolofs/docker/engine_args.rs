@@ -1,0 +1,27 @@
+//! The flags that say which Docker.
+
+use std::path::PathBuf;
+
+use docker_service::engine::DockerEngine;
+
+/// The flags that say which Docker.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Docker")]
+pub(super) struct EngineArgs {
+    /// Docker's socket, such as unix:///run/docker.sock [default: the client's]
+    #[arg(long, value_name = "HOST", env = "DOCKER_HOST", global = true)]
+    docker_host: Option<String>,
+    /// Docker's directory, if Docker need not be asked: it may be away
+    #[arg(long, value_name = "DIR", global = true)]
+    data_root: Option<PathBuf>,
+}
+
+impl EngineArgs {
+    /// Returns what they say.
+    pub(super) fn engine(&self) -> DockerEngine {
+        DockerEngine {
+            host: self.docker_host.clone(),
+            data_root: self.data_root.clone(),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `yolofs snapshotter`.
+
+use std::path::PathBuf;
+
+use bootstore::store::StoreSettings;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use host::run_dir::RunDir;
+
+use super::snapshotter_status;
+use crate::exit::Outcome;
+use crate::run_dir_arg::RunDirArg;
+use crate::xattrs_arg::XattrsArg;
+use containerd_service::snapshotter_service;
+use containerd_service::snapshotter_service::SnapshotterSettings;
+use containerd_service::snapshotter_service::layers_fast::LayersBy;
+use containerd_service::snapshotter_service::place_arg::FastPlaceSpec;
+use containerd_service::snapshotter_service::upper::UpperFull;
+use recording::until::Until;
+
+/// Keep containerd's snapshots, and serve their layers from boot images
+///
+/// Listens on a unix socket for containerd, which is told of it in its configuration as a proxy
+/// plugin; see docs/containerd.md. Works as containerd's own overlayfs snapshotter does.
+#[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct SnapshotterArgs {
+    #[command(subcommand)]
+    command: Option<SnapshotterCommand>,
+    /// Directory of the snapshots
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/yolofs/snapshotter"
+    )]
+    root: PathBuf,
+    /// Socket to listen on
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/run/yolofs/snapshotter.sock"
+    )]
+    address: PathBuf,
+    /// Fast place for what containers write, and its bound: `tmpfs,max=2G`, `/nvme/upper,max=9G` or
+    /// `/nvme/upper,max=20%` (of its file system)
+    #[arg(long, value_name = "DIR")]
+    upper: Option<FastPlaceSpec>,
+    /// What to do when that place is full: refuse new containers, or put them on the disk
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_parser = upper_full(),
+        default_value = UpperFull::Refuse.name(),
+        requires = "upper"
+    )]
+    upper_full: UpperFull,
+    /// Fast place for layers that a pull waits for, and its bound: `tmpfs,max=4G`,
+    /// `/nvme/layers,max=9G` or `/nvme/layers,max=20%` (of its file system)
+    #[arg(long, value_name = "DIR")]
+    layers_fast: Option<FastPlaceSpec>,
+    /// How it is told which layers these are
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_parser = layers_by(),
+        default_value = LayersBy::Seen.name(),
+        requires = "layers_fast"
+    )]
+    layers_by: LayersBy,
+    /// How long nothing was unpacked before layers go from there to the disk
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value_t = 60,
+        requires = "layers_fast"
+    )]
+    layers_stay: u64,
+    /// Directory of the containerd that is served; in its store of blobs is seen what it has yet to
+    /// download
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/containerd")]
+    containerd_root: PathBuf,
+    #[command(flatten)]
+    xattrs: XattrsArg,
+    /// Record the first boot of every image on this node, so that the next is fast
+    #[arg(long)]
+    auto_record: bool,
+    /// When a first boot is over: quiet:SECS (without a read), after:SECS, exit or tcp:PORT
+    #[arg(long, value_name = "WHEN", default_value = "quiet:2")]
+    until: Until,
+    /// Socket of the containerd that is served; it is asked which image a first boot was of
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = engine::containerd::DEFAULT_ADDRESS
+    )]
+    containerd: PathBuf,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum SnapshotterCommand {
+    Status(snapshotter_status::StatusArgs),
+}
+
+/// Parses `--upper-full`.
+fn upper_full() -> impl TypedValueParser<Value = UpperFull> {
+    let values = UpperFull::ALL.map(|one| PossibleValue::new(one.name()).help(one.meaning()));
+    PossibleValuesParser::new(values).map(|name| {
+        let found = UpperFull::ALL.into_iter().find(|one| one.name() == name);
+        found.unwrap_or(UpperFull::Refuse) // it is one of them
+    })
+}
+
+/// Parses `--layers-by`.
+fn layers_by() -> impl TypedValueParser<Value = LayersBy> {
+    let values = LayersBy::ALL.map(|one| PossibleValue::new(one.name()).help(one.meaning()));
+    PossibleValuesParser::new(values).map(|name| {
+        let found = LayersBy::ALL.into_iter().find(|one| one.name() == name);
+        found.unwrap_or(LayersBy::Seen) // it is one of them
+    })
+}
+
+pub(super) fn run(
+    args: &SnapshotterArgs,
+    store: &StoreSettings,
+    run_dir: &RunDirArg,
+) -> anyhow::Result<Outcome> {
+    if let Some(SnapshotterCommand::Status(command)) = &args.command {
+        return snapshotter_status::run(command, &RunDir::open(&run_dir.run_dir)?);
+    }
+    let settings = SnapshotterSettings {
+        root: args.root.clone(),
+        address: args.address.clone(),
+        upper: args.upper.clone(),
+        upper_full: args.upper_full,
+        layers_fast: args.layers_fast.clone(),
+        layers_by: args.layers_by,
+        layers_stay: args.layers_stay,
+        containerd_root: args.containerd_root.clone(),
+        xattrs: args.xattrs.answers(),
+        auto_record: args.auto_record,
+        until: args.until.clone(),
+        containerd: args.containerd.clone(),
+    };
+    snapshotter_service::run(&settings, store, &run_dir.run_dir)?;
+    Ok(Outcome::Done)
+}

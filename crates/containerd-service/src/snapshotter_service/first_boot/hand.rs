@@ -1,0 +1,146 @@
+//! The snapshotter's hand on its recorder.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use blocks::Digest;
+use parking_lot::Mutex;
+use snapshotter::{LayerDir, Snapshot, SnapshotId};
+
+use super::asked::Policy;
+use super::talk::{Ask, Boots, Told, Wanted};
+use super::{FirstBootStatus, recorder};
+use host::control::call;
+use host::interrupt::Interrupt;
+use host::run_dir::RunDir;
+
+/// How long a recorder may take until it listens, one before it included that is about to end.
+pub(super) const START: Duration = Duration::from_secs(30);
+/// How often it is looked whether it does.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long mounting the layers may take, from a disk that may be busy.
+const MOUNTING: Duration = Duration::from_secs(60);
+/// How long anything else may take.
+const QUICK: Duration = Duration::from_secs(5);
+
+/// Has first boots recorded.
+#[derive(Debug)]
+pub(crate) struct FirstBootsHand {
+    policy: Policy,
+    socket: PathBuf,
+    /// Where the layers of the containers that are recorded, or were, are mounted.
+    places: Mutex<HashMap<SnapshotId, Vec<Option<PathBuf>>>>,
+}
+
+impl FirstBootsHand {
+    pub(crate) fn new(policy: Policy, run_dir: &RunDir, root: &Path) -> Self {
+        Self {
+            policy,
+            socket: recorder::socket(run_dir, root),
+            places: Mutex::default(),
+        }
+    }
+
+    /// Finds the recorder, and what it has for a former snapshotter. `present` are the snapshots that
+    /// there are: others are gone. Without a recorder no boot is recorded, and the rest goes on.
+    pub(crate) fn start(&self, present: &BTreeSet<SnapshotId>, interrupt: &Interrupt) {
+        let boots = match self.hello(interrupt) {
+            Ok(boots) => boots,
+            Err(error) => return log::error!("first boots are not recorded: {error:#}"),
+        };
+        for (id, places) in boots.places {
+            let id = SnapshotId(id);
+            self.places.lock().insert(id, some(places));
+            if !present.contains(&id) {
+                self.removed(id);
+            }
+        }
+    }
+
+    fn hello(&self, interrupt: &Interrupt) -> anyhow::Result<Boots> {
+        let deadline = Instant::now() + START;
+        loop {
+            match self.ask(&Ask::Hello(std::process::id()), QUICK) {
+                Ok(Told::Boots(boots)) => return Ok(boots),
+                Ok(other) => bail!("the recorder answered another question: {other:?}"),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                // It does not listen yet, or another is about to.
+                Err(_) => {}
+            }
+            interrupt.check()?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn ask(&self, ask: &Ask, patience: Duration) -> anyhow::Result<Told> {
+        match call(&self.socket, ask, patience).context("asking the recorder")? {
+            Told::Failed(why) => bail!("{why}"),
+            told => Ok(told),
+        }
+    }
+
+    /// Returns where the layers of a container are recorded; `None` if they are not. Has them
+    /// recorded, if it is the first of its image and the policy or a label asks for it.
+    pub(crate) fn places(
+        &self,
+        snapshot: &Snapshot,
+        layers: &[LayerDir],
+        is_known: impl FnOnce(&Digest) -> bool,
+    ) -> Option<Vec<Option<PathBuf>>> {
+        if let Some(places) = self.places.lock().get(&snapshot.id) {
+            return Some(places.clone());
+        }
+        let ending = self.policy.asked_for(snapshot)?;
+        let top = layers.first()?.chain_id()?;
+        if is_known(&top) {
+            return None;
+        }
+        let container = (snapshot.id, &*snapshot.name);
+        let wanted = Wanted::new(container, layers, top, ending);
+        match self.ask(&Ask::Record(Box::new(wanted)), MOUNTING) {
+            Ok(Told::Places(Some(places))) => {
+                let places = some(places);
+                self.places.lock().insert(snapshot.id, places.clone());
+                Some(places)
+            }
+            Ok(Told::Places(None)) => None,
+            Ok(other) => {
+                log::warn!("the recorder answered another question: {other:?}");
+                None
+            }
+            Err(error) => {
+                let name = &snapshot.name;
+                log::warn!("the first boot of {name} is not recorded: {error:#}");
+                None
+            }
+        }
+    }
+
+    /// Hears that a snapshot is gone.
+    pub(crate) fn removed(&self, id: SnapshotId) {
+        if self.places.lock().remove(&id).is_none() {
+            return;
+        }
+        if let Err(error) = self.ask(&Ask::Removed(id.0), QUICK) {
+            log::warn!("the recorders of snapshot {id} stay mounted: {error:#}");
+        }
+    }
+
+    /// Returns the boots that are or were recorded, those that are not over at the end.
+    pub(crate) fn status(&self) -> Vec<FirstBootStatus> {
+        match self.ask(&Ask::Boots, QUICK) {
+            Ok(Told::Boots(boots)) => boots.status,
+            Ok(_) => Vec::new(),
+            Err(error) => {
+                log::warn!("the first boots are not known: {error:#}");
+                Vec::new()
+            }
+        }
+    }
+}
+
+fn some(places: Vec<PathBuf>) -> Vec<Option<PathBuf>> {
+    places.into_iter().map(Some).collect()
+}

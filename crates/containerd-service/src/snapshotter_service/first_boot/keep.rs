@@ -1,0 +1,97 @@
+//! Keeping a first boot: containerd says which image it was of.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, ensure};
+use blocks::Digest;
+use bootimg::{Stack, Store};
+use engine::containerd::{Containerd, Described};
+use tracer::MergeOptions;
+
+use super::boot::Boot;
+use host::interrupt::Interrupt;
+use layers::keep::{About, Earlier, keep_layer};
+use layers::recorded::RecordedLayer;
+
+/// What containerd's configuration is expected to call this snapshotter. It only matters to
+/// requests that we do not make.
+pub(super) const SNAPSHOTTER: &str = "yolofs";
+
+/// Who turns recordings into boot images.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    pub store: Store,
+    /// The socket of the containerd that we serve.
+    pub containerd: PathBuf,
+    pub interrupt: Interrupt,
+}
+
+impl Keeper {
+    /// Keeps what was read; returns the image's reference.
+    pub(super) fn keep(&self, boot: &Boot) -> anyhow::Result<String> {
+        let heard: Vec<_> = boot.layers.iter().map(RecordedLayer::stop).collect();
+        let ready = boot.last_event().map(|last| last - boot.started);
+        let ready_ms = ready.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let about = About {
+            command: Vec::new(),
+            ready_ms: ready_ms.into_iter().collect(),
+        };
+        let image = self.image_of(boot)?;
+        ensure!(
+            image.layers.len() == boot.layers.len(),
+            "{} has {} layers, and the container {}",
+            image.reference,
+            image.layers.len(),
+            boot.layers.len()
+        );
+        let from_the_lowest = boot.layers.iter().zip(heard).rev();
+        for ((recorded, heard), layer) in from_the_lowest.zip(&image.layers) {
+            let reading = || format!("reading the recording of layer {}", layer.short());
+            let (source, trace) = recorded.trace(heard).with_context(reading)?;
+            let merged = tracer::merge(&[trace], &source.tree, &MergeOptions::default())
+                .with_context(reading)?;
+            let (store, earlier) = (&self.store, Earlier::United);
+            keep_layer(
+                store,
+                &source,
+                layer,
+                &merged,
+                &about,
+                earlier,
+                &self.interrupt,
+            )?;
+        }
+        let stack = Stack {
+            reference: image.reference,
+            image: image.image,
+            manifest: Some(image.manifest),
+            layers: image.layers,
+            recorded_at: seconds(SystemTime::now()),
+            ready_ms: about.ready_ms,
+            command: about.command,
+        };
+        let put = self.store.put_stack(&stack);
+        put.context("keeping what is known of the image")?;
+        Ok(stack.reference)
+    }
+
+    fn image_of(&self, boot: &Boot) -> anyhow::Result<Described> {
+        let namespace = boot.key.split('/').next().unwrap_or_default();
+        let containerd = Containerd::connect(&self.containerd, namespace, SNAPSHOTTER)
+            .context("asking which image it is (--containerd names the socket)")?;
+        let image = containerd.with_chain(&boot.top())?;
+        image.with_context(|| no_image(namespace, &boot.top()))
+    }
+}
+
+fn no_image(namespace: &str, top: &Digest) -> String {
+    format!("no image in containerd's namespace {namespace} has the chain {top}")
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}

@@ -1,0 +1,121 @@
+//! How `yolofs pull` and the snapshotter agree on where layers are staged, over the snapshotter's
+//! control socket.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use snapshotter::{Lowers, Snapshotter, StagedName};
+
+use super::placing::Placing;
+use super::status::{Ask, DEADLINE, StagingPlaces, Told, all, socket};
+use host::control::call;
+use host::run_dir::RunDir;
+
+/// The snapshotter's side.
+pub(super) struct Staging<'a, L: Lowers> {
+    pub(super) snapshotter: &'a Snapshotter<L>,
+    pub(super) placing: &'a Placing,
+}
+
+impl<L: Lowers> Staging<'_, L> {
+    /// Answers what a pull asks; `None` if something else was asked.
+    pub(super) fn answer(&self, ask: &Ask) -> Option<Told> {
+        Some(match ask {
+            Ask::Status | Ask::Prewarm { .. } => return None,
+            Ask::Stage { pull } => {
+                if let Some(pull) = pull {
+                    self.placing.pulls(pull);
+                }
+                let places = self.snapshotter.staging();
+                let usage = self.snapshotter.fast_layers().map(|fast| fast.usage());
+                Told::Stage(StagingPlaces {
+                    disk: places.disk,
+                    fast: places.fast,
+                    room: usage.map_or(0, |of| of.max_bytes.saturating_sub(of.used_bytes)),
+                })
+            }
+            Ask::Book { name, bytes } => self.book(name, *bytes),
+            Ask::Ended { pull } => {
+                self.placing.pulled(pull);
+                // What it staged and did not need is to go.
+                drop(self.snapshotter.staging());
+                Told::Heard
+            }
+        })
+    }
+
+    fn book(&self, name: &str, bytes: u64) -> Told {
+        let Some(fast) = self.snapshotter.fast_layers() else {
+            return Told::Booked(false);
+        };
+        let booked = StagedName::parse(name).map(|name| fast.book_staged(&name, bytes));
+        match booked {
+            Some(Ok(booked)) => Told::Booked(booked),
+            Some(Err(error)) => Told::Failed(error.to_string()),
+            None => Told::Failed(format!("{name:?} is not the name of a staged directory")),
+        }
+    }
+}
+
+/// The pull's side: a snapshotter that is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Desk {
+    socket: PathBuf,
+}
+
+impl Desk {
+    /// Finds the snapshotter that containerd reaches at `address`; `None` if nobody who answers there
+    /// is one of ours.
+    ///
+    /// # Errors
+    /// If the run directory cannot be read.
+    pub(crate) fn find(run_dir: &RunDir, address: &Path) -> anyhow::Result<Option<Self>> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let wanted = real(address);
+        let found = all(run_dir)?
+            .into_iter()
+            .find(|status| real(&status.address) == wanted);
+        Ok(found.map(|status| Self {
+            socket: socket(run_dir, &status.root),
+        }))
+    }
+
+    /// Returns where layers may be staged, and says that a pull goes on that does, if there is one.
+    ///
+    /// # Errors
+    /// If the snapshotter does not say.
+    pub(crate) fn places(&self, pull: Option<&str>) -> anyhow::Result<StagingPlaces> {
+        let pull = pull.map(str::to_owned);
+        match self.ask(&Ask::Stage { pull })? {
+            Told::Stage(places) => Ok(places),
+            _ => bail!("the snapshotter said something else; is it of another version?"),
+        }
+    }
+
+    /// Returns whether a staged layer has so much room on the fast place from now on.
+    ///
+    /// # Errors
+    /// If the snapshotter does not say.
+    pub(crate) fn book(&self, name: &StagedName, bytes: u64) -> anyhow::Result<bool> {
+        let name = name.as_str().to_owned();
+        match self.ask(&Ask::Book { name, bytes })? {
+            Told::Booked(booked) => Ok(booked),
+            _ => bail!("the snapshotter said something else; is it of another version?"),
+        }
+    }
+
+    /// Says that a pull has ended. Should nobody hear that, it is found out.
+    pub(crate) fn ended(&self, pull: &str) {
+        let pull = pull.to_owned();
+        if let Err(error) = self.ask(&Ask::Ended { pull }) {
+            log::debug!("the snapshotter does not hear that the pull has ended: {error:#}");
+        }
+    }
+
+    fn ask(&self, ask: &Ask) -> anyhow::Result<Told> {
+        match call(&self.socket, ask, DEADLINE).context("asking the snapshotter")? {
+            Told::Failed(why) => bail!("the snapshotter refused: {why}"),
+            told => Ok(told),
+        }
+    }
+}

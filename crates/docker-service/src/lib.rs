@@ -1,0 +1,20 @@
+//! Serves the layers of Docker's images, in place.
+//!
+//! Docker's graph driver overlay2 keeps each layer in a directory. A daemon of ours mounts over
+//! these directories, so that containers started from then on have the mount below their
+//! overlays, and Docker itself notices nothing. Two processes make up the daemon: the *worker*
+//! serves, and the *guardian*, its parent, only waits. A mount whose worker died answers nothing,
+//! not even to Docker; so the guardian takes dead mounts away at once and starts another worker.
+
+#![forbid(unsafe_code)]
+
+pub mod data_root;
+pub mod engine;
+pub mod guardian;
+pub mod reconcile;
+pub mod served;
+pub mod start;
+pub mod station;
+pub mod talk;
+pub mod wanted;
+pub mod worker;

@@ -1,0 +1,242 @@
+//! Making what is served the same as what is wanted.
+//!
+//! There is one way to change anything: look at what Docker has, what is wanted and what the store
+//! knows, and attach and detach the difference. Commands, pulls, removals, a restart of Docker and
+//! a restart of ours all come down to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use blocks::Digest;
+use parking_lot::Mutex;
+
+use super::data_root::{DataRoot, RootImage, RootLayer};
+use super::talk::ImageStatus;
+use super::wanted::Wanted;
+use host::mount_table::{Standing, standing};
+use layers::server::{Attach, LayerPlace, LayerServer};
+
+/// How soon what failed is tried again; it doubles with each failure.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// The longest time between two tries.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// Layers that are attached at the same time: scanning and mounting are some milliseconds of work
+/// each, and more threads than that take the processors from those who start containers.
+const ATTACHED_AT_A_TIME: usize = 2;
+
+/// What failed, by where.
+#[derive(Debug, Default)]
+pub struct Problems(BTreeMap<PathBuf, Problem>);
+
+#[derive(Debug)]
+struct Problem {
+    why: String,
+    pause: Duration,
+    again_at: Instant,
+}
+
+impl Problems {
+    /// Returns when something is to be tried again.
+    pub fn next_try(&self) -> Option<Instant> {
+        self.0.values().map(|problem| problem.again_at).min()
+    }
+
+    /// Returns what failed, for people.
+    pub fn texts(&self) -> Vec<String> {
+        self.0.values().map(|problem| problem.why.clone()).collect()
+    }
+
+    /// Has everything tried again at once.
+    pub fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    fn must_wait(&self, dir: &PathBuf) -> bool {
+        let problem = self.0.get(dir);
+        problem.is_some_and(|problem| Instant::now() < problem.again_at)
+    }
+
+    fn add(&mut self, dir: PathBuf, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        let before = self.0.get(&dir);
+        if before.is_none_or(|before| before.why != why) {
+            log::warn!("{why}");
+        }
+        let pause = before.map_or(RETRY_MIN, |before| (before.pause * 2).min(RETRY_MAX));
+        let again_at = Instant::now() + pause;
+        self.0.insert(
+            dir,
+            Problem {
+                why,
+                pause,
+                again_at,
+            },
+        );
+    }
+}
+
+/// Serves all known layers of the wanted images, and no others.
+///
+/// # Errors
+/// If Docker's directory cannot be read. What fails for a layer is a problem, not an error.
+pub fn reconcile(
+    server: &dyn LayerServer,
+    root: &DataRoot,
+    wanted: &Wanted,
+    label: &str,
+    problems: &mut Problems,
+) -> anyhow::Result<()> {
+    let images = root.images().context("looking at Docker's images")?;
+    let images = images.into_iter().filter(|image| wanted.has(&image.id));
+    let mut layers: BTreeMap<PathBuf, RootLayer> = images
+        .flat_map(|image| image.layers)
+        .map(|layer| (layer.dir.clone(), layer))
+        .collect();
+    problems.0.retain(|dir, _| layers.contains_key(dir));
+    let outdated = server.outdated();
+    let mut served = BTreeSet::new();
+    for target in server.targets() {
+        if layers.contains_key(&target) {
+            served.insert(target);
+        } else if let Err(error) = server.detach(&target) {
+            problems.add(target, &error);
+        }
+    }
+    served.retain(|target| !outdated.contains(target));
+    layers.retain(|dir, _| !served.contains(dir) && !problems.must_wait(dir));
+    if hides_mounts(root)? {
+        if !layers.is_empty() {
+            let why = anyhow!(
+                "Docker is not running, and will mount {} over itself when it starts: waiting for \
+                 that, because what is mounted below before it would be hidden",
+                root.path().display()
+            );
+            problems.add(root.path().to_owned(), &why);
+        }
+        return Ok(());
+    }
+    for (dir, attached) in attach_all(server, root, &layers, label) {
+        match attached {
+            Ok(()) => {
+                let _solved = problems.0.remove(&dir);
+            }
+            Err(error) => problems.add(dir, &error),
+        }
+    }
+    // A Docker that ended meanwhile took away what it had mounted over its directory, but not what
+    // came after that.
+    if !layers.is_empty() && hides_mounts(root)? {
+        for dir in layers.keys() {
+            server.detach(dir)?;
+        }
+    }
+    Ok(())
+}
+
+/// Attaches layers, a few at a time, and returns how it went for each.
+fn attach_all(
+    server: &dyn LayerServer,
+    root: &DataRoot,
+    layers: &BTreeMap<PathBuf, RootLayer>,
+    label: &str,
+) -> Vec<(PathBuf, anyhow::Result<()>)> {
+    let _later = server.hold_warming();
+    let waiting = Mutex::new(layers.iter());
+    let done = Mutex::new(Vec::new());
+    let work = || {
+        // Taken in a statement of its own, so that the lock is not held while attaching.
+        while let Some((dir, layer)) = { waiting.lock().next() } {
+            let attached = attach(server, root, layer, label);
+            done.lock().push((dir.clone(), attached));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..ATTACHED_AT_A_TIME.min(layers.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    done.into_inner()
+}
+
+/// Whether Docker is going to mount its directory over itself. Where the directory's mount is
+/// private, which it is unless systemd made it shared, Docker does so when it starts, and undoes it
+/// when it ends. A mount that we make in between would be hidden: out of our reach, and still in the
+/// way of Docker when it removes the layer.
+///
+/// # Errors
+/// If the list of mounts cannot be read.
+pub fn hides_mounts(root: &DataRoot) -> anyhow::Result<bool> {
+    Ok(standing(root.path())? == Standing::InPrivate)
+}
+
+fn attach(
+    server: &dyn LayerServer,
+    root: &DataRoot,
+    layer: &RootLayer,
+    label: &str,
+) -> anyhow::Result<()> {
+    // Looked at again right before and right after: Docker must find no mount of ours where it
+    // removes a layer.
+    if !root.has(layer) {
+        return Ok(());
+    }
+    let place = LayerPlace {
+        layer: layer.diff_id,
+        source: layer.dir.clone(),
+        target: layer.dir.clone(),
+        label: label.to_owned(),
+    };
+    let attached = server.attach(&place);
+    if !root.has(layer) {
+        // What failed, failed because it is gone.
+        return server.detach(&layer.dir);
+    }
+    if attached? == Attach::Attached {
+        log::info!(
+            "serving layer {} at {}",
+            layer.diff_id.short(),
+            layer.dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the images that Docker has and of which the store knows anything.
+///
+/// # Errors
+/// If Docker's directory or the store cannot be read.
+pub fn known_images(
+    server: &dyn LayerServer,
+    root: &DataRoot,
+    wanted: &Wanted,
+) -> anyhow::Result<Vec<ImageStatus>> {
+    let served: BTreeSet<PathBuf> = server.targets().into_iter().collect();
+    let stacks = server.store().stacks().context("looking at the store")?;
+    let names: BTreeMap<Digest, String> = stacks
+        .into_iter()
+        .map(|stack| (stack.image, stack.reference))
+        .collect();
+    let mut known = Vec::new();
+    for RootImage { id, layers } in root.images()? {
+        let mut known_layers = 0;
+        for layer in &layers {
+            known_layers += usize::from(server.store().layer(&layer.diff_id)?.is_some());
+        }
+        if known_layers == 0 && !wanted.images.contains(&id) {
+            continue;
+        }
+        known.push(ImageStatus {
+            image: id,
+            reference: names.get(&id).cloned(),
+            wanted: wanted.has(&id),
+            layers: layers.len(),
+            known_layers,
+            served_layers: layers.iter().filter(|l| served.contains(&l.dir)).count(),
+        });
+    }
+    Ok(known)
+}

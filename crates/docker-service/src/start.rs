@@ -1,0 +1,101 @@
+//! Starting the daemon in the background, and what it says when it has started.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, anyhow, bail};
+use serde::{Deserialize, Serialize};
+
+use super::station::Station;
+use bootstore::store::StoreSettings;
+use host::run_dir::{RUN_DIR_ENV, RunDir};
+
+/// Most bytes of the line in which a daemon says how its start went.
+const LINE_MAX: u64 = 64 << 10;
+
+/// What a worker tells its guardian, and a guardian the command that started it, once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Started {
+    /// It serves.
+    Serving,
+    /// It does not.
+    Failed {
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// What the daemon does when nothing is wanted any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenIdle {
+    /// It waits for the next command: somebody started it on purpose.
+    Wait,
+    /// It ends: a command started it.
+    End,
+}
+
+/// Says on standard output how the start went.
+pub fn tell(started: &Started) -> anyhow::Result<()> {
+    let telling = "telling how the start went";
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, started).context(telling)?;
+    writeln!(out).and_then(|()| out.flush()).context(telling)
+}
+
+/// Waits for what a process says of its start; `None` if it ends without a word.
+pub fn first_word(stdout: impl Read) -> Option<Started> {
+    let mut line = String::new();
+    // Ends when the process speaks or dies: it holds the only other end.
+    BufReader::new(stdout.take(LINE_MAX))
+        .read_line(&mut line)
+        .ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// Returns the command that starts this program to serve a Docker.
+pub fn ourselves(store: &StoreSettings, run_dir: &RunDir, data_root: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .envs(store.as_env())
+        .env(RUN_DIR_ENV, run_dir.path())
+        .args(["docker", "serve", "--data-root"])
+        .arg(data_root)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Starts the daemon for a Docker in the background, and waits until it serves.
+///
+/// # Errors
+/// If it cannot serve.
+pub fn start_daemon(
+    station: &Station,
+    store: &StoreSettings,
+    run_dir: &RunDir,
+    data_root: &Path,
+) -> anyhow::Result<()> {
+    let log = station.log();
+    let log_file = File::create(&log).with_context(|| format!("making {}", log.display()))?;
+    let mut daemon = ourselves(store, run_dir, data_root)
+        .arg("--background")
+        .current_dir("/")
+        .stdout(Stdio::piped())
+        .stderr(log_file)
+        .spawn()
+        .context("starting the daemon")?;
+    let stdout = daemon.stdout.take().context("starting the daemon")?;
+    match first_word(stdout) {
+        Some(Started::Serving) => Ok(()),
+        Some(Started::Failed { why }) => Err(anyhow!(why)),
+        None => {
+            let status = daemon.wait().context("waiting for the daemon")?;
+            bail!(
+                "the daemon ended before it served ({status}); see {}",
+                log.display()
+            )
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Where the daemon for one Docker is found: its files in the run directory, and its mounts.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use host::mount_table::MOUNT_KIND;
+use host::mount_table::{clear, labelled, top_at};
+use host::run_dir::RunDir;
+use node_records::left::living_mounts;
+
+/// What the names of all its files, and the labels of all its mounts, begin with.
+const PREFIX: &str = "docker-";
+/// The ending of the file that a worker holds locked for as long as it serves.
+const LOCK: &str = "lock";
+
+/// How often it is looked at whether the duty is free; nothing tells.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The place of the daemon for one Docker directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Station {
+    run_dir: RunDir,
+    id: String,
+}
+
+/// Held by the one worker that serves; the system lets go of it when the worker dies.
+#[derive(Debug)]
+pub struct Duty(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
+
+impl Station {
+    /// Returns the place for the Docker whose directory is `data_root`.
+    pub fn of(run_dir: &RunDir, data_root: &Path) -> Self {
+        Self {
+            run_dir: run_dir.clone(),
+            id: format!("{PREFIX}{}", RunDir::id_of(data_root)),
+        }
+    }
+
+    /// Returns all places that a worker ever had in the run directory.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn all(run_dir: &RunDir) -> anyhow::Result<Vec<Self>> {
+        let dir = run_dir.path();
+        let entries = std::fs::read_dir(dir).context("reading the run directory")?;
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let ids = names.filter_map(|name| {
+            let id = name.to_str()?.strip_suffix(LOCK)?.strip_suffix('.')?;
+            id.starts_with(PREFIX).then(|| id.to_owned())
+        });
+        let station = |id| Self {
+            run_dir: run_dir.clone(),
+            id,
+        };
+        Ok(ids.map(station).collect())
+    }
+
+    fn file(&self, ending: &str) -> PathBuf {
+        self.run_dir.path().join(format!("{}.{ending}", self.id))
+    }
+
+    /// Returns the run directory.
+    pub const fn run_dir(&self) -> &RunDir {
+        &self.run_dir
+    }
+
+    /// Returns where the worker listens.
+    pub fn socket(&self) -> PathBuf {
+        self.file("sock")
+    }
+
+    /// Returns where a daemon in the background writes what it has to say.
+    pub fn log(&self) -> PathBuf {
+        self.file("log")
+    }
+
+    /// Returns where it is kept which images are wanted.
+    pub fn wanted(&self) -> PathBuf {
+        self.file("wanted")
+    }
+
+    /// Returns what the mount table shows as the source of its mounts.
+    pub fn label(&self) -> String {
+        self.id.clone()
+    }
+
+    /// Takes the duty to serve, or returns `None` if somebody has it.
+    ///
+    /// # Errors
+    /// If the run directory cannot be used.
+    pub fn take_duty(&self) -> anyhow::Result<Option<Duty>> {
+        let path = self.file(LOCK);
+        let mut options = File::options();
+        let file = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("opening {}", path.display()))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Duty(lock))),
+            Err((_file, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_file, errno)) => {
+                Err(errno).with_context(|| format!("locking {}", path.display()))
+            }
+        }
+    }
+
+    /// Takes the duty to serve as soon as nobody has it; `None` if somebody still has it when
+    /// `patience` has passed. Who only looks for dead mounts has it for a moment.
+    ///
+    /// # Errors
+    /// If the run directory cannot be used.
+    pub fn await_duty(&self, patience: Duration) -> anyhow::Result<Option<Duty>> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let duty = self.take_duty()?;
+            if duty.is_some() || Instant::now() >= deadline {
+                return Ok(duty);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Takes away the mounts that nobody serves, which the duty tells, and returns how many these
+    /// were.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read, or the system refuses to unmount.
+    pub fn clear_dead(&self, _nobody_serves: &Duty) -> anyhow::Result<usize> {
+        let dead = self.unserved()?;
+        for mountpoint in &dead {
+            // What lies over it, such as a recorder, is not ours; the recorder clears what it finds.
+            if top_at(mountpoint)?.is_some_and(|top| top.is_ours(&self.label())) {
+                clear(mountpoint)
+                    .with_context(|| format!("unmounting {}", mountpoint.display()))?;
+            }
+        }
+        Ok(dead.len())
+    }
+
+    /// Returns where mounts lie that nobody serves.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read.
+    pub fn dead(&self) -> anyhow::Result<Vec<PathBuf>> {
+        match self.take_duty()? {
+            Some(_nobody_serves) => self.unserved(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns where its mounts lie, dead or alive.
+    ///
+    /// # Errors
+    /// If the list of mounts cannot be read.
+    pub fn mounts(&self) -> anyhow::Result<Vec<PathBuf>> {
+        labelled(MOUNT_KIND, &self.label())
+    }
+
+    /// Returns where its mounts lie that neither the node serves nor, as the duty tells, a worker.
+    fn unserved(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut mounts = self.mounts()?;
+        if !mounts.is_empty() {
+            let living = living_mounts(&self.run_dir)?;
+            mounts.retain(|mountpoint| !living.contains(mountpoint));
+        }
+        Ok(mounts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_has_the_duty_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::open(dir.path()).unwrap();
+        let station = Station::of(&run_dir, Path::new("/var/lib/docker"));
+        assert_eq!(Station::all(&run_dir).unwrap(), []);
+        let duty = station.take_duty().unwrap();
+        assert!(duty.is_some() && station.take_duty().unwrap().is_none());
+        assert_eq!(Station::all(&run_dir).unwrap().len(), 1);
+        assert_ne!(station, Station::of(&run_dir, Path::new("/srv/docker")));
+        drop(duty);
+        assert!(station.take_duty().unwrap().is_some());
+    }
+}

@@ -1,0 +1,100 @@
+//! What commands and the worker say to each other.
+
+use std::path::{Path, PathBuf};
+
+use blocks::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::wanted::{Chosen, Wanted};
+use host::control::Reply;
+use layers::server::{ServedBy, WarmedLayer};
+use layers::status::LayerStatus;
+
+/// What a command may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do", content = "of")]
+pub enum Ask {
+    /// Serve these from now on, and answer when those that are there are served.
+    Attach(Chosen),
+    /// Serve these no more, and answer when they are not.
+    Detach(Chosen),
+    /// How are things?
+    Status,
+    /// Bring the boot image with this id into the page cache of the layers that are served from it,
+    /// and answer when that is done.
+    Prewarm(String),
+}
+
+/// What the worker answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer", content = "is")]
+pub enum Told {
+    /// It was done, and this is how things are now.
+    Status(Box<DockerStatus>),
+    /// The layers that were warmed.
+    Warmed(Vec<WarmedLayer>),
+    /// It could not be done.
+    Failed(String),
+    /// It was not done, for this daemon is about to end: start another.
+    Leaving,
+}
+
+impl Reply for Told {
+    fn failed(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// How the daemon for one Docker does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DockerStatus {
+    /// Docker's directory.
+    pub data_root: PathBuf,
+    /// `serving`, or `not running`.
+    pub state: String,
+    /// Who serves the layers.
+    #[serde(default)]
+    pub served_by: ServedBy,
+    /// The worker, if it runs.
+    pub pid: Option<u32>,
+    /// Which images are to be served.
+    pub wanted: Wanted,
+    /// The images that Docker has and of which a boot image is known.
+    pub images: Vec<ImageStatus>,
+    /// The layers that are served.
+    pub layers: Vec<LayerStatus>,
+    /// What could not be done, and is tried again.
+    pub problems: Vec<String>,
+    /// Mounts that nobody serves: `yolofs docker clear` takes them away.
+    pub dead_mounts: usize,
+}
+
+/// One image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ImageStatus {
+    /// Docker's image ID.
+    pub image: Digest,
+    /// The name under which its boot was recorded, if it was under any.
+    pub reference: Option<String>,
+    /// Whether it is to be served.
+    pub wanted: bool,
+    /// Its layers.
+    pub layers: usize,
+    /// Those of them that a boot image is known of.
+    pub known_layers: usize,
+    /// Those of them that are served.
+    pub served_layers: usize,
+}
+
+impl DockerStatus {
+    /// Returns the status of a daemon that does not run.
+    pub fn of_nobody(data_root: &Path, wanted: Wanted, dead_mounts: usize) -> Self {
+        Self {
+            data_root: data_root.to_owned(),
+            state: "not running".to_owned(),
+            wanted,
+            dead_mounts,
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The process that serves the layers of one Docker.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::parent_id;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use bootimg::ImageId;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use parking_lot::Mutex;
+use rawio::pidfd::PidFd;
+
+use super::data_root::{DataRoot, Stamp};
+use super::reconcile::{Problems, hides_mounts, known_images, reconcile};
+use super::start::{Started, WhenIdle, tell};
+use super::station::Station;
+use super::talk::{Ask, DockerStatus, Told};
+use super::wanted::Wanted;
+use bootstore::store::StoreSettings;
+use host::control::{Callers, listen, serve as serve_commands};
+use host::interrupt::Interrupt;
+use layers::server::{LayerServer, ServedBy};
+use yolofs::XattrAnswers;
+
+/// How often Docker's directory and the store are looked at for images that came or went: three
+/// calls of stat(2).
+const LOOK_EVERY_MS: u16 = 1000;
+
+/// What a worker works with.
+#[derive(Debug)]
+struct Worker {
+    station: Station,
+    root: DataRoot,
+    server: Box<dyn LayerServer>,
+    /// Changed by one command, or one look at Docker, at a time.
+    now: Mutex<Now>,
+    /// Rung when nothing is wanted any more.
+    idle: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    wanted: Wanted,
+    problems: Problems,
+    seen: Seen,
+    /// Nothing is attached any more: another daemon has to.
+    leaving: bool,
+}
+
+/// What was there at the last look.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    docker: Stamp,
+    store: Option<SystemTime>,
+    /// Mounts of ours that somebody else had unmounted by then.
+    lost: u64,
+    /// Whether Docker's directory is still to be mounted over itself; `None` if nobody can tell.
+    hides_mounts: Option<bool>,
+}
+
+/// How long after its signal the end of a guardian that was killed may be to be seen.
+const ORPHANED: Duration = Duration::from_millis(100);
+
+/// How long the duty to serve may be with somebody who only looks for dead mounts.
+const DUTY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How a worker begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// With what was wanted before.
+    AsBefore,
+    /// With all images wanted.
+    All,
+}
+
+/// Serves until it is asked to end, and then until the last user of a layer is gone.
+pub fn run(
+    root: DataRoot,
+    station: Station,
+    store: &StoreSettings,
+    (beginning, xattrs): (Beginning, XattrAnswers),
+    (guardian, when_idle): (u32, WhenIdle),
+) -> anyhow::Result<()> {
+    mounting::confinement::execute_nothing()?;
+    let interrupt = Interrupt::install()?;
+    let guardians_thread = stay_with(guardian)?;
+    mounting::descriptors::allow_many_files();
+    let Some(duty) = station.await_duty(DUTY_PATIENCE)? else {
+        bail!(
+            "the layers of {} are served already: see yolofs docker status",
+            root.path().display()
+        );
+    };
+    let mut wanted = Wanted::load(&station.wanted())?;
+    if beginning == Beginning::All {
+        wanted.all = true;
+        wanted.save(&station.wanted())?;
+    }
+    let idle = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+    let worker = Arc::new(Worker {
+        server: layers::choose::server(
+            store.open()?,
+            &station.label(),
+            station.run_dir(),
+            xattrs,
+            &interrupt,
+        )?,
+        root,
+        now: Mutex::new(Now {
+            wanted,
+            ..Now::default()
+        }),
+        idle: idle.context("making an eventfd")?,
+        station,
+    });
+    let listener = listen(&worker.station.socket())?;
+    let answering = Arc::clone(&worker);
+    let callers = serve_commands(listener, move |ask| answering.answer(&ask))?;
+    worker.look();
+    tell(&Started::Serving)?;
+    worker.watch(&interrupt, when_idle)?;
+    // Nobody has asked to end if the guardian was killed: what does not need us stays.
+    if worker.server.served_by() == ServedBy::Node && guardians_thread.ended_within(ORPHANED)? {
+        log::warn!("the guardian was killed: the layers stay, served by the node");
+        worker.turn_away(&callers);
+        return Ok(());
+    }
+    worker.leave(&callers);
+    // From here on another worker may serve; this one only has users of layers that nobody sees.
+    drop(duty);
+    worker.serve_the_last()
+}
+
+/// Has this process asked to end when its guardian does. A worker that died with no guardian would
+/// leave dead mounts, so it lets go while it can. Returns the thread whose end tells of the
+/// guardian's: others of a process that was killed may be there a little longer, and take us for
+/// theirs.
+fn stay_with(guardian: u32) -> anyhow::Result<PidFd> {
+    set_pdeathsig(Signal::SIGTERM).context("tying this process to its guardian")?;
+    let thread = PidFd::open_first_thread(guardian).context("watching over the guardian")?;
+    if parent_id() != guardian {
+        bail!("the guardian is gone");
+    }
+    Ok(thread)
+}
+
+impl Worker {
+    /// Follows what happens until it is time to end.
+    fn watch(&self, interrupt: &Interrupt, when_idle: WhenIdle) -> anyhow::Result<()> {
+        let mounts = mount_events()?;
+        while !interrupt.asked() {
+            let mut waits = [
+                PollFd::new(interrupt.fd(), PollFlags::POLLIN),
+                PollFd::new(self.idle.as_fd(), PollFlags::POLLIN),
+                PollFd::new(mounts.as_fd(), PollFlags::POLLPRI),
+            ];
+            wait(&mut waits)?;
+            let rung = self.idle.read().is_ok();
+            if rung && when_idle == WhenIdle::End && self.ends_if_idle() {
+                return Ok(());
+            }
+            self.look();
+        }
+        Ok(())
+    }
+
+    /// Sees whether anything came or went, and acts on it.
+    fn look(&self) {
+        let mut now = self.now.lock();
+        let seen = Seen {
+            docker: self.root.stamp(),
+            store: self.server.store().named_at(),
+            lost: self.server.lost(),
+            hides_mounts: hides_mounts(&self.root).ok(),
+        };
+        let next_try = now.problems.next_try();
+        if seen == now.seen && next_try.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        if seen.store != now.seen.store {
+            // A recording that was in the way is over.
+            now.problems.forget();
+        }
+        match self.reconcile(&mut now) {
+            // What changes from here on is seen next time.
+            Ok(()) => now.seen = seen,
+            Err(error) => log::warn!("{error:#}; trying again"),
+        }
+    }
+
+    fn reconcile(&self, now: &mut Now) -> anyhow::Result<()> {
+        let label = self.station.label();
+        let Now {
+            wanted, problems, ..
+        } = now;
+        reconcile(&*self.server, &self.root, wanted, &label, problems)
+    }
+
+    fn answer(&self, ask: &Ask) -> Told {
+        let done = match ask {
+            Ask::Attach(chosen) => self.change(|wanted| wanted.add(chosen)),
+            Ask::Detach(chosen) => self.change(|wanted| wanted.remove(chosen)),
+            Ask::Status => Ok(()),
+            Ask::Prewarm(image) => return self.prewarm(image),
+        };
+        if self.now.lock().leaving {
+            return Told::Leaving;
+        }
+        match done.and_then(|()| self.status()) {
+            Ok(status) => Told::Status(Box::new(status)),
+            Err(error) => Told::Failed(format!("{error:#}")),
+        }
+    }
+
+    fn prewarm(&self, image: &str) -> Told {
+        match image.parse::<ImageId>() {
+            Ok(image) => Told::Warmed(self.server.prewarm(&image)),
+            Err(error) => Told::Failed(format!("{image} is no boot image: {error}")),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Wanted)) -> anyhow::Result<()> {
+        let mut now = self.now.lock();
+        if now.leaving {
+            return Ok(());
+        }
+        let mut wanted = now.wanted.clone();
+        change(&mut wanted);
+        wanted.save(&self.station.wanted())?;
+        now.wanted = wanted;
+        now.problems.forget();
+        self.reconcile(&mut now)?;
+        if now.wanted.is_nothing() {
+            self.idle.write(1).context("waking the daemon")?;
+        }
+        Ok(())
+    }
+
+    /// Decides to end if nothing is wanted; then no command is taken any more.
+    fn ends_if_idle(&self) -> bool {
+        let mut now = self.now.lock();
+        now.leaving |= now.wanted.is_nothing();
+        now.leaving
+    }
+
+    fn status(&self) -> anyhow::Result<DockerStatus> {
+        let now = self.now.lock();
+        Ok(DockerStatus {
+            data_root: self.root.path().to_owned(),
+            state: "serving".to_owned(),
+            served_by: self.server.served_by(),
+            pid: Some(std::process::id()),
+            images: known_images(&*self.server, &self.root, &now.wanted)?,
+            wanted: now.wanted.clone(),
+            layers: self.server.status(),
+            problems: now.problems.texts(),
+            dead_mounts: 0,
+        })
+    }
+
+    /// Takes all mounts away, and answers nobody any more.
+    fn leave(&self, callers: &Callers) {
+        // Whoever has the turn finishes; who comes later is turned away.
+        self.now.lock().leaving = true;
+        self.server.detach_all();
+        self.turn_away(callers);
+    }
+
+    /// Answers nobody any more.
+    fn turn_away(&self, callers: &Callers) {
+        self.now.lock().leaving = true;
+        if let Err(error) = std::fs::remove_file(self.station.socket()) {
+            log::debug!("the socket stays: {error}");
+        }
+        callers.wait_until_answered();
+    }
+
+    /// Serves those who have a detached layer below them until the last of them is gone.
+    fn serve_the_last(&self) -> anyhow::Result<()> {
+        let mounts = mount_events()?;
+        let users = || self.server.leaving() + self.server.targets().len();
+        let at_first = users();
+        if at_first > 0 {
+            log::warn!("{at_first} layers are still in use: serving these to their end");
+        }
+        while users() > 0 {
+            wait(&mut [PollFd::new(mounts.as_fd(), PollFlags::POLLPRI)])?;
+            self.server.detach_all(); // what was recorded meanwhile
+        }
+        Ok(())
+    }
+}
+
+/// Opens the mount table, which wakes whoever polls it for POLLPRI when it has changed since the
+/// last poll.
+fn mount_events() -> anyhow::Result<File> {
+    File::open("/proc/self/mountinfo").context("opening the list of mounts")
+}
+
+/// Waits until one of these happens, or until it is time to look.
+fn wait(waits: &mut [PollFd<'_>]) -> anyhow::Result<()> {
+    match poll(waits, PollTimeout::from(LOOK_EVERY_MS)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno).context("waiting for something to happen"),
+    }
+}
