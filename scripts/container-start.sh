@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows where `docker run` and `ctr run` spend their time, in reads and in writes: the figures of
-# docs/container-start.md. Some 4 minutes once the images are there. Flags go to the program.
+# docs/results/container-start.md. Some 4 minutes once the images are there. Flags go to the program.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The measurement"

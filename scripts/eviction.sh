@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Records starts of containers, of commands on a Debian tree and of a virtual machine, and tells what
 # each eviction policy would make of a host that starts them again and again: the last table of
-# docs/eviction.md. Some 3 minutes once the images are there. Flags go to `nicfetch simulate`.
+# docs/results/eviction.md. Some 3 minutes once the images are there. Flags go to `nicfetch simulate`.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The recording"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs everything: format, lints, layers, docs, and the tests,
+# Installs what the tests need and runs everything: format, lints, layers, links of documents, docs, and the tests,
 # those that mount included. Needs root. `cargo xtask ci` is the quick loop without root.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
@@ -24,6 +24,7 @@ scripts/registries.sh
 export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
 step cargo fmt --check
 step cargo xtask layers
+step cargo xtask links
 step cargo check --quiet -p yolofs # with nothing above it in the build
 step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for
 step cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings

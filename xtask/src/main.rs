@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod circles;
 mod ladder;
+mod links;
 mod pages;
 mod quick;
 mod size;
@@ -29,6 +30,8 @@ enum Chore {
     Circles,
     /// Run the quick loop: format, layers, lints, and the tests that need no root
     Ci,
+    /// Fail where a link of a document leads nowhere, or a page is not in the book
+    Links,
     /// Report the files over 500 lines of code and the functions over 80
     Size,
     /// Write the man pages of the programs
@@ -53,6 +56,7 @@ fn main() -> anyhow::Result<()> {
             circles::check(&packages)
         }
         Chore::Circles => circles::report(&workspace::load()?),
+        Chore::Links => links::check(&workspace::root()?),
         Chore::Ci => quick::run(),
         Chore::Size => size::report(&workspace::root()?),
         Chore::Man { out } => pages::man(&out),
