@@ -22,8 +22,6 @@ const KNOWN: &[(&str, usize)] = &[
     ("bootimg", 8),
     ("tiering", 6),
     ("oci", 2),
-    ("blockservice", 6),
-    ("mirror", 6),
     ("snapshotter", 3),
     ("report", 4),
     ("yolofs", 8),

@@ -12,7 +12,6 @@
 //! Losing the service costs speed: every question has an answer, or none, within half a second.
 
 mod arrivals;
-mod batch;
 mod beside;
 mod connect;
 mod driver;

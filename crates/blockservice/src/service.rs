@@ -28,6 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -35,6 +36,7 @@ use crate::identity::Access;
 use crate::wire::Status;
 use chunks::{Catalog, ChunkStore};
 use serving::load::Load;
+use serving::metrics::{Sample, register_samples};
 use serving::pace::Paces;
 use serving::seats::{Seat, Seats};
 use serving::transport::{Accepted, Link, Listener};
@@ -197,32 +199,13 @@ impl Service {
         self.shared.stats()
     }
 
-    /// Returns the page for Prometheus about chunks that were asked for.
-    #[must_use]
-    pub fn page(&self) -> String {
-        self.shared.counts.tally.page() + &self.shared.readers.page() + &self.boots_page()
-    }
-
-    fn boots_page(&self) -> String {
-        let (bytes, most) = self.shared.catalog.boot_room();
-        let gauges = [
-            (
-                "boot_bytes",
-                "Bytes of the boot images that machines gave.",
-                bytes,
-            ),
-            ("boot_budget_bytes", "What these may take.", most),
-            (
-                "upload_bytes",
-                "Bytes of memory that boot images on their way take.",
-                self.shared.uploads.taken(),
-            ),
-        ];
-        let line = |(name, help, value): (&str, &str, u64)| {
-            let name = format!("nicfetch_blocks_{name}");
-            format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
-        };
-        gauges.map(line).concat()
+    /// Has exposed what was asked of the service, as `nicfetch_blocks_…`.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("nicfetch_blocks");
+        self.shared.counts.tally.register(registry);
+        self.shared.readers.register_metrics(registry);
+        let shared = Arc::clone(&self.shared);
+        register_samples(registry, move || shared.boot_samples());
     }
 
     /// Serves who connects until `stop` says true or is gone; then tells those who are connected,
@@ -270,6 +253,23 @@ impl Service {
 }
 
 impl Shared {
+    fn boot_samples(&self) -> Vec<Sample> {
+        let (bytes, budget) = self.catalog.boot_room();
+        vec![
+            Sample::gauge(
+                "boot_bytes",
+                "Bytes of the boot images that machines uploaded.",
+                bytes,
+            ),
+            Sample::gauge("boot_budget_bytes", "Bytes that these may take.", budget),
+            Sample::gauge(
+                "upload_bytes",
+                "Bytes of memory that boot images take while they are uploaded.",
+                self.uploads.taken(),
+            ),
+        ]
+    }
+
     pub(crate) fn stats(&self) -> ServiceStats {
         let counts = &self.counts;
         ServiceStats {

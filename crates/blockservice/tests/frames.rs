@@ -18,11 +18,9 @@ use chunks::BootEntry;
 use proptest::prelude::*;
 use rig::{Rig, until};
 
-/// One frame of each kind.
-fn samples() -> Vec<Frame> {
-    let id = ContentId::of(b"id");
-    let handle = 7;
-    let messages = vec![
+/// One message of each kind that begins a connection.
+fn handshake() -> Vec<Message> {
+    vec![
         Message::Hello {
             versions: (1, 1),
             nonce: [1; 32],
@@ -39,6 +37,54 @@ fn samples() -> Vec<Frame> {
             window: 1 << 24,
             wants: 64,
         },
+    ]
+}
+
+/// One message of each kind about indexes and boot images.
+fn boots(handle: u32, id: ContentId) -> Vec<Message> {
+    vec![
+        Message::Get {
+            handle,
+            what: What::Boot,
+            id,
+            offset: 5,
+            len: 6,
+        },
+        Message::Piece,
+        Message::Boots { handle },
+        Message::BootList {
+            boots: vec![BootEntry { id, len: 10 }],
+        },
+        Message::Put {
+            handle,
+            id,
+            total: 4,
+            offset: 0,
+        },
+        Message::PutDone { whole: true },
+    ]
+}
+
+/// One message of each kind about the service, and of those that end something.
+fn ends() -> Vec<Message> {
+    vec![
+        Message::Stat,
+        Message::Stats {
+            numbers: [1, 2, 3, 4, 5, 6, 7],
+        },
+        Message::GoAway { within_ms: 2000 },
+        Message::Error {
+            code: ErrorCode::Busy,
+            text: "später".to_owned(),
+        },
+    ]
+}
+
+/// One frame of each kind.
+fn samples() -> Vec<Frame> {
+    let id = ContentId::of(b"id");
+    let handle = 7;
+    let reads = vec![
         Message::Open {
             name: b"sha256:ab".to_vec(),
         },
@@ -69,34 +115,6 @@ fn samples() -> Vec<Frame> {
             present: 8,
             absent: 1,
         },
-        Message::Get {
-            handle,
-            what: What::Boot,
-            id,
-            offset: 5,
-            len: 6,
-        },
-        Message::Piece,
-        Message::Boots { handle },
-        Message::BootList {
-            boots: vec![BootEntry { id, len: 10 }],
-        },
-        Message::Put {
-            handle,
-            id,
-            total: 4,
-            offset: 0,
-        },
-        Message::PutDone { whole: true },
-        Message::Stat,
-        Message::Stats {
-            numbers: [1, 2, 3, 4, 5, 6, 7],
-        },
-        Message::GoAway { within_ms: 2000 },
-        Message::Error {
-            code: ErrorCode::Busy,
-            text: "später".to_owned(),
-        },
     ];
     let with_data = |message: Message| {
         let has = matches!(
@@ -110,7 +128,8 @@ fn samples() -> Vec<Frame> {
             data,
         }
     };
-    messages.into_iter().map(with_data).collect()
+    let messages = [handshake(), reads, boots(handle, id), ends()];
+    messages.into_iter().flatten().map(with_data).collect()
 }
 
 fn seal() -> Seal {

@@ -13,6 +13,7 @@
 //! verified before its last bytes leave, and a connection is cut rather than ended with them.
 
 mod access;
+mod ask;
 mod body;
 mod catalog;
 mod counters;
@@ -28,10 +29,12 @@ mod manifests;
 mod openness;
 mod operator;
 mod prewarm;
+mod proof;
 mod proofs;
 mod range;
 mod reply;
 mod route;
+mod scope;
 mod serve;
 mod turns;
 
@@ -42,7 +45,7 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -60,14 +63,14 @@ pub use route::{Version, parameter};
 pub use serve::{Door, ServeConfig, serve, take_connections};
 
 use access::{Caller, Decision, Grants};
-use catalog::{Catalog, Scope};
+use catalog::Catalog;
 use counters::{Counters, Kind};
 use documents::Documents;
-use layers::Needed;
 use listings::Listings;
-use proofs::Whose;
-use reply::{Source, bare, set};
+use proof::Whose;
+use reply::{Needed, Source, bare, set};
 use route::{Route, unknown};
+use scope::Scope;
 use turns::Turns;
 
 use crate::blobs::{BlobCache, BlobConfig, Realm};
@@ -313,7 +316,7 @@ impl Mirror {
         let (granted, stale) = match self.grants.decide(access, caller, &scope) {
             Decision::Yes(asker) => return Ok(granted(asker)),
             Decision::No => {
-                self.counters.denied.fetch_add(1, Relaxed);
+                self.counters.denied.inc();
                 return Err(Refusal::denied());
             }
             Decision::Ask { asker, stale } => (granted(asker), stale),
@@ -333,17 +336,17 @@ impl Mirror {
         ask.asker = granted.asker.clone();
         let accept = HeaderValue::from_static(document::ACCEPT);
         ask.headers.insert(hyper::header::ACCEPT, accept);
-        self.counters.asked.fetch_add(1, Relaxed);
+        self.counters.asked.inc();
         match granted.upstream.ask(&ask).await {
             Ok(answer) => {
                 self.grants.grant(granted.whose, &scope);
                 self.learn(&granted, route, answer.headers());
             }
             Err(error) if error.is_outage() && stale => {
-                self.counters.outages.fetch_add(1, Relaxed);
+                self.counters.outages.inc();
             }
             Err(UpstreamError::Denied(_)) => {
-                self.counters.denied.fetch_add(1, Relaxed);
+                self.counters.denied.inc();
                 self.grants.revoke(granted.whose, &scope);
                 return Err(Refusal::unauthorized());
             }

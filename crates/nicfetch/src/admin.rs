@@ -1,6 +1,7 @@
 //! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
 
 mod door;
+mod metrics;
 mod sources;
 mod upkeep;
 
@@ -28,6 +29,7 @@ use mirror::{
     take_connections,
 };
 use serving::load::LoadReport;
+use serving::metrics::{CONTENT_TYPE, exposition};
 use sources::on_disk;
 
 /// An operator, Prometheus and a prober or two.
@@ -258,11 +260,10 @@ impl Operated {
     async fn operate_both(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => {
-                let page = on_disk(move || {
-                    let blocks = self.blocks.map(|blocks| blocks.page());
-                    self.mirror.page() + &blocks.unwrap_or_default()
-                });
-                Ok(text(StatusCode::OK, &page.await?))
+                // Some numbers are read from the disk.
+                let page = on_disk(move || exposition(&self.metrics()));
+                let page = page.await?.into();
+                Ok(document(StatusCode::OK, CONTENT_TYPE, page))
             }
             (&Method::GET, "/v1/status") => {
                 let status = on_disk(move || AdminStatus {

@@ -4,6 +4,7 @@
 //!   unix sockets, TLS, vsock), and how one is closed so that its peer gets the last answer.
 //! - [`seats`]: how many connections each client may have. [`pace`]: how many bytes in a second.
 //! - [`load`]: how hard the machine is pressed, and what a server leaves undone for that.
+//! - [`metrics`]: what a server tells Prometheus.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod load;
+pub mod metrics;
 pub mod pace;
 pub mod seats;
 pub mod transport;

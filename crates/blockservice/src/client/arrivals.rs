@@ -6,11 +6,34 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::lane::Reply;
+use chunks::Stored;
 
 /// So many bytes are worth waking for, if more is to come: decompressing them takes longer than
 /// a thread to wake.
 const WORTH: usize = 256 << 10;
+
+/// What a service says about a chunk.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// Here it is, not verified.
+    Here(Stored),
+    /// It has it not.
+    No,
+    /// It has too much to do.
+    NotNow,
+    /// Nothing: the connection is not there or lost, or has not the source.
+    Lost,
+}
+
+impl Reply {
+    /// Returns how many bytes came with it.
+    pub(super) const fn bytes(&self) -> usize {
+        match self {
+            Self::Here(stored) => stored.bytes.len(),
+            Self::No | Self::NotNow | Self::Lost => 0,
+        }
+    }
+}
 
 /// Answers that came and were not looked at yet. A thread that asked for many small chunks is woken
 /// when all are there, and not for each.

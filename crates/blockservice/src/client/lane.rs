@@ -8,7 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::arrivals::Ticket;
+use super::arrivals::{Reply, Ticket};
 use super::{Registered, Shared};
 use crate::wire::{ErrorCode, Frame, Message, Priority, Status, WANTS_MAX};
 use chunks::{Codec, Stored};
@@ -59,29 +59,6 @@ pub(super) struct Reads {
 pub(super) struct Want {
     pub(super) number: u32,
     pub(super) ticket: Ticket,
-}
-
-/// What a service says about a chunk.
-#[derive(Debug)]
-pub(crate) enum Reply {
-    /// Here it is, not verified.
-    Here(Stored),
-    /// It has it not.
-    No,
-    /// It has too much to do.
-    NotNow,
-    /// Nothing: the connection is not there or lost, or has not the source.
-    Lost,
-}
-
-impl Reply {
-    /// Returns how many bytes came with it.
-    pub(super) const fn bytes(&self) -> usize {
-        match self {
-            Self::Here(stored) => stored.bytes.len(),
-            Self::No | Self::NotNow | Self::Lost => 0,
-        }
-    }
 }
 
 #[derive(Debug)]

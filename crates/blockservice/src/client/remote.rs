@@ -1,5 +1,7 @@
 //! A source that the service has: its chunks, fetched and verified.
 
+mod batch;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,12 +10,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use super::batch::Batch;
 use super::driver::Driver;
 use super::flights::Flights;
 use super::lane::Lane;
 use super::{Registered, Shared};
 use crate::wire::Priority;
+use batch::Batch;
 use chunks::ChunkId;
 use chunks::index::{Index, ZEROS};
 

@@ -67,7 +67,7 @@ pub(super) async fn serve(
         incoming,
         outgoing,
     } = guest;
-    let (to, writer) = Outgoing::new(shared.readers.queue());
+    let (to, writer) = Outgoing::new(shared.readers.room_listener());
     let patience = shared.limits.write;
     let writing = tokio::spawn(writer.run(write, outgoing, patience, vm.pace.clone()));
     let connection = Connection {

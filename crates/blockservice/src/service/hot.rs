@@ -4,7 +4,6 @@
 //! and reading it from its file and comparing it most of what it costs the service. Machines of one
 //! host read the same tens of megabytes while they boot, so that little memory spares most of both.
 
-use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,10 +12,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
 
 use chunks::{ChunkId, Class, Codec, Stored};
 use chunks::{Fingerprint as _, Item, Limit, PolicyKind, Residents};
 use serving::load::{Level, Load};
+use serving::metrics::{Sample, register_samples};
 
 /// Chunks that were asked for once and are remembered for that: 8 GiB of them, in 512 KiB.
 const SEEN: usize = 1 << 16;
@@ -33,7 +35,7 @@ pub(crate) struct Hot {
     offers: Option<SyncSender<(ChunkId, Stored)>>,
     /// By a part of its hash: a chunk that was asked for once.
     seen: Box<[AtomicU64]>,
-    answers: AtomicU64,
+    answers: Counter,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +75,7 @@ impl Hot {
             shared,
             offers: (most > 0).then_some(offers),
             seen: (0..seen).map(|_| AtomicU64::new(0)).collect(),
-            answers: AtomicU64::new(0),
+            answers: Counter::default(),
             thread,
         })
     }
@@ -86,7 +88,7 @@ impl Hot {
             kept.hit(id, Class::Demand);
             Arc::clone(kept.get(id)?)
         };
-        self.answers.fetch_add(1, Relaxed);
+        self.answers.inc();
         Some(Stored {
             codec: Codec::Raw,
             raw_len: u32::try_from(raw.len()).ok()?,
@@ -108,26 +110,16 @@ impl Hot {
         let _offered = offers.try_send((*id, stored.clone()));
     }
 
-    /// Returns the page for Prometheus.
-    pub(crate) fn page(&self) -> String {
-        let (bytes, answers) = (self.shared.kept.lock().bytes(), self.answers.load(Relaxed));
-        let mut page = String::new();
-        for (name, kind, help, value) in [
-            ("hot_bytes", "gauge", "Bytes of chunks in memory.", bytes),
-            (
-                "hot_answers_total",
-                "counter",
-                "Chunks that were sent out of memory.",
-                answers,
-            ),
-        ] {
-            let _infallible = writeln!(
-                page,
-                "# HELP nicfetch_blocks_{name} {help}\n# TYPE nicfetch_blocks_{name} {kind}\n\
-                 nicfetch_blocks_{name} {value}"
-            );
-        }
-        page
+    /// Has exposed what is kept, and what came of it.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let shared = Arc::clone(&self.shared);
+        register_samples(registry, move || {
+            let bytes = shared.kept.lock().bytes();
+            let help = "Bytes of chunks in memory.";
+            vec![Sample::gauge("hot_bytes", help, bytes)]
+        });
+        let help = "Chunks that were sent out of memory";
+        registry.register("hot_answers", help, self.answers.clone());
     }
 }
 
@@ -219,7 +211,10 @@ mod tests {
             assert_eq!((found.codec, found.raw_len), (Codec::Raw, 1000));
             assert_eq!(found.open(id).unwrap(), vec![n; 1000]);
         }
-        assert!(hot.page().contains("\nnicfetch_blocks_hot_bytes 2000\n"));
+        let mut registry = Registry::default();
+        hot.register(&mut registry);
+        let page = serving::metrics::exposition(&registry);
+        assert!(page.contains("\nhot_bytes 2000\n"), "{page}");
         let [.., once, twice] = &chunks[..] else {
             unreachable!()
         };

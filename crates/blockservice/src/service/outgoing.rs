@@ -9,7 +9,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use super::machine::Credit;
-use super::readers::Queue;
 use crate::wire::stream::write_frames;
 use crate::wire::{Frame, HEAD_BYTES, Seal};
 use serving::pace::Pace;
@@ -40,22 +39,28 @@ pub(crate) struct Writer {
     gauge: Arc<Gauge>,
 }
 
+/// Waits for room in the queue of a connection.
+pub(crate) trait RoomListener: Send + Sync {
+    /// Hears that there is room again, or that the connection is over.
+    fn wake(&self);
+}
+
 /// How much waits to be written.
 struct Gauge {
     bytes: AtomicU64,
     over: AtomicBool,
     wrote: Notify,
-    readers: Arc<Queue>,
+    readers: Arc<dyn RoomListener>,
 }
 
 impl Outgoing {
-    pub(crate) fn new(readers: &Arc<Queue>) -> (Arc<Self>, Writer) {
+    pub(crate) fn new(readers: Arc<dyn RoomListener>) -> (Arc<Self>, Writer) {
         let (sender, frames) = mpsc::unbounded_channel();
         let gauge = Arc::new(Gauge {
             bytes: AtomicU64::new(0),
             over: AtomicBool::new(false),
             wrote: Notify::new(),
-            readers: Arc::clone(readers),
+            readers,
         });
         let outgoing = Arc::new(Self {
             frames: sender,

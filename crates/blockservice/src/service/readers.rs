@@ -7,10 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use prometheus_client::registry::Registry;
 
 use super::hot::Hot;
 use super::machine::{Credit, Identity, Vm};
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, RoomListener};
 use super::schedule::Schedule;
 use super::tally::Machine;
 use super::{Counts, Limits};
@@ -54,7 +55,7 @@ struct Shelf {
     counts: Arc<Counts>,
 }
 
-pub(crate) struct Queue {
+struct Queue {
     state: Mutex<State>,
     more: Condvar,
 }
@@ -107,9 +108,9 @@ impl Readers {
         })
     }
 
-    /// Returns the page for Prometheus about what is kept in memory.
-    pub(crate) fn page(&self) -> String {
-        self.shelf.hot.page()
+    /// Has exposed what is kept in memory.
+    pub(crate) fn register_metrics(&self, registry: &mut Registry) {
+        self.shelf.hot.register(registry);
     }
 
     /// Returns how many of these chunks are there, and how many are not.
@@ -130,8 +131,8 @@ impl Readers {
     }
 
     /// Returns what a connection tells when there is room in it again.
-    pub(crate) const fn queue(&self) -> &Arc<Queue> {
-        &self.queue
+    pub(crate) fn room_listener(&self) -> Arc<dyn RoomListener> {
+        Arc::clone(&self.queue) as Arc<dyn RoomListener>
     }
 
     /// Has chunks read when their turn comes.
@@ -193,9 +194,10 @@ impl Queue {
             self.more.wait(&mut state);
         }
     }
+}
 
-    /// There is room in a connection again.
-    pub(crate) fn wake(&self) {
+impl RoomListener for Queue {
+    fn wake(&self) {
         // Under the lock, so that nobody is between looking and waiting.
         drop(self.state.lock());
         self.more.notify_all();

@@ -1,12 +1,14 @@
 //! What became of the chunks that machines asked for, and how long they waited for their turn.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
 
 use crate::wire::{Priority, Status};
 
@@ -17,14 +19,8 @@ const MACHINES: usize = 256;
 /// What the machines beyond [`MACHINES`] are called.
 const OTHERS: &str = "(others)";
 
-/// Ends of what is told apart of the time that chunks wait, in seconds.
-const WAITS: [(&str, Duration); 5] = [
-    ("0.0001", Duration::from_micros(100)),
-    ("0.001", Duration::from_millis(1)),
-    ("0.01", Duration::from_millis(10)),
-    ("0.1", Duration::from_millis(100)),
-    ("1", Duration::from_secs(1)),
-];
+/// Upper bounds of the buckets of the time that chunks wait, in seconds.
+const WAITS: [f64; 5] = [0.0001, 0.001, 0.01, 0.1, 1.0];
 
 /// What may become of a chunk that was asked for, with a word for it.
 const ANSWERS: [(Status, &str); 5] = [
@@ -42,29 +38,75 @@ const PRIORITIES: [(Priority, &str); 3] = [
     (Priority::Prefetch, "prefetch"),
 ];
 
+/// A count by the name of a machine.
+type ByMachine = Family<[(&'static str, String); 1], Counter>;
+
 /// Counts of chunks since the service began.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tally {
     classes: [ClassTally; PRIORITIES.len()],
     machines: Mutex<BTreeMap<Vec<u8>, Arc<Machine>>>,
     others: Arc<Machine>,
+    // What is exposed: the counts above, by their labels.
+    answers: Family<[(&'static str, &'static str); 2], Counter>,
+    answered_bytes: Family<[(&'static str, &'static str); 1], Counter>,
+    waits: Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>,
+    machine_chunks: ByMachine,
+    machine_bytes: ByMachine,
 }
 
 /// Counts of what was asked for with one priority.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ClassTally {
-    answers: [AtomicU64; ANSWERS.len()],
-    bytes: AtomicU64,
-    /// By the first of [`WAITS`] that is not shorter; the last has no end.
-    waits: [AtomicU64; WAITS.len() + 1],
-    waited_micros: AtomicU64,
+    answers: [Counter; ANSWERS.len()],
+    bytes: Counter,
+    waits: Histogram,
 }
 
 /// What one machine got.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Machine {
-    chunks: AtomicU64,
-    bytes: AtomicU64,
+    chunks: Counter,
+    bytes: Counter,
+}
+
+impl Machine {
+    fn new(name: &str, chunks: &ByMachine, bytes: &ByMachine) -> Arc<Self> {
+        let labels = [("machine", name.to_owned())];
+        Arc::new(Self {
+            chunks: chunks.get_or_create_owned(&labels),
+            bytes: bytes.get_or_create_owned(&labels),
+        })
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let answers = Family::<[_; 2], Counter>::default();
+        let answered_bytes = Family::<[_; 1], Counter>::default();
+        let new: fn() -> Histogram = || Histogram::new(WAITS);
+        let waits = Family::<[_; 1], Histogram, _>::new_with_constructor(new);
+        let classes = PRIORITIES.map(|(_, word)| {
+            let priority = [("priority", word)];
+            let answer = |(_, answer)| [priority[0], ("answer", answer)];
+            ClassTally {
+                answers: ANSWERS.map(|named| answers.get_or_create_owned(&answer(named))),
+                bytes: answered_bytes.get_or_create_owned(&priority),
+                waits: waits.get_or_create_owned(&priority),
+            }
+        });
+        let (machine_chunks, machine_bytes) = (ByMachine::default(), ByMachine::default());
+        Self {
+            classes,
+            machines: Mutex::default(),
+            others: Machine::new(OTHERS, &machine_chunks, &machine_bytes),
+            answers,
+            answered_bytes,
+            waits,
+            machine_chunks,
+            machine_bytes,
+        }
+    }
 }
 
 impl Tally {
@@ -77,157 +119,83 @@ impl Tally {
         if machines.len() >= MACHINES {
             return Arc::clone(&self.others);
         }
-        let machine = Arc::default();
+        let label = String::from_utf8_lossy(name);
+        let machine = Machine::new(&label, &self.machine_chunks, &self.machine_bytes);
         machines.insert(name.to_vec(), Arc::clone(&machine));
         machine
     }
 
     /// Notes what became of a chunk.
     pub(crate) fn count(&self, priority: Priority, answer: Status) {
-        self.classes[priority as usize].answers[answer as usize].fetch_add(1, Relaxed);
+        self.classes[priority as usize].answers[answer as usize].inc();
     }
 
     /// Notes that a chunk of so many bytes, as stored, was sent to a machine.
     pub(crate) fn sent(&self, priority: Priority, machine: &Machine, bytes: u64) {
         self.count(priority, Status::Here);
-        self.classes[priority as usize]
-            .bytes
-            .fetch_add(bytes, Relaxed);
-        machine.chunks.fetch_add(1, Relaxed);
-        machine.bytes.fetch_add(bytes, Relaxed);
+        self.classes[priority as usize].bytes.inc_by(bytes);
+        machine.chunks.inc();
+        machine.bytes.inc_by(bytes);
     }
 
     /// Notes how long a chunk waited until it was read or found late.
     pub(crate) fn waited(&self, priority: Priority, time: Duration) {
-        let class = &self.classes[priority as usize];
-        let place = WAITS.iter().position(|(_, end)| time <= *end);
-        class.waits[place.unwrap_or(WAITS.len())].fetch_add(1, Relaxed);
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        class.waited_micros.fetch_add(micros, Relaxed);
+        let waits = &self.classes[priority as usize].waits;
+        waits.observe(time.as_secs_f64());
     }
 
     /// Returns how many chunks were answered like this.
     pub(crate) fn total(&self, answer: Status) -> u64 {
         let classes = self.classes.iter();
-        let all = classes.map(|class| class.answers[answer as usize].load(Relaxed));
+        let all = classes.map(|class| class.answers[answer as usize].get());
         all.sum()
     }
 
     /// Returns the bytes that were sent.
     pub(crate) fn bytes(&self) -> u64 {
         let classes = self.classes.iter();
-        classes.map(|class| class.bytes.load(Relaxed)).sum()
+        classes.map(|class| class.bytes.get()).sum()
     }
 
-    /// Returns the page for Prometheus.
-    pub(crate) fn page(&self) -> String {
-        let mut page = String::new();
-        let classes = || PRIORITIES.iter().map(|(_, word)| *word).zip(&self.classes);
-        head(
-            &mut page,
-            ("answers_total", "counter"),
-            "Chunks that were asked for, by why, and what became of them.",
+    /// Has the counts exposed.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "answers",
+            "Chunks that were asked for, by why, and what became of them",
+            self.answers.clone(),
         );
-        for (priority, class) in classes() {
-            for ((_, answer), count) in ANSWERS.iter().zip(&class.answers) {
-                let labels = format!("priority=\"{priority}\",answer=\"{answer}\"");
-                line(&mut page, "answers_total", &labels, count.load(Relaxed));
-            }
-        }
-        head(
-            &mut page,
-            ("answered_bytes_total", "counter"),
-            "Bytes of chunks that were sent, compressed.",
+        registry.register(
+            "answered_bytes",
+            "Bytes of chunks that were sent, compressed",
+            self.answered_bytes.clone(),
         );
-        for (priority, class) in classes() {
-            let labels = format!("priority=\"{priority}\"");
-            line(
-                &mut page,
-                "answered_bytes_total",
-                &labels,
-                class.bytes.load(Relaxed),
-            );
-        }
-        head(
-            &mut page,
-            ("wait_seconds", "histogram"),
-            "How long chunks waited for their turn.",
+        registry.register(
+            "wait_seconds",
+            "How long chunks waited for their turn",
+            self.waits.clone(),
         );
-        for (priority, class) in classes() {
-            class.histogram(&mut page, priority);
-        }
-        self.machines_page(&mut page);
-        page
+        registry.register(
+            "machine_chunks",
+            "Chunks that a machine got",
+            self.machine_chunks.clone(),
+        );
+        registry.register(
+            "machine_bytes",
+            "Bytes of these, compressed",
+            self.machine_bytes.clone(),
+        );
     }
-
-    fn machines_page(&self, page: &mut String) {
-        let mut machines: Vec<_> = {
-            let machines = self.machines.lock();
-            let told = machines.iter();
-            told.map(|(name, machine)| (escaped(name), Arc::clone(machine)))
-                .collect()
-        };
-        machines.push((OTHERS.to_owned(), Arc::clone(&self.others)));
-        for (name, help, value) in [
-            (
-                "machine_chunks_total",
-                "Chunks that a machine got.",
-                (|machine| &machine.chunks) as fn(&Machine) -> &AtomicU64,
-            ),
-            (
-                "machine_bytes_total",
-                "Bytes of these, compressed.",
-                |machine| &machine.bytes,
-            ),
-        ] {
-            head(page, (name, "counter"), help);
-            for (machine, counts) in &machines {
-                let labels = format!("machine=\"{machine}\"");
-                line(page, name, &labels, value(counts).load(Relaxed));
-            }
-        }
-    }
-}
-
-impl ClassTally {
-    fn histogram(&self, page: &mut String, priority: &str) {
-        let ends = WAITS.iter().map(|(word, _)| *word).chain(["+Inf"]);
-        let mut count = 0;
-        for (end, waits) in ends.zip(&self.waits) {
-            count += waits.load(Relaxed);
-            let labels = format!("priority=\"{priority}\",le=\"{end}\"");
-            line(page, "wait_seconds_bucket", &labels, count);
-        }
-        let micros = self.waited_micros.load(Relaxed);
-        let labels = format!("priority=\"{priority}\"");
-        let sum = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
-        line(page, "wait_seconds_sum", &labels, sum);
-        line(page, "wait_seconds_count", &labels, count);
-    }
-}
-
-/// Returns a name as the value of a label.
-fn escaped(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    name.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-fn head(page: &mut String, (name, kind): (&str, &str), help: &str) {
-    let _infallible = writeln!(
-        page,
-        "# HELP nicfetch_blocks_{name} {help}\n# TYPE nicfetch_blocks_{name} {kind}"
-    );
-}
-
-fn line(page: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
-    let _infallible = writeln!(page, "nicfetch_blocks_{name}{{{labels}}} {value}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn page(tally: &Tally) -> String {
+        let mut registry = Registry::with_prefix("nicfetch_blocks");
+        tally.register(&mut registry);
+        serving::metrics::exposition(&registry)
+    }
 
     #[test]
     fn words_are_in_the_order_of_numbers() {
@@ -249,16 +217,16 @@ mod tests {
         tally.waited(Priority::Demand, Duration::from_micros(100));
         tally.waited(Priority::Demand, Duration::from_millis(1500));
         assert_eq!((tally.total(Status::Here), tally.bytes()), (2, 1000));
-        let page = tally.page();
+        let page = page(&tally);
         for line in [
             r#"answers_total{priority="demand",answer="sent"} 1"#,
             r#"answers_total{priority="demand",answer="busy"} 1"#,
             r#"answers_total{priority="readahead",answer="sent"} 0"#,
             r#"answered_bytes_total{priority="prefetch"} 300"#,
-            r#"wait_seconds_bucket{priority="demand",le="0.0001"} 1"#,
-            r#"wait_seconds_bucket{priority="demand",le="1"} 1"#,
-            r#"wait_seconds_bucket{priority="demand",le="+Inf"} 2"#,
-            r#"wait_seconds_sum{priority="demand"} 1.500100"#,
+            r#"wait_seconds_bucket{le="0.0001",priority="demand"} 1"#,
+            r#"wait_seconds_bucket{le="1.0",priority="demand"} 1"#,
+            r#"wait_seconds_bucket{le="+Inf",priority="demand"} 2"#,
+            r#"wait_seconds_sum{priority="demand"} 1.5001"#,
             r#"wait_seconds_count{priority="demand"} 2"#,
             r#"machine_chunks_total{machine="vm \"1\"\n"} 2"#,
             r#"machine_bytes_total{machine="(others)"} 0"#,
@@ -277,9 +245,9 @@ mod tests {
         }
         let first = tally.machine(b"0");
         tally.sent(Priority::Demand, &first, 1);
-        let page = tally.page();
+        let page = page(&tally);
         let lines = page.lines();
-        let machines = lines.filter(|line| line.starts_with("nicfetch_blocks_machine_bytes"));
+        let machines = lines.filter(|line| line.starts_with("nicfetch_blocks_machine_bytes_total"));
         assert_eq!(machines.count(), MACHINES + 1);
         assert!(page.contains("machine_bytes_total{machine=\"0\"} 2\n"));
         assert!(page.contains("machine_bytes_total{machine=\"(others)\"} 10\n"));

@@ -23,6 +23,8 @@ use blockservice::service::{Limits, Service, ServiceStats};
 use chunks::index::{CHUNK_BYTES, Index, build};
 use chunks::testing::MemStore;
 use chunks::{Catalog, ChunkStore};
+use prometheus_client::registry::Registry;
+use serving::metrics::exposition;
 use serving::transport::{Address, Listener};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -175,7 +177,10 @@ impl Rig {
 
     /// Returns how many bytes of chunks the service keeps in memory.
     pub(crate) fn hot_bytes(&self) -> u64 {
-        let page = self.running.as_ref().unwrap().service.page();
+        let mut registry = Registry::default();
+        let running = self.running.as_ref().unwrap();
+        running.service.register_metrics(&mut registry);
+        let page = exposition(&registry);
         let mut lines = page.lines();
         let bytes = lines.find_map(|line| line.strip_prefix("nicfetch_blocks_hot_bytes "));
         bytes.unwrap().parse().unwrap()

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 pub use distribution::{Network, ParseNetworkError};
 
-use super::catalog::Scope;
-use super::proofs::{Belief, CLIENTS, ProofKey, Said, Whose};
+use super::proof::{Belief, CLIENTS, ProofKey, Said, Whose};
+use super::scope::Scope;
 use crate::blobs::Realm;
 use crate::upstream::{Asker, Login};
 

@@ -26,7 +26,8 @@ use tokio::task::block_in_place;
 
 use super::document::children;
 use super::documents::Documents;
-use super::proofs::{ProofKey, Proved};
+use super::proof::{ProofKey, ProofStore, Proved};
+use super::scope::Scope;
 use crate::blobs::{BlobDigest, BlobKey};
 use bounds::Bounds;
 use latest::Latest;
@@ -45,19 +46,6 @@ pub(super) const LINKS: TableDefinition<'_, &str, ()> = TableDefinition::new("li
 
 /// Bytes of its pages that the database keeps in memory. By itself it would take a gigabyte.
 const CACHE_BYTES: usize = 8 << 20;
-
-/// A repository of a registry, by the names that clients use.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Scope {
-    pub(super) registry: String,
-    pub(super) repository: String,
-}
-
-impl std::fmt::Display for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.registry, self.repository)
-    }
-}
 
 /// What a tag pointed to when it was looked at last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +78,20 @@ pub(super) struct Catalog {
 impl std::fmt::Debug for Catalog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Catalog").finish_non_exhaustive()
+    }
+}
+
+impl ProofStore for Catalog {
+    fn age(&self, key: &ProofKey) -> Option<Duration> {
+        self.proof_age(key)
+    }
+
+    fn note(&self, key: &ProofKey) {
+        self.put_proof(key);
+    }
+
+    fn forget(&self, key: &ProofKey) {
+        self.forget_proof(key);
     }
 }
 

@@ -1,12 +1,17 @@
-//! What the mirror counts, as Prometheus reads it.
+//! What the mirror counts.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 
 use super::catalog::Catalog;
 use super::reply::Source;
 use crate::blobs::BlobCache;
-use serving::load::LoadReport;
+use serving::load::Load;
+use serving::metrics::{Sample, register_samples};
 
 /// What is asked for most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,178 +33,195 @@ impl Kind {
     }
 }
 
+/// The labels of a count of requests.
+type RequestLabels = [(&'static str, &'static str); 2];
+
+fn labels(kind: Kind, source: Source) -> RequestLabels {
+    [("kind", kind.word()), ("source", source.word())]
+}
+
 /// Counts since the start.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Counters {
-    requests: [[AtomicU64; Source::ALL.len()]; Kind::ALL.len()],
+    requests: Family<RequestLabels, Counter>,
     /// Bytes of bodies to clients.
-    pub(super) sent_bytes: AtomicU64,
+    pub(super) sent_bytes: Counter,
     /// Bytes of blobs from upstreams.
-    pub(super) fetched_bytes: AtomicU64,
+    pub(super) fetched_bytes: Counter,
     /// Requests to upstreams.
-    pub(super) asked: AtomicU64,
+    pub(super) asked: Counter,
     /// Of these, those that ended in an outage.
-    pub(super) outages: AtomicU64,
+    pub(super) outages: Counter,
     /// Blobs that were not what their names say.
-    pub(super) mismatches: AtomicU64,
+    pub(super) mismatches: Counter,
     /// Requests that a rule refused.
-    pub(super) denied: AtomicU64,
+    pub(super) denied: Counter,
     /// Answers that are on their way.
-    pub(super) answering: AtomicU64,
+    pub(super) answering: Gauge,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let requests = Family::default();
+        // What never happened is exposed as 0, and is not missing.
+        for kind in Kind::ALL {
+            for source in Source::ALL {
+                drop(requests.get_or_create(&labels(kind, source)));
+            }
+        }
+        Self {
+            requests,
+            sent_bytes: Counter::default(),
+            fetched_bytes: Counter::default(),
+            asked: Counter::default(),
+            outages: Counter::default(),
+            mismatches: Counter::default(),
+            denied: Counter::default(),
+            answering: Gauge::default(),
+        }
+    }
 }
 
 impl Counters {
     pub(super) fn count(&self, kind: Kind, source: Source) {
-        self.requests[kind as usize][source as usize].fetch_add(1, Relaxed);
+        self.requests.get_or_create(&labels(kind, source)).inc();
     }
 
-    /// Returns the page for Prometheus.
-    pub(super) fn page(&self, blobs: &BlobCache, catalog: &Catalog, load: &LoadReport) -> String {
-        let (catalog_bytes, catalog_budget) = catalog.size();
-        let mut page = String::new();
-        head(
-            &mut page,
-            "requests_total",
-            "counter",
-            "Requests, by what was asked for and where the answer came from.",
+    /// Has the counts exposed.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "requests",
+            "Requests, by what was asked for and where the answer came from",
+            self.requests.clone(),
         );
-        for kind in Kind::ALL {
-            for source in Source::ALL {
-                let count = self.requests[kind as usize][source as usize].load(Relaxed);
-                let (kind, source) = (kind.word(), source.word());
-                let labels = format!("{{kind=\"{kind}\",source=\"{source}\"}}");
-                let _infallible = writeln!(page, "nicfetch_mirror_requests_total{labels} {count}");
-            }
+        let counters = [
+            (
+                "sent_bytes",
+                "Bytes of bodies that clients got",
+                &self.sent_bytes,
+            ),
+            (
+                "fetched_bytes",
+                "Bytes of bodies that upstreams sent",
+                &self.fetched_bytes,
+            ),
+            ("upstream_requests", "Requests to upstreams", &self.asked),
+            (
+                "upstream_outages",
+                "Requests to upstreams that got no answer, or were told to come later",
+                &self.outages,
+            ),
+            (
+                "mismatches",
+                "Blobs that did not have the digest they were asked for by",
+                &self.mismatches,
+            ),
+            (
+                "denied",
+                "Requests that the rules of a registry refused",
+                &self.denied,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            registry.register(name, help, counter.clone());
         }
-        let sent = self.sent_bytes.load(Relaxed);
-        let fetched = self.fetched_bytes.load(Relaxed);
-        let evicted = blobs.evicted();
-        for (name, kind, help, value) in [
-            (
-                "sent_bytes_total",
-                "counter",
-                "Bytes of bodies that clients got.",
-                sent,
-            ),
-            (
-                "fetched_bytes_total",
-                "counter",
-                "Bytes of bodies that upstreams sent.",
-                fetched,
-            ),
-            (
-                "upstream_requests_total",
-                "counter",
-                "Requests to upstreams.",
-                self.asked.load(Relaxed),
-            ),
-            (
-                "upstream_outages_total",
-                "counter",
-                "Requests to upstreams that got no answer, or were told to come later.",
-                self.outages.load(Relaxed),
-            ),
-            (
-                "mismatches_total",
-                "counter",
-                "Blobs that did not have the digest they were asked for by.",
-                self.mismatches.load(Relaxed),
-            ),
-            (
-                "denied_total",
-                "counter",
-                "Requests that the rules of a registry refused.",
-                self.denied.load(Relaxed),
-            ),
-            (
-                "answering",
-                "gauge",
-                "Answers that are on their way to clients.",
-                self.answering.load(Relaxed),
-            ),
-            (
-                "evicted_blobs_total",
-                "counter",
-                "Blobs that were removed to make room, or collected.",
-                evicted.blobs,
-            ),
-            (
-                "evicted_bytes_total",
-                "counter",
-                "What these took.",
-                evicted.bytes,
-            ),
-            (
-                "stored_bytes",
-                "gauge",
-                "What blobs take, with what is set aside for those on their way.",
-                blobs.used_bytes(),
-            ),
-            (
-                "budget_bytes",
-                "gauge",
-                "What they may take.",
-                blobs.budget(),
-            ),
-            (
-                "stored_blobs",
-                "gauge",
-                "Blobs that are whole.",
-                blobs.whole_count() as u64,
-            ),
-            (
-                "growing_blobs",
-                "gauge",
-                "Blobs that are on their way.",
-                blobs.growing_count() as u64,
-            ),
-            (
-                "manifests",
-                "gauge",
-                "Manifests and indexes that are known.",
-                catalog.manifest_count() as u64,
-            ),
-            (
-                "catalog_bytes",
-                "gauge",
-                "Bytes of the file of tags and manifests.",
-                catalog_bytes,
-            ),
-            (
-                "catalog_budget_bytes",
-                "gauge",
-                "What it may have.",
-                catalog_budget,
-            ),
-            (
-                "load_level",
-                "gauge",
-                "What is left undone: 0 nothing, 1 what nobody waits for, 2 whatever has to be fetched.",
-                load.level as u64,
-            ),
-            (
-                "shed_total",
-                "counter",
-                "Requests that were refused because something had to be fetched.",
-                load.shed,
-            ),
-            (
-                "put_off_total",
-                "counter",
-                "Work nobody waited for that was not done.",
-                load.put_off,
-            ),
-        ] {
-            head(&mut page, name, kind, help);
-            let _infallible = writeln!(page, "nicfetch_mirror_{name} {value}");
-        }
-        page
+        registry.register(
+            "answering",
+            "Answers that are on their way to clients",
+            self.answering.clone(),
+        );
     }
 }
 
-fn head(page: &mut String, name: &str, kind: &str, help: &str) {
-    let _infallible = writeln!(
-        page,
-        "# HELP nicfetch_mirror_{name} {help}\n# TYPE nicfetch_mirror_{name} {kind}"
-    );
+/// Has exposed what is kept, and how hard the machine is pressed.
+pub(super) fn register_state(
+    registry: &mut Registry,
+    blobs: &Arc<BlobCache>,
+    catalog: &Arc<Catalog>,
+    load: &Arc<Load>,
+) {
+    let blobs = Arc::clone(blobs);
+    register_samples(registry, move || blob_samples(&blobs));
+    let catalog = Arc::clone(catalog);
+    register_samples(registry, move || catalog_samples(&catalog));
+    let load = Arc::clone(load);
+    register_samples(registry, move || load_samples(&load));
+}
+
+fn blob_samples(blobs: &BlobCache) -> Vec<Sample> {
+    let evicted = blobs.evicted();
+    vec![
+        Sample::counter(
+            "evicted_blobs",
+            "Blobs that were removed to make room, or collected.",
+            evicted.blobs,
+        ),
+        Sample::counter(
+            "evicted_bytes",
+            "Bytes of these on the disk.",
+            evicted.bytes,
+        ),
+        Sample::gauge(
+            "stored_bytes",
+            "Bytes that blobs take on the disk, with the room reserved for those being fetched.",
+            blobs.used_bytes(),
+        ),
+        Sample::gauge(
+            "budget_bytes",
+            "Bytes that blobs may take on the disk.",
+            blobs.budget(),
+        ),
+        Sample::gauge(
+            "stored_blobs",
+            "Blobs that are complete.",
+            blobs.whole_count() as u64,
+        ),
+        Sample::gauge(
+            "growing_blobs",
+            "Blobs that are being fetched.",
+            blobs.growing_count() as u64,
+        ),
+    ]
+}
+
+fn catalog_samples(catalog: &Catalog) -> Vec<Sample> {
+    let (bytes, budget) = catalog.size();
+    vec![
+        Sample::gauge(
+            "manifests",
+            "Manifests and indexes that are known.",
+            catalog.manifest_count() as u64,
+        ),
+        Sample::gauge(
+            "catalog_bytes",
+            "Bytes of the file of tags and manifests.",
+            bytes,
+        ),
+        Sample::gauge(
+            "catalog_budget_bytes",
+            "Bytes that this file may have.",
+            budget,
+        ),
+    ]
+}
+
+fn load_samples(load: &Load) -> Vec<Sample> {
+    let load = load.report();
+    vec![
+        Sample::gauge(
+            "load_level",
+            "What is left undone: 0 nothing, 1 what nobody waits for, 2 whatever has to be fetched.",
+            load.level as u64,
+        ),
+        Sample::counter(
+            "shed",
+            "Requests that were refused because something had to be fetched.",
+            load.shed,
+        ),
+        Sample::counter(
+            "put_off",
+            "Work nobody waited for that was not done.",
+            load.put_off,
+        ),
+    ]
 }

@@ -1,7 +1,6 @@
 //! Bringing a blob from its upstream, through what may go wrong on the way.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -12,7 +11,7 @@ use tokio::time::sleep;
 
 use super::body::Pipe;
 use super::counters::Counters;
-use super::proofs::{Belief, Claim};
+use super::proof::{Belief, Claim};
 use crate::blobs::{BlobDigest, FillError, Hasher, Lead, Part, Verdict};
 use crate::upstream::{Ask, Asker, Upstream, UpstreamError, chunk};
 use serving::pace::Pace;
@@ -57,10 +56,10 @@ impl Origin {
                 ask.headers.insert(IF_MATCH, etag);
             }
         }
-        self.counters.asked.fetch_add(1, Relaxed);
+        self.counters.asked.inc();
         let answer = self.upstream.ask(&ask).await;
         if matches!(&answer, Err(error) if error.is_outage()) {
-            self.counters.outages.fetch_add(1, Relaxed);
+            self.counters.outages.inc();
         }
         answer
     }
@@ -72,7 +71,7 @@ impl Origin {
     ) -> Result<Option<Bytes>, UpstreamError> {
         let piece = chunk(answer).await?;
         let bytes = piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        self.counters.fetched_bytes.fetch_add(bytes, Relaxed);
+        self.counters.fetched_bytes.inc_by(bytes);
         if let Some(pace) = &self.pace {
             // What is not taken meanwhile waits in sockets, and then at the registry.
             pace.wait(bytes).await;
@@ -87,7 +86,7 @@ pub(super) async fn fill(mut lead: Lead, origin: Origin) {
         Ok(()) => {}
         Err(error) => {
             if let FillError::Mismatch(_) = error {
-                origin.counters.mismatches.fetch_add(1, Relaxed);
+                origin.counters.mismatches.inc();
             }
             if error != FillError::NotFound {
                 log::warn!("{} of {}: {error}", origin.what, origin.repository);
@@ -104,7 +103,7 @@ async fn bring(lead: &mut Lead, origin: &Origin) -> Result<(), FillError> {
         if lead.finish(part).await? == Verdict::Good {
             return Ok(());
         }
-        origin.counters.mismatches.fetch_add(1, Relaxed);
+        origin.counters.mismatches.inc();
     }
     Err(FillError::Upstream(
         "it sent other bytes again and again".to_owned(),
@@ -125,7 +124,9 @@ async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Par
         // A crash left all of it. For whom it was brought nobody knows.
         while origin.claim.belief() < Belief::Fresh {
             match origin.ask(Method::HEAD, None, None).await {
-                Ok(_) => origin.claim.note(),
+                Ok(_) => {
+                    origin.claim.note();
+                }
                 Err(error) if error.is_outage() && origin.claim.belief() == Belief::Old => break,
                 Err(error) => patience.suffer(error).await?,
             }

@@ -3,13 +3,14 @@
 
 use std::path::Path;
 
-use super::catalog::{Catalog, LINKS, MANIFESTS, PROOFS, Scope, TAGS, now_millis};
+use super::catalog::{Catalog, LINKS, MANIFESTS, PROOFS, TAGS, now_millis};
 use super::document::{accepts, children, for_platform};
 use super::documents::Documents;
 use super::fill::content_range;
-use super::proofs::{ProofKey, Proved};
+use super::proof::{ProofKey, Proved};
 use super::range::Wanted;
 use super::route::Route;
+use super::scope::Scope;
 use crate::blobs::{BlobDigest, BlobKey};
 
 /// Reads a path, and returns the repository that it asks for, which may begin with a registry.

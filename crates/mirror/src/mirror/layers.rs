@@ -15,10 +15,9 @@ use tokio::time::timeout;
 
 use super::body::{self, Gone, Pipe, Piped};
 use super::fill::{Origin, fill, pass};
-use super::manifests::CONTENT_DIGEST;
 use super::proofs::Thing;
 use super::range::Wanted;
-use super::reply::{Refusal, Reply, Source, bare, document, set};
+use super::reply::{CONTENT_DIGEST, Needed, Refusal, Reply, Source, bare, document, set};
 use super::{Granted, Mirror, has_it, not_modified};
 use crate::blobs::{BlobDigest, End, FillError, Growing, Joined, Look, Place};
 
@@ -30,15 +29,6 @@ const FILLS: u32 = 3;
 const AHEAD: u64 = 1 << 20;
 /// The longest range that is fetched apart: more is a download, not a look.
 const APART_MAX: u64 = 16 << 20;
-
-/// What of a thing is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Needed {
-    /// That it is there, and how long it is.
-    Head,
-    /// All of it.
-    Body,
-}
 
 /// A blob that can be served, or will be.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
@@ -110,7 +109,7 @@ impl Mirror {
         }
         let mut ask = Ask::new(Method::GET, &granted.scope.repository, what);
         ask.asker = granted.asker.clone();
-        self.counters.asked.fetch_add(1, Relaxed);
+        self.counters.asked.inc();
         let answered = match granted.upstream.ask(&ask).await {
             Ok(answer) => Page::take(answer, &self.documents).await,
             Err(error) => Err(error),
@@ -118,7 +117,7 @@ impl Mirror {
         match answered {
             Ok(page) => {
                 let bytes = page.bytes.len();
-                self.counters.fetched_bytes.fetch_add(bytes as u64, Relaxed);
+                self.counters.fetched_bytes.inc_by(bytes as u64);
                 let reply = page.reply(ns.as_deref());
                 if bytes <= KEPT_BYTES_MAX {
                     self.listings.keep(name, Some(page), self.config.tag_ttl);
@@ -126,7 +125,7 @@ impl Mirror {
                 Ok((Source::Miss, reply))
             }
             Err(error) if error.is_outage() || matches!(error, UpstreamError::NoMemory) => {
-                self.counters.outages.fetch_add(1, Relaxed);
+                self.counters.outages.inc();
                 let page = kept.and_then(|kept| kept.page);
                 let page = page.ok_or_else(|| Refusal::from(error))?;
                 Ok((Source::Stale, page.reply(ns.as_deref())))

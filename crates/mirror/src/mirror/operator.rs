@@ -1,6 +1,9 @@
 //! What an operator is told of a mirror.
 
+use prometheus_client::registry::Registry;
+
 use super::Mirror;
+use super::counters::register_state;
 use crate::blobs::BlobCache;
 use serving::load::LoadReport;
 
@@ -52,10 +55,10 @@ impl Mirror {
         &self.blobs
     }
 
-    /// Returns the metrics in the text format of Prometheus.
-    #[must_use]
-    pub fn page(&self) -> String {
-        let load = self.config.load.report();
-        self.counters.page(&self.blobs, &self.catalog, &load)
+    /// Has the metrics of the mirror exposed, as `nicfetch_mirror_…`.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("nicfetch_mirror");
+        self.counters.register(registry);
+        register_state(registry, &self.blobs, &self.catalog, &self.config.load);
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::catalog::Scope;
 use super::document::{children, for_platform};
 use super::images::WholeImage;
 use super::layers::Unserved;
-use super::proofs::Whose;
+use super::proof::Whose;
 use super::reply::{Refusal, Source};
 use super::route::Version;
+use super::scope::Scope;
 use super::{Granted, Mirror};
 use crate::blobs::{BlobDigest, End, Place, Realm};
 use crate::upstream::Asker;

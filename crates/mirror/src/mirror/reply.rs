@@ -12,8 +12,20 @@ use serde_json::json;
 use crate::blobs::FillError;
 use crate::upstream::UpstreamError;
 
+/// The header that names the digest of what is answered.
+pub(super) const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
 /// An answer whose body may be on its way.
 pub type Reply = Response<BoxBody<Bytes, io::Error>>;
+
+/// Which part of a reply a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// Whether the thing exists, and its length: the request is a HEAD.
+    Head,
+    /// The whole content: the request is a GET.
+    Body,
+}
 
 /// Where an answer comes from: what the metrics and the access log say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -92,7 +91,7 @@ async fn answer(
     let began = Instant::now();
     let (kind, source, reply) = mirror.answer(peer, request).await;
     mirror.counters.count(kind, source);
-    mirror.counters.answering.fetch_add(1, Relaxed);
+    mirror.counters.answering.inc();
     let line = Line {
         counters: Arc::clone(&mirror.counters),
         peer,
@@ -133,7 +132,7 @@ struct Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.counters.answering.fetch_sub(1, Relaxed);
+        self.counters.answering.dec();
         log::info!(
             target: "nicfetch::access",
             "{} {} {} {} {} {} B {} ms",
@@ -183,7 +182,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
         if let Poll::Ready(Some(Ok(frame))) = &frame {
             let sent = frame.data_ref().map_or(0, |data| data.len() as u64);
             self.line.sent += sent;
-            self.line.counters.sent_bytes.fetch_add(sent, Relaxed);
+            self.line.counters.sent_bytes.inc_by(sent);
             self.pay(sent);
         }
         frame

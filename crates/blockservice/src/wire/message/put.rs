@@ -7,17 +7,44 @@ use super::{Message, TEXT_MAX};
 impl Message {
     /// Appends the body.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        let body = Body(out);
+        match self {
+            Self::Hello { .. }
+            | Self::Challenge { .. }
+            | Self::Prove { .. }
+            | Self::Welcome { .. } => self.put_handshake(body),
+            Self::Open { .. }
+            | Self::Opened { .. }
+            | Self::Read { .. }
+            | Self::Chunk { .. }
+            | Self::Prefetch { .. }
+            | Self::Prefetched { .. } => self.put_read(body),
+            Self::Get { .. }
+            | Self::Boots { .. }
+            | Self::BootList { .. }
+            | Self::Put { .. }
+            | Self::PutDone { .. } => self.put_boot(body),
+            Self::Stats { numbers } => numbers.iter().fold(body, |body, n| body.u64(*n)).end(),
+            Self::GoAway { within_ms } => body.u32(*within_ms).end(),
+            Self::Error { code, text } => {
+                let text = cut(text);
+                let body = body.u16(*code as u16).count(text.len());
+                body.bytes(text.as_bytes()).end();
+            }
+            Self::Cancel | Self::Piece | Self::Stat => {}
+        }
+    }
+
+    /// Appends the body of a message that begins a connection.
+    fn put_handshake(&self, body: Body<'_>) {
         match self {
             Self::Hello {
                 versions: (low, high),
                 nonce,
                 name,
             } => {
-                put(
-                    out,
-                    &[&low.to_le_bytes(), &high.to_le_bytes(), &[0; 4], nonce],
-                );
-                put_name(out, name);
+                let body = body.u16(*low).u16(*high).zeros::<4>();
+                body.bytes(nonce).name(name).end();
             }
             Self::Challenge {
                 version,
@@ -25,21 +52,23 @@ impl Message {
                 nonce,
                 proof,
             } => {
-                put(
-                    out,
-                    &[&version.to_le_bytes(), &[*method as u8, 0], nonce, proof],
-                );
+                let body = body.u16(*version).u8(*method as u8).zeros::<1>();
+                body.bytes(nonce).bytes(proof).end();
             }
-            Self::Prove { proof } => put(out, &[proof]),
+            Self::Prove { proof } => body.bytes(proof).end(),
             Self::Welcome { window, wants } => {
-                put(out, &[&window.to_le_bytes(), &wants.to_le_bytes(), &[0; 2]]);
+                body.u32(*window).u16(*wants).zeros::<2>().end();
             }
-            Self::Open { name } => put_name(out, name),
+            _ => {}
+        }
+    }
+
+    /// Appends the body of a message about chunks of a source.
+    fn put_read(&self, body: Body<'_>) {
+        match self {
+            Self::Open { name } => body.name(name).end(),
             Self::Opened { handle, len, id } => {
-                put(
-                    out,
-                    &[&handle.to_le_bytes(), &[0; 4], &len.to_le_bytes(), &id.0],
-                );
+                body.u32(*handle).zeros::<4>().u64(*len).bytes(&id.0).end();
             }
             Self::Read {
                 handle,
@@ -47,19 +76,12 @@ impl Message {
                 deadline_ms,
                 chunks,
             } => {
-                let count = count16(chunks.len());
-                put(
-                    out,
-                    &[
-                        &handle.to_le_bytes(),
-                        &[*priority as u8, 0],
-                        &count,
-                        &deadline_ms.to_le_bytes(),
-                    ],
-                );
+                let body = body.u32(*handle).u8(*priority as u8).zeros::<1>();
+                let body = body.count(chunks.len()).u32(*deadline_ms);
                 chunks
                     .iter()
-                    .for_each(|chunk| put(out, &[&chunk.to_le_bytes()]));
+                    .fold(body, |body, chunk| body.u32(*chunk))
+                    .end();
             }
             Self::Chunk {
                 place,
@@ -67,22 +89,22 @@ impl Message {
                 codec,
                 raw_len,
             } => {
-                put(
-                    out,
-                    &[
-                        &place.to_le_bytes(),
-                        &[*status as u8, *codec],
-                        &raw_len.to_le_bytes(),
-                    ],
-                );
+                let body = body.u16(*place).u8(*status as u8).u8(*codec);
+                body.u32(*raw_len).end();
             }
-            Self::Cancel | Self::Piece | Self::Stat => {}
             Self::Prefetch {
                 handle,
                 first,
                 count,
-            } => put32(out, &[*handle, *first, *count]),
-            Self::Prefetched { present, absent } => put32(out, &[*present, *absent]),
+            } => body.u32(*handle).u32(*first).u32(*count).end(),
+            Self::Prefetched { present, absent } => body.u32(*present).u32(*absent).end(),
+            _ => {}
+        }
+    }
+
+    /// Appends the body of a message about an index or a boot image.
+    fn put_boot(&self, body: Body<'_>) {
+        match self {
             Self::Get {
                 handle,
                 what,
@@ -90,18 +112,16 @@ impl Message {
                 offset,
                 len,
             } => {
-                put(
-                    out,
-                    &[&handle.to_le_bytes(), &[*what as u8, 0, 0, 0], &id.0],
-                );
-                put(out, &[&offset.to_le_bytes(), &len.to_le_bytes(), &[0; 4]]);
+                let body = body.u32(*handle).u8(*what as u8).zeros::<3>();
+                body.bytes(&id.0).u64(*offset).u32(*len).zeros::<4>().end();
             }
-            Self::Boots { handle } => put32(out, &[*handle]),
+            Self::Boots { handle } => body.u32(*handle).end(),
             Self::BootList { boots } => {
-                put(out, &[&count16(boots.len())]);
+                let body = body.count(boots.len());
+                let boots = boots.iter();
                 boots
-                    .iter()
-                    .for_each(|boot| put(out, &[&boot.id.0, &boot.len.to_le_bytes()]));
+                    .fold(body, |body, boot| body.bytes(&boot.id.0).u64(boot.len))
+                    .end();
             }
             Self::Put {
                 handle,
@@ -109,56 +129,59 @@ impl Message {
                 total,
                 offset,
             } => {
-                put(
-                    out,
-                    &[
-                        &handle.to_le_bytes(),
-                        &[0; 4],
-                        &id.0,
-                        &total.to_le_bytes(),
-                        &offset.to_le_bytes(),
-                    ],
-                );
+                let body = body.u32(*handle).zeros::<4>().bytes(&id.0);
+                body.u64(*total).u64(*offset).end();
             }
-            Self::PutDone { whole } => out.push(u8::from(*whole)),
-            Self::Stats { numbers } => numbers
-                .iter()
-                .for_each(|number| put(out, &[&number.to_le_bytes()])),
-            Self::GoAway { within_ms } => put32(out, &[*within_ms]),
-            Self::Error { code, text } => {
-                let text = cut(text);
-                put(
-                    out,
-                    &[
-                        &(*code as u16).to_le_bytes(),
-                        &count16(text.len()),
-                        text.as_bytes(),
-                    ],
-                );
-            }
+            Self::PutDone { whole } => body.u8(u8::from(*whole)).end(),
+            _ => {}
         }
     }
 }
 
-fn put(out: &mut Vec<u8>, parts: &[&[u8]]) {
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-}
+/// A body that is being written, field by field.
+struct Body<'a>(&'a mut Vec<u8>);
 
-fn put32(out: &mut Vec<u8>, numbers: &[u32]) {
-    numbers
-        .iter()
-        .for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
-}
+impl Body<'_> {
+    fn bytes(self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
 
-/// Names were bounded where they came from.
-fn put_name(out: &mut Vec<u8>, name: &[u8]) {
-    let name = &name[..name.len().min(NAME_MAX)];
-    out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
-    out.extend_from_slice(name);
-}
+    fn u8(self, number: u8) -> Self {
+        self.bytes(&[number])
+    }
 
-fn count16(count: usize) -> [u8; 2] {
-    u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes()
+    fn u16(self, number: u16) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn u32(self, number: u32) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn u64(self, number: u64) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    /// Leaves so many bytes unused.
+    fn zeros<const N: usize>(self) -> Self {
+        self.bytes(&[0; N])
+    }
+
+    /// Counts what follows.
+    fn count(self, count: usize) -> Self {
+        self.u16(u16::try_from(count).unwrap_or(u16::MAX))
+    }
+
+    /// Names were bounded where they came from.
+    fn name(self, name: &[u8]) -> Self {
+        let name = &name[..name.len().min(NAME_MAX)];
+        let body = self.u8(u8::try_from(name.len()).unwrap_or(u8::MAX));
+        body.bytes(name)
+    }
+
+    /// Ends the body.
+    fn end(self) {}
 }
 
 /// Cuts a text to what an error may carry.

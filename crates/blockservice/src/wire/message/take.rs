@@ -1,7 +1,6 @@
 //! Reading the body of a frame, whose bytes may be anybody's.
 
 use blocks::{Broken, ContentId, Input};
-
 use chunks::BootEntry;
 
 use super::{
@@ -19,26 +18,8 @@ impl Message {
 
     fn take(kind: Kind, input: &mut Input<'_>) -> Result<Self, Broken> {
         Ok(match kind {
-            Kind::Hello => {
-                let versions = (input.u16()?, input.u16()?);
-                zero(input, 4)?;
-                Self::Hello {
-                    versions,
-                    nonce: input.array()?,
-                    name: take_name(input)?,
-                }
-            }
-            Kind::Challenge => {
-                let version = input.u16()?;
-                let method = known(input, Method::from_number)?;
-                zero(input, 1)?;
-                Self::Challenge {
-                    version,
-                    method,
-                    nonce: input.array()?,
-                    proof: input.array()?,
-                }
-            }
+            Kind::Hello => take_hello(input)?,
+            Kind::Challenge => take_challenge(input)?,
             Kind::Prove => Self::Prove {
                 proof: input.array()?,
             },
@@ -50,15 +31,7 @@ impl Message {
             Kind::Open => Self::Open {
                 name: take_name(input)?,
             },
-            Kind::Opened => {
-                let handle = input.u32()?;
-                zero(input, 4)?;
-                Self::Opened {
-                    handle,
-                    len: input.u64()?,
-                    id: take_id(input)?,
-                }
-            }
+            Kind::Opened => take_opened(input)?,
             Kind::Read => take_read(input)?,
             Kind::Chunk => Self::Chunk {
                 place: input.u16()?,
@@ -82,16 +55,7 @@ impl Message {
                 handle: input.u32()?,
             },
             Kind::BootList => take_boots(input)?,
-            Kind::Put => {
-                let handle = input.u32()?;
-                zero(input, 4)?;
-                Self::Put {
-                    handle,
-                    id: take_id(input)?,
-                    total: input.u64()?,
-                    offset: input.u64()?,
-                }
-            }
+            Kind::Put => take_put(input)?,
             Kind::PutDone => match input.u8()? {
                 0 => Self::PutDone { whole: false },
                 1 => Self::PutDone { whole: true },
@@ -111,6 +75,49 @@ impl Message {
             Kind::Error => take_error(input)?,
         })
     }
+}
+
+fn take_hello(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let versions = (input.u16()?, input.u16()?);
+    zero(input, 4)?;
+    Ok(Message::Hello {
+        versions,
+        nonce: input.array()?,
+        name: take_name(input)?,
+    })
+}
+
+fn take_challenge(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let version = input.u16()?;
+    let method = known(input, Method::from_number)?;
+    zero(input, 1)?;
+    Ok(Message::Challenge {
+        version,
+        method,
+        nonce: input.array()?,
+        proof: input.array()?,
+    })
+}
+
+fn take_opened(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let handle = input.u32()?;
+    zero(input, 4)?;
+    Ok(Message::Opened {
+        handle,
+        len: input.u64()?,
+        id: take_id(input)?,
+    })
+}
+
+fn take_put(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let handle = input.u32()?;
+    zero(input, 4)?;
+    Ok(Message::Put {
+        handle,
+        id: take_id(input)?,
+        total: input.u64()?,
+        offset: input.u64()?,
+    })
 }
 
 fn take_read(input: &mut Input<'_>) -> Result<Message, Broken> {

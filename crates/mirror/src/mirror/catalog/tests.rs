@@ -1,4 +1,4 @@
-use super::super::proofs::Whose;
+use super::super::proof::Whose;
 use super::*;
 use crate::blobs::{Algorithm, Realm};
 
@@ -269,7 +269,7 @@ fn a_thousand_tenants_with_a_thousand_repositories_fit_into_64_mib() {
 }
 
 fn thousand_tenants() {
-    use super::super::proofs::Said;
+    use super::super::proof::Said;
     use crate::upstream::{Asker, Login};
     let memory = || {
         let status = fs::read_to_string("/proc/self/status").unwrap();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout_at;
 
-use super::arrivals::{Arrival, Arrivals};
-use super::lane::{Lane, Reads, Reply, Want};
-use super::remote::{Chunk, Inner};
+use super::super::arrivals::{Arrival, Arrivals, Reply};
+use super::super::lane::{Lane, Reads, Want};
+use super::{Chunk, Inner};
 use crate::wire::Priority;
 use chunks::ChunkId;
 
