@@ -22,7 +22,7 @@ use nicfetch::identity::{Access, Key};
 use nicfetch::index::{CHUNK_BYTES, Index, build};
 use nicfetch::service::{Limits, Service, ServiceStats};
 use nicfetch::testing::MemStore;
-use nicfetch::transport::{Address, Listener};
+use nicfetch::transport::{Address, Listener, TlsServer};
 use nicfetch::{Catalog, ChunkStore};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -134,12 +134,31 @@ impl Rig {
         address.parse().unwrap()
     }
 
+    /// The same with TLS.
+    pub(crate) fn start_with_tls(&mut self, limits: Limits, tls: TlsServer) -> SocketAddr {
+        let any = Address::Tcp("127.0.0.1:0".to_owned());
+        let store = Arc::clone(&self.store) as _;
+        let address = self.start_as(&any, store, Access::open(), limits, Some(tls));
+        address.parse().unwrap()
+    }
+
     fn start_at(
         &mut self,
         address: &Address,
         store: Arc<dyn ChunkStore>,
         access: Access,
         limits: Limits,
+    ) -> String {
+        self.start_as(address, store, access, limits, None)
+    }
+
+    fn start_as(
+        &mut self,
+        address: &Address,
+        store: Arc<dyn ChunkStore>,
+        access: Access,
+        limits: Limits,
+        tls: Option<TlsServer>,
     ) -> String {
         let service = Service::new(store, Arc::clone(&self.catalog), access, limits).unwrap();
         let service = Arc::new(service);
@@ -148,7 +167,7 @@ impl Rig {
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime.block_on(Listener::bind(address, None)).unwrap();
+        let listener = runtime.block_on(Listener::bind(address, tls)).unwrap();
         let bound = listener.address().unwrap();
         let (stop, stopped) = watch::channel(false);
         let serving = Arc::clone(&service);
