@@ -17,6 +17,7 @@ mod interrupt;
 mod layers;
 mod line_watch;
 mod logging;
+mod memory_group;
 mod mount_table;
 mod mountpoint;
 mod net_probe;

@@ -9,7 +9,7 @@ use yolofs::{Lock, Mount, PrewarmOptions};
 
 use crate::control::PrewarmSummary;
 use crate::nic::BootBlocks;
-use crate::prewarming::Prewarming;
+use crate::prewarming::{Prewarming, affordable};
 
 /// Prewarms one mount; at most one prewarm runs at a time.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Prewarmer {
     pub(super) fn run(&self, budget_bytes: Option<u64>) -> anyhow::Result<PrewarmSummary> {
         let prewarmed = self.prewarming.run(|cancel| {
             let options = PrewarmOptions {
-                lock: self.lock,
+                lock: affordable(self.lock, self.image.plan().block_count(), budget_bytes),
                 cancel: Some(cancel),
                 budget_bytes,
                 ..PrewarmOptions::default()

@@ -19,7 +19,7 @@ use crate::control::PrewarmSummary;
 use crate::node::spec::MountSpec;
 use crate::node::wire::{Adoption, Fault, Handed};
 use crate::node::workers::SHARED_BY;
-use crate::prewarming::Prewarming;
+use crate::prewarming::{Prewarming, affordable};
 use crate::status::{BootStatus, FirstMiss, MountStatus, ServedStatus, warnings};
 use crate::yolofs::BootChoice;
 use crate::yolofs::assemble::mode_name;
@@ -182,15 +182,15 @@ impl Served {
         let hold_back = self.spec.auto.then_some(SAMPLE);
         let max_pins = Some(files_for_each_of(SHARED_BY as u64));
         let prewarmed = self.prewarming.run(|cancel| {
+            let plan = boot.image.plan();
             let options = PrewarmOptions {
-                lock,
+                lock: affordable(lock, plan.block_count(), budget),
                 cancel: Some(cancel),
                 budget_bytes: budget,
                 hold_back,
                 max_pins,
                 ..PrewarmOptions::default()
             };
-            let plan = boot.image.plan();
             let prewarm = |blocks: &dyn BlockCache| self.serving.prewarm(plan, blocks, &options);
             boot.blocks.in_order(prewarm)
         });
