@@ -223,11 +223,12 @@ impl Service {
                         let Some(seat) = self.shared.seat(&accepted, connections.len()) else {
                             self.shared.counts.refused.fetch_add(1, Relaxed);
                             log::warn!("a connection was refused: there are too many");
-                            if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned()
-                                && listener.tls().is_none()
-                            {
-                                let away = connection::turn_away(accepted);
-                                tokio::spawn(async move { (away.await, drop(place)) });
+                            if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
+                                let listener = Arc::clone(&listener);
+                                tokio::spawn(async move {
+                                    connection::turn_away(accepted.finish(listener.tls())).await;
+                                    drop(place);
+                                });
                             }
                             continue;
                         };

@@ -7,6 +7,7 @@ mod rig;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use blockservice::identity::Access;
@@ -14,6 +15,7 @@ use blockservice::service::Limits;
 use blockservice::wire::{Direction, ErrorCode, Frame, HEAD_BYTES, Head, Message, Seal};
 use rig::raw::{PIECE, Raw};
 use rig::{Rig, sample, until};
+use serving::transport::{TlsFiles, TlsServer};
 
 const MIB: usize = 1 << 20;
 
@@ -102,6 +104,63 @@ fn who_has_too_many_connections_hears_so() {
         assert!(is(&said, ErrorCode::Busy), "{said:?}");
     }
     assert_eq!(rig.stats().connections, 2);
+}
+
+/// The same where it takes a handshake before anything can be said.
+#[test]
+fn who_has_too_many_connections_hears_so_through_tls() {
+    let mut rig = Rig::new();
+    let dir = tempfile::tempdir().unwrap();
+    let openssl = |line: &str| {
+        let mut program = Command::new("openssl");
+        program.args(line.split(' ')).current_dir(&dir);
+        let output = program.output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    };
+    let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(&format!(
+        "req -x509 {new_key} -days 2 -subj /CN=authority -keyout authority.key -out authority"
+    ));
+    openssl(&format!(
+        "req {new_key} -subj /CN=vm -keyout key -out request"
+    ));
+    std::fs::write(dir.path().join("extensions"), "subjectAltName=DNS:vm\n").unwrap();
+    openssl(
+        "x509 -req -in request -CA authority -CAkey authority.key -CAcreateserial -days 2 \
+         -extfile extensions -out certificate",
+    );
+    let at = |name: &str| dir.path().join(name);
+    let files = TlsFiles {
+        certificate: at("certificate"),
+        key: at("key"),
+        authority: at("authority"),
+    };
+    let limits = Limits {
+        connections_of_one: 2,
+        ..Limits::default()
+    };
+    let service = rig.start_with_tls(limits, TlsServer::open(&files).unwrap());
+    let connect = || {
+        let mut program = Command::new("openssl");
+        program.args(["s_client", "-quiet", "-tls1_3", "-cert", "certificate"]);
+        program.args(["-key", "key", "-connect", &service.to_string()]);
+        program.current_dir(&dir).stdin(Stdio::piped());
+        program.stdout(Stdio::piped()).stderr(Stdio::null());
+        program.spawn().unwrap()
+    };
+    let two = [TcpStream::connect(service), TcpStream::connect(service)];
+    for _ in 0..5 {
+        let mut refused = connect();
+        let mut said = Vec::new();
+        let output = refused.stdout.as_mut().unwrap();
+        output.take(1 << 10).read_to_end(&mut said).unwrap();
+        refused.kill().unwrap();
+        refused.wait().unwrap();
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("too many connections"), "{said:?}");
+    }
+    assert_eq!(rig.stats().refused, 5);
+    drop(two);
 }
 
 /// Reading what is thrown away has an end: who never stops is cut off.

@@ -11,6 +11,7 @@
 //! in memory than names, and indexes for as long as somebody uses them.
 
 mod boots;
+mod indexes;
 mod pins;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 
 use crate::index::{Index, IndexError};
 use boots::Boots;
+use indexes::Indexes;
 
 pub use boots::BootEntry;
 
@@ -70,6 +72,17 @@ pub enum CatalogError {
         "there is no room for a boot image: others have given smaller ones, and do not lose them for it"
     )]
     NoRoom,
+    /// An index is too much beside those that are open or pinned.
+    #[error(
+        "there is no room for an index of {bytes} bytes: those of all sources may take {most}, and what is \
+         open or pinned stays; unpin something, or make --size larger"
+    )]
+    NoIndexRoom {
+        /// How large it is.
+        bytes: u64,
+        /// What all may take.
+        most: u64,
+    },
     /// The bytes of a boot image are not those that its id names.
     #[error("the boot image is {found}, not what it was said to be")]
     WrongBoot {
@@ -93,6 +106,7 @@ struct State {
     names: BTreeMap<Vec<u8>, ContentId>,
     used: HashMap<ContentId, Weak<Index>>,
     pins: BTreeSet<Vec<u8>>,
+    indexes: Indexes,
 }
 
 impl Catalog {
@@ -119,6 +133,7 @@ impl Catalog {
             }
         }
         state.pins = pins::read(&dir.join(pins::DIR))?;
+        state.indexes = Indexes::read(&dir.join("indexes"))?;
         Ok(Self {
             dir: dir.to_owned(),
             state: Mutex::new(state),
@@ -127,20 +142,22 @@ impl Catalog {
         })
     }
 
-    /// Keeps an index, and calls it `name` from now on.
+    /// Keeps an index, and calls it `name` from now on. Others may go for it.
     ///
     /// # Errors
-    /// If it cannot be written, or the name is none.
+    /// If it cannot be written, there is no room for it, or the name is none.
     pub fn add(&self, name: &[u8], index: &Index) -> Result<(), CatalogError> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(CatalogError::Name);
         }
         let _turn = self.turn.lock();
+        self.make_index_room(index)?;
         self.write(&self.index_path(&index.id()), index.bytes())?;
+        let len = index.bytes().len() as u64;
+        self.state.lock().indexes.put(index.id(), len);
         let mut named = index.id().0.to_vec();
         named.extend_from_slice(name);
-        let path = self.dir.join("names").join(ContentId::of(name).to_string());
-        self.write(&path, &named)?;
+        self.write(&self.name_path(name), &named)?;
         self.state.lock().names.insert(name.to_vec(), index.id());
         Ok(())
     }
@@ -151,17 +168,22 @@ impl Catalog {
     /// If it cannot be read.
     pub fn source(&self, name: &[u8]) -> Result<Option<Arc<Index>>, CatalogError> {
         let id = {
-            let state = self.state.lock();
-            let Some(id) = state.names.get(name) else {
+            let mut state = self.state.lock();
+            let Some(id) = state.names.get(name).copied() else {
                 return Ok(None);
             };
-            if let Some(index) = state.used.get(id).and_then(Weak::upgrade) {
+            state.indexes.note_use(&id);
+            if let Some(index) = state.used.get(&id).and_then(Weak::upgrade) {
                 return Ok(Some(index));
             }
-            *id
+            id
         };
         let path = self.index_path(&id);
-        let bytes = fs::read(&path).map_err(failed(&path))?;
+        let bytes = match fs::read(&path) {
+            // It has just gone for another, or is another by now.
+            Err(_) if self.id(name) != Some(id) => return Ok(None),
+            bytes => bytes.map_err(failed(&path))?,
+        };
         let index = Index::decode(&bytes).and_then(|index| match index.id() == id {
             true => Ok(Arc::new(index)),
             false => Err(IndexError::Hash),
@@ -208,6 +230,7 @@ impl Catalog {
             }
             self.forget_boots(&id)?;
             fs::remove_file(&path).map_err(failed(&path))?;
+            self.state.lock().indexes.forget(&id);
             removed += 1;
         }
         Ok(removed)
@@ -215,6 +238,10 @@ impl Catalog {
 
     fn index_path(&self, id: &ContentId) -> PathBuf {
         self.dir.join("indexes").join(id.to_string())
+    }
+
+    fn name_path(&self, name: &[u8]) -> PathBuf {
+        self.dir.join("names").join(ContentId::of(name).to_string())
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), CatalogError> {

@@ -84,7 +84,10 @@ fn run(args: &Bootimg) -> anyhow::Result<Outcome> {
     // Who confines itself does so while it has one thread, and hears signals afterwards.
     let interrupt = Interrupt::install;
     match &args.command {
-        BootimgCommand::Record(command) => record::run(command, store, run_dir, &interrupt()?),
+        BootimgCommand::Record(command) => {
+            // A source may never answer, and until it has there is nothing to undo.
+            record::run(command, store, run_dir, &Interrupt::install_abrupt()?)
+        }
         BootimgCommand::UnpackImage(command) => record::unpack(command),
         BootimgCommand::FromTrace(command) => from_trace::run(command, store, &interrupt()?),
         BootimgCommand::Prewarm(command) => prewarm::run(command, store, run_dir, &interrupt()?),

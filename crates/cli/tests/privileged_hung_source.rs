@@ -432,3 +432,26 @@ fn privileged_whatever_way_a_source_is_opened_it_is_not_waited_for_for_ever() {
             .success()
     });
 }
+
+/// Until the source has answered there is nothing to undo: one Ctrl-C is enough.
+#[test]
+fn privileged_a_recorder_of_a_source_that_hangs_ends_at_once() {
+    let lab = Lab::new();
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    let source = lab.mount(&root, "source", &["--standalone"]);
+    let stopped = Stopped::stop(pid_of(&lab, &source));
+    let mut record = lab.bootimg();
+    record.arg("record").arg(source.join("usr"));
+    let mut record = record.args(["--", "true"]).spawn().unwrap();
+    until("it to wait for the source", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", record.id())).unwrap();
+        let wait = |task: std::io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.unwrap().path().join("wchan")).unwrap_or_default()
+        };
+        tasks.map(wait).any(|wait| wait.contains("request_wait"))
+    });
+    signal_to(record.id(), Signal::SIGINT);
+    assert_eq!(record.wait().unwrap().code(), Some(130));
+    drop(stopped);
+}

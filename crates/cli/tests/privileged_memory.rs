@@ -269,3 +269,31 @@ fn privileged_a_prewarm_drops_what_it_has_loaded_when_mounts_have_it() {
         assert_once(rig.tight.page_cache() - before, BOOT);
     });
 }
+
+/// What is locked cannot be dropped: over the limit of a memory group, the kernel kills who has it.
+#[test]
+fn privileged_no_more_is_locked_than_the_memory_group_leaves() {
+    for by in [By::Daemon, By::Node] {
+        let rig = Rig::new(by, false);
+        rig.record();
+        for (limit, locked) in [(BOOT - 32, 0), (BOOT + 256, BOOT)] {
+            rig.tight.limit_memory(limit * MIB);
+            let flags: &[&str] = match by {
+                By::Daemon => &["--standalone", "--boot", "web", "--lock", "--wait-prewarm"],
+                By::Node => &["--boot", "web", "--lock", "--wait-prewarm"],
+            };
+            let mountpoint = rig.mount(flags);
+            let pid = rig.lab.status(&mountpoint)["pid"].clone();
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+            let kib = line.unwrap().trim().trim_end_matches(" kB");
+            let has = kib.parse::<u64>().unwrap() >> 10;
+            assert_eq!(has, locked, "{by:?}: of {limit} MiB");
+            // Whoever serves is alive, and so is what it serves.
+            rig.read(&mountpoint.join("boot"), 0, BOOT);
+            assert_eq!(rig.lab.status(&mountpoint)["pid"], pid, "{by:?}");
+            rig.lab.umount(&mountpoint);
+        }
+        rig.tight.lift_limit();
+    }
+}

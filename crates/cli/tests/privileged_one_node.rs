@@ -5,6 +5,7 @@
 mod lab;
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -146,4 +147,26 @@ fn lives(pid: u32) -> bool {
         .next()
         .and_then(|rest| rest.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Each would make the other's mounts after a reboot, and forget what it does not know.
+#[test]
+fn privileged_two_nodes_do_not_share_a_state_directory() {
+    let lab = Lab::new();
+    let mut service = Service::start(&lab);
+    let run_dir = lab.make_dir("other-run");
+    fs::set_permissions(&run_dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let other = || {
+        let mut other = second(&lab);
+        other.env("YOLOFS_RUN_DIR", &run_dir);
+        other
+    };
+    let why = fails(1, &mut other());
+    let words = format!("another node (process {})", service.pid());
+    assert!(why.contains(&words), "{why}");
+    assert!(why.contains("--state-dir of its own"), "{why}");
+    // It is nobody's when that one is gone.
+    service.stop();
+    service.start_again();
+    service.stop();
 }

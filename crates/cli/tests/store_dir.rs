@@ -132,3 +132,19 @@ fn what_others_are_writing_is_swept_when_they_are_dead_and_not_before() {
     assert!(earlier.exists());
     assert_eq!(desk.names(), ["one", "two"]);
 }
+
+/// A recording may take long: where it cannot be kept, it is not begun.
+#[test]
+fn nothing_is_recorded_for_what_is_no_store() {
+    let desk = Desk::with_images();
+    fs::create_dir_all(desk.path("var/tmp")).unwrap();
+    fs::write(desk.path("var/tmp/mine"), b"mine").unwrap();
+    fs::create_dir(desk.path("tree")).unwrap();
+    let marker = desk.path("begun");
+    let begin = ["record", "tree", "--no-chroot", "--", "touch"];
+    let mut record = desk.bootimg(&begin);
+    record.arg(&marker).env("YOLOFS_STORE", desk.path("var"));
+    let why = fails(1, &mut record);
+    assert!(why.contains("is not a store"), "{why}");
+    assert!(!marker.exists());
+}

@@ -12,6 +12,7 @@ pub mod confinement;
 pub mod daemon;
 pub mod descriptors;
 pub mod from;
+pub mod memory_group;
 pub mod mount_status;
 pub mod mounter;
 pub mod nic;

@@ -8,7 +8,7 @@ use bootimg::Attached;
 use yolofs::{Lock, Mount, PrewarmOptions};
 
 use crate::nic::BootBlocks;
-use crate::prewarming::Prewarming;
+use crate::prewarming::{Prewarming, affordable};
 use node_api::mount_daemon::PrewarmSummary;
 
 /// Prewarms one mount; at most one prewarm runs at a time.
@@ -52,7 +52,7 @@ impl Prewarmer {
     pub fn run(&self, budget_bytes: Option<u64>) -> anyhow::Result<PrewarmSummary> {
         let prewarmed = self.prewarming.run(|cancel| {
             let options = PrewarmOptions {
-                lock: self.lock,
+                lock: affordable(self.lock, self.image.plan().block_count(), budget_bytes),
                 cancel: Some(cancel),
                 budget_bytes,
                 ..PrewarmOptions::default()

@@ -5,9 +5,29 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use yolofs::PrewarmReport;
+use yolofs::{Lock, PrewarmReport};
 
+use crate::memory_group;
+use host::size::Size;
 use node_api::mount_daemon::PrewarmSummary;
+
+/// Returns whether to lock so many blocks: not if a memory group of this process would have it killed over
+/// that. They are brought into memory all the same, and the log says that they are not kept there.
+pub fn affordable(lock: Lock, blocks: u64, budget_bytes: Option<u64>) -> Lock {
+    let bytes = (blocks * 4096).min(budget_bytes.unwrap_or(u64::MAX));
+    match memory_group::room() {
+        Some(room) if lock == Lock::Yes && bytes > room => {
+            log::warn!(
+                "{} are not locked in memory: a memory group (cgroup) of this process leaves {}; allow \
+                 it more (MemoryMax= of its unit)",
+                Size(bytes),
+                Size(room)
+            );
+            Lock::No
+        }
+        _ => lock,
+    }
+}
 
 /// The prewarms of one mount; at most one runs at a time.
 #[derive(Debug)]

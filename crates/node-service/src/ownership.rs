@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Most bytes of a process's number in the file.
 const PID_BYTES: u64 = 16;
 
-/// The right to own the mounts of a run directory, until it is dropped or the process ends.
+/// The right to own the mounts of a run directory, or the list of those that are wanted, until it is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Ownership(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
 
@@ -29,9 +29,22 @@ impl Ownership {
     /// # Errors
     /// If another node has it, which is named.
     pub(crate) fn take(run_dir: &RunDir) -> anyhow::Result<Self> {
+        Self::of(&path(run_dir), |owner| taken(run_dir, owner))
+    }
+
+    /// Takes the right to the list of mounts that are to be there after a reboot: two nodes would make the
+    /// same mounts then, and each forget those of the other.
+    ///
+    /// # Errors
+    /// If another node has it, which is named.
+    pub(crate) fn take_state(dir: &Path) -> anyhow::Result<Self> {
+        Self::of(&state_path(dir), |owner| state_taken(dir, owner))
+    }
+
+    fn of(path: &Path, taken: impl Fn(Option<u32>) -> anyhow::Error) -> anyhow::Result<Self> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match lock(run_dir)? {
+            match lock(path)? {
                 Ok(mut lock) => {
                     let pid = std::process::id().to_string();
                     lock.set_len(0)
@@ -39,7 +52,7 @@ impl Ownership {
                         .context("writing down who owns the mounts")?;
                     return Ok(Self(lock));
                 }
-                Err(owner) if Instant::now() >= deadline => return Err(taken(run_dir, owner)),
+                Err(owner) if Instant::now() >= deadline => return Err(taken(owner)),
                 Err(_) => std::thread::sleep(LOOK_EVERY),
             }
         }
@@ -54,13 +67,22 @@ impl Ownership {
         if !path(run_dir).parent().is_some_and(Path::exists) {
             return Ok(());
         }
-        match lock(run_dir)? {
-            Ok(lock) => {
-                drop(lock);
-                Ok(())
-            }
-            Err(owner) => Err(taken(run_dir, owner)),
+        lock(&path(run_dir))?
+            .map(drop)
+            .map_err(|owner| taken(run_dir, owner))
+    }
+
+    /// Makes sure that no node keeps its mounts in a state directory now.
+    ///
+    /// # Errors
+    /// If one does, which is named.
+    pub(super) fn is_free_state(dir: &Path) -> anyhow::Result<()> {
+        if !dir.exists() {
+            return Ok(());
         }
+        lock(&state_path(dir))?
+            .map(drop)
+            .map_err(|owner| state_taken(dir, owner))
     }
 }
 
@@ -75,17 +97,29 @@ pub(crate) fn taken(run_dir: &RunDir, owner: Option<u32>) -> anyhow::Error {
     )
 }
 
+fn state_taken(dir: &Path, owner: Option<u32>) -> anyhow::Error {
+    let owner = owner.map_or_else(String::new, |pid| format!(" (process {pid})"));
+    anyhow!(
+        "another node{owner}, of another run directory, keeps its mounts in {}: give this one a \
+         --state-dir of its own",
+        dir.display()
+    )
+}
+
+fn state_path(dir: &Path) -> std::path::PathBuf {
+    dir.join("lock")
+}
+
 fn path(run_dir: &RunDir) -> std::path::PathBuf {
     run_dir.path().join("node/lock")
 }
 
 /// Takes the lock, or returns who has it, if that is written down yet.
-fn lock(run_dir: &RunDir) -> anyhow::Result<Result<Flock<File>, Option<u32>>> {
-    let path = path(run_dir);
+fn lock(path: &Path) -> anyhow::Result<Result<Flock<File>, Option<u32>>> {
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
     let opening = || format!("opening {}", path.display());
-    let file = options.open(&path).with_context(opening)?;
+    let file = options.open(path).with_context(opening)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Ok(lock)),
         Err((file, Errno::EWOULDBLOCK)) => {

@@ -66,6 +66,7 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
             let run_dir = RunDir::open(&settings.run_dir)?;
             // Asked before anything of the other's is touched: that may have no keeper at the moment.
             Ownership::is_free(&run_dir)?;
+            Ownership::is_free_state(&settings.state_dir)?;
             let keeper = Keeper::new(node_program(), &keeper_lock(&run_dir), Limits::default());
             let keeper = keeper.map_err(|error| match error {
                 StoreError::Taken { process } => taken(&run_dir, process),
@@ -135,6 +136,7 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     let run_dir = RunDir::open(&settings.run_dir)?;
     let records = Records::open(run_dir.path(), &settings.state_dir)?;
     let _only_one = Ownership::take(&run_dir)?;
+    let _only_keeper = Ownership::take_state(&settings.state_dir)?;
     let mut inherited = Inherited::take(&variables())?;
     let listener = inherited.remove(API).into_iter().next();
     let keeper = guard::keeper_pid();

@@ -26,13 +26,13 @@ use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, ErrorCode, Frame, Message, Seal};
 use chunks::index::Index;
 use refusal::Refusal;
-use serving::transport::{Accepted, Connected, drain, part};
+use serving::transport::{Connected, drain, part};
 use upload::{Upload, overdue};
 
 /// What is read of a connection at once: some READs, and of a PUT the beginning.
 const READ_BUFFER: usize = 4 << 10;
-/// How long it may take to tell somebody that there is no place.
-const TURNING_AWAY: Duration = Duration::from_secs(1);
+/// How long it may take to tell somebody that there is no place, and before that to agree on keys.
+const TURNING_AWAY: Duration = Duration::from_secs(2);
 /// Where log lines go that say who asks for what.
 const ACCESS: &str = "nicfetch::access";
 
@@ -97,16 +97,17 @@ pub(super) async fn serve(
     shared.counts.connections.fetch_sub(1, Relaxed);
 }
 
-/// Tells somebody that there is no place for one more, whoever it is. Who speaks TLS cannot be told.
-pub(super) async fn turn_away(accepted: Accepted) {
-    let Ok(mut connected) = accepted.finish(None).await else {
-        return;
+/// Tells somebody that there is no place for one more, whoever it is.
+pub(super) async fn turn_away(stream: impl Future<Output = io::Result<Connected>>) {
+    let tell = async {
+        let mut connected = stream.await?;
+        let busy = error_of(ErrorCode::Busy, "too many connections");
+        let mut seal = Seal::open(Direction::ToClient);
+        let busy = Frame::new(0, busy);
+        write_frame(&mut connected.stream, &busy, &mut seal).await?;
+        io::Result::Ok(connected)
     };
-    let busy = error_of(ErrorCode::Busy, "too many connections");
-    let mut seal = Seal::open(Direction::ToClient);
-    let busy = Frame::new(0, busy);
-    let told = write_frame(&mut connected.stream, &busy, &mut seal);
-    if matches!(timeout(TURNING_AWAY, told).await, Ok(Ok(()))) {
+    if let Ok(Ok(mut connected)) = timeout(TURNING_AWAY, tell).await {
         part(&mut connected.stream).await;
     }
 }

@@ -25,7 +25,7 @@ use chunks::testing::MemStore;
 use chunks::{Catalog, ChunkStore};
 use prometheus_client::registry::Registry;
 use serving::metrics::exposition;
-use serving::transport::{Address, Listener};
+use serving::transport::{Address, Listener, TlsServer};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -136,12 +136,31 @@ impl Rig {
         address.parse().unwrap()
     }
 
+    /// The same with TLS.
+    pub(crate) fn start_with_tls(&mut self, limits: Limits, tls: TlsServer) -> SocketAddr {
+        let any = Address::Tcp("127.0.0.1:0".to_owned());
+        let store = Arc::clone(&self.store) as _;
+        let address = self.start_as(&any, store, Access::open(), limits, Some(tls));
+        address.parse().unwrap()
+    }
+
     fn start_at(
         &mut self,
         address: &Address,
         store: Arc<dyn ChunkStore>,
         access: Access,
         limits: Limits,
+    ) -> String {
+        self.start_as(address, store, access, limits, None)
+    }
+
+    fn start_as(
+        &mut self,
+        address: &Address,
+        store: Arc<dyn ChunkStore>,
+        access: Access,
+        limits: Limits,
+        tls: Option<TlsServer>,
     ) -> String {
         let service = Service::new(store, Arc::clone(&self.catalog), access, limits).unwrap();
         let service = Arc::new(service);
@@ -150,7 +169,7 @@ impl Rig {
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime.block_on(Listener::bind(address, None)).unwrap();
+        let listener = runtime.block_on(Listener::bind(address, tls)).unwrap();
         let bound = listener.address().unwrap();
         let (stop, stopped) = watch::channel(false);
         let serving = Arc::clone(&service);

@@ -30,6 +30,11 @@ pub(super) struct KeepArgs {
 }
 
 impl KeepArgs {
+    /// Returns whether it goes to the store.
+    pub(super) const fn is_in_store(&self) -> bool {
+        self.out.is_none()
+    }
+
     /// Returns whether a place was chosen.
     pub(super) const fn are_given(&self) -> bool {
         self.name.is_some() || self.out.is_some()

@@ -168,6 +168,10 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;
+    if args.keep.is_in_store() {
+        // Before the boot, which may take long, and not after it.
+        store.open()?;
+    }
     match locate(&args.source, args.docker_host.as_deref())? {
         Located::Path => tree::record(args, store, &run_dir, interrupt),
         Located::Image(name) => image::record(args, &name, store, interrupt),

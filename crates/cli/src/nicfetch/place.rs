@@ -66,18 +66,24 @@ fn segment_bytes(budget_bytes: u64) -> u32 {
     part.clamp(1 << 20, usual)
 }
 
-/// Opens the chunks and the sources in a store, where chunks may take `budget_bytes`.
+/// The part of the room that indexes may take: each file of an image has some 100 bytes in one.
+const INDEX_SHARE: u64 = 32;
+
+/// Opens the chunks and the sources in a store, where chunks and indexes may take `budget_bytes`.
 ///
 /// # Errors
 /// If they cannot be opened, or another nicfetch has them.
 pub(super) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Sources>> {
+    let index_bytes = budget_bytes / INDEX_SHARE;
     let config = StoreConfig {
-        budget_bytes,
+        budget_bytes: budget_bytes - index_bytes,
         segment_bytes: segment_bytes(budget_bytes),
         ..StoreConfig::default()
     };
     make(store)?;
     let sources = Sources::open(store, config);
     let sources = sources.with_context(|| format!("opening the chunks in {}", store.display()))?;
+    let limited = sources.catalog().limit_indexes(index_bytes);
+    limited.context("removing indexes for which there is no room")?;
     Ok(Arc::new(sources))
 }

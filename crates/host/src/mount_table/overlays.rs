@@ -3,12 +3,15 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context as _;
 
 use super::MOUNT_KIND;
 use super::{Line, parse, unescape};
+
+/// Symbolic links on one way that are followed, as by the kernel.
+const LINKS_MAX: usize = 40;
 
 /// Returns where an overlay is mounted that has the mount of ours at `mountpoint` below it, as far as
 /// the list of mounts tells: it has the paths that the overlay was given.
@@ -34,13 +37,63 @@ fn overlay_in(table: &[u8], mountpoint: &Path) -> Option<PathBuf> {
     let lines: Vec<Line> = lines.collect();
     let ours = |line: &Line| line.kind == MOUNT_KIND && line.mountpoint == mountpoint;
     let ours = lines.iter().rposition(ours)?;
-    let has_it = |lower: &PathBuf| lower.starts_with(mountpoint);
+    let has_it = |lower: &PathBuf| {
+        lower.starts_with(mountpoint) || leads_to(lower, mountpoint, &|dir| is_ours(&lines, dir))
+    };
     let is_on_it = |line: &Line| line.kind == "overlay" && lowers(&line.options).iter().any(has_it);
     // An overlay that is older has what was there before.
     let copied = copied(&lines);
     let mut overlays = (0..lines.len()).filter(|at| is_on_it(&lines[*at]));
     let overlay = overlays.find(|at| may_be_younger(&lines, copied, *at, ours))?;
     Some(lines[overlay].mountpoint.clone())
+}
+
+fn is_ours(lines: &[Line], dir: &Path) -> bool {
+    let ours = |line: &Line| line.kind == MOUNT_KIND && line.mountpoint == dir;
+    lines.iter().any(ours)
+}
+
+/// Returns whether a path that has symbolic links in it leads to a mount or below it. Nothing is asked of a
+/// mount of ours on the way (`is_stop`): whoever serves that may be dead, or wait for its source.
+fn leads_to(path: &Path, mountpoint: &Path, is_stop: &dyn Fn(&Path) -> bool) -> bool {
+    let mut left: Vec<OsString> = names_of(path);
+    let mut at = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        if next == mountpoint {
+            return true;
+        }
+        if is_stop(&next) {
+            return false;
+        }
+        match next.read_link() {
+            Ok(target) if links < LINKS_MAX => {
+                links += 1;
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                left.extend(names_of(&target));
+            }
+            _ => at = next,
+        }
+    }
+    false
+}
+
+/// Returns the names that a path consists of, the last first.
+fn names_of(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev();
+    let names = parts.filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    });
+    names.collect()
 }
 
 /// Returns whether the mount at one place of the list may have been made after that at another.
@@ -128,6 +181,35 @@ mod tests {
 43 21 0:34 / /plus rw - overlay overlay rw,lowerdir+=/mnt/b\\040c,datadir+=/d\n\
 44 21 0:35 / /mnt/d ro - fuse.yolofs /srv ro,user_id=0\n\
 45 21 0:36 / /mnt/ab ro - fuse.yolofs /srv ro,user_id=0\n";
+
+    #[test]
+    fn a_lower_directory_may_be_given_by_a_link() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        for sub in ["mnt", "dead", "way"] {
+            std::fs::create_dir(real.join(sub)).unwrap();
+        }
+        symlink("../mnt/usr", real.join("way/relative")).unwrap();
+        symlink(real.join("way"), real.join("whole")).unwrap();
+        symlink("round", real.join("round")).unwrap();
+        symlink(real.join("dead/x"), real.join("elsewhere")).unwrap();
+        let at = real.display();
+        let on = |lower: &str| {
+            let table = format!(
+                "40 21 0:31 / {at}/mnt ro - fuse.yolofs /srv ro\n\
+                 41 21 0:32 / {at}/dead ro - fuse.yolofs /srv ro\n\
+                 42 21 0:33 / /new rw - overlay overlay rw,lowerdir={at}/{lower},upperdir=/u\n"
+            );
+            overlay_in(table.as_bytes(), &real.join("mnt")).is_some()
+        };
+        for lower in ["mnt/a", "way/relative/b", "whole/relative", "way/../mnt"] {
+            assert!(on(lower), "{lower}");
+        }
+        for lower in ["dead/a", "elsewhere/../mnt", "round/a", "way", "none/mnt"] {
+            assert!(!on(lower), "{lower}");
+        }
+    }
 
     #[test]
     fn only_overlays_that_are_younger_and_name_the_mount_count() {

@@ -141,6 +141,12 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "TOOMANYREQUESTS", message)
     }
 
+    /// The client has as many connections as it may.
+    pub fn too_many() -> Self {
+        let message = "you have too many connections: ask again when some of them are closed";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "TOOMANYREQUESTS", message)
+    }
+
     /// The request is wrong.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message)

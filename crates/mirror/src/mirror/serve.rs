@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
@@ -25,7 +26,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::Mirror;
 use super::counters::Counters;
-use super::reply::Reply;
+use super::reply::{Refusal, Reply, set};
 use serving::pace::{Pace, Paces};
 use serving::seats::Seats;
 use serving::transport::part;
@@ -41,6 +42,10 @@ const UNSENT_MAX: u32 = 128 << 10;
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a client may take nothing of an answer.
 const TAKE_DEADLINE: Duration = Duration::from_secs(60);
+/// Connections beyond those of one address that are told at a time that they are; others are closed at once.
+const TURNED_AWAY: usize = 64;
+/// How long that may take, with what they ask.
+const TURNING_AWAY: Duration = Duration::from_secs(2);
 /// How long the end waits for answers that are under way.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -49,7 +54,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 pub struct ServeConfig {
     /// Connections of all clients. More wait in the socket's queue.
     pub connections: u32,
-    /// Connections of one address. More are closed.
+    /// Connections of one address. More are refused.
     pub connections_of_one: u32,
     /// Bytes of bodies in a second that one address gets; as many as it takes if nothing is said.
     pub send_rate_of_one: Option<NonZeroU64>,
@@ -236,6 +241,7 @@ pub async fn take_connections<D, A, F>(
 {
     let places = Arc::new(Semaphore::new(config.connections as usize));
     let seats = Arc::new(Seats::default());
+    let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
@@ -256,6 +262,15 @@ pub async fn take_connections<D, A, F>(
         };
         let Some(seat) = seats.take(peer, config.connections_of_one as usize) else {
             log::debug!("{peer:?} has too many connections");
+            // What waits for it is a place for those who have one.
+            drop(place);
+            if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
+                let closed = closed.clone();
+                tokio::spawn(async move {
+                    turn_away(stream, peer, closed).await;
+                    drop(place);
+                });
+            }
             continue;
         };
         let (answer, closed) = (answer.clone(), closed.clone());
@@ -281,6 +296,23 @@ where
 {
     exchange(&mut stream, peer, closed, answer).await;
     part(&mut stream).await;
+}
+
+/// Answers one request of a connection that is one too many, whatever it asks, and closes it.
+async fn turn_away<S, C>(mut stream: S, peer: C, closed: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: Copy + Debug,
+{
+    let answer = |_, _| async {
+        let mut reply = Refusal::too_many().into_reply();
+        set(&mut reply, CONNECTION, "close");
+        reply
+    };
+    let answered = timeout(TURNING_AWAY, exchange(&mut stream, peer, closed, answer));
+    if answered.await.is_ok() {
+        part(&mut stream).await;
+    }
 }
 
 async fn exchange<S, C, A, F>(stream: &mut S, peer: C, mut closed: watch::Receiver<bool>, answer: A)

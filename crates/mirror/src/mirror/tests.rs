@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Barrier;
+use std::time::Instant;
 
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
@@ -16,6 +17,7 @@ use super::*;
 use crate::blobs::{Algorithm, BlobDigest, BlobKey};
 use crate::upstream::UpstreamConfig;
 use chunks::PolicyKind;
+use serving::load::Level;
 
 /// A registry that has what is at these paths, for who brings this `Authorization`.
 #[derive(Debug)]
@@ -479,4 +481,88 @@ fn conditions_as_the_standard_has_them() {
     assert!(holds(&["*"]));
     assert!(!holds(&[]));
     assert!(!holds(&["\"sha256:2\"", "sha256:1", ""]));
+}
+
+/// Under pressure nobody is asked, so who was never given something is not given it now, though it is here.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_here_and_not_proved_is_not_given_while_nothing_may_be_asked() {
+    let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
+    let blob = registry.put_blob("alice/app", b"a layer");
+    registry.put_blob("bob/app", b"a layer");
+    registry.put("bob/app/manifests/v1", b"{}");
+    let rules = vec![(registry.upstream("r.corp"), Access::Upstream)];
+    let mirror = mirror(dir.path(), rules);
+    let ask = |who: &'static str| {
+        let (mirror, path) = (&mirror, format!("r.corp/{who}/app/blobs/{blob}"));
+        async move { get(mirror, &path, Some(who)).await }
+    };
+    let head = format!("HEAD /v2/bob/app/blobs/{blob}");
+    let tag = "r.corp/bob/app/manifests/v1";
+    assert_eq!(get(&mirror, tag, Some("bob")).await.0, 200);
+    assert_eq!(ask("alice").await.0, 200);
+    let load = &mirror.config.load;
+    load.set(Level::Shedding, Some("a test".to_owned()));
+    let shed = load.report().shed;
+    let (status, _, said) = ask("bob").await;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert_eq!(status, 404);
+    assert!(said.contains("TOOMANYREQUESTS"), "{said}");
+    assert_eq!(registry.count(&head), 0, "nobody was asked");
+    assert!(load.report().shed > shed, "and it is counted");
+    // Who was given it has it.
+    assert_eq!(ask("alice").await.0, 200);
+    load.set(Level::Normal, None);
+    assert_eq!(ask("bob").await.0, 200);
+    assert_eq!(registry.count(&head), 1);
+}
+
+/// Who has as many connections as it may hears so on the next one, and not that the mirror is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_too_many_connections_is_told() {
+    let (dir, registry) = (tempfile::tempdir().unwrap(), Registry::start());
+    let mirror = mirror(
+        dir.path(),
+        vec![(registry.upstream("docker.io"), Access::All)],
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let config = ServeConfig {
+        connections_of_one: 2,
+        ..ServeConfig::default()
+    };
+    let (close, closed) = tokio::sync::watch::channel(false);
+    let serving = tokio::spawn(serve(mirror, listener, config, closed));
+    let asked = tokio::task::spawn_blocking(move || {
+        // They are taken in the order in which they come.
+        let both = [address; 2].map(|address| TcpStream::connect(address).unwrap());
+        for method in ["GET", "HEAD", "PUT"].repeat(10) {
+            let said = asked_for_api(address, method);
+            assert!(said.starts_with("HTTP/1.1 503 "), "{method}: {said}");
+            assert!(said.contains("connection: close"), "{said}");
+            assert_eq!(said.contains("TOOMANYREQUESTS"), method != "HEAD", "{said}");
+        }
+        drop(both);
+        let since = Instant::now();
+        while !asked_for_api(address, "GET").starts_with("HTTP/1.1 200 ") {
+            assert!(since.elapsed() < Duration::from_secs(60), "no place again");
+        }
+    });
+    asked.await.unwrap();
+    close.send(true).unwrap();
+    serving.await.unwrap();
+}
+
+/// Sends one request, with more of a body than sockets take, and returns the answer.
+fn asked_for_api(address: SocketAddr, method: &str) -> String {
+    use std::io::Read as _;
+    let mut stream = TcpStream::connect(address).unwrap();
+    let long = if method == "PUT" { 4 << 20 } else { 0 };
+    let head = format!(
+        "{method} /v2/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {long}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&vec![b'x'; long]).unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
 }

@@ -23,7 +23,7 @@ use crate::workers::SHARED_BY;
 use mounting::assemble::mode_name;
 use mounting::descriptors::files_for_each_of;
 use mounting::mount_status::warnings;
-use mounting::prewarming::Prewarming;
+use mounting::prewarming::{Prewarming, affordable};
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::spec::MountSpec;
@@ -186,15 +186,15 @@ impl Served {
         let hold_back = self.spec.auto.then_some(SAMPLE);
         let max_pins = Some(files_for_each_of(SHARED_BY as u64));
         let prewarmed = self.prewarming.run(|cancel| {
+            let plan = boot.image.plan();
             let options = PrewarmOptions {
-                lock,
+                lock: affordable(lock, plan.block_count(), budget),
                 cancel: Some(cancel),
                 budget_bytes: budget,
                 hold_back,
                 max_pins,
                 ..PrewarmOptions::default()
             };
-            let plan = boot.image.plan();
             let prewarm = |blocks: &dyn BlockCache| self.serving.prewarm(plan, blocks, &options);
             boot.blocks.in_order(prewarm)
         });

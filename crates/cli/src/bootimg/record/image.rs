@@ -99,6 +99,7 @@ pub(super) fn record(
             || matches!(name, ImageName::Docker { .. }),
         "docker:healthy is what Docker says, and it does not run {name}: use --until healthy"
     );
+    interrupt.be_orderly();
     let mut guard = Guard::start()?;
     let engine = open(args, name, &mut guard, interrupt)?;
     let image = engine.image();

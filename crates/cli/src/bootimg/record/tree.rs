@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use localfs::{SourceKind, SourceRoot};
+use localfs::{Patience, SourceKind, SourceRoot};
 use tracer::{Heard, MergeOptions, Summary, Trace};
 use yolofs::{Busy, Mount, MountOptions};
 
@@ -39,7 +39,10 @@ pub(super) fn record(
 ) -> anyhow::Result<Outcome> {
     let until = check(args)?;
     clear_dead(run_dir)?;
-    let mut source = LateSource::new(Arc::new(SourceRoot::open(&args.source)?));
+    let patience = Patience::default().deadline;
+    let root = SourceRoot::open_within(&args.source, patience)?;
+    interrupt.be_orderly();
+    let mut source = LateSource::new(Arc::new(root));
     let warnings = source.root().warnings().to_vec();
     for warning in &warnings {
         log::warn!("{warning}");
