@@ -25,7 +25,11 @@ const KNOWN: &[(&str, usize)] = &[
     ("snapshotter", 3),
     ("report", 4),
     ("yolofs", 8),
-    ("cli", 54),
+    ("bootstore", 2),
+    ("layers", 6),
+    ("node-service", 11),
+    ("containerd-service", 7),
+    ("cli", 12),
     ("benches", 4),
     ("e2e", 8),
 ];
