@@ -15,7 +15,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
-/// The variable that says what is logged: a level, or levels by module (`warn,cli::node=debug`).
+/// The variable that says what is logged: a level, or levels by module (`warn,node_service=debug`).
 const FILTER_ENV: &str = "YOLOFS_LOG";
 
 /// The variable that says how: `text` or `json`.
@@ -158,7 +158,7 @@ mod tests {
         let warning = "warn: the worker died id=\"ab12\" tries=3\n";
         assert_eq!(written("warn", Look::Text), warning);
         assert_eq!(written("off", Look::Text), "");
-        let node = written("warn,cli::node=debug", Look::Text);
+        let node = written("warn,node_service=debug", Look::Text);
         assert_eq!(node, format!("{warning}debug: a detail\n"));
     }
 

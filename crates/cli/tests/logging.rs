@@ -36,9 +36,9 @@ fn warnings_are_lines_for_people() {
         "{text}"
     );
     assert_eq!(said(&[("YOLOFS_LOG", "error")]), "");
-    assert_eq!(said(&[("YOLOFS_LOG", "cli::layers=debug")]), "");
+    assert_eq!(said(&[("YOLOFS_LOG", "layers=debug")]), "");
     assert_eq!(
-        said(&[("YOLOFS_LOG", "cli::run_dir=warn")]).lines().count(),
+        said(&[("YOLOFS_LOG", "host::run_dir=warn")]).lines().count(),
         1
     );
 }
@@ -50,7 +50,7 @@ fn json_is_for_programs() {
     let line: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
         (&line["level"], &line["target"]),
-        (&"WARN".into(), &"cli::run_dir".into())
+        (&"WARN".into(), &"host::run_dir".into())
     );
     assert!(
         line["message"].as_str().unwrap().contains("broken.json"),
