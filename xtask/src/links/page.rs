@@ -26,6 +26,7 @@ impl Page {
     /// Parses a document of CommonMark with tables.
     pub(super) fn parse(text: &str) -> Self {
         let mut page = Self::default();
+        let lines = Lines::of(text);
         let mut undefined = Vec::new();
         let mut note = |link: BrokenLink<'_>| {
             // `[live]` alone is text; `[a][b]` and `[a][]` are meant as links.
@@ -33,7 +34,7 @@ impl Page {
                 let target = format!("[{}]", link.reference);
                 undefined.push(Link {
                     target,
-                    line: line_of(text, link.span.start),
+                    line: lines.at(link.span.start),
                 });
             }
             None
@@ -43,7 +44,7 @@ impl Page {
         let mut heading: Option<String> = None;
         let mut seen = BTreeMap::new();
         for (event, range) in parser.into_offset_iter() {
-            let line = line_of(text, range.start);
+            let line = lines.at(range.start);
             match event {
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                     page.links.push(Link {
@@ -113,10 +114,19 @@ fn anchor(title: &str, seen: &mut BTreeMap<String, usize>) -> String {
     }
 }
 
-/// The line of the byte `at`, from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    let before = text.as_bytes().iter().take(at);
-    before.filter(|byte| **byte == b'\n').count() + 1
+/// Where each line of a document begins.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        let ends = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self(std::iter::once(0).chain(ends).collect())
+    }
+
+    /// The line of the byte `at`, from 1.
+    fn at(&self, at: usize) -> usize {
+        self.0.partition_point(|begin| *begin <= at)
+    }
 }
 
 #[cfg(test)]
