@@ -2,24 +2,24 @@
 //!
 //! ```text
 //! NicCache (beside a local source) ─┐
-//! NicSource (no local source) ──────┴► Remote ──► Lane 0 (demand) ─┬─► service
+//! NicSource (no local source) ──────┴► Remote ──► Connection 0 (demand) ─┬─► service
 //!   local chunks, origin                │  50 ms: hedge            │
-//!                                       └───────► Lane 1 (rest) ───┘
+//!                                       └───────► Connection 1 (rest) ───┘
 //! ```
 //!
 //! Callers are synchronous threads; connections live on a runtime without threads, which whoever
 //! waits for an answer drives meanwhile.
-//! Losing the service costs speed: every question has an answer, or none, within half a second.
+//! Losing the service costs speed: every request has an answer, or none, within half a second.
 
-mod arrivals;
-mod beside;
 mod connect;
+mod connection;
 mod driver;
 mod fill;
-mod flights;
-mod lane;
+mod nic_cache;
 mod planned;
 mod remote;
+mod responses;
+mod single_flight;
 mod source;
 
 use std::collections::VecDeque;
@@ -39,11 +39,11 @@ use chunks::BootEntry;
 use chunks::index::{Index, IndexError};
 use serving::transport::{Address, TlsClient};
 
+use connection::Connection;
 use driver::{Driver, Keeper};
-use lane::Lane;
 
-pub use beside::NicCache;
 pub use fill::Filled;
+pub use nic_cache::NicCache;
 pub use planned::{InOrder, Planned};
 pub use remote::{Remote, RemoteCounts};
 pub use source::{NicSource, Origin, SourceCounts};
@@ -57,7 +57,7 @@ pub struct Patience {
     pub hedge: Duration,
     /// With a demand read, before it is given up.
     pub give_up: Duration,
-    /// Between two questions whether a silent service is back.
+    /// Between two requests whether a silent service is back.
     pub probe: Duration,
     /// With a silent service, before its connection is closed.
     pub silent: Duration,
@@ -121,7 +121,7 @@ pub enum ClientError {
         text: String,
     },
     /// What it sent is not what was asked for.
-    #[error("the block service sent something else than was asked for: {what}")]
+    #[error("unexpected response from the block service: {what}")]
     Wrong {
         /// What.
         what: &'static str,
@@ -139,7 +139,7 @@ pub enum ClientError {
 
 /// A source that was opened by name: what both connections open again when they are made again.
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredSource {
     /// Its number among those of the client.
     pub(crate) number: usize,
     pub(crate) name: Vec<u8>,
@@ -151,7 +151,7 @@ pub(crate) struct Registered {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ClientConfig,
-    pub(crate) sources: parking_lot::Mutex<Vec<Arc<Registered>>>,
+    pub(crate) sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
     /// A demand read was given up, and nothing was heard since.
     pub(crate) silent: AtomicBool,
     pub(crate) window: AtomicU64,
@@ -161,7 +161,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<Shared>,
-    lanes: [Arc<Lane>; 2],
+    connections: [Arc<Connection>; 2],
     driver: Arc<Driver>,
     _keeper: Keeper,
 }
@@ -173,7 +173,7 @@ impl Client {
     /// Returns a client, which starts to connect; the service need not be there yet.
     ///
     /// # Errors
-    /// If no threads can be had.
+    /// If threads cannot be started.
     pub fn start(config: ClientConfig) -> io::Result<Self> {
         let (driver, keeper) = Driver::start()?;
         let shared = Arc::new(Shared {
@@ -182,27 +182,27 @@ impl Client {
             silent: AtomicBool::new(false),
             window: AtomicU64::new(0),
         });
-        let lane = || {
-            let (lane, commands) = Lane::new(Arc::clone(&shared));
-            let _task = driver.spawn(connect::keep(Arc::clone(&lane), commands));
-            lane
+        let connection = || {
+            let (connection, commands) = Connection::new(Arc::clone(&shared));
+            let _task = driver.spawn(connect::keep(Arc::clone(&connection), commands));
+            connection
         };
-        let lanes = [lane(), lane()];
-        let _task = driver.spawn(connect::probe(Arc::clone(&shared), lanes.clone()));
+        let connections = [connection(), connection()];
+        let _task = driver.spawn(connect::probe(Arc::clone(&shared), connections.clone()));
         Ok(Self {
             shared,
-            lanes,
+            connections,
             driver,
             _keeper: keeper,
         })
     }
 
-    /// Waits until the first connection stands, which questions go by, and returns whether it does.
+    /// Waits until the first connection stands, which requests go by, and returns whether it does.
     #[must_use]
     pub fn wait_until_connected(&self, patience: Duration) -> bool {
         let up = async {
-            while !self.lanes[0].is_up() {
-                self.lanes[0].changed().await;
+            while !self.connections[0].is_up() {
+                self.connections[0].changed().await;
             }
         };
         self.within(patience, up).is_some()
@@ -211,7 +211,8 @@ impl Client {
     /// Returns whether reads are asked of the service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        !self.shared.silent.load(Relaxed) && self.lanes.iter().any(|lane| lane.is_up())
+        !self.shared.silent.load(Relaxed)
+            && self.connections.iter().any(|connection| connection.is_up())
     }
 
     /// Opens the source `name`. Its index is fetched unless `have` returns the one of this id.
@@ -260,7 +261,7 @@ impl Client {
     pub fn remote(&self, name: &[u8], index: Arc<Index>) -> Remote {
         let source = {
             let mut sources = self.shared.sources.lock();
-            let source = Arc::new(Registered {
+            let source = Arc::new(RegisteredSource {
                 number: sources.len(),
                 name: name.to_vec(),
                 id: index.id(),
@@ -268,10 +269,10 @@ impl Client {
             sources.push(Arc::clone(&source));
             source
         };
-        for lane in &self.lanes {
-            lane.open(&source);
+        for connection in &self.connections {
+            connection.open(&source);
         }
-        Remote::new(&self.driver, &self.shared, &self.lanes, source, index)
+        Remote::new(&self.driver, &self.shared, &self.connections, source, index)
     }
 
     /// Returns the boot images that the service keeps of a source, newest first.
@@ -380,8 +381,8 @@ impl Client {
 
     /// Asks on the first connection; what is returned waits for the answer.
     fn begin(&self, message: Message) -> Option<JoinHandle<Option<Frame>>> {
-        let lane = Arc::clone(&self.lanes[0]);
-        let ask = async move { lane.ask(message, Vec::new()).await };
+        let connection = Arc::clone(&self.connections[0]);
+        let ask = async move { connection.ask(message, Vec::new()).await };
         self.driver.spawn(ask)
     }
 
@@ -401,7 +402,7 @@ impl Client {
 
     /// Asks on the first connection, and waits for the answer.
     fn ask(&self, message: Message, data: Vec<u8>) -> Result<Frame, ClientError> {
-        self.finish(self.lanes[0].ask(message, data))
+        self.finish(self.connections[0].ask(message, data))
     }
 
     /// Waits for an answer.

@@ -1,4 +1,4 @@
-//! Who a client is, how it proves it, and what it may open.
+//! Authentication of clients, and which sources each of them may open.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use blocks::ContentId;
 use crate::wire::{Direction, Nonce, Proof};
 use chunks::NAME_MAX;
 
-/// A secret that one virtual machine and the service share.
+/// The shared secret of a virtual machine and the service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -30,57 +30,57 @@ impl Key {
         text.parse().ok().map(|ContentId(bytes)| Self(bytes))
     }
 
-    /// Returns what proves to the other side that this side has the key.
-    pub(crate) fn proof(&self, by: Direction, meeting: &Meeting<'_>) -> Proof {
+    /// Returns the proof to the peer that this side has the key.
+    pub(crate) fn proof(&self, by: Direction, transcript: &Transcript<'_>) -> Proof {
         let who = match by {
             Direction::ToService => "nicfetch client",
             Direction::ToClient => "nicfetch server",
         };
-        self.hash(who, meeting)
+        self.hash(who, transcript)
     }
 
     /// Returns the key of the seals in one direction.
-    pub(crate) fn seal(&self, direction: Direction, meeting: &Meeting<'_>) -> [u8; 32] {
+    pub(crate) fn seal(&self, direction: Direction, transcript: &Transcript<'_>) -> [u8; 32] {
         let what = match direction {
             Direction::ToService => "nicfetch seal c",
             Direction::ToClient => "nicfetch seal s",
         };
-        self.hash(what, meeting)
+        self.hash(what, transcript)
     }
 
-    fn hash(&self, what: &str, meeting: &Meeting<'_>) -> [u8; 32] {
+    fn hash(&self, what: &str, transcript: &Transcript<'_>) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         // All but the name, which is last, have a fixed length.
         hasher.update(what.as_bytes());
-        hasher.update(meeting.client);
-        hasher.update(meeting.service);
-        hasher.update(meeting.name);
+        hasher.update(transcript.client);
+        hasher.update(transcript.service);
+        hasher.update(transcript.name);
         *hasher.finalize().as_bytes()
     }
 }
 
-/// What is different each time two sides meet.
+/// The transcript of a handshake: nonces of both sides, and the client's name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Meeting<'a> {
+pub(crate) struct Transcript<'a> {
     pub(crate) client: &'a Nonce,
     pub(crate) service: &'a Nonce,
     pub(crate) name: &'a [u8],
 }
 
-/// Whether two proofs are the same, in a time that does not tell where they differ.
+/// Compares two proofs in constant time.
 pub(crate) fn same(one: &Proof, other: &Proof) -> bool {
     // The comparison of BLAKE3's hashes takes constant time.
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
 }
 
-/// Returns bytes that nobody can guess.
+/// Returns random bytes from the kernel.
 pub(crate) fn nonce() -> std::io::Result<Nonce> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(std::io::Error::other)?;
     Ok(nonce)
 }
 
-/// What a virtual machine may open.
+/// The sources that a virtual machine may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sources {
     /// Every source.
@@ -100,7 +100,7 @@ impl Sources {
     }
 }
 
-/// A virtual machine that the service knows.
+/// A virtual machine in the access list.
 #[derive(Clone, Debug)]
 pub struct Tenant {
     /// Its key; without one it needs a certificate.
@@ -109,25 +109,25 @@ pub struct Tenant {
     pub sources: Sources,
 }
 
-/// Who may connect, and open what.
+/// The access list: which machines may connect, and which sources each may open.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tenants: BTreeMap<Vec<u8>, Tenant>,
     open: bool,
 }
 
-/// What is wrong with a list of virtual machines.
+/// The first invalid line of an access list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {rule}; a line is NAME KEY SOURCE..., the key 64 hexadecimal digits or -")]
 pub struct AccessError {
     /// Which line, from 1.
     pub line: usize,
-    /// Which rule it breaks.
+    /// The rule that it violates.
     pub rule: &'static str,
 }
 
 impl Access {
-    /// Returns access for everybody to everything: the link tells who is there.
+    /// Returns access for all machines to all sources: names are not authenticated.
     #[must_use]
     pub fn open() -> Self {
         Self {
@@ -136,11 +136,11 @@ impl Access {
         }
     }
 
-    /// Reads a list of virtual machines: in each line a name, a key or `-`, and the sources that
-    /// it may open, `*` for all. Empty lines and lines with `#` count for nothing.
+    /// Parses an access list: in each line the name of a machine, its key or `-`, and the sources
+    /// that it may open, `*` for all. Empty lines and lines that begin with `#` are ignored.
     ///
     /// # Errors
-    /// The first line that is none.
+    /// If a line is invalid.
     pub fn parse(text: &str) -> Result<Self, AccessError> {
         let mut tenants = BTreeMap::new();
         for (line, words) in (1..).zip(text.lines()) {
@@ -172,7 +172,7 @@ impl Access {
         Ok(Self { tenants, open })
     }
 
-    /// Returns whether names are believed.
+    /// Returns whether names are accepted without authentication.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.open
@@ -184,7 +184,7 @@ impl Access {
         self.tenants.get(name)
     }
 
-    /// Returns what whoever goes by `name` may open, once it has shown that it does.
+    /// Returns the sources that an authenticated machine may open.
     #[must_use]
     pub fn sources(&self, name: &[u8]) -> Option<Sources> {
         match self.tenants.get(name) {
@@ -225,42 +225,42 @@ mod tests {
     #[test]
     fn proofs_differ_by_side_key_nonce_and_name() {
         let (client, service) = ([1; 32], [2; 32]);
-        let meeting = Meeting {
+        let transcript = Transcript {
             client: &client,
             service: &service,
             name: b"vm",
         };
         let key = Key::new([7; 32]);
-        let proof = key.proof(Direction::ToService, &meeting);
+        let proof = key.proof(Direction::ToService, &transcript);
         let others = [
-            key.proof(Direction::ToClient, &meeting),
-            key.seal(Direction::ToService, &meeting),
-            Key::new([8; 32]).proof(Direction::ToService, &meeting),
+            key.proof(Direction::ToClient, &transcript),
+            key.seal(Direction::ToService, &transcript),
+            Key::new([8; 32]).proof(Direction::ToService, &transcript),
             key.proof(
                 Direction::ToService,
-                &Meeting {
+                &Transcript {
                     client: &service,
-                    ..meeting
+                    ..transcript
                 },
             ),
             key.proof(
                 Direction::ToService,
-                &Meeting {
+                &Transcript {
                     service: &client,
-                    ..meeting
+                    ..transcript
                 },
             ),
             key.proof(
                 Direction::ToService,
-                &Meeting {
+                &Transcript {
                     name: b"v",
-                    ..meeting
+                    ..transcript
                 },
             ),
         ];
         for other in others {
             assert!(!same(&proof, &other));
         }
-        assert!(same(&proof, &key.proof(Direction::ToService, &meeting)));
+        assert!(same(&proof, &key.proof(Direction::ToService, &transcript)));
     }
 }

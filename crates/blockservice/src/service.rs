@@ -10,6 +10,7 @@
 //! its connections; the rest is answered with *busy*.
 
 mod connection;
+mod counters;
 mod handshake;
 mod hot;
 mod machine;
@@ -17,7 +18,6 @@ mod memory;
 mod outgoing;
 mod readers;
 mod schedule;
-mod tally;
 mod uploads;
 
 use std::collections::HashMap;
@@ -35,51 +35,51 @@ use tokio::task::JoinSet;
 use crate::identity::Access;
 use crate::wire::Status;
 use chunks::{Catalog, ChunkStore};
+use serving::connections::{ConnectionCounts, ConnectionPermit};
 use serving::load::Load;
 use serving::metrics::{Sample, register_samples};
-use serving::pace::Paces;
-use serving::seats::{Seat, Seats};
-use serving::transport::{Accepted, Link, Listener};
+use serving::rate::RateLimiters;
+use serving::transport::{Accepted, Listener, PeerAddress};
 
+use counters::ChunkCounters;
 use machine::{Identity, Vm};
 use memory::Memory;
 use readers::Readers;
-use tally::Tally;
 use uploads::{Step, Uploads};
 
-/// Connections beyond the last that are told at a time that they are; others are closed at once.
+/// Refused connections that get an error frame, at a time; others are closed at once.
 const TURNED_AWAY: usize = 64;
 
-/// What a service allows.
+/// The limits of a service.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Raw bytes that a VM may have asked for and not been sent, over all its connections.
+    /// Raw bytes that a VM may have requested and not received, over all its connections.
     pub window_bytes: u32,
-    /// Raw bytes that all VMs together may have asked for and not been sent, and bytes of boot
-    /// images that are on their way from them, which take half of it at most.
+    /// The same for all VMs together, with the bytes of boot images in upload, which take half of
+    /// it at most.
     pub memory_bytes: u64,
-    /// Bytes of a boot image on its way that have to come, or the rest of it, within
-    /// [`put_step`](Self::put_step): else it is given up.
+    /// Bytes of an upload, or the rest of it, that must be received within
+    /// [`put_step`](Self::put_step): else it is cancelled.
     pub put_step_bytes: u64,
-    /// How long these may take.
+    /// The deadline for these bytes.
     pub put_step: Duration,
-    /// Bytes of chunks that were read and are kept in memory, for who reads them next.
+    /// Bytes of the cache in memory of chunks that were read.
     pub hot_bytes: u64,
     /// Connections, of all VMs together.
     pub connections: usize,
     /// Connections of one VM, and of one address.
     pub connections_of_one: usize,
-    /// Bytes in a second that a VM gets; as many as it takes if nothing is said.
+    /// The limit of bytes per second to a VM, if there is one.
     pub send_rate_of_one: Option<NonZeroU64>,
-    /// How hard the machine is pressed.
+    /// The load of the machine.
     pub load: Arc<Load>,
     /// Threads that read chunks from the store.
     pub readers: usize,
-    /// How long a connection may take to say who it is.
+    /// The deadline of the handshake.
     pub handshake: Duration,
     /// How long a client may leave a frame unread.
     pub write: Duration,
-    /// How long those that are connected have left when the service ends.
+    /// How long clients may go on when the service shuts down.
     pub leave: Duration,
 }
 
@@ -103,24 +103,24 @@ impl Default for Limits {
     }
 }
 
-/// What a service did since it began, and what it has to do.
+/// Statistics of a service since its start, and its current state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceStats {
     /// Chunks that were sent.
     pub chunks: u64,
     /// Bytes of them, as stored.
     pub bytes: u64,
-    /// Chunks that were asked for and not there.
+    /// Requests for chunks that are not in the store.
     pub absent: u64,
-    /// Wants, connections and proofs that were refused.
+    /// Reads of chunks, connections and authentications that were refused.
     pub refused: u64,
-    /// Chunks that wait for their turn.
+    /// Chunks that wait to be read from the store.
     pub waiting: u64,
     /// Connections.
     pub connections: u64,
     /// Sources that can be opened.
     pub sources: u64,
-    /// Bytes of memory that boot images on their way take.
+    /// Bytes of memory of boot images in upload.
     pub upload_bytes: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct Service {
     shared: Arc<Shared>,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) access: Access,
@@ -139,9 +139,9 @@ pub(crate) struct Shared {
     pub(crate) counts: Arc<Counts>,
     memory: Arc<Memory>,
     uploads: Arc<Uploads>,
-    paces: Option<Paces<Identity>>,
-    by_machine: Arc<Seats<Identity>>,
-    by_link: Arc<Seats<Link>>,
+    paces: Option<RateLimiters<Identity>>,
+    by_machine: Arc<ConnectionCounts<Identity>>,
+    by_link: Arc<ConnectionCounts<PeerAddress>>,
     vms: Mutex<HashMap<Identity, Arc<Vm>>>,
 }
 
@@ -153,10 +153,10 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// What is counted, where it happens.
+/// The counters of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) tally: Tally,
+    pub(crate) chunks: ChunkCounters,
     pub(crate) refused: AtomicU64,
     pub(crate) connections: AtomicU64,
 }
@@ -165,7 +165,7 @@ impl Service {
     /// Returns a service of the chunks in `store` and the sources in `catalog`.
     ///
     /// # Errors
-    /// If no threads can be had.
+    /// If threads cannot be started.
     pub fn new(
         store: Arc<dyn ChunkStore>,
         catalog: Arc<Catalog>,
@@ -178,7 +178,7 @@ impl Service {
         let shared = Shared {
             uploads: Uploads::new(limits.memory_bytes / 2, &memory),
             memory,
-            paces: limits.send_rate_of_one.map(Paces::new),
+            paces: limits.send_rate_of_one.map(RateLimiters::new),
             by_machine: Arc::default(),
             by_link: Arc::default(),
             catalog,
@@ -193,23 +193,23 @@ impl Service {
         })
     }
 
-    /// Returns what it did and has to do.
+    /// Returns its statistics.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         self.shared.stats()
     }
 
-    /// Has exposed what was asked of the service, as `nicfetch_blocks_…`.
+    /// Registers the metrics of the service, as `nicfetch_blocks_…`.
     pub fn register_metrics(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("nicfetch_blocks");
-        self.shared.counts.tally.register(registry);
+        self.shared.counts.chunks.register(registry);
         self.shared.readers.register_metrics(registry);
         let shared = Arc::clone(&self.shared);
         register_samples(registry, move || shared.boot_samples());
     }
 
-    /// Serves who connects until `stop` says true or is gone; then tells those who are connected,
-    /// and ends when they have left or their time is over.
+    /// Serves clients until `stop` becomes true or is dropped; then announces the shutdown to them,
+    /// and returns when they have disconnected or after [`Limits::leave`].
     pub async fn serve(&self, listener: Listener, mut stop: watch::Receiver<bool>) {
         let listener = Arc::new(listener);
         let mut connections = JoinSet::new();
@@ -222,7 +222,7 @@ impl Service {
                     Ok(accepted) => {
                         let Some(seat) = self.shared.seat(&accepted, connections.len()) else {
                             self.shared.counts.refused.fetch_add(1, Relaxed);
-                            log::warn!("a connection was refused: there are too many");
+                            log::warn!("a connection was refused: too many are open");
                             if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
                                 let listener = Arc::clone(&listener);
                                 tokio::spawn(async move {
@@ -242,7 +242,7 @@ impl Service {
                     }
                     Err(error) => {
                         // Out of descriptors, most likely: some will be free in a while.
-                        log::warn!("a connection could not be accepted: {error}");
+                        log::warn!("cannot accept a connection: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 },
@@ -274,9 +274,9 @@ impl Shared {
     pub(crate) fn stats(&self) -> ServiceStats {
         let counts = &self.counts;
         ServiceStats {
-            chunks: counts.tally.total(Status::Here),
-            bytes: counts.tally.bytes(),
-            absent: counts.tally.total(Status::Absent),
+            chunks: counts.chunks.total(Status::Here),
+            bytes: counts.chunks.bytes(),
+            absent: counts.chunks.total(Status::Absent),
             refused: counts.refused.load(Relaxed),
             waiting: self.readers.waiting() as u64,
             connections: counts.connections.load(Relaxed),
@@ -285,7 +285,7 @@ impl Shared {
         }
     }
 
-    /// Returns how quickly a boot image on its way has to come.
+    /// Returns the minimal rate of an upload.
     const fn put_step(&self) -> Step {
         Step {
             bytes: self.limits.put_step_bytes,
@@ -293,29 +293,33 @@ impl Shared {
         }
     }
 
-    /// Takes a place for a connection of which `others` are there already, before it is known
-    /// whose it is; `None` if there are too many, of all or from its place.
-    fn seat(&self, accepted: &Accepted, others: usize) -> Option<Option<Seat<Link>>> {
+    /// Counts a connection before its handshake, with `others` open; `None` if there are too many,
+    /// in total or from its address.
+    fn seat(
+        &self,
+        accepted: &Accepted,
+        others: usize,
+    ) -> Option<Option<ConnectionPermit<PeerAddress>>> {
         if others >= self.limits.connections {
             return None;
         }
         let link = match accepted.link() {
-            Link::Address(address) => Link::Address(address.to_canonical()),
-            context @ Link::Context(_) => context,
+            PeerAddress::Address(address) => PeerAddress::Address(address.to_canonical()),
+            context @ PeerAddress::Context(_) => context,
             // Who may use a socket in the file system is for its permissions to say.
-            Link::User(_) | Link::Unknown => return Some(None),
+            PeerAddress::User(_) | PeerAddress::Unknown => return Some(None),
         };
         let most = self.limits.connections_of_one;
         self.by_link.take(link, most).map(Some)
     }
 
-    /// Takes a place for a connection of a machine; `None` if it has too many.
-    fn seat_of(&self, identity: &Identity) -> Option<Seat<Identity>> {
+    /// Counts a connection of an authenticated machine; `None` if it has too many.
+    fn seat_of(&self, identity: &Identity) -> Option<ConnectionPermit<Identity>> {
         let most = self.limits.connections_of_one;
         self.by_machine.take(identity.clone(), most)
     }
 
-    /// Returns the machine that is this; one for all its connections.
+    /// Returns the state of a machine, which all its connections share.
     fn vm(&self, identity: &Identity) -> Arc<Vm> {
         let mut vms = self.vms.lock();
         // Who has gone is forgotten when the next one comes.
@@ -329,7 +333,7 @@ impl Shared {
     }
 }
 
-/// Waits until `stop` says true, or nobody is left to say anything.
+/// Waits until `stop` becomes true or is dropped.
 async fn ended(stop: &mut watch::Receiver<bool>) {
     // What is borrowed here must not live across a wait of the caller.
     drop(stop.wait_for(|stop| *stop).await);

@@ -1,7 +1,7 @@
-//! Frames: what goes over the wire, as `docs/nicfetch-protocol.md` has it.
+//! The frames of the protocol (`docs/nicfetch-protocol.md`).
 //!
-//! A frame is a [`Head`] of 32 bytes, a body with the fields of one [`Message`], and data. Encoding
-//! and parsing are pure; `stream` reads and writes frames.
+//! A frame is a [`Head`] of 32 bytes, a body with the fields of one [`Message`], and data. Encoding and
+//! parsing are pure; `stream` reads and writes frames.
 
 mod frame;
 mod message;

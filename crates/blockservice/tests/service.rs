@@ -13,10 +13,10 @@ use blocks::{
     BlockCache as _, BlockIndex, BlockRange, BlockSource as _, CachedSource, ContentId, Extent,
     FileId, Lookup, ReplayPlan, prompt,
 };
-use blockservice::client::{ClientError, NicCache, NicSource, Origin, Planned};
-use blockservice::identity::{Access, Key};
+use blockservice::client::{NicCache, NicSource, Origin, Planned};
+use blockservice::identity::Access;
 use blockservice::service::Limits;
-use blockservice::wire::{ErrorCode, Priority};
+use blockservice::wire::Priority;
 use chunks::index::CHUNK_BYTES;
 use chunks::testing::MemStore;
 use chunks::{ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats, Stored};
@@ -467,55 +467,6 @@ fn when_the_client_is_gone_its_sources_have_nothing() {
 }
 
 #[test]
-fn a_virtual_machine_opens_what_it_may_and_nothing_else() {
-    let mut rig = Rig::new();
-    for (name, seed) in [("one", 1), ("two", 2)] {
-        let sample = sample(name, seed, &*rig.store);
-        rig.catalog.add(name.as_bytes(), &sample.index).unwrap();
-    }
-    let key = |n: u8| Key::new([n; 32]);
-    let hex = |n: u8| format!("{n:02x}").repeat(32);
-    let list = format!("vm1 {} one\nvm2 {} one two\n", hex(1), hex(2));
-    rig.start(Access::parse(&list).unwrap(), Limits::default());
-
-    let one = rig.client("vm1", Some(key(1)));
-    connected(&one);
-    assert!(one.open(b"one", None, |_| None).is_ok());
-    // Forbidden and absent look the same.
-    let codes = [&b"two"[..], b"three"].map(|name| match one.open(name, None, |_| None) {
-        Err(ClientError::Refused { code, text }) => (code, text),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(codes[0], codes[1]);
-    assert_eq!(codes[0].0, ErrorCode::NoSource);
-    let two = rig.client("vm2", Some(key(2)));
-    connected(&two);
-    assert!(two.open(b"two", None, |_| None).is_ok());
-
-    // The wrong key, somebody else's name, no key at all, a name that nobody has.
-    let refused = [
-        rig.client("vm1", Some(key(9))),
-        rig.client("vm1", Some(key(2))),
-        rig.client("vm1", None),
-        rig.client("vm9", Some(key(1))),
-    ];
-    until("all were refused", || rig.stats().refused >= 8);
-    assert!(refused.iter().all(|client| !client.is_there()));
-}
-
-#[test]
-fn a_wrong_index_is_refused() {
-    let (rig, _) = Rig::serving(Access::open());
-    let client = rig.client("vm", None);
-    connected(&client);
-    let pinned = client.open(b"one", Some(ContentId::of(b"another")), |_| None);
-    assert!(
-        matches!(pinned, Err(ClientError::Wrong { .. })),
-        "{pinned:?}"
-    );
-}
-
-#[test]
 fn boot_images_travel_to_the_next_virtual_machine() {
     let (rig, _) = Rig::serving(Access::open());
     let (one, two) = (rig.client("vm1", None), rig.client("vm2", None));
@@ -554,29 +505,4 @@ fn beyond_the_window_the_answer_is_busy_and_nobody_else_suffers() {
     let remote = client.open(b"one", None, |_| None).unwrap();
     let source = NicSource::new(remote, None, None, LONG);
     read_all(&sample, &source, 1);
-}
-
-/// Everything that a client may read, it asks for by number: a hash opens nothing.
-#[test]
-fn a_hash_is_no_key() {
-    let mut rig = Rig::new();
-    let secret = sample("secret", 2, &*rig.store);
-    let public = sample("public", 1, &*rig.store);
-    rig.catalog.add(b"secret", &secret.index).unwrap();
-    rig.catalog.add(b"public", &public.index).unwrap();
-    let list = format!("vm {} public\n", "07".repeat(32));
-    rig.start(Access::parse(&list).unwrap(), Limits::default());
-    let client = rig.client("vm", Some(Key::new([7; 32])));
-    connected(&client);
-    // An index of ours that names somebody else's chunks, under a name that we may open.
-    let forged = secret.index.clone();
-    let wanted: ChunkId = forged.chunk(0).unwrap();
-    assert!(rig.store.contains(&wanted));
-    let remote = client.remote(b"public", Arc::new(forged));
-    let found = remote.fetch(0..1, Priority::Demand, Duration::from_secs(20));
-    assert_eq!(found, [None], "another index under this name opens nothing");
-    let remote = client.remote(b"secret", Arc::new(secret.index));
-    let found = remote.fetch(0..1, Priority::Demand, Duration::from_secs(20));
-    assert_eq!(found, [None]);
-    assert_eq!(rig.stats().chunks, 0);
 }

@@ -1,14 +1,14 @@
-//! Which sources there are: their indexes, and the boot images that were recorded of them.
+//! The catalog of sources: their indexes, and the boot images that were recorded of them.
 //!
 //! ```text
 //! DIR/names/<hash of the name>          the id of the index, and the name
 //! DIR/indexes/<id>                      an index
 //! DIR/boots/<id>/<number>-<boot id>-<giver>   a boot image of that index; the highest number is newest
-//! DIR/pins/<hash of the name>           the name of a source that is to stay
+//! DIR/pins/<hash of the name>           the name of a pinned source
 //! ```
 //!
-//! A file appears whole or not at all, and its name says what must be in it. Nothing else is kept
-//! in memory than names, and indexes for as long as somebody uses them.
+//! Files are written atomically, and their names are verified against their content. Memory holds the
+//! names, and each index for as long as it is used.
 
 mod boots;
 mod indexes;
@@ -68,9 +68,7 @@ pub enum CatalogError {
         most: u64,
     },
     /// A boot image would take more than what anybody else has given.
-    #[error(
-        "there is no room for a boot image: others have given smaller ones, and do not lose them for it"
-    )]
+    #[error("no room for the boot image: it would evict smaller ones of other machines")]
     NoRoom,
     /// An index is too much beside those that are open or pinned.
     #[error(
@@ -84,7 +82,7 @@ pub enum CatalogError {
         most: u64,
     },
     /// The bytes of a boot image are not those that its id names.
-    #[error("the boot image is {found}, not what it was said to be")]
+    #[error("the boot image has the hash {found}, not the announced one")]
     WrongBoot {
         /// What they are.
         found: ContentId,
@@ -95,14 +93,14 @@ pub enum CatalogError {
 #[derive(Debug)]
 pub struct Catalog {
     dir: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<CatalogState>,
     /// Held while files are written: numbers of boot images are given out under it.
-    turn: Mutex<()>,
+    write_lock: Mutex<()>,
     boots: Boots,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CatalogState {
     names: BTreeMap<Vec<u8>, ContentId>,
     used: HashMap<ContentId, Weak<Index>>,
     pins: BTreeSet<Vec<u8>>,
@@ -115,7 +113,7 @@ impl Catalog {
     /// # Errors
     /// If the directory cannot be made or read.
     pub fn open(dir: &Path) -> Result<Self, CatalogError> {
-        let mut state = State::default();
+        let mut state = CatalogState::default();
         for sub in ["names", "indexes", "boots", pins::DIR] {
             let path = dir.join(sub);
             fs::create_dir_all(&path).map_err(failed(&path))?;
@@ -129,7 +127,7 @@ impl Catalog {
                     state.names.insert(name.to_vec(), ContentId(*id));
                 }
                 // What was being written when the power went.
-                _ => log::warn!("{} is no name of a source: left alone", path.display()),
+                _ => log::warn!("{} is not the record of a source: ignored", path.display()),
             }
         }
         state.pins = pins::read(&dir.join(pins::DIR))?;
@@ -137,7 +135,7 @@ impl Catalog {
         Ok(Self {
             dir: dir.to_owned(),
             state: Mutex::new(state),
-            turn: Mutex::new(()),
+            write_lock: Mutex::new(()),
             boots: Boots::read(&dir.join("boots"))?,
         })
     }
@@ -150,7 +148,7 @@ impl Catalog {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(CatalogError::Name);
         }
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         self.make_index_room(index)?;
         self.write(&self.index_path(&index.id()), index.bytes())?;
         let len = index.bytes().len() as u64;
@@ -215,7 +213,7 @@ impl Catalog {
     /// # Errors
     /// If they cannot be listed or removed.
     pub fn collect(&self) -> Result<u64, CatalogError> {
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         let named: HashSet<ContentId> = self.state.lock().names.values().copied().collect();
         let mut removed = 0;
         let dir = self.dir.join("indexes");

@@ -53,7 +53,7 @@ pub enum IndexError {
     #[error(transparent)]
     Broken(#[from] Broken),
     /// Its tree is none.
-    #[error("the tree of the index cannot be used")]
+    #[error("the file tree in the index cannot be decoded")]
     Tree(#[from] DecodeTreeError),
 }
 

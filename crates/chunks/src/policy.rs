@@ -1,9 +1,8 @@
-//! Which chunks go when room is needed.
+//! Eviction policies: which entry a cache drops when it is full.
 //!
-//! A [`Policy`] knows chunks by the [`Slot`] that [`Residents`] gave them, and nothing of pins,
-//! budgets or disks: so the store and the simulator run the same code, and a policy is its idea and
-//! nothing else. What a chunk would cost to fetch again is about what it takes here, its bytes; so
-//! sizes count against the room, and not in the choice.
+//! A [`Policy`] knows entries by the [`Slot`] that [`Residents`] gave them. It knows nothing of pins,
+//! budgets or disks, so the store and the simulator run the same code. The cost to fetch an entry again
+//! is about proportional to its bytes; so sizes count against the budget, and not in the choice.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,7 +72,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 5] = [
         Self::Lru,
         Self::Lfu,

@@ -1,5 +1,4 @@
-//! What a policy would have saved: runs accesses through [`Residents`], as the store does, without
-//! any bytes.
+//! Simulates a policy: replays accesses against [`Residents`], as the store does, without the content.
 
 use crate::policy::{Fingerprint, Item, Limit, PolicyKind, Residents};
 use crate::{ChunkId, Class};

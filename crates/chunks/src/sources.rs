@@ -1,9 +1,9 @@
-//! The sources of a block service, and the chunks that they are made of.
+//! The sources of a block service, with the chunks that they consist of.
 //!
-//! Chunks go when there is no room and others are asked for more; a source that lost some is fetched
-//! again from where it came. One that came by hand comes from nowhere: it can be *pinned*. Its chunks
-//! stay then, whatever is asked for, and so do those of what replaces it under its name. A note on the
-//! disk says so after a restart.
+//! Chunks that are used least are evicted when the store is full, and are fetched again from the
+//! registry if they are needed. A source that was imported by hand cannot be fetched again, so it can
+//! be *pinned*: its chunks are never evicted, and neither are those of a source that replaces it under
+//! the same name. Pins are recorded on the disk and hold after a restart.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub enum SourceError {
          if that was just done"
     )]
     Absent {
-        /// How many.
+        /// How many of its chunks are missing.
         absent: usize,
         /// Of how many.
         chunks: usize,
@@ -116,7 +116,9 @@ impl Sources {
             match catalog.source(&name) {
                 Ok(Some(index)) => pinned.push((name, chunks_of(&index))),
                 Ok(None) => {} // its import did not come to its end
-                Err(error) => log::warn!("{} cannot be held: {error}", shown(&name)),
+                Err(error) => {
+                    log::warn!("the chunks of {} cannot be pinned: {error}", shown(&name));
+                }
             }
         }
         let chunks: Vec<_> = pinned

@@ -1,4 +1,4 @@
-//! Keeping chunks: what a chunk is, and the seam to whatever keeps them.
+//! The store of chunks: the trait, and its implementation on a disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub enum PutOutcome {
 #[non_exhaustive]
 pub enum PutError {
     /// The bytes are not the ones that the id names: they were damaged or forged on their way.
-    #[error("the bytes are {found}, not {id}")]
+    #[error("the content has the hash {found}, not {id}")]
     WrongId {
         /// What was promised.
         id: ChunkId,
@@ -69,7 +69,7 @@ pub struct StoreStats {
     pub chunks: u64,
     /// Bytes that they take as stored.
     pub stored_bytes: u64,
-    /// Bytes that they stand for.
+    /// Their bytes, decompressed.
     pub raw_bytes: u64,
     /// Bytes of files, dead records included; none for a store in memory.
     pub disk_bytes: u64,

@@ -38,7 +38,9 @@ fn warnings_are_lines_for_people() {
     assert_eq!(said(&[("YOLOFS_LOG", "error")]), "");
     assert_eq!(said(&[("YOLOFS_LOG", "layers=debug")]), "");
     assert_eq!(
-        said(&[("YOLOFS_LOG", "host::run_dir=warn")]).lines().count(),
+        said(&[("YOLOFS_LOG", "host::run_dir=warn")])
+            .lines()
+            .count(),
         1
     );
 }

@@ -454,7 +454,7 @@ fn privileged_an_operator_brings_and_removes() {
         400
     );
     let absent = fails(1, &mut mirror.ask(&["prewarm", "library/absent"]));
-    assert!(absent.contains("no such thing"), "{absent}");
+    assert!(absent.contains("does not have it"), "{absent}");
     let taken = site.path("store");
     let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_nicfetch"));
     second.args(["serve", "--upstream", "http://127.0.0.1:1", "--store"]);

@@ -1,14 +1,14 @@
-//! Blobs on the mirror's disk: whole and verified, or growing.
+//! The cache of blobs on the mirror's disk: complete and verified, or being downloaded.
 //!
-//! A blob that is missing is filled once, whoever asks and however many: the first becomes its
-//! *lead*, everybody reads the growing file. Readers and the fill know nothing of each other but
-//! how far it is, so that a slow reader slows nobody and one that goes away stops nothing.
+//! A missing blob is downloaded once, however many clients ask for it: the first becomes the *lead*,
+//! and all read the growing file. Readers and the download share only its progress, so that a slow
+//! reader slows no other, and one that disconnects stops nothing.
 //!
 //! ```text
-//! DIR/blobs/sha256/HEX      whole: hashed, synced, then renamed to here
-//! DIR/parts/sha256-HEX      growing
-//! DIR/parts/sha256-HEX.json what is needed to go on with it after a restart
-//! DIR/apart/REALM/...       the same, of what a registry does not give to all ([`Realm`])
+//! DIR/blobs/sha256/HEX      complete: hashed, synced, then renamed to here
+//! DIR/parts/sha256-HEX      incomplete
+//! DIR/parts/sha256-HEX.json what is needed to resume its download after a restart
+//! DIR/apart/REALM/...       the same, for a registry that is not open to all ([`Realm`])
 //! ```
 
 mod digest;
@@ -16,9 +16,9 @@ mod growing;
 mod here;
 mod key;
 mod lead;
-mod looks;
 mod part;
 mod room;
+mod separate_ranges;
 mod verify;
 mod whole;
 
@@ -39,38 +39,38 @@ pub use growing::{End, FillError, Growing, Progress};
 pub use key::{BlobKey, Realm};
 pub use lead::Lead;
 pub(crate) use lead::Verdict;
-pub(crate) use looks::{Joined, Look};
 pub(crate) use part::Part;
 use room::{Order, Tenant};
+pub(crate) use separate_ranges::{Joined, SeparateRange};
 pub use verify::VerifiedBlobs;
 pub use whole::Whole;
 
-/// How often the time at which a blob was used is noted on disk.
+/// How often the time of a blob's last use is written to the disk.
 const TOUCH_EVERY: u64 = 60;
 
-/// Free bytes that the file system keeps beside what a blob needs: others write there, too.
+/// Free bytes that are left in the file system, for others that write there.
 const SPARE: u64 = 16 << 20;
 
-/// How much and what the cache may keep.
+/// The configuration of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct BlobConfig {
-    /// Bytes of all blobs together, growing ones included.
+    /// The limit of bytes of all blobs, complete and incomplete.
     pub budget: u64,
-    /// Bytes at the end of a blob that nobody gets before all are verified.
+    /// Bytes at the end of a blob that are not sent before the whole blob is verified.
     pub hold_back: u64,
-    /// Which of the blobs that images need go first.
+    /// The eviction policy for blobs that images need.
     pub policy: PolicyKind,
 }
 
-/// How much known images value a blob: manifests that need it, and when one was last asked for.
+/// Tells how many known manifests need a blob, and when one of these was last requested.
 pub type Worth = dyn Fn(&BlobDigest) -> (usize, u64) + Send + Sync;
 
-/// The blobs of one directory. One process at a time.
+/// A cache of blobs in a directory, which one process uses at a time.
 pub struct BlobCache {
     dir: PathBuf,
     config: BlobConfig,
     _lock: File,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CacheState>>,
     worth: Box<Worth>,
 }
 
@@ -84,13 +84,13 @@ impl std::fmt::Debug for BlobCache {
 }
 
 #[derive(Debug)]
-struct State {
+struct CacheState {
     whole: HashMap<BlobKey, Stored>,
-    /// The same blobs, in the order in which they would go.
+    /// The order in which these are evicted.
     order: Order,
-    /// Beginnings of blobs that nobody fills at the moment, with their lengths.
+    /// Incomplete blobs without a download in progress, with their lengths.
     parts: HashMap<BlobKey, u64>,
-    growing: HashMap<BlobKey, Flight>,
+    growing: HashMap<BlobKey, Fill>,
     evicted: Evicted,
 }
 
@@ -102,36 +102,36 @@ struct Stored {
 }
 
 #[derive(Debug)]
-struct Flight {
+struct Fill {
     growing: Arc<Growing>,
-    /// Bytes that are set aside for it.
+    /// Bytes that are reserved for it.
     reserved: u64,
 }
 
-/// What was removed to make room.
+/// Blobs that were evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
-    /// Blobs, and beginnings of them.
+    /// Blobs, complete and incomplete.
     pub blobs: u64,
-    /// What they took.
+    /// Their bytes on the disk.
     pub bytes: u64,
 }
 
-/// Where a blob is.
+/// The state of a blob in the cache.
 #[derive(Debug)]
-pub enum Place {
-    /// Here.
+pub enum BlobState {
+    /// It is complete.
     Whole(Whole),
-    /// On its way.
+    /// It is being downloaded.
     Growing(Arc<Growing>),
-    /// Nowhere: whoever gets this fills it.
+    /// It is missing: the caller downloads it.
     Lead(Lead),
 }
 
 /// A blob in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Which, and whose.
+    /// Its digest and realm.
     pub key: BlobKey,
     /// Bytes on disk.
     pub bytes: u64,
@@ -139,13 +139,13 @@ pub struct Listed {
     pub state: &'static str,
     /// Manifests that need it.
     pub references: usize,
-    /// Seconds since 1970 at which it, or an image that needs it, was last asked for.
+    /// Seconds since 1970 of the last request for it, or for an image that needs it.
     pub used: u64,
 }
 
 impl BlobCache {
-    /// Opens the cache in a directory, and makes it and the parts of it for these realms if they are
-    /// not there. `worth` says what known images think of a blob.
+    /// Opens the cache in a directory, which is created with parts for these realms if they do not
+    /// exist. `worth` tells how many images need a blob.
     ///
     /// # Errors
     /// If the directory cannot be made or read, or another process has it.
@@ -170,7 +170,7 @@ impl BlobCache {
         for (key, stored) in &whole {
             order.insert(key, stored.bytes, stored.used);
         }
-        let state = State {
+        let state = CacheState {
             whole: whole.into_iter().collect(),
             order,
             parts,
@@ -186,50 +186,50 @@ impl BlobCache {
         })
     }
 
-    /// Returns where a blob is, and makes the caller its lead if it is nowhere.
+    /// Returns the state of a blob, and makes the caller its lead if it is missing.
     ///
     /// # Errors
     /// If a whole blob cannot be opened.
-    pub fn find(self: &Arc<Self>, key: &BlobKey) -> io::Result<Place> {
+    pub fn find(self: &Arc<Self>, key: &BlobKey) -> io::Result<BlobState> {
         if let Some(whole) = self.open_whole(key)? {
-            return Ok(Place::Whole(whole));
+            return Ok(BlobState::Whole(whole));
         }
         let mut state = self.state.lock();
         if let Some(flight) = state.growing.get(key) {
-            return Ok(Place::Growing(Arc::clone(&flight.growing)));
+            return Ok(BlobState::Growing(Arc::clone(&flight.growing)));
         }
         // It may have become whole since we looked.
         if state.whole.contains_key(key) {
             drop(state);
             let whole = self.open_whole(key)?;
             return whole
-                .map(Place::Whole)
+                .map(BlobState::Whole)
                 .ok_or_else(|| io::Error::other("removed meanwhile"));
         }
         let growing = Arc::new(Growing::new(key.clone(), self.config.hold_back));
         let reserved = state.parts.remove(key).unwrap_or(0);
-        let flight = Flight {
+        let flight = Fill {
             growing: Arc::clone(&growing),
             reserved,
         };
         state.growing.insert(key.clone(), flight);
-        Ok(Place::Lead(Lead::new(Arc::clone(self), growing)))
+        Ok(BlobState::Lead(Lead::new(Arc::clone(self), growing)))
     }
 
-    /// Returns a blob if it is whole or on its way.
+    /// Returns a blob if it is complete or being downloaded.
     ///
     /// # Errors
     /// If a whole blob cannot be opened.
-    pub fn peek(&self, key: &BlobKey) -> io::Result<Option<Place>> {
+    pub fn peek(&self, key: &BlobKey) -> io::Result<Option<BlobState>> {
         if let Some(whole) = self.open_whole(key)? {
-            return Ok(Some(Place::Whole(whole)));
+            return Ok(Some(BlobState::Whole(whole)));
         }
         let state = self.state.lock();
         let flight = state.growing.get(key);
-        Ok(flight.map(|flight| Place::Growing(Arc::clone(&flight.growing))))
+        Ok(flight.map(|flight| BlobState::Growing(Arc::clone(&flight.growing))))
     }
 
-    /// Returns whether a blob is whole or on its way, as far as it is known without a look at the disk.
+    /// Returns whether a blob is complete or being downloaded, without access to the disk.
     #[must_use]
     pub fn is_here(&self, key: &BlobKey) -> bool {
         let state = self.state.lock();
@@ -260,7 +260,7 @@ impl BlobCache {
             Err(error) => return Err(error),
         };
         if file.metadata()?.len() != size {
-            log::error!("{key} has changed its length on disk: removed");
+            log::error!("the file of {key} has the wrong length: removed");
             self.remove_whole(key);
             return Ok(None);
         }
@@ -281,7 +281,7 @@ impl BlobCache {
         here::blobs_dir(&self.dir, *realm, digest.algorithm()).join(digest.hex())
     }
 
-    /// Returns the file of a blob that is whole. It may be removed at any time.
+    /// Returns the file of a complete blob. It may be evicted at any time.
     #[must_use]
     pub fn whole_file(&self, key: &BlobKey) -> Option<PathBuf> {
         let known = self.state.lock().whole.contains_key(key);
@@ -292,38 +292,38 @@ impl BlobCache {
         realm.dir(&self.dir).join("parts")
     }
 
-    /// Removes all blobs of a realm, and beginnings of them, and returns what that was.
+    /// Removes all blobs of a realm, and returns their number and bytes.
     pub(crate) fn clear(&self, realm: Realm) -> Evicted {
         let mut tenants = self.tenants(&self.state.lock());
         tenants.retain(|tenant| tenant.key.realm == realm);
         self.remove(&tenants)
     }
 
-    /// Returns the bytes that blobs take, or will.
+    /// Returns the bytes of all blobs, with those that are reserved.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes()
     }
 
-    /// Returns the most bytes that blobs may take.
+    /// Returns the limit of these bytes.
     #[must_use]
     pub const fn budget(&self) -> u64 {
         self.config.budget
     }
 
-    /// Returns how many blobs are whole.
+    /// Returns the number of complete blobs.
     #[must_use]
     pub fn whole_count(&self) -> usize {
         self.state.lock().whole.len()
     }
 
-    /// Returns how many blobs are on their way.
+    /// Returns the number of blobs that are being downloaded.
     #[must_use]
     pub fn growing_count(&self) -> usize {
         self.state.lock().growing.len()
     }
 
-    /// Returns what was evicted since the cache was opened.
+    /// Returns the blobs that were evicted since the cache was opened.
     #[must_use]
     pub fn evicted(&self) -> Evicted {
         self.state.lock().evicted
@@ -335,7 +335,7 @@ impl BlobCache {
         self.list_of(&self.state.lock())
     }
 
-    fn list_of(&self, state: &State) -> Vec<Listed> {
+    fn list_of(&self, state: &CacheState) -> Vec<Listed> {
         let list = |key: &BlobKey, bytes, state, used: u64| {
             let (references, wanted) = (self.worth)(&key.digest);
             Listed {
@@ -355,8 +355,8 @@ impl BlobCache {
         whole.chain(parts).chain(growing).collect()
     }
 
-    /// Sets bytes aside for a blob that grows; the least valuable blobs go. `false` if there is no
-    /// room whoever goes.
+    /// Reserves bytes for a download; the least valuable blobs are evicted. `false` if there is no
+    /// room even so.
     pub(crate) fn reserve(&self, key: &BlobKey, size: u64) -> bool {
         if size > self.config.budget {
             return false;
@@ -382,7 +382,7 @@ impl BlobCache {
         fits
     }
 
-    /// Returns what the file system has left; all, if it does not say.
+    /// Returns the free bytes of the file system; the maximum if it does not tell.
     fn free_bytes(&self) -> u64 {
         let free = nix::sys::statvfs::statvfs(&self.dir);
         free.map_or(u64::MAX, |free| {
@@ -403,8 +403,8 @@ impl BlobCache {
         self.remove(&victims)
     }
 
-    /// Removes beginnings that nobody goes on with, and blobs that no known image needs and nobody
-    /// asked for within `idle`.
+    /// Removes incomplete blobs without a download, and blobs that no known image needs and that
+    /// were not requested within `idle`.
     pub fn collect(&self, idle: Duration) -> Evicted {
         let before = seconds(SystemTime::now()).saturating_sub(idle.as_secs());
         let mut tenants = self.tenants(&self.state.lock());
@@ -413,7 +413,7 @@ impl BlobCache {
         self.remove(&tenants)
     }
 
-    fn tenants(&self, state: &State) -> Vec<Tenant> {
+    fn tenants(&self, state: &CacheState) -> Vec<Tenant> {
         let listed = self.list_of(state).into_iter();
         let idle = listed.filter(|blob| blob.state != "growing");
         let tenants = idle.map(|blob| Tenant {
@@ -460,14 +460,14 @@ impl BlobCache {
     }
 }
 
-impl State {
-    /// Keeps a blob that became whole.
+impl CacheState {
+    /// Adds a blob that became complete.
     fn keep(&mut self, key: &BlobKey, stored: Stored) {
         self.whole.insert(key.clone(), stored);
         self.order.insert(key, stored.bytes, stored.used);
     }
 
-    /// Forgets a whole blob, and returns whether it was here.
+    /// Removes a complete blob from the cache's state, and returns whether it was in it.
     fn forget(&mut self, key: &BlobKey) -> bool {
         self.order.remove(key);
         self.whole.remove(key).is_some()

@@ -11,7 +11,7 @@
 //!
 //! let digest: BlobDigest =
 //!     "sha256:6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b".parse()?;
-//! assert_eq!(digest, Algorithm::Sha256.digest(b"1"));
+//! assert_eq!(digest, BlobDigest::of(Algorithm::Sha256, b"1"));
 //!
 //! let network: Network = "10.0.1.0/24".parse()?;
 //! assert!(network.contains("10.0.1.7".parse()?));
@@ -29,7 +29,7 @@ pub mod upstream;
 #[cfg(feature = "testing")]
 pub use self::mirror::hostile;
 pub use self::mirror::{
-    Access, ClientRule, Door, Mirror, MirrorConfig, MirrorStats, Network, OpenMirrorError,
+    Acceptor, Access, ClientRule, Mirror, MirrorConfig, MirrorStats, Network, OpenMirrorError,
     ParseNetworkError, Prewarmed, Refusal, Reply, ServeConfig, UpstreamStats, Version, WholeImage,
     document, parameter, serve, take_connections,
 };

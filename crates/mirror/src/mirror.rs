@@ -1,5 +1,5 @@
-//! The OCI pull-through mirror: what Docker, containerd and skopeo pull is fetched once, kept, and
-//! served to whoever may have it.
+//! The pull-through mirror: what Docker, containerd and skopeo pull is fetched once, cached, and served
+//! to clients that may have it.
 //!
 //! ```text
 //! serve ─► route ─► access ─┬─► manifests ─► Catalog ─┐
@@ -7,13 +7,14 @@
 //!                           └─► listings ─────────────┘
 //! ```
 //!
-//! Three rules hold everywhere. The upstream is asked within deadlines, and what is known is served
-//! when it does not answer. A client that cannot be served gets a 404 soon: then it goes to the next
-//! place, while an error or silence makes it fail. And a wrong byte is worse than none: a blob is
-//! verified before its last bytes leave, and a connection is cut rather than ended with them.
+//! Three rules hold everywhere. Requests to an upstream registry have deadlines, and cached content is
+//! served while it does not respond. A client that cannot be served gets a 404 soon: then it goes to
+//! the next mirror or the registry, while an error or silence makes its pull fail. And wrong content is
+//! worse than none: a blob is verified before its last bytes are sent, and if that fails, the
+//! connection is reset.
 
 mod access;
-mod ask;
+mod attempt;
 mod body;
 mod catalog;
 mod counters;
@@ -25,6 +26,7 @@ pub mod hostile;
 mod images;
 mod layers;
 mod listings;
+mod locks;
 mod manifests;
 mod openness;
 mod operator;
@@ -36,7 +38,6 @@ mod reply;
 mod route;
 mod scope;
 mod serve;
-mod turns;
 
 use std::collections::HashMap;
 use std::io;
@@ -60,48 +61,47 @@ pub use operator::{MirrorStats, UpstreamStats};
 pub use prewarm::Prewarmed;
 pub use reply::{Refusal, Reply, document};
 pub use route::{Version, parameter};
-pub use serve::{Door, ServeConfig, serve, take_connections};
+pub use serve::{Acceptor, ServeConfig, serve, take_connections};
 
 use access::{Caller, Decision, Grants};
 use catalog::Catalog;
 use counters::{Counters, Kind};
 use documents::Documents;
 use listings::Listings;
-use proof::Whose;
+use locks::KeyedLocks;
+use proof::Principal;
 use reply::{Needed, Source, bare, set};
 use route::{Route, unknown};
 use scope::Scope;
-use turns::Turns;
 
 use crate::blobs::{BlobCache, BlobConfig, Realm};
-use crate::upstream::{Ask, Asker, Login, Upstream, UpstreamError, Upstreams};
+use crate::upstream::{Asker, Login, Upstream, UpstreamError, UpstreamRequest, Upstreams};
 use serving::load::Load;
-use serving::pace::Pace;
+use serving::rate::RateLimiter;
 
-/// Blobs that are brought at a time. More wait: an upstream is not quicker for being asked more.
+/// Concurrent downloads of blobs. More do not make a registry faster.
 const FILLS: usize = 32;
 
-/// What clients of a registry want to see on every answer.
+/// The header that clients expect in every response of a registry.
 const API_VERSION: HeaderName = HeaderName::from_static("docker-distribution-api-version");
 const OCI_NAMESPACE: HeaderName = HeaderName::from_static("oci-namespace");
 
-/// How a mirror behaves.
+/// The configuration of a mirror.
 #[derive(Clone, Debug)]
 pub struct MirrorConfig {
-    /// How long a tag is believed to point where it did.
+    /// How long a tag is not revalidated.
     pub tag_ttl: Duration,
-    /// How long it is remembered that the upstream has no such thing.
+    /// How long a "not found" of a registry is cached.
     pub absent_ttl: Duration,
-    /// What the blobs may take.
+    /// The configuration of the cache of blobs.
     pub blobs: BlobConfig,
-    /// How hard the machine is pressed.
+    /// The load of the machine.
     pub load: Arc<Load>,
-    /// Bytes of blobs in a second that may come from all registries together; as many as do if
-    /// nothing is said.
+    /// The limit of bytes per second of blobs from all registries together, if there is one.
     pub fetch_rate: Option<NonZeroU64>,
 }
 
-/// A mirror of some registries, in one directory.
+/// A mirror of some registries, with its cache in one directory.
 #[derive(Debug)]
 pub struct Mirror {
     config: MirrorConfig,
@@ -111,13 +111,13 @@ pub struct Mirror {
     blobs: Arc<BlobCache>,
     grants: Grants,
     counters: Arc<Counters>,
-    turns: Turns,
+    locks: KeyedLocks,
     listings: Listings,
     documents: Documents,
     fills: Arc<Semaphore>,
-    /// Pulls whose blobs are asked for before their clients do.
+    /// Limits the pulls whose blobs are confirmed before their clients ask for them.
     pulls: Arc<Semaphore>,
-    fetching: Option<Arc<Pace>>,
+    fetching: Option<Arc<RateLimiter>>,
     draining: AtomicBool,
 }
 
@@ -125,28 +125,28 @@ pub struct Mirror {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenMirrorError {
-    /// Its blobs cannot.
+    /// The cache of blobs cannot be opened.
     #[error("opening the blobs (one process at a time can)")]
     Blobs(#[source] io::Error),
-    /// Its catalog cannot.
+    /// The catalog cannot be opened.
     #[error("opening the catalog")]
     Catalog(#[source] Box<redb::Error>),
 }
 
-/// A request that may be served.
+/// A request that passed access control.
 #[derive(Clone, Debug)]
 struct Granted {
     upstream: Arc<Upstream>,
     scope: Scope,
     asker: Asker,
-    whose: Whose,
-    /// Whose it is what the upstream sends.
+    principal: Principal,
+    /// Which part of the cache holds what the upstream sends to this client.
     realm: Realm,
 }
 
 impl Mirror {
-    /// Opens a mirror in a directory, and makes it if it is not there. Asks no upstream. A registry
-    /// without a rule of access serves nobody.
+    /// Opens a mirror in a directory, which is created if it does not exist. Sends no request. A
+    /// registry without an access rule serves nobody.
     ///
     /// # Errors
     /// If the directory cannot be used.
@@ -175,7 +175,9 @@ impl Mirror {
         let catalog = Arc::clone(shared.get_or_init(|| Arc::new(catalog)));
         let upstreams = registries.iter().map(|(upstream, _)| Arc::clone(upstream));
         Ok(Arc::new(Self {
-            fetching: config.fetch_rate.map(|rate| Arc::new(Pace::new(rate))),
+            fetching: config
+                .fetch_rate
+                .map(|rate| Arc::new(RateLimiter::new(rate))),
             config,
             upstreams: Upstreams::new(upstreams.collect()),
             access: registries
@@ -186,7 +188,7 @@ impl Mirror {
             blobs: Arc::new(blobs),
             grants: Grants::default(),
             counters: Arc::default(),
-            turns: Turns::default(),
+            locks: KeyedLocks::default(),
             listings: Listings::default(),
             documents,
             fills: Arc::new(Semaphore::new(FILLS)),
@@ -195,18 +197,18 @@ impl Mirror {
         }))
     }
 
-    /// Says that no new clients should come: `/readyz` tells it on.
+    /// Marks the mirror as shutting down: `/readyz` fails from now on.
     pub fn drain(&self) {
         self.draining.store(true, SeqCst);
     }
 
-    /// Returns whether new clients may come.
+    /// Returns whether it is not shutting down.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         !self.draining.load(SeqCst)
     }
 
-    /// Answers a request of a client.
+    /// Handles a request of a client.
     async fn answer<B>(
         self: &Arc<Self>,
         peer: IpAddr,
@@ -214,7 +216,7 @@ impl Mirror {
     ) -> (Kind, Source, Reply) {
         let unknown = unknown(request.uri().path());
         let Some(route) = Route::parse(request.uri().path()) else {
-            let refusal = Refusal::absent("there is nothing at this path").named(unknown);
+            let refusal = Refusal::absent("nothing is served at this path").named(unknown);
             return (Kind::Other, Source::None, refusal.into_reply());
         };
         let kind = match &route {
@@ -280,7 +282,7 @@ impl Mirror {
 
     /// Finds the registry that a client means, and the repository there.
     fn place(&self, name: &str, ns: Option<&str>) -> Result<(Arc<Upstream>, String), Refusal> {
-        let unknown = || Refusal::no_repository("this mirror does not know that registry");
+        let unknown = || Refusal::no_repository("the mirror is not configured for this registry");
         if let Some(ns) = ns {
             let upstream = self.upstreams.named(ns).ok_or_else(unknown)?;
             return Ok((Arc::clone(upstream), name.to_owned()));
@@ -295,7 +297,7 @@ impl Mirror {
         Ok((Arc::clone(upstream), name.to_owned()))
     }
 
-    /// Lets a request pass, or not, before anything is looked up.
+    /// Applies access control to a request, before the cache is looked up.
     async fn admit(
         &self,
         caller: &Caller,
@@ -307,7 +309,7 @@ impl Mirror {
         let access = self.access.get(upstream.name()).unwrap_or(&nobody);
         let realm = access.realm(upstream.name());
         let granted = |asker| Granted {
-            whose: Whose::of(&asker),
+            principal: Principal::of(&asker),
             upstream,
             scope: scope.clone(),
             asker,
@@ -319,7 +321,7 @@ impl Mirror {
                 self.counters.denied.inc();
                 return Err(Refusal::denied());
             }
-            Decision::Ask { asker, stale } => (granted(asker), stale),
+            Decision::UpstreamRequest { asker, stale } => (granted(asker), stale),
         };
         let what = match route {
             Route::Manifest(_, route::Version::Tag(tag)) => format!("manifests/{tag}"),
@@ -332,14 +334,14 @@ impl Mirror {
             Route::Manifest(..) | Route::Blob(..) => Method::HEAD,
             _ => Method::GET,
         };
-        let mut ask = Ask::new(method, &scope.repository, what);
+        let mut ask = UpstreamRequest::new(method, &scope.repository, what);
         ask.asker = granted.asker.clone();
         let accept = HeaderValue::from_static(document::ACCEPT);
         ask.headers.insert(hyper::header::ACCEPT, accept);
         self.counters.asked.inc();
         match granted.upstream.ask(&ask).await {
             Ok(answer) => {
-                self.grants.grant(granted.whose, &scope);
+                self.grants.grant(granted.principal, &scope);
                 self.learn(&granted, route, answer.headers());
             }
             Err(error) if error.is_outage() && stale => {
@@ -347,7 +349,7 @@ impl Mirror {
             }
             Err(UpstreamError::Denied(_)) => {
                 self.counters.denied.inc();
-                self.grants.revoke(granted.whose, &scope);
+                self.grants.revoke(granted.principal, &scope);
                 return Err(Refusal::unauthorized());
             }
             Err(error) => return Err(error.into()),
@@ -355,8 +357,7 @@ impl Mirror {
         Ok(granted)
     }
 
-    /// Notes what the upstream has said of the thing that a client asks for, when it was asked whether
-    /// it lets the client in.
+    /// Notes what the response of a registry to an access check says of the requested content.
     fn learn(&self, granted: &Granted, route: &Route, headers: &HeaderMap) {
         match route {
             Route::Blob(_, digest) | Route::Manifest(_, route::Version::Digest(digest)) => {
@@ -373,8 +374,8 @@ impl Mirror {
     }
 }
 
-/// Bytes of a login as it is sent. Tokens in place of a password have some KiB; who sends more is
-/// treated like one who sends nothing.
+/// The longest Authorization header that is read. A token in place of a password has some KiB; a
+/// longer header is ignored.
 const LOGIN_MAX: usize = 16 << 10;
 
 /// Returns the name and the password that a client sent.

@@ -1,4 +1,4 @@
-//! A proxy before a registry that serves badly, for tests.
+//! A proxy before a registry that injects faults, for tests.
 
 mod faults;
 

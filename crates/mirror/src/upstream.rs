@@ -1,9 +1,9 @@
-//! The registry behind the mirror, asked within hard deadlines.
+//! The registries behind the mirror.
 //!
-//! A registry that refuses connections is told apart at once; one that swallows packets would keep
-//! a client hanging for minutes. So connecting, the head of an answer and every piece of its body
-//! have deadlines of their own, and after an outage those who have something older to offer do not
-//! wait at all for a while.
+//! A registry that refuses connections fails at once; one that drops packets would block a client for
+//! minutes. So connecting, the head of a response and each piece of its body have deadlines of their
+//! own, and for a while after an outage, requests that can be answered with older content do not wait
+//! for the registry at all.
 
 mod error;
 
@@ -20,13 +20,13 @@ use tokio::time::timeout;
 
 pub use error::UpstreamError;
 
-/// How long connecting may take.
+/// The deadline of connecting.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long a registry may think before it answers.
+/// The deadline of the head of a response.
 const HEADER: Duration = Duration::from_secs(5);
-/// How long a body may stand still.
+/// The deadline of the next piece of a body.
 const STALL: Duration = Duration::from_secs(10);
-/// How long an upstream that failed is not asked by those who can do without.
+/// How long after an outage requests with a fallback do not wait for the registry.
 const OUTAGE: Duration = Duration::from_secs(5);
 
 /// What is known about a registry.
@@ -58,7 +58,7 @@ pub struct Upstream {
 
 /// What is asked of a registry.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct UpstreamRequest {
     pub(crate) method: Method,
     pub(crate) repository: String,
     /// Behind the repository: `manifests/latest`, with a query if there is one.
@@ -76,7 +76,7 @@ pub(crate) enum Asker {
     Client(Option<Login>),
 }
 
-impl Ask {
+impl UpstreamRequest {
     pub(crate) fn new(method: Method, repository: &str, what: String) -> Self {
         Self {
             method,
@@ -138,14 +138,14 @@ impl Upstream {
     }
 
     /// Asks, and returns an answer of success.
-    pub(crate) async fn ask(&self, ask: &Ask) -> Result<Response, UpstreamError> {
+    pub(crate) async fn ask(&self, ask: &UpstreamRequest) -> Result<Response, UpstreamError> {
         let answer = self.ask_as(ask).await;
         let failed = matches!(&answer, Err(error) if error.is_outage());
         *self.out_until.lock() = failed.then(|| Instant::now() + OUTAGE);
         answer
     }
 
-    async fn ask_as(&self, ask: &Ask) -> Result<Response, UpstreamError> {
+    async fn ask_as(&self, ask: &UpstreamRequest) -> Result<Response, UpstreamError> {
         let login = match &ask.asker {
             Asker::Mirror => self.login.as_ref(),
             Asker::Client(login) => login.as_ref(),

@@ -1,4 +1,4 @@
-//! What the operator asks: health, metrics, what is here, and to bring or remove some of it.
+//! The operator's API: health, status, metrics, prewarming, pins, and removal of what is kept.
 
 mod door;
 mod metrics;
@@ -32,61 +32,61 @@ use serving::load::LoadReport;
 use serving::metrics::{CONTENT_TYPE, exposition};
 use sources::on_disk;
 
-/// An operator, Prometheus and a prober or two.
+/// Enough for an operator, Prometheus and a prober or two.
 const CONNECTIONS: ServeConfig = ServeConfig {
     connections: 32,
     connections_of_one: 32,
     send_rate_of_one: None,
 };
 
-/// Blobs that no image needs are collected when nobody asked for them this long.
+/// A blob that no image needs is garbage when it was not requested for this long.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// How a mirror does.
+/// The status of nicfetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminStatus {
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
-    /// Whether new clients may come.
+    /// Whether new clients are welcome: it is not shutting down.
     pub ready: bool,
-    /// The registries behind it, the one for clients that name none first.
+    /// The upstream registries; the first is for clients that name none.
     pub upstreams: Vec<UpstreamStatus>,
-    /// Manifests that are known.
+    /// Manifests in the catalog.
     pub manifests: u64,
-    /// Bytes of the file of tags and manifests.
+    /// Bytes of the catalog's file.
     #[serde(default)]
     pub catalog_bytes: u64,
-    /// What it may have.
+    /// The limit of this file.
     #[serde(default)]
     pub catalog_budget_bytes: u64,
-    /// Blobs that are whole.
+    /// Complete blobs.
     pub blobs: u64,
-    /// Blobs that are on their way.
+    /// Blobs that are being downloaded.
     pub growing: u64,
-    /// What blobs take.
+    /// Bytes of blobs on the disk.
     pub stored_bytes: u64,
-    /// What they may take.
+    /// The limit of these bytes.
     pub budget_bytes: u64,
-    /// What was removed since the start.
+    /// Blobs that were evicted since the start.
     pub evicted: Removed,
     /// The block service, if there is one.
     pub blocks: Option<BlocksStatus>,
-    /// How hard the machine is pressed.
+    /// The load of the machine.
     pub load: LoadStatus,
 }
 
-/// How hard the machine is pressed, and what was left undone for that.
+/// The load of the machine, and what was left undone because of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadStatus {
     /// `normal`, `careful` or `shedding`.
     pub level: String,
-    /// Why; null at `normal`.
+    /// The cause; null at `normal`.
     pub reason: Option<String>,
-    /// What is measured: of `cpu`, `memory`, `io` and `memory_used`.
+    /// Which of `cpu`, `memory`, `io` and `memory_used` are measured.
     pub watched: Vec<String>,
-    /// Requests that were refused because something had to be fetched.
+    /// Requests that were refused because they needed a fetch from a registry.
     pub shed: u64,
-    /// Work nobody waited for that was not done.
+    /// Background work that was not done.
     pub put_off: u64,
 }
 
@@ -102,36 +102,36 @@ impl From<LoadReport> for LoadStatus {
     }
 }
 
-/// How a registry does.
+/// The status of a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamStatus {
-    /// As clients call it.
+    /// The name that clients use.
     pub name: String,
-    /// Whether it failed a moment ago.
+    /// Whether its last request failed a moment ago.
     pub out: bool,
 }
 
-/// A blob that is here, or will be.
+/// A blob in the cache, complete or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedBlob {
-    /// Which.
+    /// Its digest.
     pub digest: String,
-    /// What it takes.
+    /// Its bytes on the disk.
     pub bytes: u64,
     /// `whole`, `part` or `growing`.
     pub state: String,
     /// Manifests that need it.
     pub references: u64,
-    /// Seconds since 1970 at which it was last asked for; 0 if it is not known.
+    /// Seconds since 1970 of the last request for it; 0 if unknown.
     pub used: u64,
 }
 
-/// What was removed.
+/// Blobs that were removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
-    /// Blobs, and beginnings of them.
+    /// Blobs, complete and incomplete.
     pub blobs: u64,
-    /// What they took.
+    /// Their bytes on the disk.
     pub bytes: u64,
 }
 
@@ -144,16 +144,16 @@ impl From<Evicted> for Removed {
     }
 }
 
-/// What the operator of one nicfetch looks after.
+/// What the operator's API controls.
 #[derive(Clone, Debug)]
 pub struct Operated {
-    /// The mirror; one without registries mirrors none.
+    /// The mirror, with or without registries.
     pub mirror: Arc<Mirror>,
-    /// What is served to mounts, if anything is.
+    /// The block service, if there is one.
     pub blocks: Option<BlockSide>,
 }
 
-/// What the block service serves.
+/// The block service with its sources.
 #[derive(Clone, Debug)]
 pub struct BlockSide {
     sources: Arc<Sources>,
@@ -161,12 +161,12 @@ pub struct BlockSide {
     feed: Arc<dyn Feed>,
     /// Bytes of the files of sources, by their indexes.
     sizes: Arc<Mutex<HashMap<ContentId, u64>>>,
-    /// Held while an index is on its way.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held while an index is received and added: one at a time is in memory.
+    index_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl BlockSide {
-    /// Returns the chunks and the sources of a block service, and what makes more of them.
+    /// Returns a block service with its sources, and the feed that adds more of them.
     #[must_use]
     pub fn new(sources: Arc<Sources>, service: Service, feed: Arc<dyn Feed>) -> Self {
         Self {
@@ -174,37 +174,36 @@ impl BlockSide {
             service,
             feed,
             sizes: Arc::default(),
-            turn: Arc::default(),
+            index_lock: Arc::default(),
         }
     }
 }
 
-/// Makes sources of the block service of images that the mirror has, in the background.
+/// Turns images of the mirror into sources of the block service, in the background.
 pub trait Feed: Send + Sync + std::fmt::Debug {
-    /// Notes an image that is to be taken, also one that was set aside. It is not forgotten when the
-    /// process ends.
+    /// Enqueues an image, also one that was set aside. The queue survives a restart.
     ///
     /// # Errors
-    /// If that cannot be noted.
+    /// If the queue cannot be written.
     fn want(&self, image: WholeImage) -> std::io::Result<()>;
 
-    /// Returns how far it is.
+    /// Returns its progress.
     fn fed(&self) -> Fed;
 }
 
-/// How far making sources of images is.
+/// The progress of turning images into sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fed {
-    /// The image that is being taken.
+    /// The image that is in progress.
     pub at: Option<String>,
-    /// Images that wait.
+    /// Images in the queue.
     pub waiting: u64,
-    /// Images that were taken since the start.
+    /// Images that became sources since the start.
     pub done: u64,
-    /// Images that could not be.
+    /// Images that could not become sources.
     pub failed: u64,
-    /// Images that failed, or whose taking ended the process, so often that they are not tried again
-    /// before somebody asks for them.
+    /// Images that failed, or crashed the process, so often that they are not retried before they
+    /// are prewarmed.
     #[serde(default)]
     pub set_aside: u64,
     /// Some of these.
@@ -212,18 +211,18 @@ pub struct Fed {
     pub aside: Vec<SetAside>,
 }
 
-/// An image that is not tried again by itself.
+/// An image that is not retried automatically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAside {
-    /// What clients call it.
+    /// The name that clients use.
     pub name: String,
-    /// The digest of its manifest; another one is tried again.
+    /// The digest of its manifest; the name is retried when it means another one.
     pub digest: String,
     /// Why the last attempt failed.
     pub why: String,
 }
 
-/// Serves the operator until `closed` becomes true.
+/// Serves the operator's API until `closed` becomes true.
 pub async fn serve_admin(operated: Operated, door: AdminDoor, closed: watch::Receiver<bool>) {
     let guard = door.guard();
     let answer = move |caller, request: Request<Incoming>| {
@@ -243,12 +242,16 @@ impl Operated {
     async fn operate(self, request: Request<Incoming>) -> Result<Reply, Refusal> {
         // A page in somebody's browser must not have us remove what is here.
         if request.headers().contains_key(ORIGIN) {
-            return Err(Refusal::invalid("not for browsers"));
+            return Err(Refusal::invalid(
+                "requests with an Origin header are refused",
+            ));
         }
         match request.uri().path() {
             "/v1/chunks" | "/v1/sources" | "/v1/index" | "/v1/pins" => {
                 let blocks = self.blocks.ok_or_else(|| {
-                    Refusal::absent("no blocks are served here: start it with --blocks")
+                    Refusal::absent(
+                        "this nicfetch serves no blocks: set `blocks` in its configuration",
+                    )
                 })?;
                 blocks.operate(request).await
             }
@@ -256,7 +259,7 @@ impl Operated {
         }
     }
 
-    /// Answers what is about the mirror, or about both.
+    /// Handles requests about the mirror, or about both services.
     async fn operate_both(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => {
@@ -279,7 +282,7 @@ impl Operated {
         }
     }
 
-    /// Brings an image, and has chunks made of it.
+    /// Prewarms an image, and enqueues it as a source.
     async fn prewarm(self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         let query = request.uri().query();
         let needed = |name| {
@@ -291,10 +294,12 @@ impl Operated {
         let version = match reference.parse() {
             Ok(digest) => Version::Digest(digest),
             Err(_) if distribution::is_tag(&reference) => Version::Tag(reference),
-            Err(_) => return Err(Refusal::invalid("reference is neither tag nor digest")),
+            Err(_) => return Err(Refusal::invalid("reference= is neither a tag nor a digest")),
         };
         if !distribution::is_repository(&repository) {
-            return Err(Refusal::invalid("repository is not the name of one"));
+            return Err(Refusal::invalid(
+                "repository= is not a valid repository name",
+            ));
         }
         let mirror = &self.mirror;
         let done = mirror.prewarm(&registry, &repository, version, &architecture);
@@ -318,19 +323,19 @@ impl BlockSide {
             (&Method::DELETE, "/v1/pins") => {
                 self.keep(request.uri().query(), Stay::WhileUsed).await
             }
-            _ => Err(Refusal::absent("there is nothing at this path")),
+            _ => Err(Refusal::absent("nothing is served at this path")),
         }
     }
 }
 
-/// Answers what is about the mirror alone.
+/// Handles requests about the mirror alone.
 fn operate_mirror(mirror: &Mirror, request: &Request<Incoming>) -> Result<Reply, Refusal> {
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => Ok(text(StatusCode::OK, "alive\n")),
         (&Method::GET, "/readyz") if mirror.is_ready() => Ok(text(StatusCode::OK, "ready\n")),
         (&Method::GET, "/readyz") => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
         (&Method::GET, "/v1/blobs") => json(&ListedBlob::all(mirror.blobs())),
-        _ => Err(Refusal::absent("there is nothing at this path")),
+        _ => Err(Refusal::absent("nothing is served at this path")),
     }
 }
 
@@ -365,7 +370,7 @@ impl AdminStatus {
 }
 
 impl ListedBlob {
-    /// Lists the blobs of a cache, those that were asked for last first.
+    /// Lists the blobs of a cache, the most recently used first.
     fn all(blobs: &BlobCache) -> Vec<Self> {
         let mut blobs = blobs.list();
         blobs.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));

@@ -2,33 +2,33 @@
 //!
 //! - [`transport`]: where a service listens ([`transport::Address`]), the streams that it accepts (TCP,
 //!   unix sockets, TLS, vsock), and how one is closed so that its peer gets the last answer.
-//! - [`seats`]: how many connections each client may have. [`pace`]: how many bytes in a second.
+//! - [`connections`]: how many connections each client may have. [`rate`]: how many bytes in a second.
 //! - [`load`]: how hard the machine is pressed, and what a server leaves undone for that.
 //! - [`metrics`]: what a server tells Prometheus.
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use serving::seats::Seats;
+//! use serving::connections::ConnectionCounts;
 //! use serving::transport::Address;
 //!
 //! let address: Address = "unix:/run/nicfetch/blocks.sock".parse()?;
 //! assert!(matches!(address, Address::Unix(_)));
 //!
 //! // One client may have two connections.
-//! let seats = Arc::new(Seats::default());
-//! let first = seats.take("10.0.0.7", 2);
-//! let second = seats.take("10.0.0.7", 2);
-//! assert!(second.is_some() && seats.take("10.0.0.7", 2).is_none());
+//! let counts = Arc::new(ConnectionCounts::default());
+//! let first = counts.take("10.0.0.7", 2);
+//! let second = counts.take("10.0.0.7", 2);
+//! assert!(second.is_some() && counts.take("10.0.0.7", 2).is_none());
 //! drop(first);
-//! assert!(seats.take("10.0.0.7", 2).is_some());
+//! assert!(counts.take("10.0.0.7", 2).is_some());
 //! # Ok::<(), serving::transport::ParseAddressError>(())
 //! ```
 
 #![forbid(unsafe_code)]
 
+pub mod connections;
 pub mod load;
 pub mod metrics;
-pub mod pace;
-pub mod seats;
+pub mod rate;
 pub mod transport;

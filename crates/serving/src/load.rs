@@ -1,13 +1,13 @@
-//! How hard the machine is pressed, and what is left undone for that.
+//! The load of the machine, and what a server stops doing because of it.
 //!
-//! The NIC has work that is more important than ours. The kernel says how much of the time somebody
-//! had to wait for a processor, for memory or for a disk (PSI), and how much of the memory that we
-//! may have is used. When that is much, first nothing is done that nobody waits for; when it is too
-//! much, the mirror fetches nothing more either, and clients go to the registry. What is here is
-//! always served: that costs least, and less than a refusal costs those who would go elsewhere.
+//! The work of the machine comes before ours. The kernel tells for how much of the time tasks waited
+//! for a processor, for memory or for a disk (PSI), and how much of the memory limit is used. Under
+//! high load, work that no client waits for is not started; under very high load, the mirror fetches
+//! nothing from registries either, and clients go there themselves. What is cached is always served:
+//! that costs less than a refusal costs the client.
 //!
 //! ```text
-//! Sources (cgroup's own files, or /proc/pressure) ─► Reading ─► Judge ─► Load ◄─ mirror, service
+//! Sources (files of the control group, or /proc/pressure) ─► Reading ─► Judge ─► Load ◄─ mirror, service
 //! ```
 
 mod sources;
@@ -20,26 +20,26 @@ use parking_lot::Mutex;
 
 pub use watch::LoadWatch;
 
-/// How long a level stays after what caused it has gone: a level that comes and goes with every
-/// reading would help nobody.
+/// How long a level is kept after its cause ended, so that it does not change with every
+/// measurement.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// What is left undone.
+/// How much work is left undone because of the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing.
     #[default]
     Normal,
-    /// What nobody waits for: prefetching, and bringing images ahead.
+    /// Work that no client waits for is not done: prefetching, and prewarming of images.
     Careful,
-    /// Also whatever would have to be fetched from a registry.
+    /// Nothing is fetched from registries either.
     Shedding,
 }
 
 impl Level {
     const ALL: [Self; 3] = [Self::Normal, Self::Careful, Self::Shedding];
 
-    /// Returns what it is called in answers and on the log.
+    /// Returns its name in responses and in the log.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -53,9 +53,9 @@ impl Level {
 /// Two limits of one measure, in percent. One above 100 is never reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
-    /// From here on with care.
+    /// From this value on the level is [`Level::Careful`].
     pub careful: u32,
-    /// From here on load is shed.
+    /// From this value on the level is [`Level::Shedding`].
     pub shedding: u32,
 }
 
@@ -71,16 +71,16 @@ impl Threshold {
     }
 }
 
-/// How much is too much.
+/// The thresholds of all measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Time in which somebody waited for a processor.
+    /// Time in which some task waited for a processor.
     pub cpu: Threshold,
-    /// Time in which somebody waited for memory.
+    /// Time in which some task waited for memory.
     pub memory: Threshold,
-    /// Time in which everybody waited for a disk. That some wait is what a cache on a disk does.
+    /// Time in which all tasks waited for a disk. A cache on a disk always has some that do.
     pub io: Threshold,
-    /// The memory that we may have which is used, but for what the kernel can take back at once.
+    /// The used part of the memory limit, without page cache that the kernel can reclaim at once.
     pub memory_used: Threshold,
 }
 
@@ -97,7 +97,7 @@ impl Default for Thresholds {
     }
 }
 
-/// What was measured, in percent; `None` what nobody says.
+/// Measurements in percent; `None` for those that the system does not provide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reading {
     cpu: Option<u32>,
@@ -107,7 +107,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Returns how bad it is, and what is worst.
+    /// Returns the level, and the measurement that causes it.
     fn judge(&self, thresholds: &Thresholds) -> (Level, Option<String>) {
         let measures = [
             (self.cpu, thresholds.cpu, "waiting for a processor"),
@@ -130,11 +130,11 @@ impl Reading {
     }
 }
 
-/// Raises a level at once, and lowers it when nothing has asked for it for a while.
+/// Raises the level at once, and lowers it when no measurement has called for it for a while.
 #[derive(Debug, Default)]
 struct Judge {
     level: Level,
-    /// When something last asked for the level.
+    /// When a measurement last called for the level.
     asked: Option<Instant>,
 }
 
@@ -149,59 +149,61 @@ impl Judge {
     }
 }
 
-/// The level, for all who do work. It is [`Level::Normal`] until a [`LoadWatch`] says otherwise.
+/// The current level, shared by all servers of the process. It is [`Level::Normal`] until a
+/// [`LoadWatch`] sets it.
 #[derive(Debug, Default)]
 pub struct Load {
     level: AtomicU8,
     shed: AtomicU64,
     put_off: AtomicU64,
-    said: Mutex<Said>,
+    measured: Mutex<Measured>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Said {
+struct Measured {
     watched: Vec<&'static str>,
     reason: Option<String>,
 }
 
-/// What is known about the load.
+/// The load, and what was left undone because of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// What is left undone now.
+    /// The current level.
     pub level: Level,
-    /// Why; `None` at [`Level::Normal`].
+    /// The cause; `None` at [`Level::Normal`].
     pub reason: Option<String>,
-    /// What is measured: of `cpu`, `memory`, `io` and `memory_used`. Nothing if nobody watches, or
-    /// the system does not say.
+    /// Which of `cpu`, `memory`, `io` and `memory_used` are measured. Empty if there is no
+    /// [`LoadWatch`], or the system provides none.
     pub watched: Vec<&'static str>,
-    /// Requests that were refused because they needed something to be fetched.
+    /// Requests that were refused because they needed a fetch from a registry.
     pub shed: u64,
-    /// Work nobody waited for that was not done.
+    /// Background work that was not done.
     pub put_off: u64,
 }
 
 impl Load {
-    /// Returns what is to be left undone.
+    /// Returns the current level.
     #[must_use]
     pub fn level(&self) -> Level {
         let level = usize::from(self.level.load(Relaxed));
         Level::ALL.get(level).copied().unwrap_or_default()
     }
 
-    /// Returns what is known.
+    /// Returns the load, and what was left undone because of it.
     #[must_use]
     pub fn report(&self) -> LoadReport {
-        let said = self.said.lock().clone();
+        let measured = self.measured.lock().clone();
         LoadReport {
             level: self.level(),
-            reason: said.reason,
-            watched: said.watched,
+            reason: measured.reason,
+            watched: measured.watched,
             shed: self.shed.load(Relaxed),
             put_off: self.put_off.load(Relaxed),
         }
     }
 
-    /// Returns whether something that somebody waits for may be fetched; counts it if not.
+    /// Returns whether a client's request may fetch from a registry; counts the request as shed if
+    /// not.
     pub fn may_fetch(&self) -> bool {
         let may = self.level() < Level::Shedding;
         if !may {
@@ -210,7 +212,7 @@ impl Load {
         may
     }
 
-    /// Returns whether something may be done that nobody waits for; counts it if not.
+    /// Returns whether background work may be done; counts it as put off if not.
     pub fn may_prepare(&self) -> bool {
         let may = self.level() < Level::Careful;
         if !may {
@@ -219,14 +221,14 @@ impl Load {
         may
     }
 
-    /// Says from now on what is to be left undone, and why.
+    /// Sets the level, and its cause.
     pub fn set(&self, level: Level, reason: Option<String>) {
-        self.said.lock().reason = reason;
+        self.measured.lock().reason = reason;
         self.level.store(level as u8, Relaxed);
     }
 
     fn set_watched(&self, watched: Vec<&'static str>) {
-        self.said.lock().watched = watched;
+        self.measured.lock().watched = watched;
     }
 }
 

@@ -1,5 +1,5 @@
-//! What carries frames: TCP, unix sockets, TLS over TCP, and vsock. Everything above knows a
-//! [`Stream`] and no socket; `docs/nicfetch-rdma.md` says where RDMA would fit.
+//! Streams between clients and servers: TCP, unix sockets, TLS over TCP, and vsock. Everything above
+//! uses a [`Stream`] and knows no socket; `docs/nicfetch-rdma.md` says where RDMA would fit.
 
 mod parting;
 mod tls;
@@ -38,7 +38,7 @@ pub enum Address {
     },
 }
 
-/// The text is no address.
+/// The text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an address: {text:?}; HOST:PORT, unix:PATH or vsock:CID:PORT are")]
 pub struct ParseAddressError {
@@ -79,34 +79,34 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who is at the other end, as far as the transport can tell.
+/// The peer of a connection, as far as the transport can tell.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// The name in its certificate.
     pub certified: Option<Vec<u8>>,
-    /// Where it comes from.
-    pub link: Link,
+    /// Its address.
+    pub link: PeerAddress,
 }
 
-/// Where a connection comes from, by the word of the machine that it ends at.
+/// The address of a peer, as the kernel of this machine reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Link {
-    /// An address of a network.
+pub enum PeerAddress {
+    /// An IP address.
     Address(IpAddr),
-    /// A virtual machine of a host.
+    /// The context id of a virtual machine (vsock).
     Context(u32),
-    /// A process of this user.
+    /// The user of a process on this machine.
     User(u32),
-    /// Nobody says.
+    /// The system does not tell.
     #[default]
     Unknown,
 }
 
-/// A stream with whoever is at its other end.
+/// A stream and its peer.
 pub struct Connected {
-    /// The stream, after TLS had its say.
+    /// The stream, after the TLS handshake.
     pub stream: Box<dyn Stream>,
-    /// Who is at the other end.
+    /// The peer.
     pub peer: Peer,
 }
 
@@ -153,12 +153,12 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// What was accepted, before TLS had its say: that takes the other side, which may be slow.
+/// An accepted connection before the TLS handshake, during which the peer may be slow.
 pub enum Accepted {
-    /// From a network; TLS may come on top of it.
+    /// From a network; the TLS handshake follows if there is one.
     Tcp(TcpStream),
     /// From the same machine, or from a virtual machine on it.
-    Other(Box<dyn Stream>, Link),
+    Other(Box<dyn Stream>, PeerAddress),
 }
 
 impl fmt::Debug for Accepted {
@@ -176,7 +176,7 @@ impl Listener {
         let socket = match address {
             Address::Tcp(host) => Socket::Tcp(TcpListener::bind(host).await?),
             Address::Unix(path) => {
-                clear_dead(path).await?;
+                remove_stale_socket(path).await?;
                 Socket::Unix(UnixListener::bind(path)?)
             }
             #[cfg(feature = "vsock")]
@@ -204,7 +204,7 @@ impl Listener {
         }
     }
 
-    /// Returns what TLS needs, if connections over TCP have it.
+    /// Returns the TLS configuration of connections over TCP, if they use TLS.
     #[must_use]
     pub const fn tls(&self) -> Option<&TlsServer> {
         self.tls.as_ref()
@@ -224,33 +224,36 @@ impl Listener {
             Socket::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let link = match stream.peer_cred() {
-                    Ok(peer) => Link::User(peer.uid()),
-                    Err(_) => Link::Unknown,
+                    Ok(peer) => PeerAddress::User(peer.uid()),
+                    Err(_) => PeerAddress::Unknown,
                 };
                 Ok(Accepted::Other(Box::new(stream), link))
             }
             #[cfg(feature = "vsock")]
             Socket::Vsock(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok(Accepted::Other(Box::new(stream), Link::Context(peer.cid())))
+                Ok(Accepted::Other(
+                    Box::new(stream),
+                    PeerAddress::Context(peer.cid()),
+                ))
             }
         }
     }
 }
 
 impl Accepted {
-    /// Returns where the other side is.
-    pub fn link(&self) -> Link {
+    /// Returns the address of the peer.
+    pub fn link(&self) -> PeerAddress {
         match self {
             Self::Tcp(stream) => match stream.peer_addr() {
-                Ok(address) => Link::Address(address.ip()),
-                Err(_) => Link::Unknown, // it has left already
+                Ok(address) => PeerAddress::Address(address.ip()),
+                Err(_) => PeerAddress::Unknown, // it has left already
             },
             Self::Other(_, link) => *link,
         }
     }
 
-    /// Finishes what the transport has to do before the first frame.
+    /// Completes the transport's handshake.
     pub async fn finish(self, tls: Option<&TlsServer>) -> io::Result<Connected> {
         let link = self.link();
         let certified = None;
@@ -268,8 +271,8 @@ impl Accepted {
     }
 }
 
-/// Takes away a socket that a service left which was killed.
-pub async fn clear_dead(path: &Path) -> io::Result<()> {
+/// Removes the socket of a service that was killed.
+pub async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let is_socket = path
         .symlink_metadata()
         .is_ok_and(|meta| meta.file_type().is_socket());

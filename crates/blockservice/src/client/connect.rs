@@ -1,4 +1,4 @@
-//! Making a connection, keeping it, and making it again.
+//! Establishes a connection, keeps it alive, and reconnects after it was lost.
 
 use std::io;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use super::lane::{Command, Lane};
-use crate::identity::{Meeting, nonce, same};
+use super::connection::{Command, Connection};
+use crate::identity::{Transcript, nonce, same};
 use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, Frame, Message, Method, Seal, VERSION};
 use serving::transport::{Stream, connect};
@@ -22,48 +22,48 @@ const READ_BUFFER: usize = 16 << 10;
 /// Commands that are taken at a time: so many reads fit in one batch.
 const BATCH: usize = 256;
 
-/// Why there is no connection.
+/// Why a connection was lost, or not established.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("the connection failed")]
     Io(#[from] io::Error),
-    #[error("the service broke off")]
+    #[error("the service closed the connection")]
     Read(#[from] ReadError),
-    #[error("no answer in time")]
+    #[error("the service did not respond in time")]
     Late,
-    #[error("it refused us: {0}")]
+    #[error("the service refused the connection: {0}")]
     Refused(String),
-    #[error("it has not our key: is it the right one, and the right service?")]
+    #[error("the service did not prove that it has our key: check the key and the address")]
     Impostor,
-    #[error("it answered with {0}")]
+    #[error("unexpected response from the service: {0}")]
     Order(&'static str),
-    #[error("it was silent for too long")]
+    #[error("the service sent nothing for too long")]
     Silent,
 }
 
-/// A connection that stands.
+/// An established connection.
 struct Standing {
     stream: Box<dyn Stream>,
     incoming: Seal,
     outgoing: Seal,
 }
 
-/// Keeps a connection until the client is gone.
-pub(super) async fn keep(lane: Arc<Lane>, mut commands: UnboundedReceiver<Command>) {
-    let patience = lane.shared.config.patience.clone();
+/// Keeps a connection until the client is dropped.
+pub(super) async fn keep(connection: Arc<Connection>, mut commands: UnboundedReceiver<Command>) {
+    let patience = connection.shared.config.patience.clone();
     let (first, most) = patience.again;
     let mut again = first;
     loop {
-        let made = timeout(patience.connect, meet(&lane.shared)).await;
+        let made = timeout(patience.connect, meet(&connection.shared)).await;
         let lost = match made.unwrap_or(Err(Lost::Late)) {
             Ok(standing) => {
                 again = first;
-                run(&lane, &mut commands, standing).await
+                run(&connection, &mut commands, standing).await
             }
             Err(lost) => lost,
         };
-        lane.end();
-        let address = &lane.shared.config.address;
+        connection.end();
+        let address = &connection.shared.config.address;
         let why = std::error::Error::source(&lost).map(|why| format!(": {why}"));
         let why = why.unwrap_or_default();
         // Said loudly once; then it is the same news again and again.
@@ -79,7 +79,7 @@ pub(super) async fn keep(lane: Arc<Lane>, mut commands: UnboundedReceiver<Comman
     }
 }
 
-/// Waits, and drops what is asked meanwhile: there is nobody to ask.
+/// Waits before the next attempt, and drops requests: there is no connection.
 async fn wait(
     commands: &mut UnboundedReceiver<Command>,
     long: Duration,
@@ -96,7 +96,7 @@ async fn wait(
     }
 }
 
-/// Connects, and both sides show who they are.
+/// Connects, and authenticates both sides.
 async fn meet(shared: &Shared) -> Result<Standing, Lost> {
     let config = &shared.config;
     let mut stream = connect(&config.address, config.tls.as_ref()).await?;
@@ -121,7 +121,7 @@ async fn meet(shared: &Shared) -> Result<Standing, Lost> {
         Message::Error { text, .. } => return Err(Lost::Refused(text)),
         _ => return Err(Lost::Order("no challenge")),
     };
-    let meeting = Meeting {
+    let transcript = Transcript {
         client: &client,
         service: &service,
         name: &config.name,
@@ -132,10 +132,10 @@ async fn meet(shared: &Shared) -> Result<Standing, Lost> {
         (Method::None, Some(_)) => return Err(Lost::Impostor),
         (Method::None, None) => [0; 32],
         (Method::Key, Some(key)) => {
-            if !same(&theirs, &key.proof(Direction::ToClient, &meeting)) {
+            if !same(&theirs, &key.proof(Direction::ToClient, &transcript)) {
                 return Err(Lost::Impostor);
             }
-            key.proof(Direction::ToService, &meeting)
+            key.proof(Direction::ToService, &transcript)
         }
     };
     write_frame(
@@ -145,8 +145,8 @@ async fn meet(shared: &Shared) -> Result<Standing, Lost> {
     )
     .await?;
     if let (Method::Key, Some(key)) = (method, config.key) {
-        outgoing.rekey(key.seal(Direction::ToService, &meeting));
-        incoming.rekey(key.seal(Direction::ToClient, &meeting));
+        outgoing.rekey(key.seal(Direction::ToService, &transcript));
+        incoming.rekey(key.seal(Direction::ToClient, &transcript));
     }
     match read_frame(&mut stream, &mut incoming).await?.message {
         Message::Welcome { window, .. } => shared.window.store(u64::from(window), Relaxed),
@@ -160,32 +160,32 @@ async fn meet(shared: &Shared) -> Result<Standing, Lost> {
     })
 }
 
-/// Asks and hears until the connection is lost.
+/// Sends requests and receives responses until the connection is lost.
 async fn run(
-    lane: &Arc<Lane>,
+    connection: &Arc<Connection>,
     commands: &mut UnboundedReceiver<Command>,
     standing: Standing,
 ) -> Lost {
     let (read, write) = split(standing.stream);
     let read = BufReader::with_capacity(READ_BUFFER, read);
     // Before anybody can read: what is read waits until it is open.
-    for source in lane.shared.sources.lock().iter() {
-        lane.open(source);
+    for source in connection.shared.sources.lock().iter() {
+        connection.open(source);
     }
-    lane.begin();
-    let reset = lane.reset.notified();
+    connection.begin();
+    let reset = connection.reset.notified();
     tokio::select! {
-        lost = hear(lane, read, standing.incoming) => lost,
-        lost = ask(lane, commands, write, standing.outgoing) => lost,
+        lost = hear(connection, read, standing.incoming) => lost,
+        lost = ask(connection, commands, write, standing.outgoing) => lost,
         () = reset => Lost::Silent,
     }
 }
 
-async fn hear<R: AsyncRead + Unpin>(lane: &Lane, mut from: R, mut seal: Seal) -> Lost {
+async fn hear<R: AsyncRead + Unpin>(connection: &Connection, mut from: R, mut seal: Seal) -> Lost {
     loop {
         match read_frame(&mut from, &mut seal).await {
             Ok(frame) => {
-                if !lane.take(frame) {
+                if !connection.take(frame) {
                     return Lost::Order("an error");
                 }
             }
@@ -195,19 +195,19 @@ async fn hear<R: AsyncRead + Unpin>(lane: &Lane, mut from: R, mut seal: Seal) ->
 }
 
 async fn ask<W: AsyncWrite + Unpin>(
-    lane: &Lane,
+    connection: &Connection,
     commands: &mut UnboundedReceiver<Command>,
     mut to: W,
     mut seal: Seal,
 ) -> Lost {
-    let silent = lane.shared.config.patience.silent;
+    let silent = connection.shared.config.patience.silent;
     loop {
         let mut batch = Vec::new();
         if commands.recv_many(&mut batch, BATCH).await == 0 {
             return Lost::Order("nothing: the client is gone");
         }
-        for question in lane.questions(batch) {
-            let frame = lane.note(question);
+        for request in connection.requests(batch) {
+            let frame = connection.note(request);
             match timeout(silent, write_frame(&mut to, &frame, &mut seal)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return error.into(),
@@ -217,9 +217,8 @@ async fn ask<W: AsyncWrite + Unpin>(
     }
 }
 
-/// Looks after a service that does not answer: asks whether it is back, and gives its
-/// connections up when it is not for long.
-pub(super) async fn probe(shared: Arc<Shared>, lanes: [Arc<Lane>; 2]) {
+/// Probes a service that does not respond, and resets its connections after too long a time.
+pub(super) async fn probe(shared: Arc<Shared>, connections: [Arc<Connection>; 2]) {
     let patience = shared.config.patience.clone();
     loop {
         sleep(patience.probe).await;
@@ -227,18 +226,18 @@ pub(super) async fn probe(shared: Arc<Shared>, lanes: [Arc<Lane>; 2]) {
             continue;
         }
         let mut answered = false;
-        for lane in lanes.iter().filter(|lane| lane.is_up()) {
-            let asked = timeout(patience.probe, lane.ask(Message::Stat, Vec::new())).await;
+        for connection in connections.iter().filter(|connection| connection.is_up()) {
+            let asked = timeout(patience.probe, connection.ask(Message::Stat, Vec::new())).await;
             answered |= matches!(asked, Ok(Some(_)));
-            let silence = lane
+            let silence = connection
                 .heard()
                 .map(|heard| Instant::now().duration_since(heard));
             if silence.is_some_and(|silence| silence > patience.silent) {
-                lane.reset.notify_one();
+                connection.reset.notify_one();
             }
         }
         if answered {
-            log::info!("the block service answers again");
+            log::info!("the block service responds again");
             shared.silent.store(false, Relaxed);
         }
     }

@@ -1,8 +1,8 @@
-//! Who drives the connections: whoever waits for an answer, and if nobody does, a thread of ours.
+//! Drives the connections: the thread that waits for a response does, or else a background thread.
 //!
-//! The thread that waits reads the socket itself. If another one did and then woke it, each answer
-//! would cost one more switch between threads, which on a virtual machine takes tens of
-//! microseconds: as long as all the rest of a small read.
+//! The waiting thread reads the socket itself. If another thread read it and then woke the waiting one,
+//! each response would cost one more context switch, which takes tens of microseconds on a virtual
+//! machine: as long as the rest of a small read.
 
 use std::future::Future;
 use std::io;
@@ -16,21 +16,21 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle as Task;
 
-/// How long after the last one that waited our thread comes back. So long may what nobody waits
-/// for lie unread.
+/// How long after the last waiting thread the background thread resumes. Responses without a
+/// waiting thread may stay unread for so long.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// A runtime without threads: what runs on it goes on while somebody is in
+/// A single-threaded runtime: its tasks make progress while a thread is in
 /// [`block_on`](Self::block_on).
 #[derive(Debug)]
 pub(super) struct Driver {
-    /// None when the client is gone.
+    /// `None` when the client was dropped.
     running: Mutex<Option<Arc<Running>>>,
-    /// Somebody waited since the keeper last looked.
+    /// Whether a thread waited since the background thread last checked.
     used: AtomicBool,
-    /// The keeper drives, or is about to.
+    /// Whether the background thread drives, or is about to.
     keeping: AtomicBool,
-    /// Tells the keeper to let somebody else drive.
+    /// Tells the background thread to yield to another thread.
     leave: Notify,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Running {
     }
 }
 
-/// The thread that drives when nobody else does; ends the driver when it is dropped.
+/// The background thread, which drives when no other thread does; dropping it ends the driver.
 #[derive(Debug)]
 pub(super) struct Keeper {
     driver: Arc<Driver>,
@@ -79,8 +79,8 @@ impl Driver {
         Ok((driver, keeper))
     }
 
-    /// Waits for something, and drives meanwhile unless another thread does; `None` if the client
-    /// is gone.
+    /// Waits for a future, and drives the runtime unless another thread does; `None` if the client
+    /// was dropped.
     pub(super) fn block_on<F: Future>(&self, what: F) -> Option<F::Output> {
         self.used.store(true, SeqCst);
         if self.keeping.load(SeqCst) {
@@ -89,7 +89,7 @@ impl Driver {
         self.drive(what)
     }
 
-    /// Has something done beside; `None` if the client is gone.
+    /// Spawns a task; `None` if the client was dropped.
     pub(super) fn spawn<F>(&self, what: F) -> Option<Task<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Filling the local store with what nobody has read yet.
+//! Fills the local chunk store with chunks that were not read yet.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,14 +15,14 @@ use chunks::{ChunkStore, Class};
 /// Chunks that are fetched ahead at a time, at most: a batch of 2 MiB.
 const BATCH: u32 = 16;
 
-/// What filling the local store came to.
+/// The result of filling the local store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Chunks that were there already.
+    /// Chunks that were in the store already.
     pub present: u64,
-    /// Chunks that came.
+    /// Chunks that were fetched.
     pub fetched: u64,
-    /// Chunks that the service had not, or the store no room for.
+    /// Chunks that the service does not have, or that did not fit into the store.
     pub missing: u64,
 }
 

@@ -1,7 +1,7 @@
-//! What boots read of a source of the service.
+//! The blocks of a source that boots read, fetched from the service.
 //!
-//! Which blocks that is, a boot image says, which another machine made. It is believed in that and
-//! in nothing else: the bytes are those of the source's chunks, each of which is verified.
+//! Which blocks these are is told by a boot image that another machine made. It is trusted with that
+//! only: the bytes are those of the source's chunks, each of which is verified.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use blocks::{BlockCache, BlockRange, FileId, FileKey, Lookup, RangeSet, ReplayPl
 use parking_lot::Mutex;
 
 use super::NicSource;
-use super::beside::blocks_of;
+use super::nic_cache::blocks_of;
 use super::remote::Chunk;
 use crate::wire::Priority;
 
@@ -112,17 +112,17 @@ pub struct InOrder<'a> {
     planned: &'a Planned,
     /// By chunk: its place in the order.
     places: HashMap<u32, usize>,
-    kept: Mutex<Kept>,
+    kept: Mutex<FetchedChunks>,
 }
 
 /// Chunks that were fetched; the oldest go first.
 #[derive(Debug, Default)]
-struct Kept {
+struct FetchedChunks {
     chunks: BTreeMap<u32, Chunk>,
     ages: VecDeque<u32>,
 }
 
-impl Kept {
+impl FetchedChunks {
     fn add(&mut self, number: u32, chunk: Chunk) {
         if self.chunks.insert(number, chunk).is_none() {
             self.ages.push_back(number);

@@ -1,4 +1,4 @@
-//! A source that the service has: its chunks, fetched and verified.
+//! A source of the service: fetches its chunks and verifies them.
 
 mod batch;
 
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use super::connection::Connection;
 use super::driver::Driver;
-use super::flights::Flights;
-use super::lane::Lane;
-use super::{Registered, Shared};
+use super::single_flight::SingleFlight;
+use super::{RegisteredSource, Shared};
 use crate::wire::Priority;
 use batch::Batch;
 use chunks::ChunkId;
@@ -26,22 +26,22 @@ pub(super) type Chunk = Arc<Vec<u8>>;
 /// 32 of them are 4 MiB.
 const RECENT: usize = 32;
 
-/// What became of the reads of a source.
+/// Statistics of reads of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCounts {
-    /// Chunks that came, and were what they should be.
+    /// Chunks that were received and verified.
     pub chunks: u64,
-    /// Bytes of them.
+    /// Bytes of these.
     pub bytes: u64,
-    /// Chunks that the service had not.
+    /// Chunks that the service does not have.
     pub absent: u64,
-    /// Chunks that were given up, by us or by a service that has too much to do.
+    /// Chunks that were not received in time, or that the service was too busy for.
     pub late: u64,
-    /// Chunks that could not be asked for: there was no service.
+    /// Chunks that were not requested: there was no connection.
     pub away: u64,
-    /// Chunks that were something else than what was asked for.
+    /// Chunks with wrong content.
     pub lies: u64,
-    /// Reads that were asked again on the second connection.
+    /// Requests that were repeated on the second connection.
     pub hedged: u64,
 }
 
@@ -64,10 +64,10 @@ pub struct Remote(Arc<Inner>);
 pub(super) struct Inner {
     pub(super) driver: Arc<Driver>,
     pub(super) shared: Arc<Shared>,
-    pub(super) lanes: [Arc<Lane>; 2],
-    pub(super) source: Arc<Registered>,
+    pub(super) connections: [Arc<Connection>; 2],
+    pub(super) source: Arc<RegisteredSource>,
     index: Arc<Index>,
-    pub(super) flights: Flights<u32, Option<Chunk>>,
+    pub(super) single_flight: SingleFlight<u32, Option<Chunk>>,
     recent: parking_lot::Mutex<Vec<(u32, Chunk)>>,
     pub(super) counters: Counters,
 }
@@ -76,17 +76,17 @@ impl Remote {
     pub(super) fn new(
         driver: &Arc<Driver>,
         shared: &Arc<Shared>,
-        lanes: &[Arc<Lane>; 2],
-        source: Arc<Registered>,
+        connections: &[Arc<Connection>; 2],
+        source: Arc<RegisteredSource>,
         index: Arc<Index>,
     ) -> Self {
         Self(Arc::new(Inner {
             driver: Arc::clone(driver),
             shared: Arc::clone(shared),
-            lanes: lanes.clone(),
+            connections: connections.clone(),
             source,
             index,
-            flights: Flights::new(),
+            single_flight: SingleFlight::new(),
             recent: parking_lot::Mutex::default(),
             counters: Counters::default(),
         }))
@@ -98,7 +98,7 @@ impl Remote {
         &self.0.index
     }
 
-    /// Returns what became of the reads.
+    /// Returns its statistics.
     #[must_use]
     pub fn counts(&self) -> RemoteCounts {
         let c = &self.0.counters;
@@ -113,13 +113,13 @@ impl Remote {
         }
     }
 
-    /// Returns whether a read would be asked of the service now.
+    /// Returns whether a read would be requested from the service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.is_there()
     }
 
-    /// Returns the window of the service in bytes: what may be asked for at a time.
+    /// Returns the window of the service: the bytes that may be requested at a time.
     #[must_use]
     pub fn window(&self) -> u64 {
         self.0.shared.window.load(Relaxed)
@@ -153,12 +153,12 @@ impl Remote {
         let mut theirs = Vec::new();
         for (at, number) in chunks.iter().enumerate() {
             match self.0.begin(*number) {
-                Begin::Have(chunk) => found[at] = chunk,
-                Begin::Lead(id) => {
+                Lookup::Have(chunk) => found[at] = chunk,
+                Lookup::Lead(id) => {
                     ours.add(*number, id);
                     asked.push(at);
                 }
-                Begin::Join(flight) => theirs.push((at, flight)),
+                Lookup::Join(flight) => theirs.push((at, flight)),
             }
         }
         for (place, chunk) in ours.fetch(deadline) {
@@ -167,13 +167,13 @@ impl Remote {
         if !theirs.is_empty() {
             // A little longer than whoever fetches it takes to give up: it lands with nothing then.
             let end = deadline + Duration::from_secs(1);
-            let landed = async {
+            let completed = async {
                 for (at, flight) in theirs {
-                    let landed = timeout_at(end.into(), flight).await;
-                    found[at] = landed.ok().and_then(Result::ok).flatten();
+                    let completed = timeout_at(end.into(), flight).await;
+                    found[at] = completed.ok().and_then(Result::ok).flatten();
                 }
             };
-            let _or_gone = self.0.driver.block_on(landed);
+            let _or_gone = self.0.driver.block_on(completed);
         }
         found
     }
@@ -194,19 +194,20 @@ impl Remote {
     }
 }
 
-/// What is to be done for a chunk.
-enum Begin {
-    /// Nothing: it is here, or nowhere.
+/// Whether a chunk has to be fetched.
+enum Lookup {
+    /// No: it is known, or known to be absent.
     Have(Option<Chunk>),
-    /// It is to be fetched, and to land.
+    /// Yes: the caller leads its flight, and completes it.
     Lead(ChunkId),
-    /// Another thread fetches it.
+    /// No: another thread fetches it.
     Join(oneshot::Receiver<Option<Chunk>>),
 }
 
 impl Inner {
     pub(super) fn is_there(&self) -> bool {
-        !self.shared.silent.load(Relaxed) && self.lanes.iter().any(|lane| lane.is_up())
+        !self.shared.silent.load(Relaxed)
+            && self.connections.iter().any(|connection| connection.is_up())
     }
 
     fn recent(&self, number: u32) -> Option<Chunk> {
@@ -229,33 +230,35 @@ impl Inner {
         recent.push((number, Arc::clone(chunk)));
     }
 
-    fn begin(&self, number: u32) -> Begin {
+    fn begin(&self, number: u32) -> Lookup {
         let Some(id) = self.index.chunk(number) else {
-            return Begin::Have(None);
+            return Lookup::Have(None);
         };
         if id == ZEROS {
             let place = self.index.place(number);
-            return Begin::Have(place.map(|place| Arc::new(vec![0; place.len as usize])));
+            return Lookup::Have(place.map(|place| Arc::new(vec![0; place.len as usize])));
         }
         if let Some(chunk) = self.recent(number) {
-            return Begin::Have(Some(chunk));
+            return Lookup::Have(Some(chunk));
         }
-        if let Some(flight) = self.flights.join(&number) {
-            return Begin::Join(flight);
+        if let Some(flight) = self.single_flight.join(&number) {
+            return Lookup::Join(flight);
         }
         // It may have landed between the look and the join.
         let recent = self.recent(number);
         if recent.is_some() {
-            self.flights.land(&number, &recent);
-            return Begin::Have(recent);
+            self.single_flight.complete(&number, &recent);
+            return Lookup::Have(recent);
         }
-        Begin::Lead(id)
+        Lookup::Lead(id)
     }
 
-    /// Counts a chunk that was something else.
+    /// Counts a chunk with wrong content.
     pub(super) fn lied(&self) {
         let name = String::from_utf8_lossy(&self.source.name);
-        log::warn!("the block service lied about a chunk of {name}: it is read elsewhere");
+        log::warn!(
+            "the block service sent wrong content for a chunk of {name}: it is read from another source"
+        );
         self.counters.lies.fetch_add(1, Relaxed);
     }
 }

@@ -1,8 +1,8 @@
-//! A source that is not on the local disk at all: names from the index, bytes from wherever they
-//! can be had. Every chunk is verified by its id, so nobody who has it need be trusted.
+//! A source without a copy on the local disk: names come from the index, content from the local chunk
+//! store, the service or the origin. Each chunk is verified by its id, so none of these is trusted.
 //!
-//! A thread that [must not wait](prompt::now) gets what is in memory, of this process or of the
-//! system, and is told otherwise that the rest would take waiting.
+//! A thread that [must not wait](prompt::now) gets what is in the memory of this process or in the page
+//! cache, and is told how much of the rest would have to wait.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! One connection: what a client asks, frame by frame.
+//! A connection on the service's side: handles the requests of a client, frame by frame.
 
 mod answer;
 mod read;
@@ -17,10 +17,10 @@ use tokio::join;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::handshake::{Guest, meet};
+use super::counters::MachineCounters;
+use super::handshake::{Authenticated, meet};
 use super::machine::Vm;
 use super::outgoing::Outgoing;
-use super::tally::Machine;
 use super::{Shared, ended};
 use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, ErrorCode, Frame, Message, Seal};
@@ -42,12 +42,12 @@ pub(super) async fn serve(
     stream: impl Future<Output = io::Result<Connected>>,
     stop: watch::Receiver<bool>,
 ) {
-    let meeting = async {
+    let transcript = async {
         let mut connected = stream.await?;
         let guest = meet(shared, &mut connected).await;
         io::Result::Ok((connected, guest))
     };
-    let (connected, guest) = match timeout(shared.limits.handshake, meeting).await {
+    let (connected, guest) = match timeout(shared.limits.handshake, transcript).await {
         Ok(Ok((connected, Ok(guest)))) => (connected, guest),
         Ok(Ok((mut connected, Err(refused)))) => {
             refuse(shared, &refused);
@@ -59,7 +59,7 @@ pub(super) async fn serve(
     shared.counts.connections.fetch_add(1, Relaxed);
     let (read, write) = split(connected.stream);
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
-    let Guest {
+    let Authenticated {
         vm,
         name,
         seat,
@@ -72,7 +72,7 @@ pub(super) async fn serve(
     let writing = tokio::spawn(writer.run(write, outgoing, patience, vm.pace.clone()));
     let connection = Connection {
         shared,
-        tally: shared.counts.tally.machine(&name),
+        tally: shared.counts.chunks.machine(&name),
         name: name.clone(),
         vm,
         may_open: sources,
@@ -123,7 +123,7 @@ struct Connection<'a> {
     /// What it calls itself.
     name: Vec<u8>,
     /// What it got.
-    tally: Arc<Machine>,
+    tally: Arc<MachineCounters>,
     may_open: crate::identity::Sources,
     to: Arc<Outgoing>,
     sources: HashMap<u32, Arc<Index>>,
@@ -180,7 +180,7 @@ impl Connection<'_> {
         let frame = match frame {
             Ok(frame) => frame,
             Err(ReadError::Frame(error)) => {
-                log::info!("a client broke a rule: {error}");
+                log::info!("a client violated the protocol: {error}");
                 self.say(0, error_of(ErrorCode::Rule, &error.to_string()));
                 self.call_off();
                 return false;

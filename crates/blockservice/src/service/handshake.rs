@@ -1,22 +1,22 @@
-//! The service's side of the first frames: who is there?
+//! The service's side of the handshake: authenticates a client.
 
 use std::sync::Arc;
 
 use super::Shared;
 use super::machine::{Identity, Name, Vm};
-use crate::identity::{Key, Meeting, Sources, nonce, same};
+use crate::identity::{Key, Sources, Transcript, nonce, same};
 use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, ErrorCode, Frame, Message, Method, Seal, VERSION, WANTS_MAX};
-use serving::seats::Seat;
+use serving::connections::ConnectionPermit;
 use serving::transport::Connected;
 
-/// Somebody who has shown who it is.
-pub(super) struct Guest {
+/// An authenticated client.
+pub(super) struct Authenticated {
     pub(super) vm: Arc<Vm>,
     /// What it calls itself.
     pub(super) name: Vec<u8>,
-    /// Its place among the connections of this machine.
-    pub(super) seat: Seat<Identity>,
+    /// Counts it among the connections of its machine.
+    pub(super) seat: ConnectionPermit<Identity>,
     pub(super) sources: Sources,
     /// What its frames are sealed with.
     pub(super) incoming: Seal,
@@ -24,25 +24,25 @@ pub(super) struct Guest {
     pub(super) outgoing: Seal,
 }
 
-/// Why somebody was not let in.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    #[error("the handshake broke off")]
+    #[error("the connection was lost during the handshake")]
     Read(#[from] ReadError),
-    #[error("the handshake broke off")]
+    #[error("the connection was lost during the handshake")]
     Io(#[from] std::io::Error),
     #[error("the first frame is not HELLO")]
     Order,
-    #[error("it speaks versions {0} to {1}")]
+    #[error("the client speaks versions {0} to {1} of the protocol")]
     Version(u16, u16),
-    #[error("{name:?} has not proved who it is")]
+    #[error("{name:?} failed to authenticate")]
     Denied { name: String },
     #[error("{name:?} has too many connections")]
     TooMany { name: String },
 }
 
 impl Refused {
-    /// What the other side is told.
+    /// Returns the error frame for the client.
     fn answer(&self) -> Option<Message> {
         let (code, text) = match self {
             Self::Read(ReadError::Frame(error)) => (ErrorCode::Rule, error.to_string()),
@@ -52,15 +52,15 @@ impl Refused {
                 let text = format!("this service speaks version {VERSION}");
                 (ErrorCode::Version, text)
             }
-            Self::Denied { .. } => (ErrorCode::Denied, "who are you?".to_owned()),
+            Self::Denied { .. } => (ErrorCode::Denied, "authentication failed".to_owned()),
             Self::TooMany { .. } => (ErrorCode::Busy, "too many connections".to_owned()),
         };
         Some(Message::Error { code, text })
     }
 }
 
-/// Meets a client. The caller sets the deadline.
-pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest, Refused> {
+/// Authenticates a client. The caller sets the deadline.
+pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Authenticated, Refused> {
     let mut incoming = Seal::open(Direction::ToService);
     let mut outgoing = Seal::open(Direction::ToClient);
     let met = greet(shared, with, &mut incoming, &mut outgoing).await;
@@ -83,7 +83,7 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Guest,
         write_frame(&mut with.stream, &Frame::new(0, answer), &mut outgoing).await?;
     }
     let (name, identity, sources, seat) = met?;
-    Ok(Guest {
+    Ok(Authenticated {
         vm: shared.vm(&identity),
         name,
         seat,
@@ -121,7 +121,7 @@ async fn greet(
             None => (name, Name::Believed, None),
         },
     };
-    let meeting = Meeting {
+    let transcript = Transcript {
         client: &client,
         service: &service,
         name: &name,
@@ -134,7 +134,7 @@ async fn greet(
             Method::None
         },
         nonce: service,
-        proof: key.map_or([0; 32], |key| key.proof(Direction::ToClient, &meeting)),
+        proof: key.map_or([0; 32], |key| key.proof(Direction::ToClient, &transcript)),
     };
     write_frame(&mut with.stream, &Frame::new(0, challenge), outgoing).await?;
     let answer = read_frame(&mut with.stream, incoming).await?;
@@ -142,11 +142,11 @@ async fn greet(
         return Err(Refused::Order);
     };
     if let Some(key) = key {
-        if !same(&proof, &key.proof(Direction::ToService, &meeting)) {
+        if !same(&proof, &key.proof(Direction::ToService, &transcript)) {
             return Err(denied(&name));
         }
-        incoming.rekey(key.seal(Direction::ToService, &meeting));
-        outgoing.rekey(key.seal(Direction::ToClient, &meeting));
+        incoming.rekey(key.seal(Direction::ToService, &transcript));
+        outgoing.rekey(key.seal(Direction::ToClient, &transcript));
     }
     let sources = shared.access.sources(&name);
     let sources = sources.ok_or_else(|| denied(&name))?;

@@ -1,8 +1,8 @@
-//! Chunks that machines read, in memory as whoever reads them next wants them in the end.
+//! A cache in memory of decompressed chunks that machines read.
 //!
-//! What lies on the disk is compressed: decompressing it is most of what a read costs its reader,
-//! and reading it from its file and comparing it most of what it costs the service. Machines of one
-//! host read the same tens of megabytes while they boot, so that little memory spares most of both.
+//! Chunks on the disk are compressed: decompression is most of the cost of a read for the client, and
+//! reading and verifying the file most of it for the service. Machines of one host read the same tens
+//! of megabytes while they boot, so that a little memory saves most of both.
 
 use std::io;
 use std::sync::Arc;
@@ -27,9 +27,10 @@ const WAITING: usize = 64;
 /// How often it is looked whether the machine needs its memory.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Chunks that were read, and when there is no more room, those that were read twice.
+/// A cache of chunks: of all that are read while there is room, and then of those that are read
+/// twice.
 #[derive(Debug)]
-pub(crate) struct Hot {
+pub(crate) struct HotCache {
     shared: Arc<Shared>,
     /// None if nothing is kept.
     offers: Option<SyncSender<(ChunkId, Stored)>>,
@@ -42,18 +43,18 @@ pub(crate) struct Hot {
 #[derive(Debug)]
 struct Shared {
     most: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<Cached>,
     load: Arc<Load>,
 }
 
-type Kept = Residents<ChunkId, Arc<Vec<u8>>>;
+type Cached = Residents<ChunkId, Arc<Vec<u8>>>;
 
-fn none(most: u64) -> Kept {
+fn none(most: u64) -> Cached {
     Residents::new(PolicyKind::Sieve, Limit::bytes(most))
 }
 
-impl Hot {
-    /// Starts to keep at most `most` bytes, none while the machine is pressed.
+impl HotCache {
+    /// Starts a cache of at most `most` bytes, and of none while the load is high.
     ///
     /// # Errors
     /// If no thread can be had.
@@ -80,7 +81,7 @@ impl Hot {
         })
     }
 
-    /// Returns a chunk if it is kept.
+    /// Returns a chunk if it is in the cache.
     pub(crate) fn get(&self, id: &ChunkId) -> Option<Stored> {
         self.offers.as_ref()?;
         let raw = {
@@ -96,8 +97,8 @@ impl Hot {
         })
     }
 
-    /// Notes that a chunk was asked for and had to be read; keeps it if there is room, or if that was
-    /// not the first time.
+    /// Notes that a chunk was read from the store; caches it if there is room, or if it was read
+    /// before.
     pub(crate) fn note(&self, id: &ChunkId, stored: &Stored) {
         let Some(offers) = &self.offers else { return };
         let print = id.fingerprint();
@@ -110,7 +111,7 @@ impl Hot {
         let _offered = offers.try_send((*id, stored.clone()));
     }
 
-    /// Has exposed what is kept, and what came of it.
+    /// Registers the metrics of the cache.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let shared = Arc::clone(&self.shared);
         register_samples(registry, move || {
@@ -123,7 +124,7 @@ impl Hot {
     }
 }
 
-impl Drop for Hot {
+impl Drop for HotCache {
     fn drop(&mut self) {
         self.offers = None;
         if let Some(thread) = self.thread.take() {
@@ -152,7 +153,10 @@ impl Shared {
             }
             if self.is_pressed() && self.kept.lock().bytes() > 0 {
                 let gone = std::mem::replace(&mut *self.kept.lock(), none(self.most));
-                log::info!("{} chunks in memory are given up", gone.len());
+                log::info!(
+                    "{} cached chunks were dropped: the machine is under load",
+                    gone.len()
+                );
             }
         }
     }
@@ -186,7 +190,7 @@ mod tests {
     }
 
     /// Waits until a chunk is kept.
-    fn kept(hot: &Hot, id: &ChunkId) -> Stored {
+    fn kept(hot: &HotCache, id: &ChunkId) -> Stored {
         let start = Instant::now();
         loop {
             if let Some(stored) = hot.get(id) {
@@ -197,13 +201,13 @@ mod tests {
         }
     }
 
-    fn bytes(hot: &Hot) -> u64 {
+    fn bytes(hot: &HotCache) -> u64 {
         hot.shared.kept.lock().bytes()
     }
 
     #[test]
     fn what_is_read_is_kept_while_there_is_room_and_then_what_is_read_twice() {
-        let hot = Hot::start(2500, &Arc::default()).unwrap();
+        let hot = HotCache::start(2500, &Arc::default()).unwrap();
         let chunks: Vec<_> = (0..4).map(chunk).collect();
         for (n, (id, stored)) in (0..).zip(&chunks[..2]) {
             hot.note(id, stored);
@@ -229,7 +233,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_may_be() {
-        let hot = Hot::start(2500, &Arc::default()).unwrap();
+        let hot = HotCache::start(2500, &Arc::default()).unwrap();
         for n in 0..10 {
             let (id, stored) = chunk(n);
             hot.note(&id, &stored);
@@ -237,7 +241,7 @@ mod tests {
             kept(&hot, &id);
             assert!(bytes(&hot) <= 2500);
         }
-        let nothing = Hot::start(0, &Arc::default()).unwrap();
+        let nothing = HotCache::start(0, &Arc::default()).unwrap();
         let (id, stored) = chunk(1);
         (0..3).for_each(|_| nothing.note(&id, &stored));
         assert_eq!((nothing.get(&id), bytes(&nothing)), (None, 0));
@@ -245,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_damaged_is_not_kept() {
-        let hot = Hot::start(1 << 20, &Arc::default()).unwrap();
+        let hot = HotCache::start(1 << 20, &Arc::default()).unwrap();
         let (one, two, three) = (chunk(1), chunk(2), chunk(3));
         for (id, stored) in [(&one.0, &two.1), (&three.0, &three.1)] {
             hot.note(id, stored);
@@ -259,7 +263,7 @@ mod tests {
     #[test]
     fn a_machine_that_needs_its_memory_gets_it() {
         let load = Arc::new(Load::default());
-        let hot = Hot::start(1 << 20, &load).unwrap();
+        let hot = HotCache::start(1 << 20, &load).unwrap();
         let (id, stored) = chunk(1);
         hot.note(&id, &stored);
         hot.note(&id, &stored);

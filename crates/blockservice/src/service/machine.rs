@@ -1,15 +1,15 @@
-//! The machines that a service serves: what each is known by, and what it has asked for.
+//! The machines that a service serves: the identity of each, and the bytes that it has requested.
 //!
-//! What one machine may take is bounded by who it *is*, not by what it says: names that are only
-//! believed (`--blocks-open`) cost nothing, and whoever makes up a hundred is one machine.
+//! Limits apply to the authenticated identity of a machine. A name that is not authenticated
+//! (`--blocks-open`) does not count: a client that uses a hundred names is one machine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::memory::Memory;
-use serving::pace::Pace;
-use serving::transport::Link;
+use serving::rate::RateLimiter;
+use serving::transport::PeerAddress;
 
 /// What a machine is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,13 +38,19 @@ pub(crate) enum Name {
 
 impl Identity {
     /// Returns who says `name` over a link.
-    pub(crate) fn of(name: &[u8], is: Name, link: &Link) -> Self {
+    pub(crate) fn of(name: &[u8], is: Name, link: &PeerAddress) -> Self {
         match (is, link) {
             (Name::Proved, _) => Self::Proved(name.to_vec()),
-            (Name::Believed, Link::Address(address)) => Self::Address(address.to_canonical()),
-            (Name::Believed, Link::Context(cid)) => Self::Context(*cid),
-            (Name::Believed, Link::User(user)) if !speaks_for_many(*user) => Self::User(*user),
-            (Name::Believed, Link::User(_) | Link::Unknown) => Self::Named(name.to_vec()),
+            (Name::Believed, PeerAddress::Address(address)) => {
+                Self::Address(address.to_canonical())
+            }
+            (Name::Believed, PeerAddress::Context(cid)) => Self::Context(*cid),
+            (Name::Believed, PeerAddress::User(user)) if !speaks_for_many(*user) => {
+                Self::User(*user)
+            }
+            (Name::Believed, PeerAddress::User(_) | PeerAddress::Unknown) => {
+                Self::Named(name.to_vec())
+            }
         }
     }
 
@@ -69,20 +75,24 @@ fn speaks_for_many(user: u32) -> bool {
     user == 0 || user == nix::unistd::geteuid().as_raw()
 }
 
-/// A machine, over all its connections.
+/// The state of a machine, over all its connections.
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) identity: Identity,
-    /// Raw bytes that were asked for and not sent yet.
+    /// Raw bytes that were requested and not sent yet.
     asked: AtomicU64,
-    /// What all of them have asked for.
+    /// The budget of all machines.
     memory: Arc<Memory>,
-    /// How quickly it gets what it asks for.
-    pub(crate) pace: Option<Arc<Pace>>,
+    /// The limit of its rate, if there is one.
+    pub(crate) pace: Option<Arc<RateLimiter>>,
 }
 
 impl Vm {
-    pub(super) fn new(identity: Identity, memory: &Arc<Memory>, pace: Option<Arc<Pace>>) -> Self {
+    pub(super) fn new(
+        identity: Identity,
+        memory: &Arc<Memory>,
+        pace: Option<Arc<RateLimiter>>,
+    ) -> Self {
         Self {
             identity,
             asked: AtomicU64::new(0),
@@ -129,23 +139,23 @@ mod tests {
 
     #[test]
     fn a_machine_is_who_it_is_and_not_what_it_says() {
-        let address = Link::Address([10, 0, 0, 1].into());
+        let address = PeerAddress::Address([10, 0, 0, 1].into());
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        let of = |name: &[u8], is, link: &Link| Identity::of(name, is, link);
+        let of = |name: &[u8], is, link: &PeerAddress| Identity::of(name, is, link);
         let one = of(b"a", Name::Believed, &address);
         assert_eq!(one, of(b"b", Name::Believed, &address));
-        assert_eq!(one, of(b"b", Name::Believed, &Link::Address(mapped)));
+        assert_eq!(one, of(b"b", Name::Believed, &PeerAddress::Address(mapped)));
         assert_ne!(one, of(b"a", Name::Proved, &address));
-        let proved = of(b"a", Name::Proved, &Link::Unknown);
+        let proved = of(b"a", Name::Proved, &PeerAddress::Unknown);
         assert_eq!(proved, of(b"a", Name::Proved, &address));
-        let user = of(b"a", Name::Believed, &Link::User(65534));
-        assert_eq!(user, of(b"b", Name::Believed, &Link::User(65534)));
-        assert_ne!(user, of(b"a", Name::Believed, &Link::User(65533)));
+        let user = of(b"a", Name::Believed, &PeerAddress::User(65534));
+        assert_eq!(user, of(b"b", Name::Believed, &PeerAddress::User(65534)));
+        assert_ne!(user, of(b"a", Name::Believed, &PeerAddress::User(65533)));
         // Who may do what it likes with the socket speaks for others.
-        let spoken = of(b"a", Name::Believed, &Link::User(0));
-        assert_ne!(spoken, of(b"b", Name::Believed, &Link::User(0)));
-        let context = of(b"a", Name::Believed, &Link::Context(3));
-        assert_eq!(context, of(b"b", Name::Believed, &Link::Context(3)));
+        let spoken = of(b"a", Name::Believed, &PeerAddress::User(0));
+        assert_ne!(spoken, of(b"b", Name::Believed, &PeerAddress::User(0)));
+        let context = of(b"a", Name::Believed, &PeerAddress::Context(3));
+        assert_eq!(context, of(b"b", Name::Believed, &PeerAddress::Context(3)));
         let all = [one, proved, user, spoken, context];
         for (number, identity) in all.iter().enumerate() {
             assert_eq!(identity.tag(), all[number].clone().tag());

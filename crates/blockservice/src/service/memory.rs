@@ -1,8 +1,8 @@
-//! What everything that is on its way may take together.
+//! The budget of memory for requests and uploads in progress.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A budget of bytes.
+/// A budget of bytes in memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     most: u64,
@@ -15,13 +15,13 @@ impl Memory {
         Self { most, taken }
     }
 
-    /// Takes bytes, and returns whether they were there.
+    /// Takes bytes of the budget, and returns whether there were enough.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.most);
         self.taken.fetch_update(Relaxed, Relaxed, add).is_ok()
     }
 
-    /// Gives back what was taken.
+    /// Returns bytes to the budget.
     pub(crate) fn give(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What waits to be written to one connection.
+//! The queue of frames that wait to be written to a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -11,23 +11,22 @@ use tokio::time::timeout;
 use super::machine::Credit;
 use crate::wire::stream::write_frames;
 use crate::wire::{Frame, HEAD_BYTES, Seal};
-use serving::pace::Pace;
+use serving::rate::RateLimiter;
 
-/// From so many bytes on that wait to be written, no more are read for the connection: what is
-/// asked for later and is more urgent waits behind them.
+/// With so many bytes queued, no more chunks are read for the connection: later and more urgent
+/// ones would wait behind them.
 const ROOM: u64 = 512 << 10;
 
-/// Frames that are written at once: small ones that wait, up to so many bytes.
+/// Small frames that are written at once, up to so many bytes.
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 64 << 10;
 
-/// From so many bytes on, no frame of the client is taken. More than the readers leave there, so
-/// that chunks alone never keep a READ or a CANCEL waiting.
+/// With so many bytes queued, no more frames of the client are read. It is more than the readers
+/// queue, so that chunks alone never delay a READ or a CANCEL.
 const ANSWERS: u64 = 2 << 20;
 
-/// The way to the writer of a connection. What is in it is bounded by windows, and by
-/// [`wait_for_room`](Self::wait_for_room) for all other answers. When the last of these is gone,
-/// the writer ends.
+/// The sending half of a connection's queue. It is bounded by windows, and for other responses by
+/// [`wait_for_room`](Self::wait_for_room). The writer ends when the last one is dropped.
 pub(crate) struct Outgoing {
     frames: mpsc::UnboundedSender<(Frame, Option<Credit>)>,
     gauge: Arc<Gauge>,
@@ -41,7 +40,7 @@ pub(crate) struct Writer {
 
 /// Waits for room in the queue of a connection.
 pub(crate) trait RoomListener: Send + Sync {
-    /// Hears that there is room again, or that the connection is over.
+    /// Called when there is room again, or the connection has ended.
     fn wake(&self);
 }
 
@@ -69,7 +68,7 @@ impl Outgoing {
         (outgoing, Writer { frames, gauge })
     }
 
-    /// Has a frame written; the credit is given back when it was.
+    /// Queues a frame; its credit is returned when it was written.
     pub(crate) fn send(&self, frame: Frame, credit: Option<Credit>) {
         self.gauge.bytes.fetch_add(len(&frame), SeqCst);
         // A connection that is over needs no answers.
@@ -137,7 +136,7 @@ impl Writer {
         mut to: W,
         mut seal: Seal,
         patience: Duration,
-        pace: Option<Arc<Pace>>,
+        pace: Option<Arc<RateLimiter>>,
     ) {
         while let Some(first) = self.frames.recv().await {
             let (batch, bytes) = self.batch(first);
@@ -156,7 +155,7 @@ impl Writer {
                     break;
                 }
                 Err(_) => {
-                    log::info!("a client did not read for {patience:?}: cut off");
+                    log::info!("a client read nothing for {patience:?}: disconnected");
                     break;
                 }
             }

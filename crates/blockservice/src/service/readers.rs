@@ -1,4 +1,4 @@
-//! The threads that read chunks from the store, each when its turn has come.
+//! The threads that read chunks from the store, in the order of the schedule.
 
 use std::io;
 use std::sync::Arc;
@@ -9,58 +9,58 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use prometheus_client::registry::Registry;
 
-use super::hot::Hot;
+use super::counters::MachineCounters;
+use super::hot::HotCache;
 use super::machine::{Credit, Identity, Vm};
 use super::outgoing::{Outgoing, RoomListener};
 use super::schedule::Schedule;
-use super::tally::Machine;
 use super::{Counts, Limits};
 use crate::wire::{Frame, Message, Priority, Status};
 use chunks::index::{Index, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
 
-/// The most raw bytes of a READ that is answered by whoever takes the READ: less than a
-/// millisecond's work.
+/// The most raw bytes of a READ that the connection's own task handles: less than a millisecond's
+/// work.
 const AT_ONCE: u64 = 8 * CHUNK_MAX as u64;
 
-/// A chunk that somebody wants.
+/// A request for a chunk.
 pub(crate) struct Job {
     pub(crate) request: u64,
     /// Its place in the READ.
     pub(crate) place: u16,
     pub(crate) id: ChunkId,
     pub(crate) priority: Priority,
-    /// When it was asked for.
+    /// When it was requested.
     pub(crate) asked: Instant,
-    /// Who asks.
-    pub(crate) machine: Arc<Machine>,
+    /// The client of a request.
+    pub(crate) machine: Arc<MachineCounters>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancelled: Arc<AtomicBool>,
-    /// Taken when the answer is sent.
+    /// Returned when the response was written.
     pub(crate) credit: Option<Credit>,
     pub(crate) to: Arc<Outgoing>,
 }
 
-/// The jobs that wait, and the threads that do them.
+/// The queue of jobs, and the threads that work on it.
 pub(crate) struct Readers {
     queue: Arc<Queue>,
-    shelf: Arc<Shelf>,
+    reader: Arc<ChunkReader>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where chunks are taken from.
-struct Shelf {
+/// Reads chunks from the cache in memory or the store.
+struct ChunkReader {
     store: Arc<dyn ChunkStore>,
-    hot: Hot,
+    hot: HotCache,
     counts: Arc<Counts>,
 }
 
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     more: Condvar,
 }
 
-struct State {
+struct QueueState {
     schedule: Schedule<Identity, Job>,
     over: bool,
 }
@@ -73,7 +73,7 @@ impl Readers {
         limits: &Limits,
     ) -> io::Result<Self> {
         let queue = Arc::new(Queue {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 schedule: Schedule::new(),
                 over: false,
             }),
@@ -84,17 +84,17 @@ impl Readers {
             None => limits.hot_bytes,
             Some(_) => 0,
         };
-        let shelf = Arc::new(Shelf {
+        let reader = Arc::new(ChunkReader {
             store,
-            hot: Hot::start(hot_bytes, &limits.load)?,
+            hot: HotCache::start(hot_bytes, &limits.load)?,
             counts: Arc::clone(counts),
         });
         let start = |n| {
-            let (queue, shelf) = (Arc::clone(&queue), Arc::clone(&shelf));
+            let (queue, reader) = (Arc::clone(&queue), Arc::clone(&reader));
             let name = format!("nicfetch-read-{n}");
             let run = move || {
                 while let Some(job) = queue.next() {
-                    shelf.answer(job);
+                    reader.answer(job);
                 }
             };
             std::thread::Builder::new().name(name).spawn(run)
@@ -103,14 +103,14 @@ impl Readers {
         let threads = threads.collect::<io::Result<_>>()?;
         Ok(Self {
             queue,
-            shelf,
+            reader,
             threads,
         })
     }
 
-    /// Has exposed what is kept in memory.
+    /// Registers the metrics of the cache in memory.
     pub(crate) fn register_metrics(&self, registry: &mut Registry) {
-        self.shelf.hot.register(registry);
+        self.reader.hot.register(registry);
     }
 
     /// Returns how many of these chunks are there, and how many are not.
@@ -121,7 +121,7 @@ impl Readers {
             .min(index.chunks().len());
         let (mut present, mut absent) = (0, 0);
         for id in &index.chunks()[from..to] {
-            if *id == ZEROS || self.shelf.store.contains(id) {
+            if *id == ZEROS || self.reader.store.contains(id) {
                 present += 1;
             } else {
                 absent += 1;
@@ -130,19 +130,19 @@ impl Readers {
         (present, absent)
     }
 
-    /// Returns what a connection tells when there is room in it again.
+    /// Returns the listener that a connection wakes when there is room in it again.
     pub(crate) fn room_listener(&self) -> Arc<dyn RoomListener> {
         Arc::clone(&self.queue) as Arc<dyn RoomListener>
     }
 
-    /// Has chunks read when their turn comes.
+    /// Enqueues jobs.
     ///
-    /// A few that are in memory and that somebody waits for are answered at once, if it is nobody
-    /// else's turn: handing them to a thread takes longer than reading them.
+    /// A few demand reads of chunks in memory are handled at once if the queue is empty: handing
+    /// them to a thread takes longer than reading them.
     pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut jobs: Vec<(u64, Job)>) {
         let few = jobs.iter().map(|(cost, _)| cost).sum::<u64>() <= AT_ONCE;
         if priority == Priority::Demand && few && self.nobody_waits(priority) {
-            jobs.retain_mut(|(_, job)| !self.shelf.answer_now(job));
+            jobs.retain_mut(|(_, job)| !self.reader.answer_now(job));
             if jobs.is_empty() {
                 return;
             }
@@ -204,8 +204,8 @@ impl RoomListener for Queue {
     }
 }
 
-impl Shelf {
-    /// Answers with what is in memory, and returns whether it was there.
+impl ChunkReader {
+    /// Handles a job if its chunk is in memory, and returns whether it was.
     fn answer_now(&self, job: &mut Job) -> bool {
         if job.id == ZEROS || !job.to.has_room() {
             return false;
@@ -214,7 +214,7 @@ impl Shelf {
             return false;
         };
         let counts = &self.counts;
-        counts.tally.waited(job.priority, job.asked.elapsed());
+        counts.chunks.waited(job.priority, job.asked.elapsed());
         send(counts, job, stored);
         true
     }
@@ -225,7 +225,7 @@ impl Shelf {
         }
         let (counts, now) = (&self.counts, Instant::now());
         let waited = now.saturating_duration_since(job.asked);
-        counts.tally.waited(job.priority, waited);
+        counts.chunks.waited(job.priority, waited);
         if job.deadline.is_some_and(|deadline| deadline < now) {
             return refuse(counts, &mut job, Status::Late);
         }
@@ -241,8 +241,8 @@ impl Shelf {
         send(counts, &mut job, stored);
     }
 
-    /// Takes a chunk out of memory, or as `read` does. What nobody waits for is sent as stored: it
-    /// is read once, and its reader may keep it like that.
+    /// Gets a chunk from the cache in memory, or by `read`. Prefetched chunks are sent as stored:
+    /// they are read once, and the client may store them in this form.
     fn take(
         &self,
         job: &Job,
@@ -262,14 +262,14 @@ impl Shelf {
     }
 }
 
-/// Answers without a chunk.
+/// Responds without a chunk.
 fn refuse(counts: &Counts, job: &mut Job, why: Status) {
-    counts.tally.count(job.priority, why);
+    counts.chunks.count(job.priority, why);
     let refused = status(job.request, job.place, why);
     job.to.send(refused, job.credit.take());
 }
 
-/// Returns what a read means to the order in which chunks go.
+/// Returns the class of an access for the eviction policy.
 const fn class_of(priority: Priority) -> Class {
     match priority {
         // What is read ahead is part of what a boot reads: the kernel's guesses are good.
@@ -284,7 +284,7 @@ fn send(counts: &Counts, job: &mut Job, stored: Stored) {
         return refuse(counts, job, Status::Failed);
     }
     let bytes = stored.bytes.len() as u64;
-    counts.tally.sent(job.priority, &job.machine, bytes);
+    counts.chunks.sent(job.priority, &job.machine, bytes);
     let codec: Codec = stored.codec;
     let message = Message::Chunk {
         place: job.place,
@@ -300,7 +300,7 @@ fn send(counts: &Counts, job: &mut Job, stored: Stored) {
     job.to.send(frame, job.credit.take());
 }
 
-/// Returns the answer to a want that brings no chunk.
+/// Returns the response to a wanted chunk without content.
 pub(crate) fn status(request: u64, place: u16, status: Status) -> Frame {
     let message = Message::Chunk {
         place,

@@ -1,4 +1,4 @@
-//! Whose turn it is: strict between priorities, deficit round robin between virtual machines.
+//! The order of jobs: strict between priorities, deficit round robin between virtual machines.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -6,11 +6,11 @@ use std::hash::Hash;
 use crate::wire::Priority;
 use chunks::CHUNK_MAX;
 
-/// What a virtual machine may send before it is the next one's turn. No job costs more, so that
-/// one more round is always enough for the job at hand.
+/// The bytes that a virtual machine may send in a round. No job costs more, so that one more round
+/// is always enough for its first job.
 const QUANTUM: u64 = CHUNK_MAX as u64;
 
-/// Jobs that wait, each of one owner and one priority. Pure: whoever has jobs to do calls
+/// Queued jobs, each of one owner and one priority. Pure: threads that work on them call
 /// [`pop`](Self::pop).
 #[derive(Debug)]
 pub(crate) struct Schedule<K, J> {
@@ -19,7 +19,7 @@ pub(crate) struct Schedule<K, J> {
 
 #[derive(Debug)]
 struct Class<K, J> {
-    /// Owners that have jobs, in the order of their turns.
+    /// Owners with jobs, in round-robin order.
     turns: VecDeque<K>,
     queues: HashMap<K, Queue<J>>,
 }

@@ -1,9 +1,9 @@
-//! Boot images that are on their way to a service, of all machines.
+//! Boot images that machines are uploading.
 //!
-//! They lie in memory until they are whole. What they take together is bounded; when there is no
-//! room, the machine that has the most gives its largest one up, so that nobody is kept from giving
-//! one by who gives many, or large ones, or never comes to an end. And each must get on: one that
-//! brings too little in a while is ended.
+//! Their bytes are in memory until an upload is complete. All uploads together are bounded. When the
+//! memory is used up, the largest upload of the machine with the most bytes is evicted, so that no
+//! machine can keep others from uploading with many, large or endless uploads. An upload that is too
+//! slow is cancelled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,38 +18,40 @@ use crate::wire::DATA_MAX;
 /// What memory is taken by: a piece of some bytes costs no less than one that is full.
 const BLOCK: usize = DATA_MAX;
 
-/// The least that a boot image on its way has to bring.
+/// The minimal rate of an upload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
-    /// So many bytes, or the rest,
+    /// So many bytes, or the rest of the upload,
     pub(super) bytes: u64,
     /// within this time.
     pub(super) within: Duration,
 }
 
-/// Why a boot image that was on its way is not taken.
+/// Why an upload was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Ended {
-    #[error("there is no memory for a boot image now")]
+    #[error("no memory is free for the upload of a boot image")]
     NoMemory,
-    #[error("the boot image gave way to another machine's: this one has the most on its way")]
+    #[error(
+        "the upload was evicted for another machine's: this machine has the most boot images in upload"
+    )]
     GaveWay,
-    #[error("the boot image came too slowly, and is given up")]
+    #[error("the upload of the boot image is too slow, and was cancelled")]
     Slow,
 }
 
-/// All of them.
+/// All uploads.
 #[derive(Debug)]
 pub(super) struct Uploads {
-    /// What they may take together.
+    /// The limit of their bytes.
     most: u64,
-    /// What that is a part of.
+    /// The budget that they share with requests.
     memory: Arc<Memory>,
-    state: Mutex<State>,
+    state: Mutex<UploadsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UploadsState {
     next: u64,
     taken: u64,
     each: HashMap<u64, Upload>,
@@ -63,27 +65,27 @@ struct Upload {
     taken: u64,
     /// Bytes that came.
     len: u64,
-    state: Way,
+    state: UploadState,
 }
 
-/// How far a boot image is.
+/// The state of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// It comes, and may have to give way.
-    Comes,
-    /// It is over.
+enum UploadState {
+    /// Its bytes are being received; it may be evicted.
+    Receiving,
+    /// It was evicted or cancelled.
     Ended(Ended),
-    /// It came, and is being kept.
-    Whole,
+    /// All bytes were received, and it is written to the disk.
+    Complete,
 }
 
-impl State {
+impl UploadsState {
     /// Ends one, whose memory is free from now on; what lies in it is for the caller to drop.
     fn end(&mut self, number: u64, why: Ended, memory: &Memory) -> Vec<Vec<u8>> {
         let Some(upload) = self.each.get_mut(&number) else {
             return Vec::new();
         };
-        upload.state = Way::Ended(why);
+        upload.state = UploadState::Ended(why);
         let freed = std::mem::take(&mut upload.taken);
         self.taken -= freed;
         memory.give(freed);
@@ -100,7 +102,8 @@ impl State {
         let others = machines.into_iter().filter(|(of, _)| *of != than);
         let (most, taken) = others.max_by_key(|(_, taken)| *taken)?;
         let its = self.each.iter();
-        let its = its.filter(|(_, upload)| upload.of == *most && upload.state == Way::Comes);
+        let its =
+            its.filter(|(_, upload)| upload.of == *most && upload.state == UploadState::Receiving);
         let largest = its.max_by_key(|(_, upload)| upload.taken);
         let (number, upload) = largest.filter(|_| taken > mine)?;
         (upload.taken > 0).then_some(*number)
@@ -132,7 +135,7 @@ impl Uploads {
             blocks: Vec::new(),
             taken: 0,
             len: 0,
-            state: Way::Comes,
+            state: UploadState::Receiving,
         };
         state.each.insert(number, upload);
         Coming {
@@ -150,7 +153,7 @@ impl Uploads {
         let mut state = self.state.lock();
         loop {
             let upload = state.each.get_mut(&number).ok_or(Ended::NoMemory)?;
-            if let Way::Ended(why) = upload.state {
+            if let UploadState::Ended(why) = upload.state {
                 return Err(why);
             }
             if piece.is_empty() {
@@ -177,7 +180,7 @@ impl Uploads {
     }
 
     /// Takes room for one more block; other machines' boot images may have to go for it.
-    fn make_room(&self, state: &mut State, number: u64) -> Result<(), Ended> {
+    fn make_room(&self, state: &mut UploadsState, number: u64) -> Result<(), Ended> {
         let block = BLOCK as u64;
         let of = state.each.get(&number).map(|upload| upload.of.clone());
         let of = of.ok_or(Ended::NoMemory)?;
@@ -190,13 +193,13 @@ impl Uploads {
             let mine = its.map(|upload| upload.taken).sum::<u64>() + block;
             let largest = state.largest_of_others(&of, mine);
             let largest = largest.ok_or(Ended::NoMemory)?;
-            log::info!("a boot image on its way gives way to another machine's");
+            log::info!("the upload of a boot image was evicted for another machine's");
             let _dropped = state.end(largest, Ended::GaveWay, &self.memory);
         }
     }
 }
 
-/// A boot image that is on its way, until it is dropped.
+/// An upload, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Coming {
     uploads: Arc<Uploads>,
@@ -244,7 +247,7 @@ impl Coming {
         let mut state = self.uploads.state.lock();
         let upload = state.each.get_mut(&self.number);
         let blocks = upload.map(|upload| {
-            upload.state = Way::Whole;
+            upload.state = UploadState::Complete;
             std::mem::take(&mut upload.blocks)
         });
         drop(state);

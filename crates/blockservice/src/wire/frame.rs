@@ -47,7 +47,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// It was damaged on its way, or somebody else wrote it.
-    #[error("the seal of a frame does not fit: it was damaged, or the key is another")]
+    #[error("the authentication code of a frame is wrong: it was damaged, or the keys differ")]
     Seal,
     /// A field breaks a rule.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! What frames say, and how their bodies are laid out.
+//! The messages of the protocol, and the layouts of their bodies.
 
 mod put;
 mod take;

@@ -1,8 +1,8 @@
-//! The boot images of sources: what machines gave, of each source the newest, and all of them within
-//! a budget.
+//! Boot images of sources, as machines uploaded them: the newest of each source, within a budget.
 //!
-//! Who gave one is kept with it, as a number. When there is no room, the one who has given the most
-//! loses the oldest of what is theirs: nobody pushes out what others gave by giving more.
+//! The machine that uploaded a boot image is recorded with it, as a number. When the budget is used up,
+//! the machine with the most bytes loses its oldest boot image: no machine can evict others' boot
+//! images by uploading more.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -30,16 +30,16 @@ const BLOCK: u64 = 4096;
 /// The boot images of all sources.
 #[derive(Debug)]
 pub(super) struct Boots {
-    state: Mutex<State>,
+    state: Mutex<BootsState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BootsState {
     /// By index.
-    kept: HashMap<ContentId, Vec<Kept>>,
+    kept: HashMap<ContentId, Vec<StoredBoot>>,
     /// What the files take.
     bytes: u64,
-    /// What they may take.
+    /// The limit of these bytes.
     most: u64,
     /// Each that comes has a higher number than those before.
     next: u64,
@@ -47,7 +47,7 @@ struct State {
 
 /// A boot image on the disk.
 #[derive(Clone, Debug)]
-struct Kept {
+struct StoredBoot {
     /// Of the boot images of its index the newest has the highest.
     number: u64,
     entry: BootEntry,
@@ -58,7 +58,7 @@ struct Kept {
     path: PathBuf,
 }
 
-impl Kept {
+impl StoredBoot {
     /// Reads what the name of a file says: `NUMBER-ID-GIVER`, and `NUMBER-ID` of earlier releases.
     fn of(path: PathBuf) -> Option<Self> {
         let mut words = path.file_name()?.to_str()?.split('-');
@@ -90,7 +90,7 @@ const fn takes(len: u64) -> u64 {
 /// Which one has to go, by its index and age.
 type Which = (ContentId, u64);
 
-impl State {
+impl BootsState {
     /// Returns what has to go so that `giver` may have `more` bytes of an index: `same`, which is the
     /// same boot image, and whatever is too much.
     fn in_the_way(
@@ -101,17 +101,17 @@ impl State {
         more: u64,
     ) -> Result<Vec<Which>, CatalogError> {
         let all = self.kept.iter();
-        let mut stays: Vec<(ContentId, &Kept)> = all
+        let mut stays: Vec<(ContentId, &StoredBoot)> = all
             .flat_map(|(index, kept)| kept.iter().map(move |kept| (*index, kept)))
             .collect();
         let mut goes = Vec::new();
         let mut bytes = self.bytes + more;
-        let mut out = |stays: &mut Vec<(ContentId, &Kept)>, at: usize, bytes: &mut u64| {
+        let mut out = |stays: &mut Vec<(ContentId, &StoredBoot)>, at: usize, bytes: &mut u64| {
             let (index, kept) = stays.swap_remove(at);
             *bytes -= kept.takes();
             goes.push((index, kept.age));
         };
-        let is_same = |(of, kept): &(ContentId, &Kept)| of == index && Some(kept.age) == same;
+        let is_same = |(of, kept): &(ContentId, &StoredBoot)| of == index && Some(kept.age) == same;
         if let Some(at) = stays.iter().position(is_same) {
             out(&mut stays, at, &mut bytes);
         }
@@ -125,7 +125,7 @@ impl State {
         Ok(goes)
     }
 
-    fn take_out(&mut self, (index, age): Which) -> Option<Kept> {
+    fn take_out(&mut self, (index, age): Which) -> Option<StoredBoot> {
         let kept = self.kept.get_mut(&index)?;
         let at = kept.iter().position(|kept| kept.age == age)?;
         let gone = kept.remove(at);
@@ -139,7 +139,11 @@ impl State {
 
 /// Returns the oldest of who has given the most of an index, if that has as many as it may and
 /// `giver` gives one more.
-fn one_of_too_many(all: &[(ContentId, &Kept)], index: &ContentId, giver: u64) -> Option<usize> {
+fn one_of_too_many(
+    all: &[(ContentId, &StoredBoot)],
+    index: &ContentId,
+    giver: u64,
+) -> Option<usize> {
     let of = || (0..).zip(all).filter(|(_, (of, _))| of == index);
     if of().count() < BOOTS_KEPT {
         return None;
@@ -154,7 +158,7 @@ fn one_of_too_many(all: &[(ContentId, &Kept)], index: &ContentId, giver: u64) ->
 
 /// Returns the oldest of who has given the most bytes, once `giver` has given `more`; `None` if
 /// that is `giver`, and nothing of it is here.
-fn one_of_the_most(all: &[(ContentId, &Kept)], giver: u64, more: u64) -> Option<usize> {
+fn one_of_the_most(all: &[(ContentId, &StoredBoot)], giver: u64, more: u64) -> Option<usize> {
     let mut givers = HashMap::from([(giver, more)]);
     for (_, kept) in all {
         *givers.entry(kept.giver).or_default() += kept.takes();
@@ -180,11 +184,11 @@ impl Boots {
             for entry in fs::read_dir(&path).map_err(failed(&path))? {
                 let kept = entry.map_err(failed(&path))?.path();
                 let written = fs::metadata(&kept).and_then(|meta| meta.modified()).ok();
-                found.extend(Kept::of(kept).map(|kept| (written, index, kept)));
+                found.extend(StoredBoot::of(kept).map(|kept| (written, index, kept)));
             }
         }
         found.sort_by_key(|(written, _, kept)| (*written, kept.number));
-        let mut state = State {
+        let mut state = BootsState {
             kept: HashMap::new(),
             bytes: 0,
             most: u64::MAX,
@@ -197,7 +201,7 @@ impl Boots {
                 .kept
                 .entry(index)
                 .or_default()
-                .push(Kept { age, ..kept });
+                .push(StoredBoot { age, ..kept });
         }
         Ok(Self {
             state: Mutex::new(state),
@@ -212,7 +216,7 @@ impl Catalog {
     /// # Errors
     /// If it cannot be removed.
     pub fn limit_boots(&self, bytes: u64) -> Result<(), CatalogError> {
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         // Nobody gives anything: who has the most loses.
         let goes = {
             let mut state = self.boots.state.lock();
@@ -263,7 +267,7 @@ impl Catalog {
             let mut kept = state.kept.get(index).into_iter().flatten();
             kept.find(|kept| kept.entry.id == *boot).cloned()
         };
-        let Some(Kept { entry, path, .. }) = found else {
+        let Some(StoredBoot { entry, path, .. }) = found else {
             return Ok(None);
         };
         let left = entry.len.saturating_sub(offset);
@@ -302,7 +306,7 @@ impl Catalog {
         if found != *id {
             return Err(CatalogError::WrongBoot { found });
         }
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         let same = {
             let state = self.boots.state.lock();
             let mut kept = state.kept.get(index).into_iter().flatten();
@@ -344,7 +348,7 @@ impl Catalog {
         let age = state.next;
         state.next += 1;
         state.bytes += takes(entry.len);
-        state.kept.entry(*index).or_default().push(Kept {
+        state.kept.entry(*index).or_default().push(StoredBoot {
             number,
             entry,
             giver,

@@ -11,10 +11,10 @@ use std::time::SystemTime;
 
 use blocks::ContentId;
 
-use super::{Catalog, CatalogError, State, failed};
+use super::{Catalog, CatalogError, CatalogState, failed};
 use crate::index::Index;
 
-/// What is on the disk, in `State`.
+/// What is on the disk, in `CatalogState`.
 #[derive(Debug)]
 pub(super) struct Indexes {
     kept: HashMap<ContentId, Kept>,
@@ -86,7 +86,7 @@ impl Indexes {
     }
 }
 
-impl State {
+impl CatalogState {
     /// Returns the index that goes next, with its names; `None` if each is open or pinned.
     fn next_to_go(&self) -> Option<(ContentId, Vec<Vec<u8>>)> {
         let names_of = |id: &ContentId| {
@@ -113,7 +113,7 @@ impl Catalog {
     /// # Errors
     /// If one that is too much cannot be removed. What is open or pinned stays, and is no error.
     pub fn limit_indexes(&self, bytes: u64) -> Result<(), CatalogError> {
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         self.state.lock().indexes.most = bytes;
         match self.make_room_for(0) {
             Err(error @ CatalogError::NoIndexRoom { .. }) => {

@@ -1,4 +1,4 @@
-//! Which sources are to stay, as it is noted on the disk: a file for each name.
+//! Which sources are pinned: a file on the disk for each name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ impl Catalog {
     /// # Errors
     /// If it cannot be written.
     pub fn note_pin(&self, name: &[u8]) -> Result<(), CatalogError> {
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         if !self.is_pinned(name) {
             self.write(&self.pin_path(name), name)?;
             self.state.lock().pins.insert(name.to_vec());
@@ -43,7 +43,7 @@ impl Catalog {
     /// # Errors
     /// If the note cannot be removed.
     pub fn forget_pin(&self, name: &[u8]) -> Result<(), CatalogError> {
-        let _turn = self.turn.lock();
+        let _turn = self.write_lock.lock();
         if self.is_pinned(name) {
             let path = self.pin_path(name);
             match fs::remove_file(&path) {
@@ -72,7 +72,7 @@ pub(super) fn read(dir: &Path) -> Result<BTreeSet<Vec<u8>>, CatalogError> {
             true => {
                 pins.insert(name);
             }
-            false => log::warn!("{} is no note of a pin: left alone", path.display()),
+            false => log::warn!("{} is not the record of a pin: ignored", path.display()),
         }
     }
     Ok(pins)

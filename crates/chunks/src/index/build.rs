@@ -1,4 +1,4 @@
-//! Making an index: every file is read once, cut into chunks, and its chunks are kept.
+//! Builds the index of a source: reads each file once, cuts it into chunks and stores these.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;

@@ -1,10 +1,10 @@
-//! Picks a policy by trying all of them in miniature: SHARDS (Waldspurger et al., FAST 2015). Chunks
-//! whose fingerprints fall into a sample go through a *shadow* of the cache for each policy, as much
-//! smaller as the sample is; shadows keep names, no bytes.
+//! Chooses a policy by simulating all of them on a sample: SHARDS (Waldspurger et al., FAST 2015).
+//! Entries whose fingerprints fall into the sample go through a *shadow* cache for each policy, scaled
+//! down like the sample; shadows keep fingerprints, no bytes.
 //!
-//! The best is who has the greatest part of what was waited for and the greatest part of all: the
-//! mean of both, so that neither a boot's reads nor the upstream's bytes are bought with all of the
-//! other. Whoever has less of all than LRU has is out.
+//! The best policy has the highest mean of two hit ratios, that of demand accesses and that of all
+//! accesses, so that neither the reads of boots nor the bytes from the upstream registry are sacrificed
+//! for the other. A policy whose overall hit ratio is below that of LRU is never chosen.
 
 use super::{Fingerprint, Item, Limit, Policy, PolicyKind, Residents, Slot, entry};
 use crate::Class;

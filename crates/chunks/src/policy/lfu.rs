@@ -1,5 +1,6 @@
-//! Least frequently used, with dynamic aging (Arlitt et al., 2000): a count starts from, and with
-//! each use grows on, the count of what was evicted last, so that yesterday's favourites go, too.
+//! Least frequently used, with dynamic aging (Arlitt et al., 2000): the count of a new entry starts
+//! from the count of the entry that was evicted last, so that entries that were popular long ago are
+//! evicted, too.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Least recently used. Fooled by every scan: what is read once pushes out what is read daily.
+//! Least recently used. A scan defeats it: what is read once evicts what is read daily.
 
 use super::queue::Queue;
 use super::{Item, Policy, Slot};

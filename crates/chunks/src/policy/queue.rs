@@ -1,4 +1,4 @@
-//! A queue of slots, from any place of which a slot can be taken.
+//! A queue of slots, from which any slot can be removed.
 
 use super::{Slot, entry};
 

@@ -1,4 +1,5 @@
-//! What is in a cache: within its limits, pins kept, the policy asked who goes.
+//! The entries of a cache: keeps their number and bytes within limits, never evicts pinned ones, and
+//! asks a policy which entry to evict.
 
 use std::collections::HashMap;
 use std::hash::Hash;

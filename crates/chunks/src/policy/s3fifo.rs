@@ -1,10 +1,10 @@
-//! S3-FIFO (Yang et al., SOSP 2023): a small queue in which a chunk has to prove itself before it
-//! comes into the main one. So a scan passes through a twentieth of the room, and hurts nothing.
+//! S3-FIFO (Yang et al., SOSP 2023): an entry must be used again in a small queue before it is moved to
+//! the main one. A scan therefore passes through a twentieth of the cache and evicts nothing else.
 //!
-//! Beyond the paper it tells who waits. A use that somebody waits for counts twice. What comes ahead
-//! of time stands in a queue of its own, so that a prefetched image cannot push out of the small
-//! queue what boots have just read. A use gets it out of there, and so does its return: nobody waits
-//! for it, but the upstream sends it each time.
+//! Beyond the paper, it distinguishes demand from prefetch. A demand access counts twice. Prefetched
+//! entries have a queue of their own, so that a prefetched image cannot evict from the small queue what
+//! boots have just read. An entry leaves that queue when it is used, or when it is prefetched again
+//! after its eviction: no client waits for it, but the upstream registry would send it each time.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -44,7 +44,7 @@ impl Stand {
 
 /// What is known of a slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct SlotState {
     fingerprint: u64,
     bytes: u32,
     uses: u8,
@@ -80,7 +80,7 @@ pub(super) struct S3Fifo {
     ahead: Line,
     small: Line,
     main: Line,
-    slots: Vec<State>,
+    slots: Vec<SlotState>,
     ghost: Ghost,
 }
 
@@ -151,11 +151,11 @@ impl S3Fifo {
 impl Policy for S3Fifo {
     fn insert(&mut self, slot: Slot, item: Item) {
         let waited_for = item.class == Class::Demand;
-        *entry(&mut self.slots, slot) = State {
+        *entry(&mut self.slots, slot) = SlotState {
             fingerprint: item.fingerprint,
             bytes: item.bytes,
             uses: u8::from(waited_for),
-            ..State::default()
+            ..SlotState::default()
         };
         let stand = match (waited_for, self.ghost.forget(item.fingerprint)) {
             (true, true) => Stand::Main,
@@ -190,7 +190,7 @@ impl Policy for S3Fifo {
     }
 
     fn remove(&mut self, slot: Slot) {
-        let State { stand, bytes, .. } = self.slots[slot.index()];
+        let SlotState { stand, bytes, .. } = self.slots[slot.index()];
         let line = self.line(stand);
         line.queue.remove(slot);
         line.len -= 1;

@@ -1,5 +1,6 @@
-//! SIEVE (Zhang et al., NSDI 2024): a queue in which nothing moves. A hand goes from the oldest to
-//! the newest, spares once what was used since it came by, and takes what was not.
+//! SIEVE (Zhang et al., NSDI 2024): a queue whose entries never move. A hand goes from the oldest to
+//! the newest entry, clears the mark of those that were used since its last visit, and evicts the first
+//! that was not.
 
 use super::queue::Queue;
 use super::{Item, Policy, Slot, entry};

@@ -1,4 +1,4 @@
-//! Accesses as lines of text: `CHUNK BYTES`, and `p` behind it for what nobody waited for.
+//! Traces of accesses as lines of text: `CHUNK BYTES`, followed by `p` for a prefetch.
 
 use std::io::{self, BufRead, Write};
 

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same each time: a workload is its parameters and a seed.
+//! A seeded generator of pseudorandom numbers: a workload is given by its parameters and a seed.
 
 /// SplitMix64 (Steele et al., 2014).
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! A chunk: what it is called, and what it looks like at rest and on the wire.
+//! A chunk: its id, and its compressed form on the disk and on the wire.
 
 use std::cell::RefCell;
 use std::io;
@@ -60,7 +60,7 @@ pub enum ChunkError {
     #[error("a chunk cannot be decompressed")]
     Codec,
     /// It is another chunk.
-    #[error("the chunk is {found}")]
+    #[error("the content of the chunk has the hash {found}")]
     WrongId {
         /// The one it is.
         found: ChunkId,

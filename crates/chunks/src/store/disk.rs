@@ -1,7 +1,7 @@
 //! Chunks on a disk, in segments: docs/nicfetch-store-format.md.
 //!
-//! The index is in memory, behind a lock that nobody holds while a file is read or written. Who puts
-//! holds the writer's lock, too, so that one writes at a time; who gets does not.
+//! The index of the store is in memory; its lock is not held during I/O. A write also holds the
+//! writer's lock, so that one thread writes at a time; reads do not.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -68,7 +68,7 @@ impl StoreConfig {
 
 /// Where the record of a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RecordLocation {
     number: u64,
     offset: u32,
     stored_len: u32,
@@ -76,7 +76,7 @@ struct Place {
     codec: Codec,
 }
 
-impl Place {
+impl RecordLocation {
     const fn new(number: u64, line: &Line) -> Self {
         Self {
             number,
@@ -115,17 +115,17 @@ struct Held {
 
 /// What is where.
 #[derive(Debug)]
-struct State {
-    residents: Residents<ChunkId, Place>,
+struct StoreState {
+    residents: Residents<ChunkId, RecordLocation>,
     segments: BTreeMap<u64, Held>,
     stored_bytes: u64,
     raw_bytes: u64,
 }
 
-impl State {
+impl StoreState {
     /// Lets a record in that is on the disk, and returns how many had to go for it; `None` if there
     /// is no room, or the chunk is here.
-    fn admit(&mut self, id: ChunkId, place: Place, class: Class) -> Option<u64> {
+    fn admit(&mut self, id: ChunkId, place: RecordLocation, class: Class) -> Option<u64> {
         let mut gone = Vec::new();
         let item = Item {
             fingerprint: id.fingerprint(),
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Takes a chunk out, if it is still there.
-    fn forget(&mut self, id: &ChunkId, place: &Place) -> bool {
+    fn forget(&mut self, id: &ChunkId, place: &RecordLocation) -> bool {
         let here = self.residents.get(id) == Some(place);
         if here {
             self.residents.remove(id);
@@ -154,7 +154,7 @@ impl State {
     }
 
     /// Notes that a chunk was copied, if it is still where it was.
-    fn relocate(&mut self, id: &ChunkId, from: &Place, to: Place) {
+    fn relocate(&mut self, id: &ChunkId, from: &RecordLocation, to: RecordLocation) {
         match self.residents.get_mut(id) {
             Some(place) if place == from => *place = to,
             _ => return,
@@ -163,7 +163,7 @@ impl State {
         self.count(&to);
     }
 
-    fn count(&mut self, place: &Place) {
+    fn count(&mut self, place: &RecordLocation) {
         self.stored_bytes += u64::from(place.stored_len);
         self.raw_bytes += u64::from(place.raw_len);
         if let Some(held) = self.segments.get_mut(&place.number) {
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    fn discount(&mut self, place: &Place) {
+    fn discount(&mut self, place: &RecordLocation) {
         self.stored_bytes -= u64::from(place.stored_len);
         self.raw_bytes -= u64::from(place.raw_len);
         if let Some(held) = self.segments.get_mut(&place.number) {
@@ -201,7 +201,7 @@ pub struct DiskStore {
     dir: PathBuf,
     config: StoreConfig,
     steps: Steps,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     writer: Mutex<Writer>,
     counts: Counts,
     /// Locked as long as this lives.
@@ -237,7 +237,7 @@ impl DiskStore {
     }
 
     /// Returns where a chunk is, and notes that it was asked for.
-    fn find(&self, id: &ChunkId, class: Class) -> Option<(Place, Segment)> {
+    fn find(&self, id: &ChunkId, class: Class) -> Option<(RecordLocation, Segment)> {
         let mut state = self.state.lock();
         state.residents.hit(id, class);
         let place = *state.residents.get(id)?;
@@ -246,7 +246,7 @@ impl DiskStore {
     }
 
     /// Forgets a chunk whose record turned out to be damaged.
-    fn lose(&self, id: &ChunkId, place: &Place) {
+    fn lose(&self, id: &ChunkId, place: &RecordLocation) {
         if self.state.lock().forget(id, place) {
             self.counts.damaged.fetch_add(1, Relaxed);
             log::warn!("chunk {id} is damaged in segment {:016x}", place.number);

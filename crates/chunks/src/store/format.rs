@@ -1,4 +1,4 @@
-//! What lies in a segment, as bytes: docs/nicfetch-store-format.md, sections 3 to 5. No I/O.
+//! The bytes of a segment: docs/nicfetch-store-format.md, sections 3 to 5. No I/O.
 
 use super::{CHUNK_MAX, ChunkId, Codec, Stored};
 

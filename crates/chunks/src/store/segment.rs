@@ -1,4 +1,4 @@
-//! A segment as a file.
+//! The file of a segment.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Every change to the disk, one step each, so that tests can stop at step *n*, for all *n*, as a
-//! kill or a power cut would, or fail it as a full disk would.
+//! All changes to the disk, one at a time, so that tests can stop before step *n*, for each *n*, as a
+//! kill or a power cut would, or let it fail as a full disk does.
 
 use std::fs::{self, File};
 use std::io;
@@ -102,7 +102,7 @@ mod testing {
         Killed,
         /// So many steps fail, the writes after half of their bytes, as on a full disk.
         DiskFull {
-            /// How many.
+            /// How many steps fail.
             steps: u64,
         },
     }

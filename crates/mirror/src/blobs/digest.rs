@@ -1,16 +1,16 @@
-//! The name of a blob, and the hash that proves it.
+//! The digest that names a blob, and the hasher that verifies it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256, Sha512};
 
-/// Which hash a name has.
+/// The hash function of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
-    /// What nearly all have.
+    /// The usual one.
     Sha256,
-    /// The other one that the specification knows.
+    /// The other one of the specification.
     Sha512,
 }
 
@@ -42,21 +42,21 @@ impl Algorithm {
     }
 }
 
-/// The name of a blob or a manifest: `sha256:` or `sha512:`, and lower-case hexadecimal digits. It
-/// is safe as the name of a file.
+/// The digest of a blob or a manifest: `sha256:` or `sha512:`, and lower-case hexadecimal digits.
+/// It is safe as the name of a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobDigest {
     algorithm: Algorithm,
     hex: String,
 }
 
-/// The text is no such name.
+/// The text is not a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is sha256: and 64, or sha512: and 128 hexadecimal digits")]
 pub struct ParseBlobDigestError;
 
 impl BlobDigest {
-    /// Returns the name of these bytes.
+    /// Returns the digest of these bytes.
     #[must_use]
     pub fn of(algorithm: Algorithm, bytes: &[u8]) -> Self {
         let mut hasher = algorithm.hasher();
@@ -64,7 +64,7 @@ impl BlobDigest {
         hasher.finish()
     }
 
-    /// Returns which hash it is.
+    /// Returns its hash function.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
@@ -107,7 +107,7 @@ impl FromStr for BlobDigest {
     }
 }
 
-/// A hash that is being made.
+/// Computes a digest.
 #[derive(Clone, Debug)]
 pub(crate) enum Hasher {
     Sha256(Sha256),

@@ -1,4 +1,4 @@
-//! A blob on its way: one fills it, any number read along.
+//! A blob that is being downloaded: one task writes, any number of clients read along.
 
 use std::fs::File;
 use std::io;
@@ -11,65 +11,65 @@ use tokio::sync::watch;
 
 use super::digest::BlobDigest;
 use super::key::BlobKey;
-use super::looks::{Joined, Looks};
+use super::separate_ranges::{Joined, SeparateRanges};
 
-/// Why a blob did not become whole.
+/// Why a download failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FillError {
-    /// The upstream has no such blob.
-    #[error("the upstream has no such blob")]
+    /// The registry does not have the blob.
+    #[error("the upstream registry does not have the blob")]
     NotFound,
-    /// The upstream does not give it to whoever asked.
-    #[error("the upstream does not give it (status {0})")]
+    /// The registry denies access.
+    #[error("the upstream registry denies access (status {0})")]
     Denied(u16),
-    /// The upstream does not answer, or not as it should.
+    /// The registry does not respond, or its response is invalid.
     #[error("{0}")]
     Upstream(String),
-    /// What came is not what was asked for.
-    #[error("what came has the digest {0}")]
+    /// The downloaded content has another digest.
+    #[error("the downloaded content has the digest {0}")]
     Mismatch(BlobDigest),
-    /// There is no room for it, whoever goes.
-    #[error("there is no room for {0} bytes")]
+    /// There is no room for it, even if others were evicted.
+    #[error("the cache has no room for {0} bytes")]
     NoRoom(u64),
-    /// The disk does not take it.
-    #[error("writing it: {0}")]
+    /// It cannot be written to the disk.
+    #[error("cannot write the blob to the cache: {0}")]
     Disk(String),
-    /// Whoever filled it is gone.
-    #[error("the fill was given up")]
+    /// The download was abandoned.
+    #[error("the download of the blob was abandoned")]
     GivenUp,
 }
 
-/// How a fill ended.
+/// The result of a download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All bytes are there and verified.
+    /// The blob is complete and verified.
     Whole,
-    /// It stopped; what is there may be taken up later.
+    /// It failed; a later download may resume it.
     Failed(Arc<FillError>),
 }
 
-/// How far a fill is.
+/// The progress of a download.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the whole, once the upstream has said it.
+    /// The size of the blob, when it is known.
     pub size: Option<u64>,
-    /// Bytes from the start that may be handed out.
+    /// Bytes from the start that may be sent to clients.
     pub readable: u64,
-    /// Set once, at the end.
+    /// The result; set once, at the end.
     pub end: Option<End>,
 }
 
-/// A blob on its way.
+/// A blob that is being downloaded.
 #[derive(Debug)]
 pub struct Growing {
     key: BlobKey,
     hold_back: u64,
-    /// Another one if the fill had to begin anew; nobody has read of the one before.
+    /// Replaced if the download had to start over; no client has read of the one before.
     file: Mutex<Option<Arc<File>>>,
     progress: watch::Sender<Progress>,
-    /// Where somebody looked before the fill was there.
-    looks: Looks,
+    /// Ranges that are fetched separately, ahead of the download.
+    looks: SeparateRanges,
 }
 
 impl Growing {
@@ -79,11 +79,11 @@ impl Growing {
             hold_back,
             file: Mutex::default(),
             progress: watch::Sender::new(Progress::default()),
-            looks: Looks::default(),
+            looks: SeparateRanges::default(),
         }
     }
 
-    /// Returns a blob that will not grow here: there is no room for it.
+    /// Returns a blob that is not downloaded to the cache, which has no room for it.
     pub(crate) fn without_room(key: &BlobKey, size: u64) -> Self {
         let growing = Self::new(key.clone(), 0);
         growing
@@ -93,48 +93,48 @@ impl Growing {
         growing
     }
 
-    /// Returns which blob it is.
+    /// Returns its digest.
     #[must_use]
     pub const fn digest(&self) -> &BlobDigest {
         &self.key.digest
     }
 
-    /// Returns which blob it is, and whose.
+    /// Returns its key.
     #[must_use]
     pub const fn key(&self) -> &BlobKey {
         &self.key
     }
 
-    /// Returns what tells how far it is.
+    /// Returns a receiver of its progress.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
 
-    /// Returns the file, once there is a size.
+    /// Returns its file, when the size is known.
     #[must_use]
     pub fn file(&self) -> Option<Arc<File>> {
         self.file.lock().clone()
     }
 
-    /// Returns who brings a range before the fill is there; `None` if no more ranges are kept.
-    /// They are kept on the file system of `dir`.
+    /// Joins or starts a separate fetch of a range; `None` if too many are cached. They are cached
+    /// on the file system of `dir`.
     ///
     /// # Errors
-    /// If there can be no file in `dir`.
+    /// If no file can be created in `dir`.
     pub(crate) fn look(&self, dir: &Path, range: &Range<u64>) -> io::Result<Option<Joined>> {
         self.looks.join(dir, range)
     }
 
-    /// Says how long the whole is, and where it grows.
+    /// Announces the size of the blob, and its file.
     pub(super) fn open(&self, size: u64, file: Arc<File>) {
         *self.file.lock() = Some(file);
         self.progress
             .send_modify(|progress| progress.size = Some(size));
     }
 
-    /// Says how much is in the file. The last `hold_back` bytes are kept back until all are
-    /// verified: whoever got them would believe to have a good blob.
+    /// Announces how many bytes are in the file. The last `hold_back` bytes are held back until the
+    /// blob is verified: a client that got them all would take it for valid.
     pub(super) fn advance(&self, written: u64) {
         self.progress.send_if_modified(|progress| {
             let last = progress.size.unwrap_or(0).saturating_sub(self.hold_back);
@@ -145,7 +145,7 @@ impl Growing {
         });
     }
 
-    /// Returns whether anybody may have read of it.
+    /// Returns whether a client may have read of it.
     pub(super) fn is_released(&self) -> bool {
         self.progress.borrow().readable > 0
     }

@@ -1,4 +1,4 @@
-//! What of a cache is on the disk when it is opened.
+//! Finds what is on the disk when a cache is opened.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub(super) fn realms(dir: &Path, wanted: &[Realm]) -> io::Result<Vec<Realm>> {
         let name = entry.file_name();
         match name.to_str().and_then(|name| name.parse().ok()) {
             Some(id) if entry.file_type()?.is_dir() => realms.push(Realm::Of(id)),
-            _ => log::warn!("{} is none of ours; left alone", entry.path().display()),
+            _ => log::warn!("unknown file {}: ignored", entry.path().display()),
         }
     }
     realms.sort_unstable();
@@ -50,7 +50,7 @@ pub(super) fn blobs(
             let hex = entry.file_name();
             let name = format!("{}:{}", algorithm.word(), hex.to_string_lossy());
             let (Ok(digest), metadata) = (name.parse(), entry.metadata()?) else {
-                log::warn!("{} is not a blob: left alone", entry.path().display());
+                log::warn!("{} is not a blob: ignored", entry.path().display());
                 continue;
             };
             let used = metadata.modified().map_or(0, seconds);

@@ -1,4 +1,4 @@
-//! Under which name bytes are kept: their digest, and whose they are.
+//! The key of a blob in the cache: its digest, and the realm that it belongs to.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use blocks::ContentId;
 
 use super::digest::{BlobDigest, ParseBlobDigestError};
 
-/// The directory of what is not open to all.
+/// The directory of content that is not open to all.
 pub(super) const APART: &str = "apart";
 
-/// Whose bytes are. The same bytes may be here for several.
+/// The access domain of content. The same bytes may be cached in several realms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Realm {
-    /// Everybody's who reaches the mirror: a registry that is open to all sent them.
+    /// All clients of the mirror: a registry that is open to all sent the content.
     Open,
-    /// Those of the clients of one registry; the hash of its name. No other registry can open them
-    /// by saying that it has them, too.
+    /// The clients of one registry; the hash of its name. No other registry can grant access by
+    /// claiming that it has the content, too.
     Of(ContentId),
 }
 
@@ -37,17 +37,17 @@ impl Realm {
     }
 }
 
-/// The name of a blob or a manifest that is kept. As text it is the digest, or `REALM@DIGEST`.
+/// The key of cached content. As text it is the digest, or `REALM@DIGEST`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobKey {
-    /// Whose it is.
+    /// Its realm.
     pub realm: Realm,
-    /// What it is.
+    /// Its digest.
     pub digest: BlobDigest,
 }
 
 impl BlobKey {
-    /// Returns the name of bytes that are open to all.
+    /// Returns the key of content that is open to all.
     #[must_use]
     pub const fn open(digest: BlobDigest) -> Self {
         let realm = Realm::Open;

@@ -1,4 +1,4 @@
-//! Who fills a blob.
+//! The task that downloads a blob: the leader of a singleflight.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,22 +11,23 @@ use super::growing::{End, FillError, Growing};
 use super::part::{Finish, Part};
 use super::{BlobCache, Stored, seconds};
 
-/// The right, and the duty, to fill a blob. Whoever drops it gives up, and the readers are told.
+/// The right and the duty to download a blob. Dropping it abandons the download, and its readers
+/// get an error.
 #[derive(Debug)]
 pub struct Lead {
     cache: Arc<BlobCache>,
     growing: Arc<Growing>,
-    /// Bytes that stay in the part if the fill ends now.
+    /// Bytes that are kept for a later download if this one ends now.
     kept: u64,
     end: Option<End>,
 }
 
-/// How a whole set of bytes turned out.
+/// The result of verifying a downloaded blob.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The blob is whole.
     Good,
-    /// It was something else, and nobody has seen any of it: try again.
+    /// Its digest is wrong, and no client has read of it: try again.
     TryAgain,
 }
 
@@ -40,13 +41,13 @@ impl Lead {
         }
     }
 
-    /// Returns what the readers read.
+    /// Returns the growing blob that readers read.
     #[must_use]
     pub fn growing(&self) -> Arc<Growing> {
         Arc::clone(&self.growing)
     }
 
-    /// Opens what is there of the blob. Reads and hashes it: not quick.
+    /// Opens the incomplete blob. Reads and hashes all of it.
     pub(crate) async fn open(&mut self) -> Result<Part, FillError> {
         let dir = self.cache.parts_dir(self.growing.key().realm);
         let digest = self.growing.digest().clone();
@@ -55,7 +56,7 @@ impl Lead {
         Ok(part)
     }
 
-    /// Makes room for a blob of this size, and lets the readers have what is there.
+    /// Reserves room for a blob of this size, and lets readers start.
     pub(crate) async fn begin(
         &mut self,
         mut part: Part,
@@ -80,7 +81,7 @@ impl Lead {
         begun
     }
 
-    /// Starts to write what comes through the channel, until its sender is dropped.
+    /// Writes the pieces of a channel in the background, until its sender is dropped.
     pub(crate) fn write(
         &self,
         mut part: Part,
@@ -98,7 +99,7 @@ impl Lead {
         })
     }
 
-    /// Takes note of how much would be kept.
+    /// Records how many bytes would be kept.
     pub(crate) fn keep(&mut self, part: &Part) {
         self.kept = part.len();
     }
@@ -135,7 +136,7 @@ impl Lead {
         }
     }
 
-    /// Ends the fill without a whole blob; what is there stays for the next one.
+    /// Ends the download of an incomplete blob; its bytes are kept for the next one.
     pub(crate) fn fail(mut self, error: FillError) {
         self.end = Some(End::Failed(Arc::new(error)));
     }

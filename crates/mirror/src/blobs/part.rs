@@ -1,4 +1,4 @@
-//! A file that is being filled, and what is known about it when somebody starts again.
+//! The file of an incomplete blob, and the metadata that is needed to resume its download.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,30 +10,30 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::{BlobDigest, Hasher};
 
-/// How much may be written before it is made durable and noted: what a power cut costs at most.
+/// The most bytes between two syncs: what a power cut can cost.
 const SYNC_EVERY: u64 = 64 << 20;
 
-/// Bytes that are hashed at a time when a part is taken up again.
+/// Bytes that are hashed at a time when a download is resumed.
 const REHASH_CHUNK: usize = 1 << 20;
 
 /// Changes with each start of the kernel. What a process wrote survives its own death in the page
 /// cache, but not that of the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What is noted beside a part.
+/// The journal of an incomplete blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Journal {
     /// Bytes of the whole blob.
     size: u64,
-    /// What the upstream calls this version of it, if it said.
+    /// The ETag of the registry, if it sent one.
     etag: Option<String>,
-    /// During which run of the kernel it was written.
+    /// The boot id of the kernel that wrote it.
     boot: String,
-    /// Bytes that are on the disk whatever happens.
+    /// Bytes that were synced to the disk.
     synced: u64,
 }
 
-/// A blob that is not whole yet.
+/// An incomplete blob.
 #[derive(Debug)]
 pub(crate) struct Part {
     digest: BlobDigest,
@@ -44,17 +44,17 @@ pub(crate) struct Part {
     journal: Journal,
 }
 
-/// How a part ended that has all of its bytes.
+/// The result of completing a blob.
 #[derive(Debug)]
 pub(super) enum Finish {
-    /// It is what its name says, and durable under its new one.
+    /// Its digest is right, and it is synced and renamed.
     Whole,
-    /// It is something else. The file is gone.
+    /// Its digest is wrong, and its file was removed.
     Mismatch(BlobDigest),
 }
 
 impl Part {
-    /// Opens what an earlier fill left in a directory, or a new file.
+    /// Opens the file of an earlier download in a directory, or a new one.
     pub(super) fn open(dir: &Path, digest: &BlobDigest) -> io::Result<Self> {
         let path = path_of(dir, digest);
         let journal = read_journal(&path).unwrap_or_default();
@@ -76,7 +76,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Hashes what can be trusted to be there, and drops the rest.
+    /// Hashes the bytes that are known to be on the disk, and truncates the rest.
     fn take_up(&mut self) -> io::Result<()> {
         let there = self.file.metadata()?.len();
         let trusted = match self.journal.boot == boot_id() {
@@ -97,12 +97,12 @@ impl Part {
         Ok(())
     }
 
-    /// Returns how many bytes are there.
+    /// Returns the number of its bytes.
     pub(crate) const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns how long the whole is, if an earlier fill noted it.
+    /// Returns the size of the complete blob, if an earlier download recorded it.
     pub(crate) fn known_size(&self) -> Option<u64> {
         (self.journal.size > 0).then_some(self.journal.size)
     }
@@ -116,7 +116,7 @@ impl Part {
         Arc::clone(&self.file)
     }
 
-    /// Notes what the upstream says about the whole.
+    /// Records the size and the ETag from the registry.
     pub(crate) fn begin(&mut self, size: u64, etag: Option<String>) -> io::Result<()> {
         self.journal = Journal {
             size,
@@ -127,7 +127,7 @@ impl Part {
         self.write_journal()
     }
 
-    /// Takes the bytes that come next.
+    /// Appends bytes.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, self.len)?;
         self.hasher.update(bytes);
@@ -140,7 +140,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives the file its final name if it is what it should be.
+    /// Verifies the digest, and renames the file.
     pub(super) fn finish(&mut self, to: &Path) -> io::Result<Finish> {
         let found = self.hasher.clone().finish();
         if found != self.digest {
@@ -156,7 +156,7 @@ impl Part {
         Ok(Finish::Whole)
     }
 
-    /// Removes the file: nobody goes on with it.
+    /// Removes the file.
     pub(super) fn remove(&self) {
         forget(&self.path);
         forget(&journal_path(&self.path));
@@ -197,7 +197,7 @@ pub(super) fn list(dir: &Path) -> io::Result<Vec<(BlobDigest, u64)>> {
                     forget(&path);
                 }
             }
-            (None, _) => log::warn!("{} is none of ours; left alone", path.display()),
+            (None, _) => log::warn!("unknown file {}: ignored", path.display()),
         }
     }
     Ok(parts)

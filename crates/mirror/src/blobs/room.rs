@@ -1,8 +1,8 @@
-//! Who has to go when a blob needs room.
+//! Which blobs are evicted when another one needs room.
 //!
-//! Beginnings of blobs go before whole ones, and blobs that no known image needs before those that
-//! one does. Among these a [`Policy`](chunks::Policy) chooses, the same code as for chunks. What
-//! somebody reads is pinned: its bytes would not be free before it is read.
+//! Incomplete blobs are evicted before complete ones, and blobs that no known image needs before those
+//! that one does. Among these a [`Policy`](chunks::Policy) chooses, the same code as for chunks. A blob
+//! that is being read is pinned: its bytes would not be freed before the read ends.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,21 +11,21 @@ use super::key::{BlobKey, Realm};
 use chunks::Class;
 use chunks::{Fingerprint, Item, Limit, PolicyKind, Residents};
 
-/// What sizes are counted in: a blob may have more bytes than an [`Item`] can.
+/// The unit of sizes: a blob may have more bytes than an [`Item`] can count.
 const PAGE: u64 = 4096;
 
-/// Something that could go.
+/// A candidate for eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tenant {
-    /// Which blob, and whose.
+    /// Its key.
     pub(super) key: BlobKey,
-    /// What it takes.
+    /// Its bytes on the disk.
     pub(super) bytes: u64,
-    /// Whether it is the beginning of a blob that nobody fills.
+    /// Whether it is incomplete, without a download.
     pub(super) is_part: bool,
-    /// How many of the manifests that are known need it.
+    /// How many known manifests need it.
     pub(super) references: usize,
-    /// Seconds since 1970 at which it, or an image that needs it, was last asked for.
+    /// Seconds since 1970 of the last request for it, or for an image that needs it.
     pub(super) used: u64,
 }
 
@@ -40,18 +40,18 @@ impl Fingerprint for BlobKey {
     }
 }
 
-/// The whole blobs, as a policy knows them, each with the last use that it was told of.
+/// The complete blobs as the policy knows them, each with the last use that was reported to it.
 #[derive(Debug)]
 pub(super) struct Order(Residents<BlobKey, u64>);
 
 impl Order {
-    /// Returns the order of no blobs, for a budget in bytes, which others see to.
+    /// Returns an empty order for a budget in bytes, which the caller enforces.
     pub(super) fn new(policy: PolicyKind, budget: u64) -> Self {
         let policy = policy.build(budget.div_ceil(PAGE));
         Self(Residents::with(policy, Limit::bytes(u64::MAX)))
     }
 
-    /// Lets a blob in that somebody asked for just now, or then.
+    /// Adds a blob with the time of its last use.
     pub(super) fn insert(&mut self, key: &BlobKey, bytes: u64, used: u64) {
         let item = Item {
             fingerprint: key.fingerprint(),
@@ -61,23 +61,23 @@ impl Order {
         self.0.admit(key.clone(), used, item, &mut |_, _| {});
     }
 
-    /// Forgets a blob.
+    /// Removes a blob.
     pub(super) fn remove(&mut self, key: &BlobKey) {
         self.0.remove(key);
     }
 
-    /// Notes that somebody reads a blob.
+    /// Pins a blob that is being read.
     pub(super) fn pin(&mut self, key: &BlobKey) {
         self.0.pin(key);
     }
 
-    /// Notes that somebody does not read it any more.
+    /// Unpins a blob.
     pub(super) fn unpin(&mut self, key: &BlobKey) {
         self.0.unpin(key);
     }
 
-    /// Returns who goes so that `need` bytes become free, the least valuable first. All of them may
-    /// be too few. The policy has forgotten those that it chose.
+    /// Returns the blobs to evict so that `need` bytes become free, the least valuable first. All
+    /// of them may not be enough. They are removed from the policy.
     pub(super) fn victims(&mut self, mut tenants: Vec<Tenant>, need: u64) -> Vec<Tenant> {
         sort(&mut tenants);
         self.learn(&tenants);
@@ -105,7 +105,7 @@ impl Order {
         chosen
     }
 
-    /// Has the policy choose among those that images need.
+    /// Lets the policy choose among blobs that images need.
     fn choose(&mut self, needed: &mut HashMap<BlobKey, Tenant>) -> Option<Tenant> {
         loop {
             // What is not among them goes already.
@@ -116,8 +116,8 @@ impl Order {
         }
     }
 
-    /// Tells the policy who was used since it was told last, in the order of the uses. They are not
-    /// told as they happen, because who asks for an image may ask for none of its blobs.
+    /// Reports the uses since the last report to the policy, in their order. They are not reported
+    /// as they happen, because a client that pulls an image may request none of its blobs.
     fn learn(&mut self, tenants: &[Tenant]) {
         let mut used: Vec<_> = tenants.iter().filter(|tenant| !tenant.is_part).collect();
         used.sort_by_key(|tenant| tenant.used);

@@ -32,13 +32,13 @@ async fn fill(mut lead: Lead, bytes: &[u8]) -> Result<Verdict, FillError> {
 
 fn lead(cache: &Arc<BlobCache>, key: &BlobKey) -> Lead {
     match cache.find(key).unwrap() {
-        Place::Lead(lead) => lead,
+        BlobState::Lead(lead) => lead,
         other => panic!("{other:?}"),
     }
 }
 
 fn is_whole(cache: &Arc<BlobCache>, key: &BlobKey) -> bool {
-    matches!(cache.peek(key).unwrap(), Some(Place::Whole(_)))
+    matches!(cache.peek(key).unwrap(), Some(BlobState::Whole(_)))
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn one_fills_and_the_others_read_along() {
     let cache = cache(dir.path(), 1 << 20);
     let name = digest(b"a layer");
     let lead = lead(&cache, &name);
-    let Place::Growing(growing) = cache.find(&name).unwrap() else {
+    let BlobState::Growing(growing) = cache.find(&name).unwrap() else {
         panic!("a second lead");
     };
     assert_eq!(fill(lead, b"a layer").await, Ok(Verdict::Good));
@@ -114,7 +114,7 @@ async fn the_budget_holds_and_what_is_open_stays_readable() {
     let cache = cache(dir.path(), 20);
     let (first, second) = (b"first blob", b"second one!");
     fill(lead(&cache, &digest(first)), first).await.unwrap();
-    let Some(Place::Whole(open)) = cache.peek(&digest(first)).unwrap() else {
+    let Some(BlobState::Whole(open)) = cache.peek(&digest(first)).unwrap() else {
         panic!("not whole");
     };
     fill(lead(&cache, &digest(second)), second).await.unwrap();

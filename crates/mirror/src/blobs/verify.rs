@@ -1,4 +1,4 @@
-//! Reading all whole blobs, to find rot before somebody waits for one.
+//! Reads all complete blobs and compares them with their digests, to find damage before a client does.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -13,14 +13,14 @@ pub struct VerifiedBlobs {
     pub blobs: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that were damaged, and are gone.
+    /// Damaged blobs, which were removed.
     pub damaged: Vec<BlobDigest>,
 }
 
 impl BlobCache {
-    /// Reads every whole blob, and removes those that are not what they are called. Others come and
-    /// go meanwhile. Tells `watch` how many bytes it has read now and then, and stops when that
-    /// says so.
+    /// Reads every complete blob, and removes those whose digests differ. The cache can be used
+    /// meanwhile. Calls `watch` now and then with the number of bytes that were read, and stops
+    /// when it breaks.
     pub fn verify(&self, watch: &mut dyn FnMut(u64) -> ControlFlow<()>) -> VerifiedBlobs {
         let mut verified = VerifiedBlobs::default();
         let keys: Vec<BlobKey> = self.state.lock().whole.keys().cloned().collect();

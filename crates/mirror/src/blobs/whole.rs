@@ -1,19 +1,19 @@
-//! A blob that somebody reads.
+//! A complete blob that is being read.
 
 use std::fs::File;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::State;
+use super::CacheState;
 use super::key::BlobKey;
 
-/// A blob that is whole. As long as somebody has it, others go first.
+/// A complete blob. It is not evicted while this lives, unless all others are.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// Its bytes. They stay readable if the blob is removed.
+    /// Its file, which stays readable if the blob is evicted.
     pub file: Arc<File>,
-    /// How many.
+    /// Its length in bytes.
     pub size: u64,
     _in_use: Arc<InUse>,
 }
@@ -22,7 +22,7 @@ impl Whole {
     pub(super) fn new(
         file: Arc<File>,
         size: u64,
-        state: &Arc<Mutex<State>>,
+        state: &Arc<Mutex<CacheState>>,
         key: &BlobKey,
     ) -> Self {
         let in_use = InUse::new(state, key);
@@ -34,14 +34,14 @@ impl Whole {
     }
 }
 
-/// Somebody reads a blob.
+/// Pins a blob while it is read.
 struct InUse {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CacheState>>,
     key: BlobKey,
 }
 
 impl InUse {
-    fn new(state: &Arc<Mutex<State>>, key: &BlobKey) -> Self {
+    fn new(state: &Arc<Mutex<CacheState>>, key: &BlobKey) -> Self {
         state.lock().order.pin(key);
         Self {
             state: Arc::clone(state),

@@ -1,15 +1,14 @@
-//! Who may have what, also on a hit.
+//! Access control: which client may have what, also when it is cached.
 //!
-//! A cache that answers everybody would hand out what its own credentials, or those of another
-//! client, once fetched. So each registry has a rule of its own, and every request passes it before
-//! the cache is looked at.
+//! A cache without it would hand out what was fetched with the mirror's own credentials, or with
+//! another client's. So each registry has a rule, and each request is checked before the cache is.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use distribution::{Network, ParseNetworkError};
 
-use super::proof::{Belief, CLIENTS, ProofKey, Said, Whose};
+use super::proof::{CLIENT_LIFETIMES, ClientProofs, Freshness, Principal, ProofKey};
 use super::scope::Scope;
 use crate::blobs::Realm;
 use crate::upstream::{Asker, Login};
@@ -17,16 +16,17 @@ use crate::upstream::{Asker, Login};
 /// Who may pull from a registry through the mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever reaches the mirror.
+    /// Every client that reaches the mirror.
     All,
-    /// Clients with certain addresses, each what is listed for it.
+    /// Clients by their addresses, each with the repositories that are listed for it.
     Clients(Vec<ClientRule>),
-    /// Whoever the upstream itself lets in: clients send name and password, the mirror tries them.
+    /// Clients that the registry itself lets in: they send their credentials, and the mirror tries
+    /// these at the registry.
     Upstream,
 }
 
 impl Access {
-    /// Returns whose it is what a registry with this rule sends.
+    /// Returns the realm of content from a registry with this rule.
     pub(super) fn realm(&self, registry: &str) -> Realm {
         match self {
             Self::All => Realm::Open,
@@ -38,9 +38,9 @@ impl Access {
 /// What clients with certain addresses may pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRule {
-    /// Where they are.
+    /// Their addresses.
     pub networks: Vec<Network>,
-    /// Which repositories: a name, or the beginning of names with `*` behind it.
+    /// Patterns of repositories: a name, or a prefix followed by `*`.
     pub repositories: Vec<String>,
 }
 
@@ -55,31 +55,31 @@ impl ClientRule {
     }
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) peer: IpAddr,
     pub(super) login: Option<Login>,
 }
 
-/// What a rule says about a request.
+/// The decision of a rule about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It may be served; the upstream is asked in this name.
+    /// It may be served; requests to the registry use these credentials.
     Yes(Asker),
     No,
-    /// The upstream has to be asked whether it lets this client in; if it does not answer, `stale`
-    /// says whether it did not long ago.
-    Ask {
+    /// The registry has to decide; if it does not respond, `stale` tells whether it granted access
+    /// not long ago.
+    UpstreamRequest {
         asker: Asker,
         stale: bool,
     },
 }
 
-/// Who was let in by an upstream, and when.
+/// The grants of access by registries, with their times.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    pub(super) said: Arc<Said>,
+    pub(super) client_proofs: Arc<ClientProofs>,
 }
 
 impl Grants {
@@ -95,26 +95,28 @@ impl Grants {
             }
             Access::Upstream => {
                 let asker = Asker::Client(caller.login.clone());
-                let grant = ProofKey::new(Whose::of(&asker), scope, None);
-                match CLIENTS.belief(self.said.age(&grant)) {
-                    Belief::Fresh => Decision::Yes(asker),
-                    belief => Decision::Ask {
+                let grant = ProofKey::new(Principal::of(&asker), scope, None);
+                match CLIENT_LIFETIMES.freshness(self.client_proofs.age(&grant)) {
+                    Freshness::Fresh => Decision::Yes(asker),
+                    freshness => Decision::UpstreamRequest {
                         asker,
-                        stale: belief == Belief::Old,
+                        stale: freshness == Freshness::Stale,
                     },
                 }
             }
         }
     }
 
-    /// Notes that the upstream let a client in.
-    pub(super) fn grant(&self, whose: Whose, scope: &Scope) {
-        self.said.note(ProofKey::new(whose, scope, None));
+    /// Notes that a registry granted access.
+    pub(super) fn grant(&self, principal: Principal, scope: &Scope) {
+        self.client_proofs
+            .note(ProofKey::new(principal, scope, None));
     }
 
-    /// Notes that it does no longer.
-    pub(super) fn revoke(&self, whose: Whose, scope: &Scope) {
-        self.said.forget(&ProofKey::new(whose, scope, None));
+    /// Notes that a registry denied access.
+    pub(super) fn revoke(&self, principal: Principal, scope: &Scope) {
+        self.client_proofs
+            .forget(&ProofKey::new(principal, scope, None));
     }
 }
 
@@ -172,10 +174,10 @@ mod tests {
         let me = caller("10.0.0.2");
         let asked = |scope: &Scope| {
             let decision = grants.decide(&Access::Upstream, &me, scope);
-            matches!(decision, Decision::Ask { .. })
+            matches!(decision, Decision::UpstreamRequest { .. })
         };
         assert!(asked(&scope("a")));
-        let mine = Whose::of(&Asker::Client(me.login.clone()));
+        let mine = Principal::of(&Asker::Client(me.login.clone()));
         grants.grant(mine, &scope("a"));
         assert!(!asked(&scope("a")) && asked(&scope("b")));
         let other = Caller {
@@ -186,7 +188,10 @@ mod tests {
             ..me.clone()
         };
         let decision = grants.decide(&Access::Upstream, &other, &scope("a"));
-        assert!(matches!(decision, Decision::Ask { stale: false, .. }));
+        assert!(matches!(
+            decision,
+            Decision::UpstreamRequest { stale: false, .. }
+        ));
         grants.revoke(mine, &scope("a"));
         assert!(asked(&scope("a")));
     }

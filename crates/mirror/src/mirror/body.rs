@@ -1,7 +1,7 @@
-//! Bodies that are read while they are sent.
+//! Response bodies that are streamed.
 //!
-//! A task reads, a channel of one piece carries, the connection takes: so each client costs two
-//! pieces of memory, one that is written and one that waits, and a slow one slows only its own task.
+//! A task reads the content and sends it through a channel of one piece to the connection: each client
+//! costs two pieces of memory, and a slow client slows only its own task.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::blobs::{End, FillError, Growing, Look};
+use crate::blobs::{End, FillError, Growing, SeparateRange};
 
 /// Bytes that are read at a time: a request of the disk that is worth it, and little enough for a
 /// thousand clients.
 pub(super) const PIECE: u64 = 128 << 10;
 
-/// What a task feeds.
+/// The sending half of a streamed body.
 pub(crate) type Pipe = mpsc::Sender<io::Result<Bytes>>;
 
-/// A body of known length that comes through a pipe.
+/// A streamed body of known length.
 #[derive(Debug)]
 pub(crate) struct Piped {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
@@ -31,7 +31,7 @@ pub(crate) struct Piped {
 }
 
 impl Piped {
-    /// Returns a body of `length` bytes, and where they come in.
+    /// Returns a body of `length` bytes, and its sending half.
     pub(crate) fn new(length: u64) -> (Self, Pipe) {
         let (pipe, pieces) = mpsc::channel(1);
         let left = length;
@@ -71,7 +71,7 @@ impl Body for Piped {
     }
 }
 
-/// Nobody takes the body any more.
+/// The receiver of the body is gone.
 #[derive(Debug)]
 pub(super) struct Gone;
 
@@ -110,7 +110,8 @@ pub(super) async fn read(file: &Arc<File>, at: u64, end: u64) -> io::Result<Byte
         .unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-/// Sends a part of a blob while it grows. Returns why, if the fill ends before the part does.
+/// Sends a range of a blob while it is downloaded. Returns the error if the download ends before
+/// the range is complete.
 pub(super) async fn follow(
     growing: &Growing,
     at: &mut u64,
@@ -138,9 +139,9 @@ pub(super) async fn follow(
     Ok(None)
 }
 
-/// Sends a part of a range that was fetched apart, or is on its way. Returns whether all was sent.
+/// Sends a part of a separately fetched range. Returns whether all was sent.
 pub(super) async fn follow_look(
-    look: &Look,
+    look: &SeparateRange,
     at: &mut u64,
     end: u64,
     pipe: &Pipe,

@@ -1,9 +1,9 @@
-//! What the mirror knows about images: tags, manifests, and what registries have said that their
-//! repositories have.
+//! The catalog of images: tags, manifests, and confirmations by registries that their repositories have
+//! some content.
 //!
-//! It is kept in one database that survives a crash. Losing it loses no blob and no correctness:
-//! what is not known is asked for again. So failures are logged and look like "not known", and when
-//! there is too much of something a part of it goes ([`Bounds`]).
+//! It is one database, which survives a crash. Losing it costs requests to registries and no
+//! correctness. So errors are logged and treated as a miss, and when a part is too large, its oldest
+//! records are dropped ([`Bounds`]).
 
 mod bounds;
 mod latest;
@@ -41,13 +41,13 @@ pub(super) const MANIFESTS: TableDefinition<'_, &str, (&str, &[u8])> =
     TableDefinition::new("manifests");
 /// [`ProofKey`] → milliseconds since 1970 at which the registry said so, in the mirror's own name.
 pub(super) const PROOFS: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("proofs");
-/// What earlier releases kept in place of proofs. It proves nothing: any manifest made them.
+/// Records of earlier releases in place of proofs. They prove nothing: any manifest created them.
 pub(super) const LINKS: TableDefinition<'_, &str, ()> = TableDefinition::new("links");
 
 /// Bytes of its pages that the database keeps in memory. By itself it would take a gigabyte.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// What a tag pointed to when it was looked at last.
+/// The manifest that a tag pointed to when it was last validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tagged {
     pub(super) digest: BlobDigest,
@@ -57,7 +57,7 @@ pub(super) struct Tagged {
     pub(super) checked: u64,
 }
 
-/// A manifest or an index, as it came.
+/// A manifest or an index, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub(super) media_type: String,
@@ -66,13 +66,13 @@ pub(super) struct Manifest {
 
 pub(super) struct Catalog {
     path: PathBuf,
-    /// Another one when it was written anew; whoever still reads the old one may.
+    /// Replaced when the file is rewritten; transactions on the old one go on.
     database: RwLock<Arc<Database>>,
     bounds: Bounds,
     documents: Documents,
     needs: Mutex<Needs>,
-    /// Held while something is written.
-    turn: Mutex<()>,
+    /// Held while the catalog is written.
+    write_lock: Mutex<()>,
 }
 
 impl std::fmt::Debug for Catalog {
@@ -97,15 +97,16 @@ impl ProofStore for Catalog {
 
 /// What stays of a catalog that is written anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stays {
+enum Keep {
     /// Manifests that are known to be here, tags and proofs.
     All,
     Nothing,
 }
 
 impl Catalog {
-    /// Opens the catalog in a file, and makes it if it is not there. It is beside blobs that may take
-    /// `budget` bytes. One that an earlier release made larger than it may be is written anew.
+    /// Opens the catalog in a file, which is created if it does not exist. Its limits follow from
+    /// `budget`, the bytes of the cache of blobs. A file that an earlier release let grow beyond
+    /// them is rewritten.
     pub(super) fn open(
         path: &Path,
         budget: u64,
@@ -136,19 +137,19 @@ impl Catalog {
             bounds,
             documents,
             needs: Mutex::new(needs),
-            turn: Mutex::new(()),
+            write_lock: Mutex::new(()),
         };
         catalog.make_small()?;
         if dropped {
             let len = fs::metadata(path).map_or(0, |file| file.len());
-            log::info!("the catalog has {len} bytes: it is written anew");
+            log::info!("the catalog has {len} bytes: rewriting it to make it smaller");
             catalog.write_anew()?;
         }
         Ok(catalog)
     }
 
-    /// Returns how many manifests need a blob, and when an image with it was last asked for, in
-    /// seconds since 1970.
+    /// Returns how many manifests need a blob, and the time of the last request for one of these,
+    /// in seconds since 1970.
     pub(super) fn worth(&self, digest: &BlobDigest) -> (usize, u64) {
         let (needed, used) = self.needs.lock().of(digest);
         (needed, used / 1000)
@@ -210,7 +211,8 @@ impl Catalog {
         });
     }
 
-    /// Returns a manifest, if it is here and is what it is called, and there is memory for it.
+    /// Returns a manifest, if it is in the catalog, has the right digest, and there is memory for
+    /// it.
     pub(super) fn manifest(&self, proved: &Proved) -> Option<Manifest> {
         let key = proved.key();
         let read = self.read("a manifest", |read| {
@@ -230,12 +232,12 @@ impl Catalog {
         Some(manifest)
     }
 
-    /// Returns whether a manifest is here, whoever may have it.
+    /// Returns whether a manifest is in the catalog, whoever may have it.
     pub(super) fn has(&self, key: &BlobKey) -> bool {
         self.needs.lock().has(key)
     }
 
-    /// Keeps a manifest; not if it is longer or names more than can be kept.
+    /// Stores a manifest, unless it is too long or names too many blobs.
     pub(super) fn put_manifest(&self, key: &BlobKey, manifest: &Manifest) {
         let costs = costs(&self.bounds, &manifest.media_type, &manifest.bytes);
         let Some((children, cost)) = costs else {
@@ -284,7 +286,7 @@ impl Catalog {
         read?
     }
 
-    /// Returns how long ago a registry said this, in the mirror's own name.
+    /// Returns the age of a confirmation that was requested with the mirror's own credentials.
     pub(super) fn proof_age(&self, proof: &ProofKey) -> Option<Duration> {
         let read = self.read("what a registry has said", |read| {
             let table = read.open_table(PROOFS)?;
@@ -310,7 +312,7 @@ impl Catalog {
         });
     }
 
-    /// Notes that a registry said something so long ago.
+    /// Stores a confirmation with this age.
     #[cfg(test)]
     pub(super) fn put_proof_of(&self, proof: &ProofKey, ago: Duration) {
         let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
@@ -337,7 +339,7 @@ impl Catalog {
             let begun = self.database().begin_read().map_err(redb::Error::from);
             begun.and_then(|transaction| read(&transaction))
         });
-        done.map_err(|error| log::error!("the catalog cannot tell {what}: {error}"))
+        done.map_err(|error| log::error!("cannot read {what} from the catalog: {error}"))
             .ok()
     }
 
@@ -347,14 +349,14 @@ impl Catalog {
         write: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
     ) {
         let done = blocking(|| {
-            let _turn = self.turn.lock();
+            let _guard = self.write_lock.lock();
             let transaction = self.database().begin_write()?;
             write(&transaction)?;
             transaction.commit()?;
             self.make_small()
         });
         if let Err(error) = done {
-            log::error!("the catalog cannot keep {what}: {error}");
+            log::error!("cannot write {what} to the catalog: {error}");
         }
     }
 
@@ -362,7 +364,7 @@ impl Catalog {
         Arc::clone(&self.database.read())
     }
 
-    /// Lets the oldest go if there is more in it than there may be. To be called by whoever has the turn.
+    /// Drops the oldest records beyond the limits. The caller holds the write lock.
     fn make_small(&self) -> Result<(), redb::Error> {
         let read = self.database().begin_read()?;
         let tags = read.open_table(TAGS)?;
@@ -394,19 +396,20 @@ impl Catalog {
         }
         let (len, most) = self.size();
         if len > most {
-            log::info!("the catalog has {len} bytes: it is written anew");
+            log::info!("the catalog has {len} bytes: rewriting it to make it smaller");
             self.write_anew()?;
         }
         Ok(())
     }
 
-    /// Writes what is needed of it into another file, which takes its place. To be called by whoever has
-    /// the turn.
+    /// Rewrites the file with the needed records only. The caller holds the write lock.
     fn write_anew(&self) -> Result<(), redb::Error> {
-        let anew = [Stays::All, Stays::Nothing];
+        let anew = [Keep::All, Keep::Nothing];
         for stays in anew {
-            if stays == Stays::Nothing {
-                log::warn!("the catalog is too long with what is needed: it begins anew");
+            if stays == Keep::Nothing {
+                log::warn!(
+                    "the catalog is too large even without unneeded entries: starting an empty one"
+                );
                 self.needs.lock().clear();
             }
             let aside = self.path.with_extension("new");
@@ -425,8 +428,8 @@ impl Catalog {
         Ok(())
     }
 
-    fn copy_into(&self, copy: &Database, stays: Stays) -> Result<(), redb::Error> {
-        if stays == Stays::Nothing {
+    fn copy_into(&self, copy: &Database, stays: Keep) -> Result<(), redb::Error> {
+        if stays == Keep::Nothing {
             return Ok(());
         }
         let read = self.database().begin_read()?;
@@ -469,7 +472,7 @@ fn opened(path: &Path) -> Result<Database, redb::Error> {
     Ok(database)
 }
 
-/// Removes what earlier releases kept in place of proofs.
+/// Removes the records of earlier releases that stood in place of proofs.
 fn forget_links(database: &Database) -> Result<(), redb::Error> {
     let read = database.begin_read()?;
     let mut tables = read.list_tables()?;
@@ -488,14 +491,14 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns what a manifest names and costs; `None` if it cannot be kept.
+/// Returns the blobs that a manifest names, and its cost; `None` if it is not stored.
 fn costs(bounds: &Bounds, media_type: &str, bytes: &[u8]) -> Option<(Vec<BlobDigest>, u64)> {
     let children = children(bytes)?;
     let cost = Bounds::cost(bytes.len(), children.len());
     (Bounds::take_type(media_type) && bounds.take(cost)).then_some((children, cost))
 }
 
-/// Returns whether bytes are what they are called: a disk may rot.
+/// Returns whether bytes have their digest: the disk may have damaged them.
 fn is_right(key: &BlobKey, bytes: &[u8]) -> bool {
     let is_right = BlobDigest::of(key.digest.algorithm(), bytes) == key.digest;
     if !is_right {
@@ -504,7 +507,7 @@ fn is_right(key: &BlobKey, bytes: &[u8]) -> bool {
     is_right
 }
 
-/// Does what waits for the disk, and lets other tasks of this thread go on elsewhere.
+/// Runs blocking I/O, and lets other tasks of this thread go on elsewhere.
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {

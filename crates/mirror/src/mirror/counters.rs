@@ -1,4 +1,4 @@
-//! What the mirror counts.
+//! The metrics of the mirror.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::blobs::BlobCache;
 use serving::load::Load;
 use serving::metrics::{Sample, register_samples};
 
-/// What is asked for most.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Manifest,
@@ -52,11 +52,11 @@ pub(super) struct Counters {
     pub(super) asked: Counter,
     /// Of these, those that ended in an outage.
     pub(super) outages: Counter,
-    /// Blobs that were not what their names say.
+    /// Content that did not have its digest.
     pub(super) mismatches: Counter,
-    /// Requests that a rule refused.
+    /// Requests that access control refused.
     pub(super) denied: Counter,
-    /// Answers that are on their way.
+    /// Responses in progress.
     pub(super) answering: Gauge,
 }
 
@@ -87,7 +87,7 @@ impl Counters {
         self.requests.get_or_create(&labels(kind, source)).inc();
     }
 
-    /// Has the counts exposed.
+    /// Registers the counts.
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "requests",
@@ -133,7 +133,7 @@ impl Counters {
     }
 }
 
-/// Has exposed what is kept, and how hard the machine is pressed.
+/// Registers the state of the cache and of the catalog, and the load.
 pub(super) fn register_state(
     registry: &mut Registry,
     blobs: &Arc<BlobCache>,

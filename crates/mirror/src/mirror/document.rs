@@ -1,4 +1,4 @@
-//! Manifests and indexes, as far as a mirror looks into them.
+//! Parses manifests and indexes, as far as a mirror needs them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,8 +11,8 @@ use crate::blobs::BlobDigest;
 /// The longest manifest: what containerd takes.
 pub(super) const MANIFEST_MAX: usize = 4 * 1048 * 1048;
 
-/// What the upstream is told that we take. A registry that is told less may convert, and what it
-/// sends then has another digest.
+/// The media types that the mirror accepts. A registry that is told fewer may convert a manifest,
+/// which changes its digest.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, \
@@ -20,8 +20,8 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.v1+prettyjws, \
     application/json, */*";
 
-/// What a document may name for the mirror to look into it. An image has 500 layers at most, and an
-/// index one manifest for each platform.
+/// The most references in a manifest that the mirror parses. An image has 500 layers at most, and
+/// an index one manifest for each platform.
 pub(super) const CHILDREN_MAX: usize = 1024;
 
 #[derive(Deserialize)]

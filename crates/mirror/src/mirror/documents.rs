@@ -1,8 +1,8 @@
-//! Memory for long documents: manifests, indexes and lists that an upstream sends.
+//! The budget of memory for large manifests, indexes and lists that an upstream registry sends.
 //!
-//! A usual one has some KiB. One of 4 MiB is allowed, and stays in memory until the slowest client has
-//! it, so that all of those together have a bound, and one that finds no room is not served: its
-//! client goes to the registry.
+//! Most have some KiB. One of 4 MiB is allowed, and stays in memory until the slowest client has
+//! received it. So all large ones together have a bound, and one beyond it is not served: its client
+//! goes to the registry.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::document::MANIFEST_MAX;
 use crate::upstream::{UpstreamError, body, chunk};
 
-/// A document that needs no leave: as much as a connection has for its buffers.
+/// The size up to which a document needs no budget: as much as the buffers of a connection.
 const SHORT_MAX: usize = 64 << 10;
 /// KiB of all longer ones that are in memory at a time.
 const LONG_KIB: usize = 64 << 10;
 
-/// Hands out memory for long documents.
+/// The budget of memory for large documents.
 #[derive(Clone, Debug)]
 pub(super) struct Documents(Arc<Semaphore>);
 
-/// A long document, and its part of the memory.
+/// A large document, with its part of the budget.
 struct Long {
     bytes: Vec<u8>,
     _room: OwnedSemaphorePermit,
@@ -41,7 +41,7 @@ impl Default for Documents {
 }
 
 impl Documents {
-    /// Reads the body of an answer.
+    /// Reads the body of a response.
     pub(super) async fn body(&self, answer: Response) -> Result<Bytes, UpstreamError> {
         let Some(declared) = answer.content_length() else {
             return self.undeclared(answer).await;
@@ -56,7 +56,7 @@ impl Documents {
         Ok(bounded(bytes, room))
     }
 
-    /// Reads a body that does not say how long it is, and takes memory as it comes.
+    /// Reads a body of unknown length, and takes budget as bytes are received.
     async fn undeclared(&self, mut answer: Response) -> Result<Bytes, UpstreamError> {
         let mut bytes = Vec::new();
         let mut room: Option<OwnedSemaphorePermit> = None;

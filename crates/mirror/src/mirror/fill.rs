@@ -1,4 +1,4 @@
-//! Bringing a blob from its upstream, through what may go wrong on the way.
+//! Downloads a blob from the upstream registry, with retries and resumption.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use tokio::time::sleep;
 
 use super::body::Pipe;
 use super::counters::Counters;
-use super::proof::{Belief, Claim};
+use super::proof::{Claim, Freshness};
 use crate::blobs::{BlobDigest, FillError, Hasher, Lead, Part, Verdict};
-use crate::upstream::{Ask, Asker, Upstream, UpstreamError, chunk};
-use serving::pace::Pace;
+use crate::upstream::{Asker, Upstream, UpstreamError, UpstreamRequest, chunk};
+use serving::rate::RateLimiter;
 
-/// Pieces between the network and the disk; each has at most some 100 KiB.
+/// Pieces that are queued between the network and the disk; each has at most some 100 KiB.
 const QUEUE: usize = 32;
-/// Attempts in a row that bring nothing before a fill stops.
+/// Attempts in a row without a byte before a download fails.
 const IDLE_TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// How often a blob is fetched anew that was wrong, and that nobody has seen yet.
+/// How often a blob with the wrong digest is downloaded again, if no client has read of it.
 const FRESH_STARTS: u32 = 2;
 
-/// Where a blob comes from, and in whose name.
+/// The registry and repository of a blob, with the credentials for requests.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub(super) upstream: Arc<Upstream>,
@@ -32,21 +32,21 @@ pub(super) struct Origin {
     pub(super) what: String,
     pub(super) asker: Asker,
     pub(super) counters: Arc<Counters>,
-    /// How quickly it may come.
-    pub(super) pace: Option<Arc<Pace>>,
-    /// That the repository has it: to be noted when its registry says so.
+    /// The limit of the download's rate.
+    pub(super) pace: Option<Arc<RateLimiter>>,
+    /// The claim that the repository has it, to be noted when the registry confirms it.
     pub(super) claim: Claim,
 }
 
 impl Origin {
-    /// Asks for a blob from a byte on, or for a part of it.
+    /// Requests a blob, or a range of it.
     pub(super) async fn ask(
         &self,
         method: Method,
         range: Option<String>,
         etag: Option<&str>,
     ) -> Result<Response, UpstreamError> {
-        let mut ask = Ask::new(method, &self.repository, self.what.clone());
+        let mut ask = UpstreamRequest::new(method, &self.repository, self.what.clone());
         ask.asker = self.asker.clone();
         if let Some(range) = range.and_then(|range| HeaderValue::try_from(range).ok()) {
             ask.headers.insert(RANGE, range);
@@ -80,7 +80,7 @@ impl Origin {
     }
 }
 
-/// Fills a blob to its end, whoever reads it. What came before a failure is kept.
+/// Downloads a blob, independent of its readers. After a failure the received bytes are kept.
 pub(super) async fn fill(mut lead: Lead, origin: Origin) {
     match bring(&mut lead, &origin).await {
         Ok(()) => {}
@@ -110,7 +110,7 @@ async fn bring(lead: &mut Lead, origin: &Origin) -> Result<(), FillError> {
     ))
 }
 
-/// Where in a blob the next answer begins, and how long the blob is.
+/// The offset in the blob at which a response begins, and the size of the blob.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub(super) start: u64,
@@ -122,12 +122,14 @@ async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Par
     let mut patience = Patience::default();
     if part.known_size() == Some(at) {
         // A crash left all of it. For whom it was brought nobody knows.
-        while origin.claim.belief() < Belief::Fresh {
+        while origin.claim.freshness() < Freshness::Fresh {
             match origin.ask(Method::HEAD, None, None).await {
                 Ok(_) => {
                     origin.claim.note();
                 }
-                Err(error) if error.is_outage() && origin.claim.belief() == Belief::Old => break,
+                Err(error) if error.is_outage() && origin.claim.freshness() == Freshness::Stale => {
+                    break;
+                }
                 Err(error) => patience.suffer(error).await?,
             }
         }
@@ -186,15 +188,15 @@ async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Par
     Ok(part)
 }
 
-/// How an answer ended.
+/// How the body of a response ended.
 enum Took {
-    /// All bytes of the blob are on their way to the disk.
+    /// All bytes of the blob were handed to the writer.
     All,
-    /// Nobody writes any more.
+    /// The writer has ended.
     Nobody,
 }
 
-/// Takes what an answer has, but for what is there already.
+/// Hands the body of a response to the writer, without the bytes that are on the disk already.
 async fn take(
     origin: &Origin,
     answer: &mut Response,
@@ -258,8 +260,8 @@ pub(super) fn content_range(text: &str) -> Option<Stretch> {
     Some(Stretch { start, size })
 }
 
-/// Passes a part of a blob on without keeping it. If it is all of it, the last piece leaves only
-/// when the whole was verified.
+/// Passes a range of a blob through without caching it. If it is the whole blob, the last piece is
+/// sent only after verification.
 pub(super) async fn pass(
     origin: &Origin,
     mut at: u64,
@@ -336,7 +338,7 @@ async fn pass_some(
     Ok(())
 }
 
-/// How many failures in a row are borne.
+/// Counts failures in a row.
 #[derive(Debug, Default)]
 struct Patience {
     failures: u32,
@@ -344,7 +346,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// Begins anew if something came.
+    /// Resets the count after progress.
     fn progress(&mut self, at: u64) {
         if at > self.most {
             self.most = at;
@@ -352,7 +354,7 @@ impl Patience {
         }
     }
 
-    /// Waits before the next attempt, or gives up.
+    /// Waits before the next attempt, or returns the error after too many.
     async fn suffer(&mut self, error: UpstreamError) -> Result<(), FillError> {
         // Silence has cost its deadline already; clients wait.
         let is_silent = matches!(error, UpstreamError::TooSlow { .. });

@@ -1,5 +1,4 @@
-//! What the mirror reads of what strangers send, and of its own disk, for those who try to break it: the
-//! fuzz targets.
+//! The parsers of untrusted input and of the mirror's own files, for fuzz targets.
 
 use std::path::Path;
 
@@ -8,7 +7,7 @@ use super::document::{accepts, children, for_platform};
 use super::documents::Documents;
 use super::fill::content_range;
 use super::proof::{ProofKey, Proved};
-use super::range::Wanted;
+use super::range::RequestedRange;
 use super::route::Route;
 use super::scope::Scope;
 use crate::blobs::{BlobDigest, BlobKey};
@@ -23,10 +22,10 @@ pub fn repository_in(path: &str) -> Option<String> {
 /// where there is no one range to send.
 #[must_use]
 pub fn range_in(header: &str, size: u64) -> Option<(u64, u64)> {
-    match Wanted::parse(Some(header), size) {
-        Wanted::All => Some((0, size)),
-        Wanted::Part { start, end, .. } => Some((start, end)),
-        Wanted::Nothing | Wanted::Several => None,
+    match RequestedRange::parse(Some(header), size) {
+        RequestedRange::All => Some((0, size)),
+        RequestedRange::Part { start, end, .. } => Some((start, end)),
+        RequestedRange::Nothing | RequestedRange::Several => None,
     }
 }
 

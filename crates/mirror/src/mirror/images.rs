@@ -1,4 +1,4 @@
-//! Images all of whose blobs are here: what chunks can be made of without another download.
+//! Images of which the mirror has all blobs: chunks can be made of them without another download.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use super::document::{children, is_index};
 use super::{Access, Mirror};
 use crate::blobs::{BlobDigest, BlobKey, Realm};
 
-/// An image that is here as a whole.
+/// An image of which the mirror has all blobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeImage {
     /// As clients call it, with everything that they may leave out: `docker.io/library/redis:7`.
     pub name: String,
-    /// The digest of its manifest: a list of blobs that are here.
+    /// The digest of its manifest.
     pub digest: String,
 }
 
 impl Mirror {
-    /// Returns the images that are here as a whole, by their tags. Only those of registries that
-    /// everybody may pull from: of what others have, somebody has to say who may have it.
+    /// Returns the complete images, by their tags. Only those of registries that are open to all:
+    /// for others, a registry has to confirm who may have them.
     #[must_use]
     pub fn whole_images(&self) -> Vec<WholeImage> {
         let open: Vec<_> = self
@@ -77,8 +77,8 @@ impl Mirror {
         keys.iter().find_map(|key| self.catalog.document(key))
     }
 
-    /// Returns the file of a blob that is whole, whosever it is: for those who know that its image is here as
-    /// a whole. It may be removed at any time.
+    /// Returns the file of a complete blob in any realm, for callers that know that its image is
+    /// complete. It may be evicted at any time.
     #[must_use]
     pub fn blob_file(&self, digest: &str) -> Option<PathBuf> {
         let keys = self.keys(&digest.parse().ok()?);
@@ -96,7 +96,7 @@ impl Mirror {
         realms.map(key).collect()
     }
 
-    /// Returns numbers that change when images may have become whole.
+    /// Returns numbers that change when an image may have become complete.
     #[must_use]
     pub fn pulse(&self) -> (usize, usize) {
         (self.blobs.whole_count(), self.catalog.manifest_count())

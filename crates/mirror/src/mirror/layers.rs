@@ -1,4 +1,4 @@
-//! Blobs: from the disk, from the file that grows, or straight through.
+//! Responses with blobs: from the cache, from a download in progress, or passed through.
 
 use std::io;
 use std::sync::Arc;
@@ -16,30 +16,31 @@ use tokio::time::timeout;
 use super::body::{self, Gone, Pipe, Piped};
 use super::fill::{Origin, fill, pass};
 use super::proofs::Thing;
-use super::range::Wanted;
+use super::range::RequestedRange;
 use super::reply::{CONTENT_DIGEST, Needed, Refusal, Reply, Source, bare, document, set};
 use super::{Granted, Mirror, has_it, not_modified};
-use crate::blobs::{BlobDigest, End, FillError, Growing, Joined, Look, Place};
+use crate::blobs::{BlobDigest, BlobState, End, FillError, Growing, Joined, SeparateRange};
 
-/// How long a client waits until a fill has begun.
+/// How long a request waits until the download of its blob has begun.
 const BEGIN: Duration = Duration::from_secs(20);
-/// Fills that a client's request may be part of, one after another: the first may be another's.
+/// How many downloads of a blob a request may join, one after another.
 const FILLS: u32 = 3;
-/// How far ahead of a fill a client waits for it, rather than to have its range fetched apart.
+/// A range that begins within this distance of a download's progress waits for it, and is not
+/// fetched separately.
 const AHEAD: u64 = 1 << 20;
-/// The longest range that is fetched apart: more is a download, not a look.
+/// The longest range that is fetched separately.
 const APART_MAX: u64 = 16 << 20;
 
-/// A blob that can be served, or will be.
+/// A blob to serve, complete or being downloaded.
 #[derive(Debug)]
 pub(super) struct Served {
-    pub(super) place: Place,
+    pub(super) place: BlobState,
     pub(super) size: u64,
     pub(super) source: Source,
 }
 
 impl Mirror {
-    /// Answers a request for a blob.
+    /// Handles a request for a blob.
     pub(super) async fn layer(
         self: &Arc<Self>,
         granted: &Granted,
@@ -61,7 +62,10 @@ impl Mirror {
         let served = match self.serve_blob(granted, digest, &origin).await {
             Ok(served) => served,
             Err(Unserved::NoRoom(size)) => Served {
-                place: Place::Growing(Arc::new(Growing::without_room(&granted.key(digest), size))),
+                place: BlobState::Growing(Arc::new(Growing::without_room(
+                    &granted.key(digest),
+                    size,
+                ))),
                 size,
                 source: Source::Passed,
             },
@@ -70,12 +74,16 @@ impl Mirror {
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let is_current = header(IF_RANGE).is_none_or(|condition| condition == etag);
         let range = header(RANGE).filter(|_| is_current);
-        let wanted = Wanted::parse(range, served.size);
+        let wanted = RequestedRange::parse(range, served.size);
         let (start, end) = match wanted {
-            Wanted::All => (0, served.size),
-            Wanted::Part { start, end, .. } => (start, end),
-            Wanted::Several => return Err(Refusal::invalid("one range at a time")),
-            Wanted::Nothing => {
+            RequestedRange::All => (0, served.size),
+            RequestedRange::Part { start, end, .. } => (start, end),
+            RequestedRange::Several => {
+                return Err(Refusal::invalid(
+                    "requests for several ranges are not supported",
+                ));
+            }
+            RequestedRange::Nothing => {
                 let mut reply = bare(StatusCode::RANGE_NOT_SATISFIABLE);
                 set(
                     &mut reply,
@@ -88,7 +96,7 @@ impl Mirror {
         let (size, source) = (served.size, served.source);
         let mut reply = self.send(served, origin, wanted, start, end).await?;
         describe(&mut reply, digest, &etag, end - start);
-        if wanted != Wanted::All {
+        if wanted != RequestedRange::All {
             *reply.status_mut() = StatusCode::PARTIAL_CONTENT;
             let range = format!("bytes {start}-{}/{size}", end - 1);
             set(&mut reply, CONTENT_RANGE, &range);
@@ -116,8 +124,8 @@ impl Mirror {
         origin: &Origin,
     ) -> Result<(Source, u64), Refusal> {
         let here = match self.blobs.peek(&granted.key(digest)).map_err(unreadable)? {
-            Some(Place::Whole(whole)) => Some(whole.size),
-            Some(Place::Growing(growing)) => growing.watch().borrow().size,
+            Some(BlobState::Whole(whole)) => Some(whole.size),
+            Some(BlobState::Growing(growing)) => growing.watch().borrow().size,
             _ => None,
         };
         if let Some(size) = here {
@@ -130,8 +138,8 @@ impl Mirror {
         Ok((Source::Passed, size_there(origin).await?))
     }
 
-    /// Finds a blob, or begins to bring it. What is here is for those to whom the registry gives it:
-    /// who brings it has asked for it, all others ask whether they may.
+    /// Finds a blob in the cache, or starts its download. The first client's download is its access
+    /// check; all others are checked with the registry.
     pub(super) async fn serve_blob(
         self: &Arc<Self>,
         granted: &Granted,
@@ -145,16 +153,16 @@ impl Mirror {
                 return Err(Refusal::shed().into());
             }
             let (growing, source) = match self.blobs.find(&key).map_err(unreadable)? {
-                Place::Whole(whole) => {
+                BlobState::Whole(whole) => {
                     let proved = self.prove(granted, digest, Thing::Blob).await?;
                     return Ok(Served {
                         size: whole.size,
-                        place: Place::Whole(whole),
+                        place: BlobState::Whole(whole),
                         source: proved.source(),
                     });
                 }
-                Place::Growing(growing) => (growing, Source::Joined),
-                Place::Lead(lead) => {
+                BlobState::Growing(growing) => (growing, Source::Joined),
+                BlobState::Lead(lead) => {
                     let growing = lead.growing();
                     self.start(lead, origin.clone());
                     (growing, Source::Miss)
@@ -165,7 +173,7 @@ impl Mirror {
                     // If it is brought in our name, the registry has said so to whoever does.
                     self.prove(granted, digest, Thing::Blob).await?;
                     return Ok(Served {
-                        place: Place::Growing(growing),
+                        place: BlobState::Growing(growing),
                         size,
                         source,
                     });
@@ -188,7 +196,7 @@ impl Mirror {
         }
     }
 
-    /// Fills a blob in the background, whatever becomes of who asked for it.
+    /// Downloads a blob in the background, even if its client disconnects.
     fn start(&self, lead: crate::blobs::Lead, origin: Origin) {
         let places = Arc::clone(&self.fills);
         tokio::spawn(async move {
@@ -202,11 +210,11 @@ impl Mirror {
         self: &Arc<Self>,
         served: Served,
         origin: Origin,
-        wanted: Wanted,
+        wanted: RequestedRange,
         start: u64,
         end: u64,
     ) -> Result<Reply, Refusal> {
-        if let Place::Whole(whole) = &served.place
+        if let BlobState::Whole(whole) = &served.place
             && end - start <= body::PIECE
         {
             // A small read needs no task and no channel.
@@ -237,10 +245,10 @@ impl Mirror {
     }
 }
 
-/// Why a blob is not served from the disk.
+/// Why a blob is not served from the cache.
 #[derive(Debug)]
 pub(super) enum Unserved {
-    /// It has to be passed on; it is so long.
+    /// The cache has no room for it: it is passed through. Its size.
     NoRoom(u64),
     Refused(Refusal),
 }
@@ -251,7 +259,7 @@ impl From<Refusal> for Unserved {
     }
 }
 
-/// Feeds one body.
+/// Streams one body.
 struct Pump {
     mirror: Arc<Mirror>,
     origin: Origin,
@@ -262,17 +270,17 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(&self, mut place: Place, mut at: u64, apart: bool) -> Result<(), Gone> {
-        if apart && let Place::Growing(growing) = &place {
+    async fn run(&self, mut place: BlobState, mut at: u64, apart: bool) -> Result<(), Gone> {
+        if apart && let BlobState::Growing(growing) = &place {
             return self.look(growing, at).await;
         }
         for _ in 0..FILLS {
             let growing = match place {
-                Place::Whole(whole) => {
+                BlobState::Whole(whole) => {
                     return body::send_file(&whole.file, &mut at, self.end, &self.pipe).await;
                 }
-                Place::Growing(growing) => growing,
-                Place::Lead(lead) => {
+                BlobState::Growing(growing) => growing,
+                BlobState::Lead(lead) => {
                     let growing = lead.growing();
                     self.mirror.start(lead, self.origin.clone());
                     growing
@@ -298,7 +306,8 @@ impl Pump {
         self.cut(&FillError::GivenUp).await
     }
 
-    /// Sends a range that the fill is not near: fetched apart, once for all who want it.
+    /// Sends a range that the download has not reached: it is fetched separately, once for all
+    /// clients.
     async fn look(&self, growing: &Growing, mut at: u64) -> Result<(), Gone> {
         let dir = self.mirror.blobs.parts_dir(growing.key().realm);
         let look = match growing.look(&dir, &(at..self.end)) {
@@ -310,7 +319,7 @@ impl Pump {
             }
             Ok(None) => return self.pass_on(at).await,
             Err(error) => {
-                log::warn!("a range is fetched for one client only: {error}");
+                log::warn!("a range cannot be shared by clients: {error}");
                 return self.pass_on(at).await;
             }
         };
@@ -336,8 +345,8 @@ impl Pump {
     }
 }
 
-/// Fetches a range for all who follow it.
-async fn fetch_apart(origin: Origin, look: Arc<Look>) {
+/// Fetches a range for all clients that wait for it.
+async fn fetch_apart(origin: Origin, look: Arc<SeparateRange>) {
     let (pipe, pieces) = mpsc::channel(1);
     let (at, end) = (look.range().start, look.range().end);
     let kept = tokio::spawn(look.keep(pieces));
@@ -349,15 +358,15 @@ async fn fetch_apart(origin: Origin, look: Arc<Look>) {
     let _kept = kept.await;
 }
 
-/// Whether a range is fetched apart: the client looks somewhere in the middle, and the fill will
-/// not be there soon.
-fn is_apart(served: &Served, wanted: Wanted, length: u64, end: u64) -> bool {
-    let Place::Growing(growing) = &served.place else {
+/// Whether a range is fetched separately: it is in the middle of the blob, and the download will
+/// not reach it soon.
+fn is_apart(served: &Served, wanted: RequestedRange, length: u64, end: u64) -> bool {
+    let BlobState::Growing(growing) = &served.place else {
         return false;
     };
     let is_look = matches!(
         wanted,
-        Wanted::Part {
+        RequestedRange::Part {
             is_bounded: true,
             ..
         }
@@ -365,7 +374,7 @@ fn is_apart(served: &Served, wanted: Wanted, length: u64, end: u64) -> bool {
     is_look && growing.watch().borrow().readable.saturating_add(AHEAD) < end
 }
 
-/// Waits until a fill knows how long its blob is.
+/// Waits until a download knows the size of its blob.
 async fn begun(growing: &Growing) -> Result<u64, FillError> {
     let mut watch = growing.watch();
     let begun = watch.wait_for(|progress| progress.size.is_some() || progress.end.is_some());
@@ -385,12 +394,14 @@ async fn begun(growing: &Growing) -> Result<u64, FillError> {
     }
 }
 
-/// Asks the registry how long a blob is.
+/// Requests the size of a blob from the registry.
 async fn size_there(origin: &Origin) -> Result<u64, Refusal> {
     let answer = origin.ask(Method::HEAD, None, None).await?;
     let size = answer.headers().get(CONTENT_LENGTH);
     let size = size.and_then(|size| size.to_str().ok()?.parse().ok());
-    let size = size.ok_or_else(|| Refusal::absent("the upstream does not say how long it is"))?;
+    let size = size.ok_or_else(|| {
+        Refusal::absent("the upstream registry does not tell the length of the blob")
+    })?;
     origin.claim.note();
     Ok(size)
 }
@@ -410,5 +421,5 @@ fn refused(error: &FillError) -> Unserved {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unreadable(error: io::Error) -> Refusal {
     log::error!("a blob cannot be read: {error}");
-    Refusal::unavailable("the mirror cannot read it")
+    Refusal::unavailable("the mirror cannot read the blob from its cache")
 }

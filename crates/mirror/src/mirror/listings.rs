@@ -1,5 +1,5 @@
-//! Lists that the upstream makes: the tags of a repository, and what refers to a manifest. They
-//! are passed on, and kept for a short while.
+//! Lists from the upstream registry: tags of a repository, and referrers of a manifest. They are passed
+//! on and cached for a short time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::documents::Documents;
 use super::reply::{Refusal, Reply, Source, document, set};
 use super::route::{Route, parameter};
 use super::{Granted, Mirror};
-use crate::upstream::{Ask, UpstreamError};
+use crate::upstream::{UpstreamError, UpstreamRequest};
 
-/// By what a registry says that it has left out what was not asked for.
+/// The header by which a registry says that it filtered referrers.
 const FILTERS: HeaderName = HeaderName::from_static("oci-filters-applied");
 
-/// Entries that are kept.
+/// The most entries in the cache of lists.
 const KEPT_MAX: usize = 1024;
-/// The longest list that is kept; longer ones are passed on each time.
+/// The longest list that is cached; longer ones are passed through each time.
 const KEPT_BYTES_MAX: usize = 64 << 10;
-/// The longest question to which the answer is kept. Clients choose what they ask.
+/// The longest request whose response is cached. Clients choose their requests.
 const KEPT_NAME_MAX: usize = 1024;
 
-/// What the upstream said a moment ago.
+/// A cached response.
 #[derive(Debug, Default)]
-pub(super) struct Listings(Mutex<HashMap<String, Kept>>);
+pub(super) struct Listings(Mutex<HashMap<String, CachedListing>>);
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedListing {
     until: Instant,
-    /// Not there if the upstream has no such thing.
+    /// `None` if the registry does not have the list.
     page: Option<Page>,
 }
 
@@ -46,7 +46,7 @@ struct Page {
 }
 
 impl Listings {
-    /// Returns whether the upstream said a moment ago that there is no such thing.
+    /// Returns whether a "not found" of the registry is cached.
     pub(super) fn is_absent(&self, name: &str) -> bool {
         let kept = self.0.lock();
         let entry = kept.get(name);
@@ -68,17 +68,17 @@ impl Listings {
         }
         if kept.len() < KEPT_MAX {
             let until = Instant::now() + ttl;
-            kept.insert(name, Kept { until, page });
+            kept.insert(name, CachedListing { until, page });
         }
     }
 
-    fn find(&self, name: &str) -> Option<Kept> {
+    fn find(&self, name: &str) -> Option<CachedListing> {
         self.0.lock().get(name).cloned()
     }
 }
 
 impl Mirror {
-    /// Answers a request for a list.
+    /// Handles a request for a list.
     pub(super) async fn listing(
         self: &Arc<Self>,
         granted: &Granted,
@@ -96,18 +96,19 @@ impl Mirror {
         };
         // What is told to one is not told to another.
         let name = granted.named(format_args!("/{what}"));
-        let _turn = self.turns.take(name.clone()).await;
+        let _guard = self.locks.lock(name.clone()).await;
         let kept = self.listings.find(&name);
         if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until) {
             let page = kept.page.as_ref();
-            let page = page.ok_or_else(|| Refusal::absent("the upstream has no such thing"))?;
+            let page =
+                page.ok_or_else(|| Refusal::absent("the upstream registry does not have it"))?;
             return Ok((Source::Hit, page.reply(ns.as_deref())));
         }
         if !self.config.load.may_fetch() {
             let page = kept.and_then(|kept| kept.page).ok_or_else(Refusal::shed)?;
             return Ok((Source::Stale, page.reply(ns.as_deref())));
         }
-        let mut ask = Ask::new(Method::GET, &granted.scope.repository, what);
+        let mut ask = UpstreamRequest::new(Method::GET, &granted.scope.repository, what);
         ask.asker = granted.asker.clone();
         self.counters.asked.inc();
         let answered = match granted.upstream.ask(&ask).await {
@@ -171,7 +172,7 @@ impl Page {
     }
 }
 
-/// Returns a link to the next page as a client of ours has to follow it.
+/// Rewrites the link to the next page for clients of the mirror.
 fn here(link: &str, ns: Option<&str>) -> Option<String> {
     let (target, rest) = link.trim().strip_prefix('<')?.split_once('>')?;
     let path = match target.split_once("://") {
@@ -186,7 +187,7 @@ fn here(link: &str, ns: Option<&str>) -> Option<String> {
     Some(format!("<{path}{more}>{rest}"))
 }
 
-/// Returns a query without the parameter that is for us.
+/// Returns a query without the parameter that is for the mirror.
 fn without_ns(query: Option<&str>) -> Option<String> {
     let pairs = query?.split('&').filter(|pair| !pair.starts_with("ns="));
     let rest: Vec<_> = pairs.filter(|pair| !pair.is_empty()).collect();

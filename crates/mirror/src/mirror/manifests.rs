@@ -1,4 +1,4 @@
-//! Manifests: by digest they never change, by tag they are looked at again now and then.
+//! Manifests: a digest always names the same one; a tag is revalidated with the registry after a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, WARNING};
 use hyper::{Method, StatusCode};
 
-use super::ask::{WITH_FALLBACK, WITHOUT, claimed};
+use super::attempt::{WITH_FALLBACK, WITHOUT, claimed};
 use super::catalog::{Manifest, Tagged, now_millis};
 use super::document::accepts;
-use super::proof::{Belief, Whose};
+use super::proof::{Freshness, Principal};
 use super::proofs::Thing;
 use super::reply::{CONTENT_DIGEST, Needed, Refusal, Reply, Source, bare, document, set};
 use super::route::Version;
@@ -18,14 +18,14 @@ use super::{Granted, Mirror, not_modified};
 use crate::blobs::BlobDigest;
 use crate::upstream::UpstreamError;
 
-/// A manifest, or what is known about it.
+/// A manifest, or its description.
 #[derive(Clone, Debug)]
 struct Found {
     source: Source,
     digest: BlobDigest,
     media_type: String,
     size: u64,
-    /// Not there if nobody needs it.
+    /// `None` if the request does not need them.
     bytes: Option<Bytes>,
 }
 
@@ -42,7 +42,7 @@ impl Found {
 }
 
 impl Mirror {
-    /// Answers a request for a manifest.
+    /// Handles a request for a manifest.
     pub(super) async fn manifest(
         self: &Arc<Self>,
         granted: &Granted,
@@ -120,13 +120,15 @@ impl Mirror {
                 .map_err(|_| Refusal::shed());
         }
         let name = granted.named(format_args!(":{tag}"));
-        let _turn = self.turns.take(name.clone()).await;
+        let _guard = self.locks.lock(name.clone()).await;
         // Whoever had the turn before has asked for all of us.
         if let Some(found) = self.known(granted, tag, needed, asked, Source::Joined) {
             return Ok(found);
         }
         if self.listings.is_absent(&name) {
-            return Err(Refusal::absent("the upstream has no such tag"));
+            return Err(Refusal::absent(
+                "the upstream registry does not have the tag",
+            ));
         }
         let old = self.catalog.tag(&granted.scope, tag);
         let what = format!("manifests/{tag}");
@@ -151,7 +153,7 @@ impl Mirror {
             }
             Err(UpstreamError::NotFound) => {
                 // What others are told of it is their affair.
-                if granted.whose == Whose::Mirror {
+                if granted.principal == Principal::Mirror {
                     self.catalog.forget_tag(&granted.scope, tag);
                 }
                 self.listings.note_absent(name, self.config.absent_ttl);
@@ -161,7 +163,7 @@ impl Mirror {
         }
     }
 
-    /// Takes in what the upstream says about a tag.
+    /// Processes the response of a registry to a request for a tag.
     async fn renew(
         self: &Arc<Self>,
         granted: &Granted,
@@ -195,7 +197,8 @@ impl Mirror {
         }
     }
 
-    /// Brings what a tag points to now. Until it is here, the tag points to what it did.
+    /// Fetches the manifest that a tag points to now. Until it is stored, the tag points to the old
+    /// one.
     async fn replace(
         &self,
         granted: &Granted,
@@ -215,7 +218,7 @@ impl Mirror {
         }
     }
 
-    /// Returns what a tag points to, if that was looked at after `since` or not long ago.
+    /// Returns the manifest of a tag, if it was validated after `since` or recently.
     fn known(
         &self,
         granted: &Granted,
@@ -231,7 +234,7 @@ impl Mirror {
         self.remembered(granted, &tagged, needed, source)
     }
 
-    /// Returns what a tag points to, if this client may have it.
+    /// Returns the cached manifest of a tag, if this client may have it.
     fn remembered(
         &self,
         granted: &Granted,
@@ -240,8 +243,8 @@ impl Mirror {
         source: Source,
     ) -> Option<Found> {
         let least = match source {
-            Source::Stale => Belief::Old,
-            _ => Belief::Fresh,
+            Source::Stale => Freshness::Stale,
+            _ => Freshness::Fresh,
         };
         let proved = self.proved(granted, &tagged.digest, least)?;
         if let Some(manifest) = self.catalog.manifest(&proved) {
@@ -256,12 +259,12 @@ impl Mirror {
         })
     }
 
-    /// Returns what a tag pointed to, because the upstream does not say where it points now.
+    /// Returns the stale manifest of a tag, because the registry does not respond.
     fn stale(&self, granted: &Granted, tag: &str, needed: Needed) -> Result<Found, Refusal> {
         let tagged = self.catalog.tag(&granted.scope, tag);
         let found =
             tagged.and_then(|tagged| self.remembered(granted, &tagged, needed, Source::Stale));
-        let why = "the upstream does not answer, and it is not here";
+        let why = "the upstream registry does not respond, and the mirror has no copy";
         found.ok_or_else(|| Refusal::unavailable(why))
     }
 
@@ -294,16 +297,16 @@ impl Mirror {
         Ok(self.bring_manifest(granted, digest).await?)
     }
 
-    /// Fetches a manifest that is not here, once for all who want it.
+    /// Fetches a manifest that is not cached, once for all clients that want it.
     async fn bring_manifest(
         &self,
         granted: &Granted,
         digest: &BlobDigest,
     ) -> Result<Found, UpstreamError> {
         let name = granted.named(format_args!("@{digest}"));
-        let _turn = self.turns.take(name).await;
+        let _guard = self.locks.lock(name).await;
         // Whoever had the turn before has fetched it for all of us.
-        let proved = self.proved(granted, digest, Belief::Fresh);
+        let proved = self.proved(granted, digest, Freshness::Fresh);
         if let Some(manifest) = proved.and_then(|proved| self.catalog.manifest(&proved)) {
             return Ok(Found::new(Source::Joined, digest, manifest));
         }
@@ -317,7 +320,7 @@ impl Mirror {
         Ok(Found::new(Source::Miss, digest, manifest))
     }
 
-    /// Asks what a tag or a digest is, without its bytes: many registries count only those.
+    /// Requests the description of a manifest by HEAD: many registries limit only the rate of GETs.
     async fn look(
         &self,
         granted: &Granted,
@@ -344,7 +347,7 @@ impl Mirror {
         }
     }
 
-    /// Fetches a manifest and keeps it.
+    /// Fetches a manifest and stores it.
     pub(super) async fn fetch(
         &self,
         granted: &Granted,
@@ -364,7 +367,7 @@ impl Mirror {
     }
 }
 
-/// Returns what a tag points to, if the headers have all of it.
+/// Returns the description of a manifest, if the headers have all of it.
 pub(super) fn described(headers: &HeaderMap) -> Option<Tagged> {
     let header = |name: HeaderName| headers.get(name)?.to_str().ok();
     Some(Tagged {
@@ -375,12 +378,12 @@ pub(super) fn described(headers: &HeaderMap) -> Option<Tagged> {
     })
 }
 
-/// Whether what is known is served in place of what could not be had.
+/// Whether stale content is served after this error.
 const fn has_fallback(error: &UpstreamError) -> bool {
     error.is_outage() || matches!(error, UpstreamError::NoMemory)
 }
 
-/// What the upstream said about a tag.
+/// The response of a registry to a request for a tag.
 enum Fresh {
     Tag(Tagged),
     Whole((BlobDigest, Manifest)),

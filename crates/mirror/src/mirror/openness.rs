@@ -1,8 +1,8 @@
-//! Which registries may have sent what is open to all.
+//! Remembers which registries were open to all clients.
 //!
-//! What came while a registry was open to all is with what others sent that are. When it is not open
-//! any more, nobody can tell its own apart: so all of that goes. The same holds for what an earlier
-//! release left, which kept everything together.
+//! Content of registries that are open to all is cached together. When a registry stops being open, its
+//! content cannot be told from that of others, so all of it is removed. The same holds for the cache of
+//! an earlier release, which kept all content together.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,11 +16,11 @@ use crate::blobs::{BlobCache, Realm};
 const FILE: &str = "open.json";
 /// Bytes of it that are read.
 const FILE_MAX: u64 = 1 << 20;
-/// What the catalog is in.
+/// The file of the catalog.
 pub(super) const CATALOG: &str = "catalog.redb";
 
-/// Removes what is open to all, and what is known of images, if something of a registry that is not open
-/// to all may be with it; notes which registries are open now.
+/// Removes the shared blobs and the catalog if they may have content of a registry that is no
+/// longer open to all; then records which registries are open.
 pub(super) fn settle<'a>(
     dir: &Path,
     rules: impl Iterator<Item = (&'a str, &'a Access)>,
@@ -60,7 +60,7 @@ fn forget(dir: &Path, blobs: &BlobCache) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns what an earlier process has noted; `None` if there was none.
+/// Returns the record of an earlier process; `None` if there was none.
 fn noted(dir: &Path) -> io::Result<Option<BTreeSet<String>>> {
     let path = dir.join(FILE);
     let len = match fs::metadata(&path) {

@@ -1,4 +1,4 @@
-//! What an operator is told of a mirror.
+//! What a mirror reports to its operator.
 
 use prometheus_client::registry::Registry;
 
@@ -7,32 +7,32 @@ use super::counters::register_state;
 use crate::blobs::BlobCache;
 use serving::load::LoadReport;
 
-/// What a mirror has, at one moment.
+/// The state of a mirror at one moment.
 #[derive(Clone, Debug)]
 pub struct MirrorStats {
-    /// The registries behind it, the one for clients that name none first.
+    /// The upstream registries; the first is for clients that name none.
     pub upstreams: Vec<UpstreamStats>,
-    /// Manifests that are known.
+    /// Manifests in the catalog.
     pub manifests: u64,
-    /// Bytes of the file of tags and manifests.
+    /// Bytes of the catalog's file.
     pub catalog_bytes: u64,
-    /// The most that this file may have.
+    /// The limit of this file.
     pub catalog_budget_bytes: u64,
-    /// How hard the machine is pressed.
+    /// The load of the machine.
     pub load: LoadReport,
 }
 
-/// The state of one registry.
+/// The state of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamStats {
-    /// As clients call it.
+    /// The name that clients use.
     pub name: String,
-    /// Whether its last request failed, and it is not asked for a while.
+    /// Whether its last request failed, so that requests with a fallback do not wait for it.
     pub is_out: bool,
 }
 
 impl Mirror {
-    /// Returns what the mirror has.
+    /// Returns the state of the mirror.
     #[must_use]
     pub fn stats(&self) -> MirrorStats {
         let upstreams = self.upstreams.iter().map(|upstream| UpstreamStats {
@@ -55,7 +55,7 @@ impl Mirror {
         &self.blobs
     }
 
-    /// Has the metrics of the mirror exposed, as `nicfetch_mirror_…`.
+    /// Registers the metrics of the mirror, as `nicfetch_mirror_…`.
     pub fn register_metrics(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("nicfetch_mirror");
         self.counters.register(registry);

@@ -1,4 +1,4 @@
-//! Bringing an image before anybody asks for it.
+//! Prewarming: fetches an image before a client asks for it.
 
 use std::sync::Arc;
 
@@ -7,38 +7,39 @@ use serde::{Deserialize, Serialize};
 use super::document::{children, for_platform};
 use super::images::WholeImage;
 use super::layers::Unserved;
-use super::proof::Whose;
+use super::proof::Principal;
 use super::reply::{Refusal, Source};
 use super::route::Version;
 use super::scope::Scope;
 use super::{Granted, Mirror};
-use crate::blobs::{BlobDigest, End, Place, Realm};
+use crate::blobs::{BlobDigest, BlobState, End, Realm};
 use crate::upstream::Asker;
 
-/// Images of an index that are brought at most; an index has one for each platform.
+/// The most images of an index that are prewarmed; an index has one for each platform.
 const IMAGES_MAX: usize = 64;
 
-/// What a prewarm did.
+/// The result of prewarming an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prewarmed {
-    /// What the name means now.
+    /// The digest that the reference means now.
     pub digest: String,
     /// Blobs of the image.
     pub blobs: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes that were not here yet.
+    /// Bytes that were fetched, because they were not cached.
     pub fetched_bytes: u64,
-    /// The source of the block service that is made of it in the background, if one is.
+    /// The source of the block service that the image becomes in the background, if it does.
     pub source: Option<String>,
 }
 
 impl Mirror {
-    /// Brings an image of a registry, as clients call it, for machines of an architecture in OCI's
-    /// words (`amd64`, `arm64`). Returns when all of it is here, with the first image that it is.
+    /// Fetches an image, by the names that clients use, for an architecture in OCI's terms
+    /// (`amd64`, `arm64`). Returns when all blobs are cached, with the first image that the
+    /// reference means.
     ///
     /// # Errors
-    /// If the registry is not configured, does not give the image, or the machine is pressed.
+    /// If the registry is not configured or does not have the image, or if the load is high.
     pub async fn prewarm(
         self: &Arc<Self>,
         registry: &str,
@@ -47,14 +48,14 @@ impl Mirror {
         architecture: &str,
     ) -> Result<(Prewarmed, WholeImage), Refusal> {
         if !self.config.load.may_prepare() {
-            let message = "its machine has too much to do for what nobody waits for";
+            let message = "the machine is under load: nothing is prewarmed now";
             return Err(Refusal::absent(message));
         }
         let upstream = self.upstreams.named(registry);
         let upstream = upstream.ok_or_else(|| Refusal::absent("no such registry is configured"))?;
         let access = self.access.get(upstream.name());
         let granted = Granted {
-            whose: Whose::Mirror,
+            principal: Principal::Mirror,
             realm: access.map_or_else(
                 || Realm::of(upstream.name()),
                 |access| access.realm(upstream.name()),
@@ -81,7 +82,8 @@ impl Mirror {
         let mut blobs = Vec::new();
         for (_, manifest) in &images {
             let named = children(manifest);
-            blobs.extend(named.ok_or_else(|| Refusal::absent("it names too many blobs"))?);
+            blobs
+                .extend(named.ok_or_else(|| Refusal::absent("the manifest names too many blobs"))?);
         }
         let mut done = Prewarmed {
             digest: digest.to_string(),
@@ -118,18 +120,18 @@ impl Mirror {
             Err(Unserved::Refused(refusal)) => return Err(refusal),
             Err(Unserved::NoRoom(size)) => {
                 return Err(Refusal::absent(format!(
-                    "there is no room for {size} bytes"
+                    "the cache has no room for {size} bytes"
                 )));
             }
         };
-        if let Place::Growing(growing) = &served.place {
+        if let BlobState::Growing(growing) = &served.place {
             let mut watch = growing.watch();
             let ended = watch.wait_for(|progress| progress.end.is_some()).await;
             let end = ended.ok().and_then(|progress| progress.end.clone());
             match end {
                 Some(End::Whole) => {}
                 Some(End::Failed(error)) => return Err(Refusal::absent(error.to_string())),
-                None => return Err(Refusal::absent("the fill was given up")),
+                None => return Err(Refusal::absent("the download of the blob was abandoned")),
             }
         }
         Ok((served.size, served.source))

@@ -1,4 +1,5 @@
-//! What a registry has said: about what, in whose name, and for how long it is believed.
+//! Confirmations by registries that a repository has some content: for which requester, and for how
+//! long they are valid.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,57 +13,57 @@ use super::scope::Scope;
 use crate::blobs::{BlobDigest, BlobKey};
 use crate::upstream::Asker;
 
-/// For what was said in the mirror's own name: what may be pulled from such a registry, the operator
-/// has said.
-const OWN: Terms = Terms {
+/// For confirmations with the mirror's own credentials: the operator decided what may be pulled
+/// with these.
+const OWN_LIFETIMES: Lifetimes = Lifetimes {
     fresh: Duration::from_secs(3600),
     away: Duration::from_secs(30 * 24 * 3600),
 };
-/// For what was said in a client's. Its rights may end at any time.
-pub(super) const CLIENTS: Terms = Terms {
+/// For confirmations with a client's credentials, which may be revoked at any time.
+pub(super) const CLIENT_LIFETIMES: Lifetimes = Lifetimes {
     fresh: Duration::from_secs(300),
     away: Duration::from_secs(3600),
 };
-/// Things that were said in clients' names that are kept: 6 MiB. Who asks for more is asked about again.
+/// The most confirmations with clients' credentials in memory: 6 MiB. Others are requested again.
 const SAID_MAX: usize = 112 << 10;
-/// How long something is believed.
+/// For how long a confirmation is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct Lifetimes {
     fresh: Duration,
-    /// While the registry does not answer.
+    /// While the registry does not respond.
     away: Duration,
 }
 
-/// How good it is what a registry said.
+/// The validity of a confirmation; more recent is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Belief {
-    /// It said nothing, or too long ago.
+pub(super) enum Freshness {
+    /// There is none, or it has expired.
     None,
-    /// Good enough while it does not answer.
-    Old,
+    /// Valid only while the registry does not respond.
+    Stale,
     Fresh,
 }
 
-impl Terms {
-    pub(super) fn belief(&self, age: Option<Duration>) -> Belief {
+impl Lifetimes {
+    pub(super) fn freshness(&self, age: Option<Duration>) -> Freshness {
         match age {
-            Some(age) if age < self.fresh => Belief::Fresh,
-            Some(age) if age < self.away => Belief::Old,
-            _ => Belief::None,
+            Some(age) if age < self.fresh => Freshness::Fresh,
+            Some(age) if age < self.away => Freshness::Stale,
+            _ => Freshness::None,
         }
     }
 }
 
-/// In whose name a registry is asked: what it says to one it has not said to another.
+/// Whose credentials a request to a registry uses. A confirmation for one is none for another.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// In the mirror's own, for all whom its operator lets in.
+pub(super) enum Principal {
+    /// The mirror's own, for all clients that its operator lets in.
     Mirror,
-    /// In that of a client; a hash of name and password.
+    /// A client's: a hash of name and password.
     Client([u8; 32]),
 }
 
-impl Whose {
+impl Principal {
     pub(super) fn of(asker: &Asker) -> Self {
         let login = match asker {
             Asker::Mirror => return Self::Mirror,
@@ -76,15 +77,15 @@ impl Whose {
         Self::Client(*hasher.finalize().as_bytes())
     }
 
-    pub(super) const fn terms(self) -> Terms {
+    pub(super) const fn terms(self) -> Lifetimes {
         match self {
-            Self::Mirror => OWN,
-            Self::Client(_) => CLIENTS,
+            Self::Mirror => OWN_LIFETIMES,
+            Self::Client(_) => CLIENT_LIFETIMES,
         }
     }
 }
 
-impl fmt::Debug for Whose {
+impl fmt::Debug for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The hash of a password is a secret, too.
         f.write_str(match self {
@@ -94,23 +95,24 @@ impl fmt::Debug for Whose {
     }
 }
 
-/// Adds a text so that no two lists of texts give the same bytes.
+/// Hashes a text with its length, so that different lists of texts have different hashes.
 fn hash_in(hasher: &mut blake3::Hasher, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());
 }
 
-/// The name of something that a registry may have said: to whom, and what of which repository.
+/// The key of a confirmation: a hash of the requester, the repository, and the digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ProofKey(pub(super) [u8; 32]);
 
 impl ProofKey {
-    /// Returns the name of this: that a repository has a digest, or, for none, that somebody may come in.
-    pub(super) fn new(whose: Whose, scope: &Scope, digest: Option<&BlobDigest>) -> Self {
+    /// Returns the key for a digest in a repository or, without a digest, for access to the
+    /// repository.
+    pub(super) fn new(principal: Principal, scope: &Scope, digest: Option<&BlobDigest>) -> Self {
         let mut hasher = blake3::Hasher::new();
-        match whose {
-            Whose::Mirror => hasher.update(&[0]),
-            Whose::Client(id) => hasher.update(&[1]).update(&id),
+        match principal {
+            Principal::Mirror => hasher.update(&[0]),
+            Principal::Client(id) => hasher.update(&[1]).update(&id),
         };
         hash_in(&mut hasher, &scope.registry);
         hash_in(&mut hasher, &scope.repository);
@@ -127,11 +129,11 @@ impl fmt::Debug for ProofKey {
     }
 }
 
-/// What was said in clients' names. It ends with the process.
+/// Confirmations with clients' credentials. They are in memory only.
 #[derive(Debug, Default)]
-pub(super) struct Said(Mutex<HashMap<ProofKey, Instant>>);
+pub(super) struct ClientProofs(Mutex<HashMap<ProofKey, Instant>>);
 
-impl Said {
+impl ClientProofs {
     pub(super) fn note(&self, key: ProofKey) {
         let mut said = self.0.lock();
         if said.len() >= SAID_MAX && !said.contains_key(&key) {
@@ -149,110 +151,110 @@ impl Said {
     }
 }
 
-/// Forgets what nobody believes any more, and what is oldest, at least a quarter of all.
+/// Drops expired confirmations, and the oldest: at least a quarter of all.
 fn let_go(said: &mut HashMap<ProofKey, Instant>) {
     let mut times: Vec<_> = said.values().copied().collect();
     let (_, quarter, _) = times.select_nth_unstable(said.len() / 4);
     let quarter = *quarter;
-    said.retain(|_, at| *at > quarter && at.elapsed() < CLIENTS.away);
+    said.retain(|_, at| *at > quarter && at.elapsed() < CLIENT_LIFETIMES.away);
 }
 
-/// Keeps what was said in the mirror's own name, over restarts.
+/// Stores confirmations with the mirror's own credentials, over restarts.
 pub(super) trait ProofStore: Send + Sync + fmt::Debug {
-    /// Returns how long ago it was said; `None` if it was not, or if that was forgotten.
+    /// Returns the age of a confirmation; `None` if there is none.
     fn age(&self, key: &ProofKey) -> Option<Duration>;
 
-    /// Notes that it was said just now.
+    /// Stores a confirmation of this moment.
     fn note(&self, key: &ProofKey);
 
-    /// Notes that it is not so any more.
+    /// Removes a confirmation.
     fn forget(&self, key: &ProofKey);
 }
 
-/// That a repository has a digest, as far as a registry has said so to one client.
+/// The claim that a repository has a digest, for one requester.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    /// In whose name the registry is asked.
-    pub(super) whose: Whose,
-    /// What the claim is kept under.
+    /// The requester.
+    pub(super) principal: Principal,
+    /// The key of its confirmation.
     pub(super) key: ProofKey,
-    /// What the bytes are kept under.
+    /// The key of the content in the cache.
     pub(super) blob: BlobKey,
-    /// What was said in the mirror's own name.
+    /// Confirmations with the mirror's own credentials.
     pub(super) own: Arc<dyn ProofStore>,
-    /// What was said in clients' names.
-    pub(super) said: Arc<Said>,
+    /// Confirmations with clients' credentials.
+    pub(super) client_proofs: Arc<ClientProofs>,
 }
 
 impl Claim {
-    /// Returns how good the claim is now.
-    pub(super) fn belief(&self) -> Belief {
-        let age = match self.whose {
-            Whose::Mirror => self.own.age(&self.key),
-            Whose::Client(_) => self.said.age(&self.key),
+    /// Returns how valid its confirmation is now.
+    pub(super) fn freshness(&self) -> Freshness {
+        let age = match self.principal {
+            Principal::Mirror => self.own.age(&self.key),
+            Principal::Client(_) => self.client_proofs.age(&self.key),
         };
-        self.whose.terms().belief(age)
+        self.principal.terms().freshness(age)
     }
 
-    /// Returns the proof of the claim, if it is at least this good.
-    pub(super) fn proved(&self, least: Belief) -> Option<Proved> {
-        let belief = self.belief();
-        (belief >= least && belief > Belief::None).then(|| Proved {
+    /// Returns the proof of the claim, if its confirmation is at least this valid.
+    pub(super) fn proved(&self, least: Freshness) -> Option<Proved> {
+        let freshness = self.freshness();
+        (freshness >= least && freshness > Freshness::None).then(|| Proved {
             key: self.blob.clone(),
-            belief,
+            freshness,
         })
     }
 
-    /// Notes that the registry has said so just now, and returns the proof.
+    /// Stores a confirmation of this moment, and returns the proof.
     pub(super) fn note(&self) -> Proved {
-        match self.whose {
-            Whose::Mirror => self.own.note(&self.key),
-            Whose::Client(_) => self.said.note(self.key),
+        match self.principal {
+            Principal::Mirror => self.own.note(&self.key),
+            Principal::Client(_) => self.client_proofs.note(self.key),
         }
         Proved {
             key: self.blob.clone(),
-            belief: Belief::Fresh,
+            freshness: Freshness::Fresh,
         }
     }
 
-    /// Notes that it has said that it is not so.
+    /// Removes the confirmation: the registry denied the claim.
     pub(super) fn forget(&self) {
-        match self.whose {
-            Whose::Mirror => self.own.forget(&self.key),
-            Whose::Client(_) => self.said.forget(&self.key),
+        match self.principal {
+            Principal::Mirror => self.own.forget(&self.key),
+            Principal::Client(_) => self.client_proofs.forget(&self.key),
         }
     }
 }
 
-/// That somebody may have what is kept under this name. Only a [`Claim`] gives one, and there is no
-/// other way to what is kept.
+/// The proof that a requester may have the content under a key. Only a [`Claim`] creates one, and
+/// cached content is returned for nothing else.
 #[derive(Clone, Debug)]
 pub(super) struct Proved {
     key: BlobKey,
-    belief: Belief,
+    freshness: Freshness,
 }
 
 impl Proved {
-    pub(super) const fn belief(&self) -> Belief {
-        self.belief
+    pub(super) const fn freshness(&self) -> Freshness {
+        self.freshness
     }
 
     pub(super) const fn key(&self) -> &BlobKey {
         &self.key
     }
 
-    /// Returns one that no registry gave.
+    /// Returns a proof that no registry confirmed, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) const fn forged(key: BlobKey) -> Self {
-        let belief = Belief::Fresh;
-        Self { key, belief }
+        let freshness = Freshness::Fresh;
+        Self { key, freshness }
     }
 
-    /// Returns what an answer is, by what the registry said.
+    /// Returns the source of a response with this proof.
     pub(super) const fn source(&self) -> Source {
-        match self.belief {
-            Belief::Fresh => Source::Hit,
-            Belief::Old | Belief::None => Source::Stale,
+        match self.freshness {
+            Freshness::Fresh => Source::Hit,
+            Freshness::Stale | Freshness::None => Source::Stale,
         }
     }
 }
@@ -263,9 +265,9 @@ mod tests {
     use crate::blobs::Algorithm;
     use crate::upstream::Login;
 
-    fn client(username: &str, password: &str) -> Whose {
+    fn client(username: &str, password: &str) -> Principal {
         let (username, password) = (username.to_owned(), password.to_owned());
-        Whose::of(&Asker::Client(Some(Login { username, password })))
+        Principal::of(&Asker::Client(Some(Login { username, password })))
     }
 
     fn scope(registry: &str, repository: &str) -> Scope {
@@ -279,18 +281,18 @@ mod tests {
     fn what_is_said_to_one_is_said_to_no_other() {
         let digest = BlobDigest::of(Algorithm::Sha256, b"a");
         let other = BlobDigest::of(Algorithm::Sha256, b"b");
-        let none = Whose::of(&Asker::Client(None));
+        let none = Principal::of(&Asker::Client(None));
         let keys = [
-            ProofKey::new(Whose::Mirror, &scope("r", "a"), Some(&digest)),
-            ProofKey::new(Whose::Mirror, &scope("r", "a"), Some(&other)),
-            ProofKey::new(Whose::Mirror, &scope("r", "a"), None),
-            ProofKey::new(Whose::Mirror, &scope("r/a", ""), Some(&digest)),
+            ProofKey::new(Principal::Mirror, &scope("r", "a"), Some(&digest)),
+            ProofKey::new(Principal::Mirror, &scope("r", "a"), Some(&other)),
+            ProofKey::new(Principal::Mirror, &scope("r", "a"), None),
+            ProofKey::new(Principal::Mirror, &scope("r/a", ""), Some(&digest)),
             ProofKey::new(none, &scope("r", "a"), Some(&digest)),
             ProofKey::new(client("", ""), &scope("r", "a"), Some(&digest)),
             ProofKey::new(client("ab", "c"), &scope("r", "a"), Some(&digest)),
             ProofKey::new(client("a", "bc"), &scope("r", "a"), Some(&digest)),
         ];
-        let said = Said::default();
+        let said = ClientProofs::default();
         for (number, key) in keys.iter().enumerate() {
             assert_eq!(said.age(key), None, "{number}");
             said.note(*key);
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_a_bound_and_the_latest_stays() {
-        let said = Said::default();
+        let said = ClientProofs::default();
         let key = |number: usize| {
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());
@@ -319,12 +321,12 @@ mod tests {
 
     #[test]
     fn belief_ends() {
-        for terms in [OWN, CLIENTS] {
-            let belief = |age: Duration| terms.belief(Some(age));
-            assert_eq!(terms.belief(None), Belief::None);
-            assert_eq!(belief(Duration::ZERO), Belief::Fresh);
-            assert_eq!(belief(terms.fresh), Belief::Old);
-            assert_eq!(belief(terms.away), Belief::None);
+        for terms in [OWN_LIFETIMES, CLIENT_LIFETIMES] {
+            let freshness = |age: Duration| terms.freshness(Some(age));
+            assert_eq!(terms.freshness(None), Freshness::None);
+            assert_eq!(freshness(Duration::ZERO), Freshness::Fresh);
+            assert_eq!(freshness(terms.fresh), Freshness::Stale);
+            assert_eq!(freshness(terms.away), Freshness::None);
         }
     }
 }

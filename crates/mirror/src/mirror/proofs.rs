@@ -1,9 +1,9 @@
-//! What registries have said that their repositories have, and to whom.
+//! Decides by confirmations of a registry whether a client may have what is cached.
 //!
-//! That bytes are here says nothing of who may have them, and a manifest that names them says no more:
-//! anybody can write one. So a client gets what is here when the registry has said, to it and in its own
-//! name, that the repository has it. That is believed for a while, and longer while the registry does not
-//! answer.
+//! That content is cached does not say who may have it, and neither does a manifest that names it:
+//! anybody can write one. So a client gets cached content when the registry has confirmed to it, with
+//! its own credentials, that the repository has the content. A confirmation is valid for a while, and
+//! for longer while the registry does not respond.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use std::time::Duration;
 use hyper::Method;
 use tokio::sync::Semaphore;
 
-use super::ask::{WITH_FALLBACK, WITHOUT};
+use super::attempt::{WITH_FALLBACK, WITHOUT};
 use super::document::{children, is_index};
-use super::proof::{Belief, Claim, ProofKey, ProofStore, Proved, Whose};
+use super::proof::{Claim, Freshness, Principal, ProofKey, ProofStore, Proved};
 use super::reply::Refusal;
 use super::{Granted, Mirror};
 use crate::blobs::{BlobDigest, BlobKey};
 use crate::upstream::UpstreamError;
 
-/// How long nobody else asks after a registry has not answered.
+/// How long other requests are refused after a registry did not respond.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Blobs of a manifest that are asked for before their client does, and how many of those at a time.
+/// The most blobs of a manifest that are confirmed ahead, and how many of these concurrently.
 const AHEAD_MAX: usize = 128;
 const AHEAD_AT_ONCE: usize = 16;
-/// Manifests for which that is done at a time.
+/// Manifests for which that is done concurrently.
 const AHEAD_PULLS: usize = 32;
-/// Longer manifests are not read for it.
+/// Longer manifests are not parsed for that.
 const AHEAD_BYTES: usize = 64 << 10;
 
-/// What a digest is of.
+/// The kind of content that a digest names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thing {
     Manifest,
@@ -47,7 +47,7 @@ impl Thing {
 }
 
 impl Granted {
-    /// Returns the name under which bytes for this client are kept.
+    /// Returns the key of content for this client in the cache.
     pub(super) fn key(&self, digest: &BlobDigest) -> BlobKey {
         BlobKey {
             realm: self.realm,
@@ -55,12 +55,12 @@ impl Granted {
         }
     }
 
-    /// Returns the name of something that is known of a repository to this client, and to no other.
+    /// Returns the name of a lock or a cached "not found" of this requester and repository.
     pub(super) fn named(&self, what: impl fmt::Display) -> String {
         let scope = &self.scope;
-        match self.whose {
-            Whose::Mirror => format!("{scope}{what}"),
-            Whose::Client(id) => format!("{} {scope}{what}", blake3::Hash::from(id)),
+        match self.principal {
+            Principal::Mirror => format!("{scope}{what}"),
+            Principal::Client(id) => format!("{} {scope}{what}", blake3::Hash::from(id)),
         }
     }
 }
@@ -68,47 +68,49 @@ impl Granted {
 impl Mirror {
     pub(super) fn claim(&self, granted: &Granted, digest: &BlobDigest) -> Claim {
         Claim {
-            whose: granted.whose,
-            key: ProofKey::new(granted.whose, &granted.scope, Some(digest)),
+            principal: granted.principal,
+            key: ProofKey::new(granted.principal, &granted.scope, Some(digest)),
             blob: granted.key(digest),
             own: Arc::clone(&self.catalog) as Arc<dyn ProofStore>,
-            said: Arc::clone(&self.grants.said),
+            client_proofs: Arc::clone(&self.grants.client_proofs),
         }
     }
 
-    /// Returns the proof that a client may have something, if there is one that is good enough.
+    /// Returns the proof that a client may have some content, if its confirmation is valid enough.
     pub(super) fn proved(
         &self,
         granted: &Granted,
         digest: &BlobDigest,
-        least: Belief,
+        least: Freshness,
     ) -> Option<Proved> {
         self.claim(granted, digest).proved(least)
     }
 
-    /// Has the registry say that a client may have something, unless it did not long ago.
+    /// Has the registry confirm that a client may have some content, unless it did recently.
     pub(super) async fn prove(
         &self,
         granted: &Granted,
         digest: &BlobDigest,
         thing: Thing,
     ) -> Result<Proved, Refusal> {
-        if let Some(proved) = self.proved(granted, digest, Belief::Fresh) {
+        if let Some(proved) = self.proved(granted, digest, Freshness::Fresh) {
             return Ok(proved);
         }
         let name = granted.named(format_args!("?{digest}"));
-        let _turn = self.turns.take(name.clone()).await;
+        let _guard = self.locks.lock(name.clone()).await;
         // Whoever had the turn before has asked for all of us.
-        let old = self.proved(granted, digest, Belief::Old);
+        let old = self.proved(granted, digest, Freshness::Stale);
         let may_fetch = self.config.load.may_fetch();
         match old {
-            Some(proved) if proved.belief() == Belief::Fresh => return Ok(proved),
+            Some(proved) if proved.freshness() == Freshness::Fresh => return Ok(proved),
             Some(proved) if granted.upstream.is_out() || !may_fetch => return Ok(proved),
             None if !may_fetch => return Err(Refusal::shed()),
             _ => {}
         }
         if self.listings.is_absent(&name) {
-            return Err(Refusal::absent("the upstream has no such thing for you"));
+            return Err(Refusal::absent(
+                "the upstream registry did not confirm access to it",
+            ));
         }
         let within = old.as_ref().map_or(WITHOUT, |_| WITH_FALLBACK);
         let claim = self.claim(granted, digest);
@@ -135,15 +137,15 @@ impl Mirror {
         }
     }
 
-    /// Forgets what a registry says no longer.
+    /// Removes a confirmation that the registry denied.
     fn unproved(&self, granted: &Granted, claim: &Claim, error: UpstreamError) -> Refusal {
-        match (&error, granted.whose) {
+        match (&error, granted.principal) {
             (UpstreamError::NotFound, _) => claim.forget(),
-            (UpstreamError::Denied(_), Whose::Mirror) => claim.forget(),
-            (UpstreamError::Denied(_), Whose::Client(_)) => {
+            (UpstreamError::Denied(_), Principal::Mirror) => claim.forget(),
+            (UpstreamError::Denied(_), Principal::Client(_)) => {
                 claim.forget();
                 self.counters.denied.inc();
-                self.grants.revoke(granted.whose, &granted.scope);
+                self.grants.revoke(granted.principal, &granted.scope);
                 return Refusal::unauthorized();
             }
             _ => {}
@@ -151,9 +153,8 @@ impl Mirror {
         error.into()
     }
 
-    /// Asks for the blobs of a manifest, as far as they are here and the registry has not said to this
-    /// client that it may have them: all at once, so that the client need not wait for one after the
-    /// other.
+    /// Has the registry confirm the cached blobs of a manifest ahead of the client's requests,
+    /// concurrently, so that the client need not wait for one after the other.
     pub(super) fn ask_ahead(self: &Arc<Self>, granted: &Granted, manifest: &[u8]) {
         // Nothing is refused to anybody here, so nothing is counted.
         let is_pressed = self.config.load.level() >= serving::load::Level::Shedding;
@@ -163,7 +164,7 @@ impl Mirror {
         let mut blobs = children(manifest).unwrap_or_default();
         blobs.retain(|digest| self.blobs.is_here(&granted.key(digest)));
         blobs.truncate(AHEAD_MAX);
-        blobs.retain(|digest| self.proved(granted, digest, Belief::Fresh).is_none());
+        blobs.retain(|digest| self.proved(granted, digest, Freshness::Fresh).is_none());
         let places = Arc::clone(&self.pulls);
         let Some(place) = (!blobs.is_empty()).then(|| places.try_acquire_owned()) else {
             return;
@@ -191,7 +192,7 @@ impl Mirror {
         });
     }
 
-    /// Returns how many pulls may be asked ahead for.
+    /// Returns the limit of pulls that are confirmed ahead.
     pub(super) fn pulls() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(AHEAD_PULLS))
     }

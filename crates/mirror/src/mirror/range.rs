@@ -1,24 +1,24 @@
-//! Which bytes of a blob are asked for.
+//! Parses the byte range that a request asks for.
 
-/// What a `Range` header means for a blob of a certain length.
+/// A `Range` header, resolved for the size of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// All: there is no range, or one in units that are not known, which no server heeds.
+pub(super) enum RequestedRange {
+    /// The whole blob: there is no range, or one in unknown units, which servers ignore.
     All,
-    /// From a byte to one before another. There is at least one.
+    /// The bytes from `start` to before `end`: at least one.
     Part {
         start: u64,
         end: u64,
-        /// Whether the client has named the end, and so reads here and there, or wants the rest.
+        /// Whether the client gave the end of the range, which lazy clients do; or wants the rest.
         is_bounded: bool,
     },
-    /// Nothing that is there, or nothing that could be.
+    /// An invalid range, or one outside of the blob.
     Nothing,
     /// Several ranges at once. Clients that ask for these ask one by one when they are refused.
     Several,
 }
 
-impl Wanted {
+impl RequestedRange {
     /// Reads a header.
     pub(super) fn parse(header: Option<&str>, size: u64) -> Self {
         let in_units = header.and_then(|header| header.trim().split_once('='));
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn ranges_as_the_standard_has_them() {
-        let part = |start, end, is_bounded| Wanted::Part {
+        let part = |start, end, is_bounded| RequestedRange::Part {
             start,
             end,
             is_bounded,
@@ -77,24 +77,27 @@ mod tests {
             ("bytes=90-500", part(90, 100, true)),
             ("bytes=-10", part(90, 100, true)),
             ("bytes=-500", part(0, 100, true)),
-            ("bytes=100-", Wanted::Nothing),
-            ("bytes=-0", Wanted::Nothing),
-            ("bytes=99999999999999999999999-", Wanted::Nothing),
-            ("bytes=0-1,5-6", Wanted::Several),
-            ("bytes=9-0", Wanted::Nothing),
-            ("bytes=a-b", Wanted::Nothing),
-            ("bytes=--1", Wanted::Nothing),
-            ("bytes=-", Wanted::Nothing),
-            ("bytes=7", Wanted::Nothing),
-            ("bytes=", Wanted::Nothing),
-            ("bytes=0x1-2", Wanted::Nothing),
+            ("bytes=100-", RequestedRange::Nothing),
+            ("bytes=-0", RequestedRange::Nothing),
+            ("bytes=99999999999999999999999-", RequestedRange::Nothing),
+            ("bytes=0-1,5-6", RequestedRange::Several),
+            ("bytes=9-0", RequestedRange::Nothing),
+            ("bytes=a-b", RequestedRange::Nothing),
+            ("bytes=--1", RequestedRange::Nothing),
+            ("bytes=-", RequestedRange::Nothing),
+            ("bytes=7", RequestedRange::Nothing),
+            ("bytes=", RequestedRange::Nothing),
+            ("bytes=0x1-2", RequestedRange::Nothing),
             ("BYTES=0-9", part(0, 10, true)),
-            ("items=0-1", Wanted::All),
-            ("items", Wanted::All),
+            ("items=0-1", RequestedRange::All),
+            ("items", RequestedRange::All),
         ] {
-            assert_eq!(Wanted::parse(Some(header), 100), wanted, "{header}");
+            assert_eq!(RequestedRange::parse(Some(header), 100), wanted, "{header}");
         }
-        assert_eq!(Wanted::parse(None, 100), Wanted::All);
-        assert_eq!(Wanted::parse(Some("bytes=0-"), 0), Wanted::Nothing);
+        assert_eq!(RequestedRange::parse(None, 100), RequestedRange::All);
+        assert_eq!(
+            RequestedRange::parse(Some("bytes=0-"), 0),
+            RequestedRange::Nothing
+        );
     }
 }

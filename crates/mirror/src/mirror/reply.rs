@@ -1,4 +1,4 @@
-//! What the mirror answers, and how it refuses.
+//! Responses of the mirror, and refusals.
 
 use std::io;
 
@@ -12,35 +12,35 @@ use serde_json::json;
 use crate::blobs::FillError;
 use crate::upstream::UpstreamError;
 
-/// The header that names the digest of what is answered.
+/// The header with the digest of the response's content.
 pub(super) const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
-/// An answer whose body may be on its way.
+/// A response, whose body may be streamed.
 pub type Reply = Response<BoxBody<Bytes, io::Error>>;
 
-/// Which part of a reply a request needs.
+/// Which part of a response a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needed {
-    /// Whether the thing exists, and its length: the request is a HEAD.
+    /// Only the headers: the request is a HEAD.
     Head,
     /// The whole content: the request is a GET.
     Body,
 }
 
-/// Where an answer comes from: what the metrics and the access log say.
+/// Where the content of a response comes from, for metrics and the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// From what is here.
+    /// From the cache.
     Hit,
-    /// From what is on its way, because another client asked for it.
+    /// From a download that another client's request began.
     Joined,
-    /// From the upstream, to be kept.
+    /// From the registry; it is cached.
     Miss,
-    /// From what is here, because the upstream does not answer.
+    /// From the cache, because the registry does not respond.
     Stale,
-    /// From the upstream, not to be kept.
+    /// From the registry; it is not cached.
     Passed,
-    /// Nothing is served.
+    /// No content is served.
     None,
 }
 
@@ -70,11 +70,11 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     status: StatusCode,
-    /// What the distribution specification calls it; how a thing is called that is not there depends
-    /// on what was asked for.
+    /// The error code of the distribution specification; `None` for "not found", whose code depends
+    /// on the request.
     code: Option<&'static str>,
     message: String,
-    /// How the client can say who it is.
+    /// The authentication scheme to use.
     challenge: Option<&'static str>,
 }
 
@@ -88,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// There is no such thing: who asks for it is told so by the registry, or would be.
+    /// The content does not exist, as far as the registry tells.
     pub fn absent(message: impl Into<String>) -> Self {
         Self {
             code: None,
@@ -96,48 +96,49 @@ impl Refusal {
         }
     }
 
-    /// It cannot be had here, or not now. Clients go to the next place after the same status as for
-    /// what is not there; by the code they know that it may be.
+    /// The content cannot be served here, or not now. The status is 404, so that clients go to the
+    /// next mirror; the code tells that it may exist.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "UNAVAILABLE", message)
     }
 
-    /// There is no repository of this name.
+    /// The repository is unknown.
     pub(super) fn no_repository(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NAME_UNKNOWN", message)
     }
 
-    /// The client must say who it is.
+    /// The client must authenticate.
     pub(super) fn unauthorized() -> Self {
-        let message = "the upstream does not give this to you: log in";
+        let message = "the upstream registry denies access: log in";
         Self {
             challenge: Some("Basic realm=\"nicfetch\""),
             ..Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
         }
     }
 
-    /// Who asks does not show the operator's token.
+    /// The operator's token is missing or wrong.
     pub fn no_operator() -> Self {
-        let message = "this needs the token of nicfetch's operator: say --token-file FILE";
+        let message = "the operator's token is missing or wrong: send Authorization: Bearer TOKEN (--token-file FILE)";
         Self {
             challenge: Some("Bearer realm=\"nicfetch\""),
             ..Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
         }
     }
 
-    /// Who asks is known, and may not.
+    /// The client is known, and not authorized.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "DENIED", message)
     }
 
-    /// The client may not have it. Told as "not found", so that nobody learns what there is.
+    /// The client is not authorized. The status is 404, so that it does not learn which
+    /// repositories exist.
     pub(super) fn denied() -> Self {
-        Self::no_repository("there is no such repository for you")
+        Self::no_repository("the repository does not exist, or access to it is denied")
     }
 
-    /// The machine is pressed too hard to fetch anything: the client goes to the registry.
+    /// The load is too high to fetch anything: the client goes to the registry.
     pub(super) fn shed() -> Self {
-        let message = "this mirror fetches nothing at the moment: its machine has too much to do";
+        let message = "the mirror is under load, and fetches nothing from registries now";
         Self::new(StatusCode::NOT_FOUND, "TOOMANYREQUESTS", message)
     }
 
@@ -147,29 +148,29 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "TOOMANYREQUESTS", message)
     }
 
-    /// The request is wrong.
+    /// The request is invalid.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message)
     }
 
-    /// Something failed here that the operator has to see to.
+    /// An internal error.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "UNKNOWN", message)
     }
 
-    /// The method would write.
+    /// The method is not supported: the mirror is read-only.
     pub(super) fn read_only() -> Self {
         let message = "this is a mirror: push to the registry itself";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", message)
     }
 
-    /// Says what is not there, if that is why.
+    /// Sets the error code of a "not found".
     pub(super) fn named(mut self, code: &'static str) -> Self {
         self.code.get_or_insert(code);
         self
     }
 
-    /// Returns the answer that says so, in the form of the distribution specification.
+    /// Returns the response, in the form of the distribution specification.
     pub fn into_reply(self) -> Reply {
         let code = self.code.unwrap_or("NOT_FOUND");
         let body = json!({"errors": [{"code": code, "message": self.message}]});
@@ -204,7 +205,7 @@ impl From<&FillError> for Refusal {
     }
 }
 
-/// Returns a whole document.
+/// Returns a response with this body.
 pub fn document(status: StatusCode, media_type: &str, body: Bytes) -> Reply {
     let length = body.len() as u64;
     let mut reply = Response::new(Full::from(body).map_err(|never| match never {}).boxed());
@@ -214,14 +215,14 @@ pub fn document(status: StatusCode, media_type: &str, body: Bytes) -> Reply {
     reply
 }
 
-/// Returns an answer without a body.
+/// Returns a response without a body.
 pub(super) fn bare(status: StatusCode) -> Reply {
     let mut reply = Response::new(Empty::new().map_err(|never| match never {}).boxed());
     *reply.status_mut() = status;
     reply
 }
 
-/// Sets a header, unless the value cannot be one.
+/// Sets a header, unless the value is invalid.
 pub(super) fn set(reply: &mut Reply, name: HeaderName, value: &str) {
     match HeaderValue::from_str(value) {
         Ok(value) => {

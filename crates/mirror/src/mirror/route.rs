@@ -1,4 +1,4 @@
-//! What a path asks for.
+//! Parses the path of a request.
 
 use distribution::{is_repository, is_tag};
 
@@ -7,10 +7,10 @@ use crate::blobs::BlobDigest;
 /// Bytes of a repository's name; engines allow no more.
 const REPOSITORY_MAX: usize = 255;
 
-/// What is asked for.
+/// A parsed path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// Whether this is a registry.
+    /// The check whether this is a registry.
     Base,
     /// A manifest.
     Manifest(String, Version),
@@ -22,7 +22,7 @@ pub(super) enum Route {
     Referrers(String, BlobDigest),
 }
 
-/// Which manifest.
+/// A reference to a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Version {
     /// The one that a tag points to.
@@ -32,7 +32,7 @@ pub enum Version {
 }
 
 impl Route {
-    /// Reads a path. `None` if a registry has nothing there.
+    /// Parses a path. `None` if it is not one of a registry.
     pub(super) fn parse(path: &str) -> Option<Self> {
         // The only character of a name that some clients escape.
         let path = path.replace("%3A", ":").replace("%3a", ":");
@@ -73,7 +73,7 @@ impl Route {
     }
 }
 
-/// Returns how the distribution specification calls that there is no such thing as a path asks for.
+/// Returns the error code for a "not found" at this path.
 pub(super) fn unknown(path: &str) -> &'static str {
     match path.rsplit('/').nth(1) {
         Some("manifests") => "MANIFEST_UNKNOWN",

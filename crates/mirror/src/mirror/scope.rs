@@ -1,4 +1,4 @@
-//! Which repository of which registry.
+//! A repository of a registry.
 
 /// A repository of a registry, by the names that clients use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

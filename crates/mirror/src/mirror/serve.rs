@@ -1,4 +1,4 @@
-//! Connections: how many, from whom, and for how long.
+//! Accepts connections within limits, and serves HTTP on them with deadlines.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -27,36 +27,35 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::Mirror;
 use super::counters::Counters;
 use super::reply::{Refusal, Reply, set};
-use serving::pace::{Pace, Paces};
-use serving::seats::Seats;
+use serving::connections::ConnectionCounts;
+use serving::rate::{RateLimiter, RateLimiters};
 use serving::transport::part;
 
-/// The longest head; also what is buffered of an answer for a client that does not take it.
+/// The longest request head; also the buffer of a response for a client that does not read.
 const HEAD_MAX: usize = 64 << 10;
 /// Headers of a request. Real clients send some fifteen.
 const HEADERS_MAX: usize = 64;
-/// Bytes of answers of a connection that the kernel takes before it can send them. It does not bound
-/// what is on its way.
+/// Unsent bytes of a connection that the kernel buffers. Bytes in flight do not count.
 const UNSENT_MAX: u32 = 128 << 10;
 /// How long a client may take for a head, and keep an idle connection.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a client may take nothing of an answer.
+/// How long a client may read nothing of a response.
 const TAKE_DEADLINE: Duration = Duration::from_secs(60);
 /// Connections beyond those of one address that are told at a time that they are; others are closed at once.
 const TURNED_AWAY: usize = 64;
 /// How long that may take, with what they ask.
 const TURNING_AWAY: Duration = Duration::from_secs(2);
-/// How long the end waits for answers that are under way.
+/// How long a shutdown waits for responses in progress.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// How many may be served at a time.
+/// Limits of connections and of their rate.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeConfig {
     /// Connections of all clients. More wait in the socket's queue.
     pub connections: u32,
     /// Connections of one address. More are refused.
     pub connections_of_one: u32,
-    /// Bytes of bodies in a second that one address gets; as many as it takes if nothing is said.
+    /// The limit of bytes per second of bodies to one address, if there is one.
     pub send_rate_of_one: Option<NonZeroU64>,
 }
 
@@ -70,14 +69,15 @@ impl Default for ServeConfig {
     }
 }
 
-/// Serves a mirror until `closed` becomes true, and then ends when what was begun is answered.
+/// Serves a mirror until `closed` becomes true, and returns when requests in progress are
+/// completed.
 pub async fn serve(
     mirror: Arc<Mirror>,
     listener: TcpListener,
     config: ServeConfig,
     closed: watch::Receiver<bool>,
 ) {
-    let paces = config.send_rate_of_one.map(Paces::new).map(Arc::new);
+    let paces = config.send_rate_of_one.map(RateLimiters::new).map(Arc::new);
     let answer = move |peer: IpAddr, request: Request<Incoming>| {
         let mirror = Arc::clone(&mirror);
         let pace = paces.as_ref().map(|paces| paces.of(peer));
@@ -86,18 +86,18 @@ pub async fn serve(
     take_connections(listener, config, closed, answer).await;
 }
 
-/// Answers one request, and notes it.
+/// Handles one request, and logs it.
 async fn answer(
     mirror: &Arc<Mirror>,
     peer: IpAddr,
     request: &Request<Incoming>,
-    pace: Option<Arc<Pace>>,
+    pace: Option<Arc<RateLimiter>>,
 ) -> Reply {
     let began = Instant::now();
     let (kind, source, reply) = mirror.answer(peer, request).await;
     mirror.counters.count(kind, source);
     mirror.counters.answering.inc();
-    let line = Line {
+    let line = AccessLogLine {
         counters: Arc::clone(&mirror.counters),
         peer,
         method: request.method().clone(),
@@ -109,7 +109,7 @@ async fn answer(
         sent: 0,
     };
     let counted = |inner| {
-        let mut counted = Counted {
+        let mut counted = AccountedBody {
             inner,
             line,
             pace,
@@ -122,9 +122,9 @@ async fn answer(
     reply.map(|inner| counted(inner).boxed())
 }
 
-/// A line of the access log. It is written when the answer is over.
+/// A line of the access log. It is written when the response ends.
 #[derive(Debug)]
-struct Line {
+struct AccessLogLine {
     counters: Arc<Counters>,
     peer: IpAddr,
     method: Method,
@@ -135,7 +135,7 @@ struct Line {
     sent: u64,
 }
 
-impl Drop for Line {
+impl Drop for AccessLogLine {
     fn drop(&mut self) {
         self.counters.answering.dec();
         log::info!(
@@ -153,15 +153,15 @@ impl Drop for Line {
 }
 
 /// A body whose bytes are counted, and sent no quicker than they may be.
-struct Counted<B> {
+struct AccountedBody<B> {
     inner: B,
-    line: Line,
-    pace: Option<Arc<Pace>>,
+    line: AccessLogLine,
+    pace: Option<Arc<RateLimiter>>,
     /// Until what was sent is paid for.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Counted<B> {
+impl<B> AccountedBody<B> {
     /// Has what comes next wait until these bytes are paid for.
     fn pay(&mut self, bytes: u64) {
         let pace = self.pace.as_ref();
@@ -171,7 +171,7 @@ impl<B> Counted<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for AccountedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -203,7 +203,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
 }
 
 /// What connections come through.
-pub trait Door: Send + 'static {
+pub trait Acceptor: Send + 'static {
     /// What goes to and fro.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
     /// Who is at the other end, as far as it is known.
@@ -213,7 +213,7 @@ pub trait Door: Send + 'static {
     fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Caller)>> + Send;
 }
 
-impl Door for TcpListener {
+impl Acceptor for TcpListener {
     type Stream = TcpStream;
     type Caller = IpAddr;
 
@@ -230,22 +230,22 @@ impl Door for TcpListener {
 
 /// Takes connections and has their requests answered.
 pub async fn take_connections<D, A, F>(
-    door: D,
+    acceptor: D,
     config: ServeConfig,
     mut closed: watch::Receiver<bool>,
     answer: A,
 ) where
-    D: Door,
+    D: Acceptor,
     A: Fn(D::Caller, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Reply> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(config.connections as usize));
-    let seats = Arc::new(Seats::default());
+    let seats = Arc::new(ConnectionCounts::default());
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
-            (place, door.next().await)
+            (place, acceptor.next().await)
         };
         let (place, accepted) = tokio::select! {
             next = next => next,
@@ -254,7 +254,7 @@ pub async fn take_connections<D, A, F>(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                log::warn!("a connection cannot be taken: {error}");
+                log::warn!("cannot accept a connection: {error}");
                 // Most likely descriptors have run out: some will come back.
                 sleep(Duration::from_millis(100)).await;
                 continue;
@@ -279,10 +279,10 @@ pub async fn take_connections<D, A, F>(
             drop((place, seat));
         });
     }
-    drop(door);
+    drop(acceptor);
     let all = places.acquire_many(config.connections);
     if timeout(DRAIN, all).await.is_err() {
-        log::warn!("the end does not wait for requests that take so long");
+        log::warn!("shutting down although requests are in progress");
     }
 }
 
@@ -331,7 +331,7 @@ where
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(HEAD_MAX)
         .max_headers(HEADERS_MAX)
-        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream)), service);
     let mut connection = std::pin::pin!(connection);
     let asked_to_end = async { drop(closed.wait_for(|closed| *closed).await) };
     let ended = tokio::select! {
@@ -352,12 +352,12 @@ where
 
 /// A stream that fails when its peer takes nothing for too long: hyper has a deadline for what
 /// comes, and none for what goes.
-struct Impatient<S> {
+struct WriteTimeout<S> {
     stream: S,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> WriteTimeout<S> {
     const fn new(stream: S) -> Self {
         Self {
             stream,
@@ -384,7 +384,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -394,7 +394,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -394,7 +394,7 @@ async fn what_was_said_is_asked_for_again_after_a_while() {
         registry: "docker.io".to_owned(),
         repository: "a".to_owned(),
     };
-    let key = proof::ProofKey::new(Whose::Mirror, &scope, Some(&blob));
+    let key = proof::ProofKey::new(Principal::Mirror, &scope, Some(&blob));
     let said = |ago: Duration| mirror.catalog.put_proof_of(&key, ago);
     // An hour later it is asked, once.
     said(Duration::from_secs(3600));

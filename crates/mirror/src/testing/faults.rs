@@ -1,7 +1,7 @@
-//! A proxy before a registry that counts what it asks and what it sends, and treats it badly.
+//! A proxy before a registry that counts requests and bytes, and injects faults.
 //!
-//! It knows HTTP, so that a fault hits the request that it is meant for and bytes are counted as
-//! bodies have them. Each request has a connection of its own to the registry.
+//! It parses HTTP, so that a fault affects the intended request, and bytes are counted as bodies have
+//! them. Each request has a connection of its own to the registry.
 
 use std::convert::Infallible;
 use std::io;
@@ -75,7 +75,7 @@ struct Line {
 }
 
 #[derive(Debug)]
-struct State {
+struct ProxyState {
     upstream: SocketAddr,
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
@@ -87,7 +87,7 @@ struct State {
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ProxyState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -108,7 +108,7 @@ impl FaultProxy {
     pub fn start_on(listener: StdListener, upstream: SocketAddr) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let state = Arc::new(State {
+        let state = Arc::new(ProxyState {
             upstream,
             rules: Mutex::default(),
             seen: Mutex::default(),
@@ -209,7 +209,7 @@ impl Drop for FaultProxy {
     }
 }
 
-async fn take_connections(listener: StdListener, state: Arc<State>) {
+async fn take_connections(listener: StdListener, state: Arc<ProxyState>) {
     let Ok(listener) = TcpListener::from_std(listener) else {
         return;
     };
@@ -228,16 +228,16 @@ async fn take_connections(listener: StdListener, state: Arc<State>) {
     }
 }
 
-type Answer = Response<BoxBody<Bytes, io::Error>>;
+type ProxyResponse = Response<BoxBody<Bytes, io::Error>>;
 
-fn status(status: StatusCode) -> Answer {
+fn status(status: StatusCode) -> ProxyResponse {
     let mut answer = Response::new(Empty::new().map_err(|never| match never {}).boxed());
     *answer.status_mut() = status;
     answer
 }
 
-impl State {
-    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Answer {
+impl ProxyState {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> ProxyResponse {
         let path = request.uri().to_string();
         let index = {
             let mut seen = self.seen.lock();
@@ -288,7 +288,7 @@ impl State {
         answer: Response<Incoming>,
         fault: Option<Fault>,
         index: usize,
-    ) -> Answer {
+    ) -> ProxyResponse {
         let (head, body) = answer.into_parts();
         let length = head.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());

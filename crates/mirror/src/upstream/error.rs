@@ -1,53 +1,55 @@
-//! Why a registry did not give what it was asked for.
+//! Errors of requests to a registry.
 
 use distribution::{CallError, Inside, RealmError};
 
 use crate::blobs::FillError;
 
-/// Why a registry did not give what it was asked for.
+/// The error of a request to a registry.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
-    /// This is not a URL of a registry.
-    #[error("not a URL of a registry: {0:?}; http:// or https:// and a host are needed")]
+    /// The URL of a registry is invalid.
+    #[error("not the URL of a registry: {0:?}; expected http:// or https:// and a host")]
     Url(String),
-    /// Certificates cannot be used.
-    #[error("cannot set up requests")]
+    /// The HTTP client cannot be set up, for example with these certificates.
+    #[error("cannot set up the HTTP client")]
     SetUp(#[source] reqwest::Error),
-    /// It could not be reached, or hung up.
-    #[error("no answer: {0}")]
+    /// The registry could not be reached, or closed the connection.
+    #[error("no response: {0}")]
     NoAnswer(#[source] reqwest::Error),
     /// It took too long.
-    #[error("no answer within {seconds} s")]
+    #[error("no response within {seconds} s")]
     TooSlow {
-        /// How long was waited.
+        /// The deadline.
         seconds: u64,
     },
-    /// A body ended before its end.
-    #[error("the answer was cut")]
+    /// The body of a response was truncated.
+    #[error("the response was truncated")]
     Cut,
-    /// It has no such thing.
-    #[error("the upstream has no such thing")]
+    /// The registry does not have the content.
+    #[error("the upstream registry does not have it")]
     NotFound,
-    /// It wants to know who asks, or does not like who does.
-    #[error("the upstream does not give it (status {0})")]
+    /// The registry denies access.
+    #[error("the upstream registry denies access (status {0})")]
     Denied(u16),
-    /// It answers with another status.
-    #[error("the upstream answered {0}")]
+    /// The registry responded with another status.
+    #[error("the upstream registry responded with status {0}")]
     Refused(u16),
-    /// Too many long answers are in memory.
-    #[error("too many long documents are on their way")]
+    /// The budget of memory for large documents is used up.
+    #[error("no memory is left for large manifests and lists")]
     NoMemory,
-    /// It leads further inside than it is.
-    #[error("the upstream leads inside (redirect_networks allows that where it is meant): {0}")]
+    /// The registry redirects to an address of a more internal network than its own.
+    #[error(
+        "the upstream registry redirects to an internal address (redirect_networks allows it): {0}"
+    )]
     Inside(Inside),
-    /// The answer breaks the protocol.
-    #[error("the upstream breaks a rule: {0}")]
+    /// The response violates the protocol.
+    #[error("the upstream registry violates the protocol: {0}")]
     Protocol(&'static str),
 }
 
 impl UpstreamError {
-    /// Returns whether another time may go better: the upstream is away, or busy.
+    /// Returns whether a retry may succeed: the registry is not reachable, or busy.
     #[must_use]
     pub const fn is_outage(&self) -> bool {
         match self {

@@ -1,8 +1,8 @@
-//! Where the operator comes in, and who that may be.
+//! The sockets of the operator's API, and authentication of its clients.
 //!
-//! Who operates a nicfetch can put chunks and sources into it, and remove what is there. A port on
-//! loopback is open to every user of the machine, so the usual door is a socket in the file system,
-//! and the kernel says who is at its other end. Over a port they show a token.
+//! An operator can put chunks and sources into nicfetch, and remove what is kept. A port on loopback is
+//! open to every user of the machine, so the API is usually served on a unix socket, where the kernel
+//! tells the user of the peer. On a port, clients send a token.
 
 use std::fs::{DirBuilder, Permissions, set_permissions};
 use std::io;
@@ -14,10 +14,10 @@ use hyper::header::AUTHORIZATION;
 use hyper::{Method, Request};
 use tokio::net::{TcpListener, UnixListener};
 
-use mirror::{Door, Refusal};
-use serving::transport::{Stream, clear_dead};
+use mirror::{Acceptor, Refusal};
+use serving::transport::{Stream, remove_stale_socket};
 
-/// Where the operator comes in.
+/// A socket of the operator's API.
 #[derive(Debug)]
 pub struct AdminDoor {
     socket: Socket,
@@ -30,16 +30,16 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// Who may operate.
+/// Which clients may use the API.
 #[derive(Clone, Debug)]
 pub(super) enum Guard {
     /// These users.
     Users(Vec<u32>),
-    /// Whoever has the token. Whether the process lives and is ready, all may know.
+    /// Clients that send the token; `/healthz` and `/readyz` need none.
     Token(AdminToken),
 }
 
-/// What an operator shows who comes over a port. Only its hash is kept.
+/// The token that clients send over a port. Only its hash is in memory.
 #[derive(Clone)]
 pub struct AdminToken(blake3::Hash);
 
@@ -50,7 +50,7 @@ impl AdminToken {
         Self(blake3::hash(text.as_bytes()))
     }
 
-    /// Returns whether `text` is this token, in a time that tells nothing of it.
+    /// Compares `text` with the token in constant time.
     fn is(&self, text: &str) -> bool {
         self.0 == blake3::hash(text.as_bytes())
     }
@@ -62,12 +62,12 @@ impl std::fmt::Debug for AdminToken {
     }
 }
 
-/// Who came in.
+/// The client of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
-    /// A process of this user, if the kernel says which.
+    /// A process of this user, if the kernel tells which.
     User(Option<u32>),
-    /// Somebody at a port.
+    /// A client over a port, whose user is unknown.
     Port,
 }
 
@@ -81,7 +81,7 @@ impl AdminDoor {
         if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
             DirBuilder::new().mode(0o700).create(dir)?;
         }
-        clear_dead(path).await?;
+        remove_stale_socket(path).await?;
         let socket = UnixListener::bind(path)?;
         // Who connects before this is asked for by the kernel's word, too.
         set_permissions(path, Permissions::from_mode(0o600))?;
@@ -91,10 +91,10 @@ impl AdminDoor {
         })
     }
 
-    /// Listens at a port, for those who have the token.
+    /// Listens at a port, for clients that send the token.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// If the address cannot be bound.
     pub async fn tcp(address: SocketAddr, token: AdminToken) -> io::Result<Self> {
         Ok(Self {
             socket: Socket::Tcp(TcpListener::bind(address).await?),
@@ -122,7 +122,7 @@ impl AdminDoor {
     }
 }
 
-impl Door for AdminDoor {
+impl Acceptor for AdminDoor {
     type Stream = Box<dyn Stream>;
     type Caller = Caller;
 
@@ -142,7 +142,7 @@ impl Door for AdminDoor {
 }
 
 impl Guard {
-    /// Admits who asks, or says why not.
+    /// Authorizes a request, or returns its refusal.
     pub(super) fn admit<B>(&self, caller: Caller, request: &Request<B>) -> Result<(), Refusal> {
         match (self, caller) {
             (Self::Users(users), Caller::User(Some(user))) if users.contains(&user) => Ok(()),
@@ -161,9 +161,9 @@ impl Guard {
                 }
             }
             (Self::Users(_), Caller::User(Some(user))) => Err(Refusal::forbidden(format!(
-                "user {user} may not operate it: only root and the user that it runs as may"
+                "user {user} may not operate nicfetch: only root and the user that it runs as may"
             ))),
-            (Self::Users(_), _) => Err(Refusal::forbidden("the kernel does not say who asks")),
+            (Self::Users(_), _) => Err(Refusal::forbidden("the user of the client is unknown")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What Prometheus is told.
+//! The metrics of nicfetch.
 
 use prometheus_client::registry::Registry;
 use serving::metrics::{Sample, register_samples};

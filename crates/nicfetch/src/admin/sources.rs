@@ -1,4 +1,4 @@
-//! What the operator does with the sources of the block service while it runs.
+//! Requests of the operator about sources of the block service.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use chunks::index::{INDEX_MAX, Index, IndexError, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore as _, Class, PutOutcome, SourceError, Sources, Stay};
 use mirror::{Refusal, Reply, document, parameter};
 
-/// How long the bytes of a request may take to come. They come from this machine.
+/// The deadline for the body of a request. Clients are on this machine.
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A source of the block service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedSource {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The id of its index: what `nic:NAME@ID` pins.
     pub index: String,
@@ -27,13 +27,13 @@ pub struct ListedSource {
     pub files: u64,
     /// Bytes of all regular files.
     pub bytes: u64,
-    /// Pieces of files, without those of zeros.
+    /// Chunks of its files, without those of zeros.
     pub chunks: u64,
-    /// Of these, those that are not here: they were evicted, or never came.
+    /// Those of its chunks that are not in the store: they were evicted, or never imported.
     pub absent_chunks: u64,
-    /// Boot images of it.
+    /// Its boot images.
     pub boots: u64,
-    /// Whether its chunks stay when room is needed.
+    /// Whether its chunks are never evicted.
     pub pinned: bool,
 }
 
@@ -63,15 +63,15 @@ pub(super) fn bytes_of(index: &Index) -> u64 {
     regular.map(|(_, inode)| inode.attr.size).sum()
 }
 
-/// What became of a chunk.
+/// The result of storing a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenChunk {
-    /// Whether it was not here before.
+    /// Whether it was not in the store before.
     pub new: bool,
 }
 
 impl BlockSide {
-    /// Takes a chunk of a source that is imported.
+    /// Stores a chunk of a source that is being imported.
     pub(super) async fn take_chunk<B>(self, request: Request<B>) -> Result<Reply, Refusal>
     where
         B: hyper::body::Body<Data = Bytes>,
@@ -79,7 +79,7 @@ impl BlockSide {
     {
         let id: Option<ChunkId> =
             parameter(request.uri().query(), "id").and_then(|id| id.parse().ok());
-        let id = id.ok_or_else(|| Refusal::invalid("id= is no id of a chunk"))?;
+        let id = id.ok_or_else(|| Refusal::invalid("id= is not a chunk id"))?;
         let raw = body(request, CHUNK_MAX).await?;
         let done = on_disk(move || {
             let store = self.sources.store();
@@ -93,7 +93,8 @@ impl BlockSide {
         json(&TakenChunk { new })
     }
 
-    /// Takes the index of a source whose chunks are here, and calls it what the request says.
+    /// Adds a source by its index, under the name in the request. All its chunks have to be in the
+    /// store.
     pub(super) async fn take_source<B>(self, request: Request<B>) -> Result<Reply, Refusal>
     where
         B: hyper::body::Body<Data = Bytes>,
@@ -107,7 +108,7 @@ impl BlockSide {
             Some(_) => return Err(Refusal::invalid("pin= is 1 or left out")),
         };
         // One at a time: an index may be large.
-        let _turn = self.turn.lock().await;
+        let _turn = self.index_lock.lock().await;
         let bytes = body(request, usize::try_from(INDEX_MAX).unwrap_or(usize::MAX)).await?;
         let side = self.clone();
         let done = on_disk(move || {
@@ -119,12 +120,12 @@ impl BlockSide {
         json(&done.await??)
     }
 
-    /// Returns the bytes of the index of a source all of whose chunks are here.
+    /// Returns the index of a source of which all chunks are in the store.
     pub(super) async fn index(self, query: Option<&str>) -> Result<Reply, Refusal> {
         let name = name_in(query)?;
         let found = on_disk(move || self.sources.whole(&name));
         let index = found.await?.map_err(failed)?;
-        let index = index.ok_or_else(|| Refusal::absent("there is no such source as a whole"))?;
+        let index = index.ok_or_else(|| Refusal::absent("no complete source has this name"))?;
         let bytes = Bytes::copy_from_slice(index.bytes());
         Ok(document(StatusCode::OK, "application/octet-stream", bytes))
     }
@@ -134,7 +135,7 @@ impl BlockSide {
         json(&on_disk(move || self.listed()).await?)
     }
 
-    /// Keeps the chunks of a source from going, or does not any more.
+    /// Pins or unpins a source.
     pub(super) async fn keep(self, query: Option<&str>, stay: Stay) -> Result<Reply, Refusal> {
         let name = name_in(query)?;
         let done = on_disk(move || {
@@ -144,7 +145,8 @@ impl BlockSide {
             }
             .map_err(refused)?;
             let index = self.sources.catalog().source(&name).map_err(failed)?;
-            let index = index.ok_or_else(|| Refusal::absent("its source is not here any more"))?;
+            let index = index
+                .ok_or_else(|| Refusal::absent("the source is not in the catalog any more"))?;
             Ok::<_, Refusal>(ListedSource::of(&name, &index, &self.sources))
         });
         json(&done.await??)
@@ -165,7 +167,7 @@ impl BlockSide {
     }
 }
 
-/// Reads the body of a request, of so many bytes at most.
+/// Reads the body of a request, at most `limit` bytes.
 async fn body<B>(request: Request<B>, limit: usize) -> Result<Bytes, Refusal>
 where
     B: hyper::body::Body<Data = Bytes>,
@@ -175,7 +177,9 @@ where
     match timeout(BODY_DEADLINE, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) => Err(Refusal::invalid(error.to_string())),
-        Err(_) => Err(Refusal::invalid("the request did not come in time")),
+        Err(_) => Err(Refusal::invalid(
+            "the request body was not received in time",
+        )),
     }
 }
 
@@ -184,7 +188,7 @@ fn name_in(query: Option<&str>) -> Result<Vec<u8>, Refusal> {
     name.ok_or_else(|| Refusal::invalid("name= is missing"))
 }
 
-/// Returns a parameter with its escapes (`%2F`) undone; what is none stays as it is.
+/// Decodes the escapes (`%2F`) of a parameter; a `%` without two digits stays as it is.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -207,7 +211,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Does what may wait for a disk, on a thread that may.
+/// Runs blocking I/O on a thread for it.
 pub(super) async fn on_disk<T: Send + 'static>(
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -215,7 +219,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
     done.map_err(|error| Refusal::failed(error.to_string()))
 }
 
-/// Tells the operator why a source is not taken, or not pinned.
+/// Returns the response that says why a source was not added or pinned.
 fn refused(error: SourceError) -> Refusal {
     match error {
         SourceError::Unknown { .. } => Refusal::absent(error.to_string()),
@@ -225,7 +229,7 @@ fn refused(error: SourceError) -> Refusal {
     }
 }
 
-/// Tells the operator all of why something failed.
+/// Returns the response for an error, with its chain of causes.
 pub(super) fn failed(error: impl std::error::Error) -> Refusal {
     let mut text = error.to_string();
     let mut source = error.source();

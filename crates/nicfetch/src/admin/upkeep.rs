@@ -1,4 +1,4 @@
-//! What the operator is told of the block service, and has it look after.
+//! Status and maintenance of the block service: garbage collection and verification.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use super::{BlockSide, Fed, IDLE, Operated, Removed, json};
 use chunks::ChunkStore as _;
 use mirror::{Refusal, Reply, WholeImage};
 
-/// How the block service does.
+/// The status of the block service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlocksStatus {
-    /// What can be opened.
+    /// Sources that can be opened.
     pub sources: u64,
     /// Bytes of all files of all sources: with `raw_bytes` it tells what sharing chunks saves.
     pub source_bytes: u64,
-    /// Chunks that are here.
+    /// Chunks in the store.
     pub chunks: u64,
-    /// Bytes that they stand for.
+    /// Their bytes, decompressed.
     pub raw_bytes: u64,
-    /// Bytes that they take, compressed.
+    /// Their bytes, compressed.
     pub stored_bytes: u64,
-    /// Bytes of their files.
+    /// Bytes of the files that they are in.
     pub disk_bytes: u64,
-    /// What these may take.
+    /// The limit of these bytes.
     pub budget_bytes: u64,
-    /// Chunks that are here, and stay when room is needed.
+    /// Stored chunks that are never evicted.
     pub pinned_chunks: u64,
-    /// Chunks that had to go since the start.
+    /// Chunks that were evicted since the start.
     pub evicted_chunks: u64,
     /// Damaged records that were found since the start.
     pub damaged: u64,
@@ -40,40 +40,40 @@ pub struct BlocksStatus {
     pub sent_chunks: u64,
     /// Bytes of them, compressed.
     pub sent_bytes: u64,
-    /// Chunks that were asked for and not here.
+    /// Requests for chunks that are not in the store.
     pub absent: u64,
-    /// Wants, connections and proofs that were refused.
+    /// Reads of chunks, connections and authentications that were refused.
     pub refused: u64,
-    /// Chunks that wait for their turn.
+    /// Chunks that wait to be read from the store.
     pub waiting: u64,
-    /// Images of which chunks are made.
+    /// Progress of turning pulled images into sources.
     pub feed: Fed,
 }
 
-/// What a collection did.
+/// The result of a garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collected {
-    /// Blobs, and beginnings of them.
+    /// Blobs, complete and incomplete.
     #[serde(flatten)]
     pub blobs: Removed,
-    /// Of the block service, if there is one.
+    /// Chunks, if blocks are served.
     pub chunks: Option<CollectedChunks>,
 }
 
-/// What a collection did to the block service.
+/// The result of a garbage collection of the block service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectedChunks {
-    /// Indexes that no source is called by any more, and boot images of these.
+    /// Indexes that no source uses any more, with their boot images.
     pub indexes: u64,
-    /// Segments whose live chunks were copied together.
+    /// Segments that were compacted.
     pub segments_repacked: u64,
-    /// Bytes of files of chunks before.
+    /// Bytes of the files of chunks before.
     pub bytes_before: u64,
-    /// And after.
+    /// Bytes of the files of chunks afterwards.
     pub bytes_after: u64,
 }
 
-/// What reading everything has found.
+/// The result of verifying all blobs and chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// Blobs that were read.
@@ -82,15 +82,15 @@ pub struct Verified {
     pub blob_bytes: u64,
     /// Chunks that were read.
     pub chunks: u64,
-    /// Bytes that they stand for.
+    /// Their bytes, decompressed.
     pub chunk_bytes: u64,
-    /// How many blobs and chunks were damaged, and are gone.
+    /// Damaged blobs and chunks, which were removed.
     pub damaged: u64,
-    /// The first of these.
+    /// Names of the first of these.
     pub damaged_names: Vec<String>,
 }
 
-/// Stops what goes on in a thread when nobody waits for it any more.
+/// Stops the verification when the client disconnects.
 struct Waiting(Arc<AtomicBool>);
 
 impl Drop for Waiting {
@@ -100,7 +100,7 @@ impl Drop for Waiting {
 }
 
 impl Operated {
-    /// Removes what is of no use, of the mirror and of the block service.
+    /// Collects garbage of the mirror and of the block service.
     pub(super) async fn collect(self) -> Result<Reply, Refusal> {
         let done = on_disk(move || {
             let blobs = Removed::from(self.mirror.blobs().collect(IDLE));
@@ -120,7 +120,7 @@ impl Operated {
         json(&done.await??)
     }
 
-    /// Reads every blob and every chunk, and forgets those that are damaged.
+    /// Verifies every blob and every chunk, and removes those that are damaged.
     pub(super) async fn verify(self) -> Result<Reply, Refusal> {
         let waiting = Waiting(Arc::default());
         let over = Arc::clone(&waiting.0);
@@ -154,14 +154,14 @@ impl Operated {
 }
 
 impl BlockSide {
-    /// Notes an image of which chunks are to be made.
+    /// Requests that an image is turned into a source.
     pub(super) async fn want(self, image: WholeImage) -> Result<(), Refusal> {
         on_disk(move || self.feed.want(image))
             .await?
             .map_err(failed)
     }
 
-    /// Returns how the block service does.
+    /// Returns the status of the block service.
     pub(super) fn status(&self) -> BlocksStatus {
         let (chunks, service) = (self.sources.store().stats(), self.service.stats());
         BlocksStatus {

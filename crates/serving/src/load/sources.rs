@@ -1,18 +1,18 @@
-//! Where the system says how hard it is pressed: files of our control group, or of the machine.
+//! Reads the load of the machine: from the files of our control group, or of the whole machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Reading;
 
-/// Where the kernel shows processes, and control groups.
+/// Where the kernel exposes processes and control groups.
 const PROC: &str = "/proc";
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Version 1 writes a number of pages close to this where nothing is limited.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The files that are read, as far as they are there.
+/// The files that are read; those that do not exist are left out.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     cpu: Option<PathBuf>,
@@ -29,14 +29,14 @@ struct MemoryGroup {
     names: &'static Names,
 }
 
-/// What a version of control groups calls its files, and the lines of `memory.stat`.
+/// The names of files, and of lines in `memory.stat`, in one version of control groups.
 #[derive(Debug)]
 struct Names {
     used: &'static str,
     limits: &'static [&'static str],
-    /// Contents of files: the kernel takes them back when it wants to.
+    /// Page cache of files, which the kernel can reclaim.
     clean: &'static [&'static str],
-    /// Of these, what has to be written first.
+    /// The part of it that is dirty, and has to be written back first.
     dirty: &'static [&'static str],
 }
 
@@ -97,7 +97,7 @@ impl Sources {
         }
     }
 
-    /// Reads what there is now.
+    /// Reads the current values.
     pub(super) fn read(&self) -> Reading {
         let pressure = |path: &Option<PathBuf>, who| pressure_in(path.as_deref()?, who);
         let used = self.groups.iter().filter_map(MemoryGroup::percent);

@@ -1,4 +1,4 @@
-//! The thread that looks how hard the machine is pressed.
+//! The thread that measures the load of the machine.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::sources::Sources;
 use super::{Judge, Level, Load, Reading, Thresholds};
 
-/// How often it looks. The kernel brings its averages up to date every two seconds.
+/// How often the load is measured. The kernel updates its averages every two seconds.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps a [`Load`] up to date until it is dropped.
@@ -21,7 +21,8 @@ pub struct LoadWatch {
 }
 
 impl LoadWatch {
-    /// Begins to watch. A system that says nothing is told of on the log: then no load is shed.
+    /// Starts to measure. If the system provides no measurements, a warning is logged, and no load
+    /// is shed.
     ///
     /// # Errors
     /// If no thread can be had.
@@ -29,7 +30,9 @@ impl LoadWatch {
         let sources = Sources::find();
         let watched = watched(&sources.read());
         if watched.is_empty() {
-            log::warn!("the system does not say how hard it is pressed: no load will be shed");
+            log::warn!(
+                "neither PSI nor a control group tells the load of the machine: no load will be shed"
+            );
         }
         load.set_watched(watched);
         let (stop, stopped) = channel::<()>();
@@ -60,7 +63,7 @@ impl Drop for LoadWatch {
     }
 }
 
-/// Returns what is measured.
+/// Returns the names of the measurements that the system provides.
 fn watched(reading: &Reading) -> Vec<&'static str> {
     let measures = [
         (reading.cpu, "cpu"),

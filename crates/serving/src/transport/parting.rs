@@ -1,22 +1,22 @@
-//! Closing a stream so that the other side gets what was sent last.
+//! Closing a stream so that the peer receives what was sent last.
 //!
-//! A socket that is closed while something lies unread in it resets the connection, and what the
-//! other side has not read by then is lost to it: most likely the answer that says why.
+//! A socket that is closed while received bytes are unread resets the connection, and the peer loses
+//! what it has not read by then: most likely the response that says why the connection ends.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// What is read and thrown away, at most: more than lies in the buffers of both sides.
+/// The most bytes that are read and discarded: more than the buffers of both sides hold.
 const BYTES: u64 = 16 << 20;
-/// How long that may take.
+/// The deadline for that.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What is read at once.
+/// The size of a read.
 const PIECE: usize = 16 << 10;
 
-/// Says that nothing more comes, and reads what still does until the other side has ended, within
-/// bounds. Then the stream may be dropped.
+/// Shuts the stream down for writing, and discards what is received until the peer closes it,
+/// within bounds. Then the stream can be dropped without a reset.
 pub async fn part<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let parted = async {
         // It may be closed already, or gone.
@@ -26,7 +26,7 @@ pub async fn part<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let _in_time = timeout(PATIENCE, parted).await;
 }
 
-/// Reads, and throws away, what comes until the other side has ended, within bounds.
+/// Reads and discards what is received until the peer closes the stream, within bounds.
 pub async fn drain<R: AsyncRead + Unpin>(from: &mut R) {
     let drained = async {
         let mut piece = vec![0; PIECE];

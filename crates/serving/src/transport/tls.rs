@@ -11,9 +11,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::{Connected, Link, Peer, Stream};
+use super::{Connected, Peer, PeerAddress, Stream};
 
-/// Where one side's certificate is, and whom it trusts. All are PEM.
+/// The files of one side: its certificate, its key, and the authority that it trusts. All are PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     /// The certificate, and those between it and the authority.
@@ -24,11 +24,11 @@ pub struct TlsFiles {
     pub authority: PathBuf,
 }
 
-/// Why TLS cannot be had.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or has the wrong content.
     #[error("cannot use {path}: {why}")]
     File {
         /// Which one.
@@ -36,7 +36,7 @@ pub enum TlsError {
         /// Why not.
         why: String,
     },
-    /// What is in the files does not fit together.
+    /// The certificate and the key do not match.
     #[error("the certificate or the key cannot be used")]
     Unusable(#[from] rustls::Error),
     /// The authority cannot be used.
@@ -113,7 +113,11 @@ impl TlsServer {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    pub(super) async fn accept(&self, stream: TcpStream, link: Link) -> io::Result<Connected> {
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+        link: PeerAddress,
+    ) -> io::Result<Connected> {
         let stream = self.0.accept(stream).await?;
         let certificates = stream.get_ref().1.peer_certificates();
         let certified = certificates.and_then(|all| dns_name(all.first()?));

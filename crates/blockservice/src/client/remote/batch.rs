@@ -1,4 +1,5 @@
-//! Chunks that one thread fetches, for itself and for whoever else wants one of them meanwhile.
+//! Chunks that one thread fetches at a time, for itself and for other threads that want one of them
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout_at;
 
-use super::super::arrivals::{Arrival, Arrivals, Reply};
-use super::super::lane::{Lane, Reads, Want};
+use super::super::connection::{Connection, Reads, Want};
+use super::super::responses::{Reply, Response, Responses};
 use super::{Chunk, Inner};
 use crate::wire::Priority;
 use chunks::ChunkId;
 
-/// Chunks to fetch. Whoever joined the flight of one is told what came of it, nothing at the latest
-/// when this is dropped.
+/// Chunks to fetch. Threads that joined the flight of one get its result, or nothing when this is
+/// dropped.
 pub(super) struct Batch<'a> {
     of: &'a Inner,
     priority: Priority,
@@ -23,14 +24,14 @@ pub(super) struct Batch<'a> {
 struct Item {
     number: u32,
     id: ChunkId,
-    /// Questions about it without an answer.
+    /// Requests for it without a response.
     open: u8,
-    /// It was asked for on the second connection, too.
+    /// Whether it was requested on the second connection, too.
     asked_again: bool,
     is_settled: bool,
 }
 
-/// What was fetched, by place in the batch.
+/// The fetched chunks, by place in the batch.
 type Found = Vec<(usize, Chunk)>;
 
 impl<'a> Batch<'a> {
@@ -42,7 +43,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds a chunk whose flight the caller leads.
+    /// Adds a chunk of which the caller leads the flight.
     pub(super) fn add(&mut self, number: u32, id: ChunkId) {
         self.items.push(Item {
             number,
@@ -53,7 +54,7 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// Fetches the chunks, and gives up at the deadline what did not come.
+    /// Fetches the chunks, and gives up those that are missing at the deadline.
     ///
     /// Demand is asked for on the first connection, and on the second one, too, what has not come
     /// after a while; all else on the second one. What a lost connection leaves unanswered is asked
@@ -69,13 +70,13 @@ impl<'a> Batch<'a> {
         }
         let (demand, asked) = (self.priority == Priority::Demand, Instant::now());
         let hedge = asked + self.of.shared.config.patience.hedge;
-        let [first, second] = &self.of.lanes;
-        let (mut lane, other) = if demand {
+        let [first, second] = &self.of.connections;
+        let (mut connection, other) = if demand {
             (first, second)
         } else {
             (second, first)
         };
-        let arrivals = Arrivals::new(self.items.len(), !demand);
+        let responses = Responses::new(self.items.len(), !demand);
         let mut ask: Vec<usize> = (0..self.items.len()).collect();
         let mut may_hedge = demand;
         // Patience is with the service: what we do with what came does not count.
@@ -86,14 +87,14 @@ impl<'a> Batch<'a> {
             } else {
                 deadline
             };
-            let Some(came) = self.wait(&arrivals, lane, &ask, until + busy) else {
+            let Some(came) = self.wait(&responses, connection, &ask, until + busy) else {
                 self.give_up(&self.of.counters.away);
                 return found;
             };
             let now = Instant::now();
             let (is_over, is_late) = (now >= deadline + busy, now >= hedge + busy);
-            for arrival in came {
-                self.settle(&arrivals, arrival, &mut found);
+            for response in came {
+                self.settle(&responses, response, &mut found);
             }
             busy += now.elapsed();
             if self.items.iter().all(|item| item.is_settled) {
@@ -106,33 +107,36 @@ impl<'a> Batch<'a> {
             let hedged = may_hedge && is_late;
             if hedged {
                 may_hedge = false;
-                arrivals.hurry();
+                responses.wake_on_each();
             }
             ask = self.unanswered(hedged);
-            lane = other;
+            connection = other;
         }
         if asked.elapsed() > self.of.shared.config.patience.hedge + busy {
-            // The questions that lost the race, or all.
-            (0..self.items.len()).for_each(|place| arrivals.settle(place));
-            self.of.lanes.iter().for_each(|lane| lane.sweep());
+            // The requests that lost the race, or all.
+            (0..self.items.len()).for_each(|place| responses.settle(place));
+            self.of
+                .connections
+                .iter()
+                .for_each(|connection| connection.cancel_unwanted());
         }
         found
     }
 
-    /// Asks for some, and waits for whatever comes; `None` if the client is gone.
+    /// Requests chunks, and waits for responses; `None` if the client was dropped.
     fn wait(
         &mut self,
-        arrivals: &Arc<Arrivals>,
-        lane: &Lane,
+        responses: &Arc<Responses>,
+        connection: &Connection,
         ask: &[usize],
         until: Instant,
-    ) -> Option<Vec<Arrival>> {
+    ) -> Option<Vec<Response>> {
         let want = |place: &usize| {
             let item = &mut self.items[*place];
             item.open += 1;
             Want {
                 number: item.number,
-                ticket: arrivals.ticket(*place),
+                responder: responses.responder(*place),
             }
         };
         let reads = Reads {
@@ -142,11 +146,11 @@ impl<'a> Batch<'a> {
         };
         // Asked by whoever drives: then nobody has to be woken for it.
         let came = async {
-            lane.read(reads);
-            timeout_at(until.into(), arrivals.next()).await.ok()
+            connection.read(reads);
+            timeout_at(until.into(), responses.next()).await.ok()
         };
         let came = self.of.driver.block_on(came)?;
-        Some(came.unwrap_or_else(|| arrivals.take()))
+        Some(came.unwrap_or_else(|| responses.take()))
     }
 
     /// Returns the places of what is to be asked for on the other connection: what has no answer to
@@ -166,9 +170,9 @@ impl<'a> Batch<'a> {
         ask
     }
 
-    /// Looks at an answer.
-    fn settle(&mut self, arrivals: &Arrivals, arrival: Arrival, found: &mut Found) {
-        let Arrival { place, reply } = arrival;
+    /// Processes a response.
+    fn settle(&mut self, responses: &Responses, response: Response, found: &mut Found) {
+        let Response { place, reply } = response;
         let (of, item) = (self.of, &mut self.items[place]);
         item.open -= 1;
         if item.is_settled {
@@ -196,7 +200,7 @@ impl<'a> Batch<'a> {
             }
         };
         item.is_settled = true;
-        arrivals.settle(place);
+        responses.settle(place);
         let number = item.number;
         if let Some(chunk) = &chunk {
             of.counters.chunks.fetch_add(1, Relaxed);
@@ -206,18 +210,18 @@ impl<'a> Batch<'a> {
             }
             found.push((place, Arc::clone(chunk)));
         }
-        of.flights.land(&number, &chunk);
+        of.single_flight.complete(&number, &chunk);
     }
 
     /// The deadline is over.
     fn fall_silent(&self) {
         self.give_up(&self.of.counters.late);
         if self.priority == Priority::Demand && !self.of.shared.silent.swap(true, Relaxed) {
-            log::warn!("the block service does not answer: it is not waited for");
+            log::warn!("the block service does not respond: requests do not wait for it");
         }
     }
 
-    /// Counts what did not come.
+    /// Counts the chunks that were not received.
     fn give_up(&self, counter: &AtomicU64) {
         let left = self.items.iter().filter(|item| !item.is_settled);
         counter.fetch_add(left.count() as u64, Relaxed);
@@ -227,7 +231,7 @@ impl<'a> Batch<'a> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         for item in self.items.iter().filter(|item| !item.is_settled) {
-            self.of.flights.land(&item.number, &None);
+            self.of.single_flight.complete(&item.number, &None);
         }
     }
 }

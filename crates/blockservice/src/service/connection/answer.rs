@@ -82,7 +82,7 @@ impl Connection<'_> {
                 ];
                 self.say(request, Message::Stats { numbers });
             }
-            _ => return Err(Refusal::rule("this frame is not for a client to send")),
+            _ => return Err(Refusal::rule("clients may not send this frame")),
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Does what may wait for a disk, on a thread that may.
+    /// Runs blocking I/O on a thread for it.
     pub(super) async fn on_disk<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Shared) -> Result<T, CatalogError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! READs: each want becomes a job of the readers, or is put off.
+//! READ requests: each wanted chunk becomes a job of the readers, or is refused as busy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -72,7 +72,7 @@ impl Connection<'_> {
 
     fn put_off(&self, request: u64, place: u16, priority: Priority) {
         self.shared.counts.refused.fetch_add(1, Relaxed);
-        self.shared.counts.tally.count(priority, Status::Busy);
+        self.shared.counts.chunks.count(priority, Status::Busy);
         self.to.send(status(request, place, Status::Busy), None);
     }
 }

@@ -1,4 +1,4 @@
-//! PUTs: a boot image that comes in pieces.
+//! PUT requests: a boot image that is uploaded in parts.
 
 use std::future::pending;
 
@@ -33,7 +33,7 @@ impl Connection<'_> {
     pub(super) fn give_up_put(&mut self) {
         if let Some(put) = &mut self.put {
             log::info!(
-                "{} brings too little of a boot image: {} of {} bytes",
+                "{} uploads a boot image too slowly: {} of {} bytes",
                 self.name.escape_ascii(),
                 put.next,
                 put.total
@@ -75,7 +75,7 @@ impl Connection<'_> {
         };
         let Some(put) = self.put.as_mut().filter(fits) else {
             return Err(Refusal::rule(
-                "a piece of a boot image does not follow the one before",
+                "a part of a boot image does not follow the part before it",
             ));
         };
         match put.coming.add(piece) {

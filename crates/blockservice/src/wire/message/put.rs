@@ -1,4 +1,4 @@
-//! Laying out the body of a frame.
+//! Encodes the body of a frame.
 
 use chunks::NAME_MAX;
 

@@ -1,4 +1,4 @@
-//! Reading the body of a frame, whose bytes may be anybody's.
+//! Decodes the body of a frame. Its bytes are untrusted.
 
 use blocks::{Broken, ContentId, Input};
 use chunks::BootEntry;

@@ -1,9 +1,10 @@
-//! Making room: live records of a segment move to the active one, or go with it.
+//! Frees space: copies the live records of a segment to the active one and removes the segment, or
+//! evicts them with it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::write::{Failed, Writer};
-use super::{DiskStore, Held, Place, PutError, SPARE_SEGMENTS};
+use super::{DiskStore, Held, PutError, RecordLocation, SPARE_SEGMENTS};
 use crate::store::format::Line;
 use crate::store::segment::{Segment, path_of};
 
@@ -122,7 +123,7 @@ impl DiskStore {
     }
 
     fn copy(&self, writer: &mut Writer, from: &Segment, line: &Line) -> Result<(), Failed> {
-        let place = Place::new(from.number, line);
+        let place = RecordLocation::new(from.number, line);
         if self.state.lock().residents.get(&line.id) != Some(&place) {
             return Ok(());
         }
@@ -162,7 +163,7 @@ impl DiskStore {
             return false;
         };
         let mut state = self.state.lock();
-        let place = |line: &Line| Place::new(number, line);
+        let place = |line: &Line| RecordLocation::new(number, line);
         let lives = |line: &&Line| state.residents.get(&line.id) == Some(&place(line));
         let live: Vec<Line> = contents.lines.iter().filter(lives).copied().collect();
         if live.iter().any(|line| state.residents.is_pinned(&line.id)) {

@@ -1,4 +1,4 @@
-//! Opening: the index is made of what the segments say.
+//! Opening a store: rebuilds the index from the tables of the segments.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use super::write::{Active, Writer};
 use super::{
-    ChunkId, ChunkStore as _, Class, Counts, DiskStore, Held, Place, Residents, SPARE_SEGMENTS,
-    State, Steps, StoreConfig,
+    ChunkId, ChunkStore as _, Class, Counts, DiskStore, Held, RecordLocation, Residents,
+    SPARE_SEGMENTS, Steps, StoreConfig, StoreState,
 };
 use crate::store::format::SegmentError;
 use crate::store::segment::{OpenSegmentError, Segment, number_of, path_of};
@@ -110,7 +110,7 @@ impl DiskStore {
         fs::create_dir_all(&segments).map_err(OpenStoreError::io(&segments, "making"))?;
         Ok(Self {
             _lock: lock(dir)?,
-            state: Mutex::new(State {
+            state: Mutex::new(StoreState {
                 residents: Residents::new(config.policy, config.limit()),
                 segments: BTreeMap::new(),
                 stored_bytes: 0,
@@ -206,7 +206,7 @@ impl DiskStore {
             if let Some(older) = older {
                 state.forget(&line.id, &older);
             }
-            let evicted = state.admit(line.id, Place::new(number, line), Class::Demand);
+            let evicted = state.admit(line.id, RecordLocation::new(number, line), Class::Demand);
             self.counts.evicted.fetch_add(evicted.unwrap_or(1), Relaxed);
         }
         Ok(goes_on.then_some(Active {

@@ -1,8 +1,8 @@
-//! Reading all of it, to find rot before somebody waits for it.
+//! Reads all chunks and compares them with their ids, to find damage before a client does.
 
 use std::ops::ControlFlow;
 
-use super::{ChunkId, DiskStore, Place};
+use super::{ChunkId, DiskStore, RecordLocation};
 
 /// Damaged chunks that a report names; it counts all.
 const NAMED_MAX: usize = 100;
@@ -12,7 +12,7 @@ const NAMED_MAX: usize = 100;
 pub struct VerifyReport {
     /// Chunks that were read.
     pub chunks: u64,
-    /// Bytes that they stand for.
+    /// Their bytes, decompressed.
     pub raw_bytes: u64,
     /// How many were damaged, and are gone.
     pub damaged: u64,
@@ -42,7 +42,7 @@ impl DiskStore {
     }
 
     /// Returns what lives in a segment, in the order in which it lies.
-    fn live_in(&self, number: u64) -> Vec<(ChunkId, Place)> {
+    fn live_in(&self, number: u64) -> Vec<(ChunkId, RecordLocation)> {
         // Compacted away since: whoever copied it read it.
         let Some(segment) = self.segment(number) else {
             return Vec::new();
@@ -55,12 +55,15 @@ impl DiskStore {
             }
         };
         let state = self.state.lock();
-        let places = lines.iter().map(|line| (line.id, Place::new(number, line)));
-        let lives = |(id, place): &(ChunkId, Place)| state.residents.get(id) == Some(place);
+        let places = lines
+            .iter()
+            .map(|line| (line.id, RecordLocation::new(number, line)));
+        let lives =
+            |(id, place): &(ChunkId, RecordLocation)| state.residents.get(id) == Some(place);
         places.filter(lives).collect()
     }
 
-    fn check(&self, id: &ChunkId, place: &Place, report: &mut VerifyReport) {
+    fn check(&self, id: &ChunkId, place: &RecordLocation, report: &mut VerifyReport) {
         let Some(segment) = self.segment(place.number) else {
             return;
         };

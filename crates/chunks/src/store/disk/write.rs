@@ -1,12 +1,12 @@
-//! Appending records, and what it takes: sealing a segment that is full, beginning the next, and
-//! giving one up when the disk is full.
+//! Appends records; seals a segment that is full, begins the next, and abandons one when the disk is
+//! full.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{ChunkId, Class, DiskStore, Held, Place, PutError, Stored};
+use super::{ChunkId, Class, DiskStore, Held, PutError, RecordLocation, Stored};
 use crate::store::format::{self, FIRST, LINE, Line, OVERHEAD, RECORDS_MAX, TAIL};
 use crate::store::segment::{Segment, path_of};
 
@@ -96,7 +96,7 @@ impl DiskStore {
         writer: &mut Writer,
         id: &ChunkId,
         stored: &Stored,
-    ) -> Result<Place, PutError> {
+    ) -> Result<RecordLocation, PutError> {
         for _ in 0..GIVE_UPS {
             match self.append(writer, id, stored) {
                 Err(failed) if failed.is_full() && self.give_up(writer) => {}
@@ -112,7 +112,7 @@ impl DiskStore {
         writer: &mut Writer,
         id: &ChunkId,
         stored: &Stored,
-    ) -> Result<Place, Failed> {
+    ) -> Result<RecordLocation, Failed> {
         let record_len = format::HEAD as u64 + stored.bytes.len() as u64;
         let full = |active: &Active| !active.has_room(record_len, self.config.segment_bytes);
         if writer.active.as_ref().is_none_or(full) {
@@ -148,7 +148,7 @@ impl DiskStore {
         active.end = u32::try_from(line.end()).unwrap_or(u32::MAX);
         active.lines.push(line);
         self.note_len(number, line.end());
-        Ok(Place::new(number, &line))
+        Ok(RecordLocation::new(number, &line))
     }
 
     /// Ends the active segment, if there is one.

@@ -1,8 +1,8 @@
-//! How much a catalog may take, on the disk and in memory.
+//! Limits of the catalog, on the disk and in memory.
 //!
-//! What clients have a mirror learn is others' to choose: a manifest of 4 MiB may name fifty thousand
-//! blobs, and any number of names may mean it. So the parts of the catalog have bounds of their own,
-//! and its file has one, for what a database adds to its content.
+//! Clients decide what a mirror learns: a manifest of 4 MiB may name fifty thousand blobs, and any
+//! number of tags may point to it. So each part of the catalog has a limit, and the file has one for
+//! the overhead of the database.
 
 /// The smallest and the largest bound of the file.
 const FILE_MIN: u64 = 8 << 20;

@@ -1,4 +1,4 @@
-//! Which of too many records are the latest.
+//! Selects the latest records when there are too many.
 
 /// Which records stay. As many go as it takes for the next to be late.
 #[derive(Clone, Copy, Debug)]

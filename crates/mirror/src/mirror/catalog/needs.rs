@@ -1,4 +1,4 @@
-//! Which manifests are kept, what they need, and which go when there are too many.
+//! Which blobs the known manifests need, and which manifests are dropped when there are too many.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Display;

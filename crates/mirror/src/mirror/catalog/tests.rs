@@ -1,4 +1,4 @@
-use super::super::proof::Whose;
+use super::super::proof::Principal;
 use super::*;
 use crate::blobs::{Algorithm, Realm};
 
@@ -62,7 +62,7 @@ fn key(digest: &BlobDigest) -> BlobKey {
 }
 
 fn proof(repository: &str, digest: &BlobDigest) -> ProofKey {
-    ProofKey::new(Whose::Mirror, &scope(repository), Some(digest))
+    ProofKey::new(Principal::Mirror, &scope(repository), Some(digest))
 }
 
 fn open(path: &Path, budget: u64) -> Catalog {
@@ -269,7 +269,7 @@ fn a_thousand_tenants_with_a_thousand_repositories_fit_into_64_mib() {
 }
 
 fn thousand_tenants() {
-    use super::super::proof::Said;
+    use super::super::proof::ClientProofs;
     use crate::upstream::{Asker, Login};
     let memory = || {
         let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -281,22 +281,22 @@ fn thousand_tenants() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let before = memory();
     let catalog = open(&dir.path().join("catalog"), 1 << 40);
-    let said = Said::default();
+    let said = ClientProofs::default();
     assert_eq!(catalog.bounds.file, 128 << 20, "the largest there is");
     for tenant in 0..1000_u32 {
         let login = Login {
             username: format!("tenant {tenant}"),
             password: "secret".to_owned(),
         };
-        let whose = Whose::of(&Asker::Client(Some(login)));
+        let principal = Principal::of(&Asker::Client(Some(login)));
         let mut own = Vec::new();
         let mut tags = Vec::new();
         for number in 0..1000_u32 {
             let scope = scope(&format!("tenant-{tenant}/repository-{number}"));
             let digest = BlobDigest::of(Algorithm::Sha256, format!("{scope}").as_bytes());
-            own.push(ProofKey::new(Whose::Mirror, &scope, Some(&digest)));
-            said.note(ProofKey::new(whose, &scope, None));
-            said.note(ProofKey::new(whose, &scope, Some(&digest)));
+            own.push(ProofKey::new(Principal::Mirror, &scope, Some(&digest)));
+            said.note(ProofKey::new(principal, &scope, None));
+            said.note(ProofKey::new(principal, &scope, Some(&digest)));
             tags.push((format!("{scope}:latest"), digest.to_string()));
         }
         catalog.put_proofs(&own);

@@ -28,7 +28,7 @@ fn stopped(dir: &TempDir, end: End, after: u64) -> (DiskStore, Arc<Ending>) {
 }
 
 /// The numbers of those chunks that the store says are there, where `place` holds.
-fn there(store: &DiskStore, place: impl Fn(&Place) -> bool) -> Vec<u64> {
+fn there(store: &DiskStore, place: impl Fn(&RecordLocation) -> bool) -> Vec<u64> {
     let state = store.state.lock();
     let here = |number: &u64| state.residents.get(&id(*number)).is_some_and(&place);
     (0..PUTS).filter(here).collect()

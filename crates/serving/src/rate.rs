@@ -1,4 +1,4 @@
-//! A flow that must not be quicker than so many bytes in a second.
+//! Limits of the bytes per second that are sent or fetched: a token bucket.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,21 +9,20 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-/// What may go at once after a rest: long enough that timers do not slow the flow, short enough
-/// that no queue on the way fills.
+/// The burst after an idle time: long enough that timers do not slow the flow, short enough that no
+/// queue on the way fills.
 const BURST: Duration = Duration::from_millis(100);
 
-/// A bucket that fills with so many bytes in a second. Who takes more than there is waits; those who
-/// wait go one after the other.
+/// A token bucket of bytes. Takers wait while it is empty, and are served in order.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimiter {
     rate: NonZeroU64,
-    /// When all that was taken will be paid for.
+    /// When the bucket will have covered all bytes that were taken.
     paid: Mutex<Instant>,
 }
 
-impl Pace {
-    /// Returns a pace of so many bytes in a second.
+impl RateLimiter {
+    /// Returns a limiter of `rate` bytes per second.
     #[must_use]
     pub fn new(rate: NonZeroU64) -> Self {
         let now = Instant::now();
@@ -31,7 +30,7 @@ impl Pace {
         Self { rate, paid }
     }
 
-    /// Takes so many bytes, and waits until they may go.
+    /// Takes `bytes`, and waits until they may be sent.
     pub async fn wait(&self, bytes: u64) {
         let wait = self.take(bytes, Instant::now());
         if !wait.is_zero() {
@@ -39,7 +38,7 @@ impl Pace {
         }
     }
 
-    /// Takes so many bytes; they may go after what is returned.
+    /// Takes `bytes`, and returns how long to wait before they are sent.
     pub fn take(&self, bytes: u64, now: Instant) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.get());
         let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -52,35 +51,35 @@ impl Pace {
         paid.saturating_duration_since(now)
     }
 
-    /// Whether nothing would differ if it were new.
+    /// Whether the bucket is full, as that of a new limiter is.
     fn is_rested(&self, now: Instant) -> bool {
         *self.paid.lock() + BURST <= now
     }
 }
 
-/// A pace for each of those who are served; who has rested long enough is forgotten.
+/// A rate limiter for each peer. Those that are full and unused are dropped.
 #[derive(Debug)]
-pub struct Paces<K> {
+pub struct RateLimiters<K> {
     rate: NonZeroU64,
-    each: Mutex<HashMap<K, Arc<Pace>>>,
+    each: Mutex<HashMap<K, Arc<RateLimiter>>>,
 }
 
-impl<K: Eq + Hash> Paces<K> {
-    /// Returns paces of so many bytes in a second each.
+impl<K: Eq + Hash> RateLimiters<K> {
+    /// Returns limiters of `rate` bytes per second for each peer.
     #[must_use]
     pub fn new(rate: NonZeroU64) -> Self {
         let each = Mutex::default();
         Self { rate, each }
     }
 
-    /// Returns the pace of one of them.
-    pub fn of(&self, who: K) -> Arc<Pace> {
+    /// Returns the limiter of a peer.
+    pub fn of(&self, who: K) -> Arc<RateLimiter> {
         let now = Instant::now();
         let mut each = self.each.lock();
         each.retain(|_, pace| Arc::strong_count(pace) > 1 || !pace.is_rested(now));
         let pace = each
             .entry(who)
-            .or_insert_with(|| Arc::new(Pace::new(self.rate)));
+            .or_insert_with(|| Arc::new(RateLimiter::new(self.rate)));
         Arc::clone(pace)
     }
 }
@@ -89,8 +88,8 @@ impl<K: Eq + Hash> Paces<K> {
 mod tests {
     use super::*;
 
-    fn pace(rate: u64) -> Pace {
-        Pace::new(NonZeroU64::new(rate).unwrap())
+    fn pace(rate: u64) -> RateLimiter {
+        RateLimiter::new(NonZeroU64::new(rate).unwrap())
     }
 
     #[test]
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn each_has_a_pace_of_its_own_as_long_as_it_matters() {
-        let paces = Paces::new(NonZeroU64::new(1000).unwrap());
+        let paces = RateLimiters::new(NonZeroU64::new(1000).unwrap());
         let now = Instant::now();
         assert!(paces.of(1).take(10_000, now) > Duration::from_secs(5));
         assert!(paces.of(2).take(10, now).is_zero());

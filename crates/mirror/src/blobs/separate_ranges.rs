@@ -1,8 +1,8 @@
-//! Ranges of a blob on its way that were fetched apart from it: once for all who look there.
+//! Ranges that are fetched apart from the download of a blob, once for all clients that read them.
 //!
-//! A lazy client reads a few ranges of a blob whose fill has not come that far, and the machines of
-//! a host read the same ones. What was fetched for the first is in a file without a name, which
-//! goes when the blob is whole or the process ends.
+//! A lazy client reads a few ranges of a blob whose download has not reached them yet, and the machines
+//! of a host read the same ones. What was fetched for the first is in an unlinked file, which is freed
+//! when the blob is complete or the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,56 +22,58 @@ const BYTES_MAX: u64 = 64 << 20;
 /// Ranges that are kept for a blob.
 const RANGES_MAX: usize = 1024;
 
-/// The ranges of a blob that were fetched apart.
+/// The separately fetched ranges of a blob.
 #[derive(Debug, Default)]
-pub(super) struct Looks(Mutex<State>);
+pub(super) struct SeparateRanges(Mutex<RangesState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RangesState {
     file: Option<Arc<File>>,
-    looks: Vec<Arc<Look>>,
+    ranges: Vec<Arc<SeparateRange>>,
     bytes: u64,
 }
 
-/// A range that was fetched apart, or is on its way.
+/// A separately fetched range, complete or not.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct SeparateRange {
     range: Range<u64>,
     file: Arc<File>,
-    came: watch::Sender<Came>,
+    came: watch::Sender<RangeProgress>,
 }
 
-/// How far a range is.
+/// The progress of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Came {
-    /// The bytes before this place of the blob, from the start of the range on, are in the file.
+pub(crate) struct RangeProgress {
+    /// The offset in the blob up to which the range is in the file.
     pub(crate) to: u64,
-    /// No more will come.
+    /// The fetch has ended.
     pub(crate) ended: bool,
 }
 
-/// Who brings the bytes of a range.
+/// Whether the caller fetches a range.
 #[derive(Debug)]
 pub(crate) enum Joined {
-    /// Somebody else.
-    Follow(Arc<Look>),
-    /// Whoever gets this.
-    Fetch(Arc<Look>),
+    /// Another task does.
+    Follow(Arc<SeparateRange>),
+    /// The caller does.
+    Fetch(Arc<SeparateRange>),
 }
 
-impl Looks {
-    /// Returns the range that has or will have all of `wanted`; `None` if no more is kept.
+impl SeparateRanges {
+    /// Returns a range that covers `wanted`, complete or not; `None` if too many are cached.
     pub(super) fn join(&self, dir: &Path, wanted: &Range<u64>) -> io::Result<Option<Joined>> {
         let mut state = self.0.lock();
-        let has = |look: &&Arc<Look>| {
-            look.range.start <= wanted.start && wanted.end <= look.range.end && !look.has_failed()
+        let has = |separate: &&Arc<SeparateRange>| {
+            separate.range.start <= wanted.start
+                && wanted.end <= separate.range.end
+                && !separate.has_failed()
         };
-        if let Some(look) = state.looks.iter().find(has) {
-            return Ok(Some(Joined::Follow(Arc::clone(look))));
+        if let Some(separate) = state.ranges.iter().find(has) {
+            return Ok(Some(Joined::Follow(Arc::clone(separate))));
         }
-        state.looks.retain(|look| !look.has_failed());
+        state.ranges.retain(|separate| !separate.has_failed());
         let bytes = wanted.end.saturating_sub(wanted.start);
-        if state.looks.len() >= RANGES_MAX || state.bytes.saturating_add(bytes) > BYTES_MAX {
+        if state.ranges.len() >= RANGES_MAX || state.bytes.saturating_add(bytes) > BYTES_MAX {
             return Ok(None);
         }
         let file = match &state.file {
@@ -80,37 +82,37 @@ impl Looks {
         };
         // A range that failed is not given back: it may have taken its room on the disk.
         state.bytes += bytes;
-        let came = Came {
+        let came = RangeProgress {
             to: wanted.start,
             ended: false,
         };
-        let look = Arc::new(Look {
+        let separate = Arc::new(SeparateRange {
             range: wanted.clone(),
             file,
             came: watch::Sender::new(came),
         });
-        state.looks.push(Arc::clone(&look));
-        Ok(Some(Joined::Fetch(look)))
+        state.ranges.push(Arc::clone(&separate));
+        Ok(Some(Joined::Fetch(separate)))
     }
 }
 
-impl Look {
-    /// Returns which part of the blob it is.
+impl SeparateRange {
+    /// Returns the range of the blob.
     pub(crate) const fn range(&self) -> &Range<u64> {
         &self.range
     }
 
-    /// Returns where its bytes are, each at its place in the blob.
+    /// Returns its file, in which each byte has its offset in the blob.
     pub(crate) const fn file(&self) -> &Arc<File> {
         &self.file
     }
 
-    /// Returns what tells how far it is.
-    pub(crate) fn watch(&self) -> watch::Receiver<Came> {
+    /// Returns a receiver of its progress.
+    pub(crate) fn watch(&self) -> watch::Receiver<RangeProgress> {
         self.came.subscribe()
     }
 
-    /// Keeps what comes, until it ends: with all of it, or with a failure.
+    /// Writes the pieces of a channel, until the range is complete or the fetch fails.
     pub(crate) async fn keep(self: Arc<Self>, mut pieces: mpsc::Receiver<io::Result<Bytes>>) {
         let end = EndedAtLast(self);
         while let Some(Ok(piece)) = pieces.recv().await {
@@ -131,8 +133,8 @@ impl Look {
     }
 }
 
-/// Tells those who follow that no more comes, whatever the reason.
-struct EndedAtLast(Arc<Look>);
+/// Announces the end of the fetch to the clients that wait.
+struct EndedAtLast(Arc<SeparateRange>);
 
 impl Drop for EndedAtLast {
     fn drop(&mut self) {
@@ -153,20 +155,20 @@ fn nameless(dir: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn fetch(looks: &Looks, dir: &Path, range: Range<u64>) -> Arc<Look> {
-        match looks.join(dir, &range).unwrap() {
-            Some(Joined::Fetch(look)) => look,
+    fn fetch(ranges: &SeparateRanges, dir: &Path, range: Range<u64>) -> Arc<SeparateRange> {
+        match ranges.join(dir, &range).unwrap() {
+            Some(Joined::Fetch(separate)) => separate,
             other => panic!("{other:?}"),
         }
     }
 
-    fn follows(looks: &Looks, dir: &Path, range: Range<u64>) -> bool {
-        matches!(looks.join(dir, &range).unwrap(), Some(Joined::Follow(_)))
+    fn follows(ranges: &SeparateRanges, dir: &Path, range: Range<u64>) -> bool {
+        matches!(ranges.join(dir, &range).unwrap(), Some(Joined::Follow(_)))
     }
 
-    async fn bring(look: Arc<Look>, bytes: &'static [u8]) {
+    async fn bring(separate: Arc<SeparateRange>, bytes: &'static [u8]) {
         let (pipe, pieces) = mpsc::channel(1);
-        let keeping = tokio::spawn(look.keep(pieces));
+        let keeping = tokio::spawn(separate.keep(pieces));
         pipe.send(Ok(Bytes::from_static(bytes))).await.unwrap();
         drop(pipe);
         keeping.await.unwrap();
@@ -174,34 +176,39 @@ mod tests {
 
     #[tokio::test]
     async fn a_range_is_fetched_once_and_again_if_that_failed() {
-        let (dir, looks) = (tempfile::tempdir().unwrap(), Looks::default());
-        let look = fetch(&looks, dir.path(), 10..15);
-        assert!(follows(&looks, dir.path(), 11..15));
-        bring(Arc::clone(&look), b"hel").await;
-        assert_eq!(look.watch().borrow().to, 13);
-        let again = fetch(&looks, dir.path(), 10..15);
+        let (dir, ranges) = (tempfile::tempdir().unwrap(), SeparateRanges::default());
+        let separate = fetch(&ranges, dir.path(), 10..15);
+        assert!(follows(&ranges, dir.path(), 11..15));
+        bring(Arc::clone(&separate), b"hel").await;
+        assert_eq!(separate.watch().borrow().to, 13);
+        let again = fetch(&ranges, dir.path(), 10..15);
         bring(Arc::clone(&again), b"hello").await;
-        assert!(follows(&looks, dir.path(), 10..15));
+        assert!(follows(&ranges, dir.path(), 10..15));
         let mut read = [0; 5];
         again.file().read_exact_at(&mut read, 10).unwrap();
         assert_eq!(&read, b"hello");
         // What reaches beyond it is another one.
-        let _wider = fetch(&looks, dir.path(), 10..16);
+        let _wider = fetch(&ranges, dir.path(), 10..16);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn what_is_kept_has_a_bound() {
-        let (dir, looks) = (tempfile::tempdir().unwrap(), Looks::default());
-        let _all = fetch(&looks, dir.path(), 0..BYTES_MAX);
+        let (dir, ranges) = (tempfile::tempdir().unwrap(), SeparateRanges::default());
+        let _all = fetch(&ranges, dir.path(), 0..BYTES_MAX);
         let more = BYTES_MAX..BYTES_MAX + 1;
-        assert!(looks.join(dir.path(), &more).unwrap().is_none());
-        assert!(follows(&looks, dir.path(), 5..9));
-        let looks = Looks::default();
+        assert!(ranges.join(dir.path(), &more).unwrap().is_none());
+        assert!(follows(&ranges, dir.path(), 5..9));
+        let ranges = SeparateRanges::default();
         for at in 0..RANGES_MAX as u64 {
-            let _one = fetch(&looks, dir.path(), at..at + 1);
+            let _one = fetch(&ranges, dir.path(), at..at + 1);
         }
         let most = RANGES_MAX as u64;
-        assert!(looks.join(dir.path(), &(most..most + 1)).unwrap().is_none());
+        assert!(
+            ranges
+                .join(dir.path(), &(most..most + 1))
+                .unwrap()
+                .is_none()
+        );
     }
 }

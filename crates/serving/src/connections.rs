@@ -1,4 +1,4 @@
-//! How many places each of those who are served has taken.
+//! Limits of how many connections each peer has open.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,37 +6,37 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A count for each of them; who has none is forgotten.
+/// The number of open connections of each peer.
 #[derive(Debug)]
-pub struct Seats<K: Eq + Hash>(Mutex<HashMap<K, usize>>);
+pub struct ConnectionCounts<K: Eq + Hash>(Mutex<HashMap<K, usize>>);
 
-impl<K: Eq + Hash> Default for Seats<K> {
+impl<K: Eq + Hash> Default for ConnectionCounts<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-/// A place that is taken until this is dropped.
+/// Counts one connection until it is dropped.
 #[derive(Debug)]
-pub struct Seat<K: Eq + Hash> {
-    seats: Arc<Seats<K>>,
+pub struct ConnectionPermit<K: Eq + Hash> {
+    seats: Arc<ConnectionCounts<K>>,
     who: K,
 }
 
-impl<K: Eq + Hash + Clone> Seats<K> {
-    /// Takes a place, unless they have as many as they may.
-    pub fn take(self: &Arc<Self>, who: K, most: usize) -> Option<Seat<K>> {
+impl<K: Eq + Hash + Clone> ConnectionCounts<K> {
+    /// Counts one more connection of `who`; `None` if it has `most` already.
+    pub fn take(self: &Arc<Self>, who: K, most: usize) -> Option<ConnectionPermit<K>> {
         let mut taken = self.0.lock();
         if taken.get(&who).copied().unwrap_or(0) >= most {
             return None;
         }
         *taken.entry(who.clone()).or_default() += 1;
         let seats = Arc::clone(self);
-        Some(Seat { seats, who })
+        Some(ConnectionPermit { seats, who })
     }
 }
 
-impl<K: Eq + Hash> Drop for Seat<K> {
+impl<K: Eq + Hash> Drop for ConnectionPermit<K> {
     fn drop(&mut self) {
         let mut taken = self.seats.0.lock();
         if let Some(count) = taken.get_mut(&self.who) {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn each_has_as_many_as_it_may_and_is_forgotten_afterwards() {
-        let seats = Arc::new(Seats::default());
+        let seats = Arc::new(ConnectionCounts::default());
         let two = [seats.take("a", 2), seats.take("a", 2)];
         assert!(two.iter().all(Option::is_some));
         assert!(seats.take("a", 2).is_none());

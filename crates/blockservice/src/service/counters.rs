@@ -1,4 +1,4 @@
-//! What became of the chunks that machines asked for, and how long they waited for their turn.
+//! Counts of chunks by the outcome of requests, and of the time that they were queued.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use prometheus_client::registry::Registry;
 
 use crate::wire::{Priority, Status};
 
-/// Machines that are told apart; all others are one. Who connects says its name itself on a link
-/// that is trusted, and may say many.
+/// The most machines with counters of their own; all others share one. Without authentication a
+/// client may use any number of names.
 const MACHINES: usize = 256;
 
-/// What the machines beyond [`MACHINES`] are called.
+/// The label of machines beyond [`MACHINES`].
 const OTHERS: &str = "(others)";
 
-/// Upper bounds of the buckets of the time that chunks wait, in seconds.
+/// Upper bounds of the histogram's buckets, in seconds.
 const WAITS: [f64; 5] = [0.0001, 0.001, 0.01, 0.1, 1.0];
 
-/// What may become of a chunk that was asked for, with a word for it.
+/// The outcomes of a request for a chunk, with their labels.
 const ANSWERS: [(Status, &str); 5] = [
     (Status::Here, "sent"),
     (Status::Absent, "absent"),
@@ -31,7 +31,7 @@ const ANSWERS: [(Status, &str); 5] = [
     (Status::Failed, "failed"),
 ];
 
-/// Why a chunk is asked for, with a word for it.
+/// The priorities of requests, with their labels.
 const PRIORITIES: [(Priority, &str); 3] = [
     (Priority::Demand, "demand"),
     (Priority::Readahead, "readahead"),
@@ -40,37 +40,39 @@ const PRIORITIES: [(Priority, &str); 3] = [
 
 /// A count by the name of a machine.
 type ByMachine = Family<[(&'static str, String); 1], Counter>;
+/// The label of a priority.
+type PriorityLabel = [(&'static str, &'static str); 1];
 
 /// Counts of chunks since the service began.
 #[derive(Debug)]
-pub(crate) struct Tally {
-    classes: [ClassTally; PRIORITIES.len()],
-    machines: Mutex<BTreeMap<Vec<u8>, Arc<Machine>>>,
-    others: Arc<Machine>,
+pub(crate) struct ChunkCounters {
+    classes: [PriorityCounters; PRIORITIES.len()],
+    machines: Mutex<BTreeMap<Vec<u8>, Arc<MachineCounters>>>,
+    others: Arc<MachineCounters>,
     // What is exposed: the counts above, by their labels.
     answers: Family<[(&'static str, &'static str); 2], Counter>,
-    answered_bytes: Family<[(&'static str, &'static str); 1], Counter>,
-    waits: Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>,
+    answered_bytes: Family<PriorityLabel, Counter>,
+    waits: Family<PriorityLabel, Histogram, fn() -> Histogram>,
     machine_chunks: ByMachine,
     machine_bytes: ByMachine,
 }
 
-/// Counts of what was asked for with one priority.
+/// Counts of requests with one priority.
 #[derive(Debug)]
-struct ClassTally {
+struct PriorityCounters {
     answers: [Counter; ANSWERS.len()],
     bytes: Counter,
     waits: Histogram,
 }
 
-/// What one machine got.
+/// Counts of chunks that one machine received.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineCounters {
     chunks: Counter,
     bytes: Counter,
 }
 
-impl Machine {
+impl MachineCounters {
     fn new(name: &str, chunks: &ByMachine, bytes: &ByMachine) -> Arc<Self> {
         let labels = [("machine", name.to_owned())];
         Arc::new(Self {
@@ -80,7 +82,7 @@ impl Machine {
     }
 }
 
-impl Default for Tally {
+impl Default for ChunkCounters {
     fn default() -> Self {
         let answers = Family::<[_; 2], Counter>::default();
         let answered_bytes = Family::<[_; 1], Counter>::default();
@@ -89,7 +91,7 @@ impl Default for Tally {
         let classes = PRIORITIES.map(|(_, word)| {
             let priority = [("priority", word)];
             let answer = |(_, answer)| [priority[0], ("answer", answer)];
-            ClassTally {
+            PriorityCounters {
                 answers: ANSWERS.map(|named| answers.get_or_create_owned(&answer(named))),
                 bytes: answered_bytes.get_or_create_owned(&priority),
                 waits: waits.get_or_create_owned(&priority),
@@ -99,7 +101,7 @@ impl Default for Tally {
         Self {
             classes,
             machines: Mutex::default(),
-            others: Machine::new(OTHERS, &machine_chunks, &machine_bytes),
+            others: MachineCounters::new(OTHERS, &machine_chunks, &machine_bytes),
             answers,
             answered_bytes,
             waits,
@@ -109,9 +111,9 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
-    /// Returns the counts of a machine.
-    pub(crate) fn machine(&self, name: &[u8]) -> Arc<Machine> {
+impl ChunkCounters {
+    /// Returns the counters of a machine.
+    pub(crate) fn machine(&self, name: &[u8]) -> Arc<MachineCounters> {
         let mut machines = self.machines.lock();
         if let Some(machine) = machines.get(name) {
             return Arc::clone(machine);
@@ -120,31 +122,31 @@ impl Tally {
             return Arc::clone(&self.others);
         }
         let label = String::from_utf8_lossy(name);
-        let machine = Machine::new(&label, &self.machine_chunks, &self.machine_bytes);
+        let machine = MachineCounters::new(&label, &self.machine_chunks, &self.machine_bytes);
         machines.insert(name.to_vec(), Arc::clone(&machine));
         machine
     }
 
-    /// Notes what became of a chunk.
+    /// Counts the outcome of a request for a chunk.
     pub(crate) fn count(&self, priority: Priority, answer: Status) {
         self.classes[priority as usize].answers[answer as usize].inc();
     }
 
-    /// Notes that a chunk of so many bytes, as stored, was sent to a machine.
-    pub(crate) fn sent(&self, priority: Priority, machine: &Machine, bytes: u64) {
+    /// Counts a chunk that was sent to a machine, with its stored bytes.
+    pub(crate) fn sent(&self, priority: Priority, machine: &MachineCounters, bytes: u64) {
         self.count(priority, Status::Here);
         self.classes[priority as usize].bytes.inc_by(bytes);
         machine.chunks.inc();
         machine.bytes.inc_by(bytes);
     }
 
-    /// Notes how long a chunk waited until it was read or found late.
+    /// Records how long a request was queued.
     pub(crate) fn waited(&self, priority: Priority, time: Duration) {
         let waits = &self.classes[priority as usize].waits;
         waits.observe(time.as_secs_f64());
     }
 
-    /// Returns how many chunks were answered like this.
+    /// Returns the number of requests with this outcome.
     pub(crate) fn total(&self, answer: Status) -> u64 {
         let classes = self.classes.iter();
         let all = classes.map(|class| class.answers[answer as usize].get());
@@ -157,7 +159,7 @@ impl Tally {
         classes.map(|class| class.bytes.get()).sum()
     }
 
-    /// Has the counts exposed.
+    /// Registers the counts.
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
             "answers",
@@ -191,7 +193,7 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn page(tally: &Tally) -> String {
+    fn page(tally: &ChunkCounters) -> String {
         let mut registry = Registry::with_prefix("nicfetch_blocks");
         tally.register(&mut registry);
         serving::metrics::exposition(&registry)
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_on_the_page() {
-        let tally = Tally::default();
+        let tally = ChunkCounters::default();
         let machine = tally.machine(b"vm \"1\"\n");
         tally.sent(Priority::Demand, &machine, 700);
         tally.sent(Priority::Prefetch, &machine, 300);
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn machines_beyond_the_bound_are_one() {
-        let tally = Tally::default();
+        let tally = ChunkCounters::default();
         for n in 0..MACHINES + 10 {
             let machine = tally.machine(n.to_string().as_bytes());
             tally.sent(Priority::Demand, &machine, 1);

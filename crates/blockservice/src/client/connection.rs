@@ -1,4 +1,5 @@
-//! One connection as its users see it: questions go in, answers come out, or nothing does.
+//! A connection as seen by its users: requests go in; each gets a response, or learns that none will
+//! come.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,25 +9,25 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::arrivals::{Reply, Ticket};
-use super::{Registered, Shared};
+use super::responses::{Reply, Responder};
+use super::{RegisteredSource, Shared};
 use crate::wire::{ErrorCode, Frame, Message, Priority, Status, WANTS_MAX};
 use chunks::{Codec, Stored};
 
-/// A connection to the service, which is made again when it is lost.
+/// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct Connection {
     pub(super) shared: Arc<Shared>,
     commands: mpsc::UnboundedSender<Command>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     up: AtomicBool,
-    /// Somebody wants the connection to be made anew.
+    /// Requests that the connection is re-established.
     pub(super) reset: Notify,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionState {
     next: u64,
     pending: HashMap<u64, Pending>,
     /// By number of the source: its handle in this connection.
@@ -40,16 +41,16 @@ struct State {
 #[derive(Debug)]
 pub(super) enum Command {
     Ask(Message, Vec<u8>, oneshot::Sender<Frame>),
-    Open(Arc<Registered>),
+    Open(Arc<RegisteredSource>),
     Read(Reads),
-    /// Some reads were given up: call off those that nobody waits for.
-    Sweep,
+    /// Cancel the READs that are not wanted any more.
+    CancelUnwanted,
 }
 
-/// Chunks of one source that somebody waits for.
+/// Wanted chunks of one source.
 #[derive(Debug)]
 pub(super) struct Reads {
-    pub(super) source: Arc<Registered>,
+    pub(super) source: Arc<RegisteredSource>,
     pub(super) priority: Priority,
     pub(super) wants: Vec<Want>,
 }
@@ -58,26 +59,26 @@ pub(super) struct Reads {
 #[derive(Debug)]
 pub(super) struct Want {
     pub(super) number: u32,
-    pub(super) ticket: Ticket,
+    pub(super) responder: Responder,
 }
 
 #[derive(Debug)]
 enum Pending {
     Answer(oneshot::Sender<Frame>),
-    Opened(Arc<Registered>),
-    Chunks(Vec<Option<Ticket>>),
+    Opened(Arc<RegisteredSource>),
+    Chunks(Vec<Option<Responder>>),
 }
 
-/// What is to be written next: a frame, and who waits for its answer.
-pub(super) struct Question {
+/// A frame to write, and the receiver of its response.
+pub(super) struct Request {
     pub(super) frame: Frame,
     pending: Option<Pending>,
 }
 
-impl Lane {
+impl Connection {
     pub(super) fn new(shared: Arc<Shared>) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
-        let lane = Self {
+        let connection = Self {
             shared,
             commands,
             state: Mutex::default(),
@@ -85,7 +86,7 @@ impl Lane {
             reset: Notify::new(),
             changed: Notify::new(),
         };
-        (Arc::new(lane), received)
+        (Arc::new(connection), received)
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -98,12 +99,12 @@ impl Lane {
         let _either = tokio::time::timeout(while_, self.changed.notified()).await;
     }
 
-    /// Returns when something was last heard, in this connection.
+    /// Returns when the last frame was received on this connection.
     pub(super) fn heard(&self) -> Option<Instant> {
         self.state.lock().heard
     }
 
-    /// Asks; `None` if the connection is not there or is lost before the answer comes.
+    /// Sends a request and waits for the response; `None` if there is no connection, or it is lost.
     pub(super) async fn ask(&self, message: Message, data: Vec<u8>) -> Option<Frame> {
         if !self.is_up() {
             return None;
@@ -115,43 +116,43 @@ impl Lane {
         answered.await.ok()
     }
 
-    /// Has a source opened, in this connection and in those after it.
-    pub(super) fn open(&self, source: &Arc<Registered>) {
+    /// Opens a source, on this connection and after each reconnect.
+    pub(super) fn open(&self, source: &Arc<RegisteredSource>) {
         let _told = self.commands.send(Command::Open(Arc::clone(source)));
     }
 
-    /// Asks for chunks.
+    /// Requests chunks.
     pub(super) fn read(&self, reads: Reads) {
-        // What is not asked is lost with its tickets.
+        // What is not asked is lost with its responders.
         if !reads.wants.is_empty() && self.is_up() {
             let _told = self.commands.send(Command::Read(reads));
         }
     }
 
-    /// Says that a read was given up.
-    pub(super) fn sweep(&self) {
-        let _told = self.commands.send(Command::Sweep);
+    /// Cancels READs that are not wanted any more.
+    pub(super) fn cancel_unwanted(&self) {
+        let _told = self.commands.send(Command::CancelUnwanted);
     }
 
-    /// A connection stands: everything begins anew.
+    /// Resets the state for a new connection.
     pub(super) fn begin(&self) {
         let mut state = self.state.lock();
-        *state = State {
+        *state = ConnectionState {
             next: 1,
             heard: Some(Instant::now()),
-            ..State::default()
+            ..ConnectionState::default()
         };
         drop(state);
         self.up.store(true, Relaxed);
         self.changed.notify_waiters();
     }
 
-    /// The service wants no more questions; it still answers.
+    /// Stops sending requests: the service shuts down; it still responds.
     fn leave(&self) {
         self.up.store(false, Relaxed);
     }
 
-    /// The connection is lost, and with it every answer.
+    /// Ends the connection: all requests are lost.
     pub(super) fn end(&self) {
         self.up.store(false, Relaxed);
         // Whoever waits sees its sender go; outside of the lock, for they may ask again.
@@ -160,9 +161,9 @@ impl Lane {
         self.changed.notify_waiters();
     }
 
-    /// Makes questions of what there is to send: reads of one source and priority travel together.
-    pub(super) fn questions(&self, commands: Vec<Command>) -> Vec<Question> {
-        let mut questions = Vec::new();
+    /// Turns commands into requests: reads of one source and priority are merged.
+    pub(super) fn requests(&self, commands: Vec<Command>) -> Vec<Request> {
+        let mut requests = Vec::new();
         let mut all_reads: Vec<Reads> = Vec::new();
         for command in commands {
             match command {
@@ -173,7 +174,7 @@ impl Lane {
                         data,
                     };
                     let pending = Some(Pending::Answer(answer));
-                    questions.push(Question { frame, pending });
+                    requests.push(Request { frame, pending });
                 }
                 Command::Open(source) => {
                     let mut state = self.state.lock();
@@ -182,7 +183,7 @@ impl Lane {
                     let name = source.name.clone();
                     let frame = Frame::new(0, Message::Open { name });
                     let pending = Some(Pending::Opened(source));
-                    questions.push(Question { frame, pending });
+                    requests.push(Request { frame, pending });
                 }
                 Command::Read(reads) => {
                     let together = |other: &&mut Reads| {
@@ -194,19 +195,19 @@ impl Lane {
                         None => all_reads.push(reads),
                     }
                 }
-                Command::Sweep => questions.extend(self.cancels()),
+                Command::CancelUnwanted => requests.extend(self.cancels()),
             }
         }
         // The most urgent first.
         all_reads.sort_by_key(|reads| reads.priority);
         for reads in all_reads {
-            self.questions_of(reads, &mut questions);
+            self.requests_of(reads, &mut requests);
         }
-        questions
+        requests
     }
 
-    /// Makes questions of reads, unless their source is not open yet.
-    fn questions_of(&self, reads: Reads, questions: &mut Vec<Question>) {
+    /// Turns reads into requests, unless their source is not open yet.
+    fn requests_of(&self, reads: Reads, requests: &mut Vec<Request>) {
         let mut state = self.state.lock();
         if let Some(parked) = state.opening.get_mut(&reads.source.number) {
             return parked.push(reads);
@@ -224,12 +225,12 @@ impl Lane {
         } = reads;
         while !wants.is_empty() {
             let rest = wants.split_off(wants.len().min(WANTS_MAX));
-            questions.push(self.read_of(handle, priority, wants));
+            requests.push(self.read_of(handle, priority, wants));
             wants = rest;
         }
     }
 
-    fn read_of(&self, handle: u32, priority: Priority, wants: Vec<Want>) -> Question {
+    fn read_of(&self, handle: u32, priority: Priority, wants: Vec<Want>) -> Request {
         // Who asks for this is gone by then: so may be the service's work.
         let give_up = self.shared.config.patience.give_up.as_millis();
         let deadline_ms = match priority {
@@ -243,31 +244,31 @@ impl Lane {
             deadline_ms,
             chunks,
         };
-        let answers = wants.into_iter().map(|want| Some(want.ticket)).collect();
-        Question {
+        let answers = wants.into_iter().map(|want| Some(want.responder)).collect();
+        Request {
             frame: Frame::new(0, read),
             pending: Some(Pending::Chunks(answers)),
         }
     }
 
-    /// Calls off the READs of which nobody waits for anything any more.
-    fn cancels(&self) -> Vec<Question> {
+    /// Cancels the READs of which no chunk is wanted any more.
+    fn cancels(&self) -> Vec<Request> {
         let mut state = self.state.lock();
-        let is_vain = |pending: &Pending| match pending {
-            Pending::Chunks(wants) => wants.iter().flatten().all(Ticket::is_vain),
+        let is_cancelled = |pending: &Pending| match pending {
+            Pending::Chunks(wants) => wants.iter().flatten().all(Responder::is_cancelled),
             Pending::Answer(_) | Pending::Opened(_) => false,
         };
-        let vain = state.pending.extract_if(|_, pending| is_vain(pending));
-        let cancel = |request| Question {
+        let vain = state.pending.extract_if(|_, pending| is_cancelled(pending));
+        let cancel = |request| Request {
             frame: Frame::new(request, Message::Cancel),
             pending: None,
         };
         vain.map(|(request, _)| cancel(request)).collect()
     }
 
-    /// Gives a question its number, and notes who waits for the answer.
-    pub(super) fn note(&self, question: Question) -> Frame {
-        let Question { mut frame, pending } = question;
+    /// Numbers a request, and registers the receiver of its response.
+    pub(super) fn note(&self, request: Request) -> Frame {
+        let Request { mut frame, pending } = request;
         if let Some(pending) = pending {
             let mut state = self.state.lock();
             frame.request = state.next;
@@ -277,7 +278,7 @@ impl Lane {
         frame
     }
 
-    /// Hands an answer to whoever waits for it; returns whether the connection goes on.
+    /// Delivers a response; returns whether the connection goes on.
     pub(super) fn take(&self, frame: Frame) -> bool {
         let mut state = self.state.lock();
         state.heard = Some(Instant::now());
@@ -301,7 +302,7 @@ impl Lane {
                 true
             }
             Message::GoAway { within_ms } => {
-                log::info!("the block service ends within {within_ms} ms");
+                log::info!("the block service shuts down within {within_ms} ms");
                 drop(state);
                 self.leave();
                 true
@@ -324,7 +325,7 @@ impl Lane {
                             let _told = self.commands.send(Command::Read(reads));
                         }
                     }
-                    // An error about a READ: whoever waits sees its tickets go.
+                    // An error about a READ: whoever waits sees its responders go.
                     Some(Pending::Chunks(_)) | None => {}
                 }
                 true
@@ -333,14 +334,14 @@ impl Lane {
     }
 }
 
-impl State {
+impl ConnectionState {
     fn chunk(&mut self, request: u64, place: u16, reply: Reply) {
         // A READ that was called off may still be answered.
         let Some(Pending::Chunks(wants)) = self.pending.get_mut(&request) else {
             return;
         };
-        if let Some(ticket) = wants.get_mut(usize::from(place)).and_then(Option::take) {
-            ticket.tell(reply);
+        if let Some(responder) = wants.get_mut(usize::from(place)).and_then(Option::take) {
+            responder.tell(reply);
         }
         if wants.iter().all(Option::is_none) {
             self.pending.remove(&request);
@@ -348,7 +349,7 @@ impl State {
     }
 
     /// Notes the handle of a source, and returns the reads that waited for it.
-    fn opened(&mut self, source: &Registered, answer: &Message) -> Vec<Reads> {
+    fn opened(&mut self, source: &RegisteredSource, answer: &Message) -> Vec<Reads> {
         let name = String::from_utf8_lossy(&source.name);
         match answer {
             Message::Opened { handle, id, .. } if *id == source.id => {
@@ -363,7 +364,9 @@ impl State {
                 code: ErrorCode::NoSource,
                 ..
             } => {
-                log::warn!("the block service has no source {name}, or not for us");
+                log::warn!(
+                    "the block service has no source {name}, or this machine may not open it"
+                );
             }
             other => log::warn!("the block service did not open {name}: {other:?}"),
         }

@@ -1,4 +1,4 @@
-//! Reads of one chunk by several threads become one request.
+//! Singleflight: concurrent reads of one chunk become one request.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,21 +6,21 @@ use std::hash::Hash;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// What is being fetched, and who else waits for it.
+/// The keys that are being fetched, and the waiters for each.
 #[derive(Debug)]
-pub(super) struct Flights<K, V> {
+pub(super) struct SingleFlight<K, V> {
     waiting: Mutex<HashMap<K, Vec<oneshot::Sender<V>>>>,
 }
 
-impl<K: Eq + Hash + Clone, V: Clone> Flights<K, V> {
+impl<K: Eq + Hash + Clone, V: Clone> SingleFlight<K, V> {
     pub(super) fn new() -> Self {
         Self {
             waiting: Mutex::default(),
         }
     }
 
-    /// Joins whoever fetches `key`, and returns what to wait on; `None` if nobody does: then the
-    /// caller has to, and to [`land`](Self::land).
+    /// Joins the flight of `key`, and returns the receiver of its result; `None` if there is no
+    /// flight: then the caller leads it, and calls [`complete`](Self::complete).
     pub(super) fn join(&self, key: &K) -> Option<oneshot::Receiver<V>> {
         let mut waiting = self.waiting.lock();
         let Some(others) = waiting.get_mut(key) else {
@@ -32,8 +32,8 @@ impl<K: Eq + Hash + Clone, V: Clone> Flights<K, V> {
         Some(receiver)
     }
 
-    /// Hands what was fetched to all who wait for it.
-    pub(super) fn land(&self, key: &K, what: &V) {
+    /// Sends the result of a flight to its waiters.
+    pub(super) fn complete(&self, key: &K, what: &V) {
         let waiting = self.waiting.lock().remove(key);
         for one in waiting.into_iter().flatten() {
             // Some may have given up.
@@ -48,17 +48,20 @@ mod tests {
 
     #[test]
     fn the_first_fetches_for_all() {
-        let flights = Flights::new();
-        assert!(flights.join(&1).is_none());
-        let (mut one, mut two) = (flights.join(&1).unwrap(), flights.join(&1).unwrap());
-        assert!(flights.join(&2).is_none());
-        flights.land(&2, &"b");
+        let single_flight = SingleFlight::new();
+        assert!(single_flight.join(&1).is_none());
+        let (mut one, mut two) = (
+            single_flight.join(&1).unwrap(),
+            single_flight.join(&1).unwrap(),
+        );
+        assert!(single_flight.join(&2).is_none());
+        single_flight.complete(&2, &"b");
         assert!(one.try_recv().is_err());
-        flights.land(&1, &"a");
+        single_flight.complete(&1, &"a");
         assert_eq!((one.try_recv(), two.try_recv()), (Ok("a"), Ok("a")));
         assert!(
-            flights.join(&1).is_none(),
-            "what has landed is fetched anew"
+            single_flight.join(&1).is_none(),
+            "what has completed is fetched anew"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Asking a registry within a deadline: again after a fault, and compared with its digest.
+//! Requests to a registry within a deadline: retried after a fault, with responses verified by digest.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use super::document::ACCEPT as TAKEN;
 use super::reply::CONTENT_DIGEST;
 use super::{Granted, Mirror};
 use crate::blobs::{Algorithm, BlobDigest};
-use crate::upstream::{Ask, UpstreamError};
+use crate::upstream::{UpstreamError, UpstreamRequest};
 
-/// How long the upstream may take if there is something older to serve.
+/// The deadline of a request to a registry if there is cached content to fall back to.
 pub(super) const WITH_FALLBACK: Duration = Duration::from_millis(1500);
-/// How long it may take, all attempts together, if there is not.
+/// The deadline of a request, all attempts together, if there is none.
 pub(super) const WITHOUT: Duration = Duration::from_secs(8);
-/// Attempts: one fault is no reason to fail a client.
+/// The number of attempts.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Mirror {
-    /// Asks and takes the answer, again if that fails and there is time.
+    /// Sends a request and reads the response; retries within the deadline.
     pub(super) async fn attempt(
         &self,
         granted: &Granted,
         method: Method,
         what: &str,
         within: Duration,
-    ) -> Result<Answer, UpstreamError> {
-        let mut ask = Ask::new(method, &granted.scope.repository, what.to_owned());
+    ) -> Result<RegistryResponse, UpstreamError> {
+        let mut ask = UpstreamRequest::new(method, &granted.scope.repository, what.to_owned());
         ask.asker = granted.asker.clone();
         ask.headers.insert(ACCEPT, HeaderValue::from_static(TAKEN));
         let all = async {
@@ -57,7 +57,11 @@ impl Mirror {
         })
     }
 
-    async fn attempt_once(&self, granted: &Granted, ask: &Ask) -> Result<Answer, UpstreamError> {
+    async fn attempt_once(
+        &self,
+        granted: &Granted,
+        ask: &UpstreamRequest,
+    ) -> Result<RegistryResponse, UpstreamError> {
         self.counters.asked.inc();
         let answer = granted.upstream.ask(ask).await?;
         let headers = answer.headers().clone();
@@ -68,7 +72,7 @@ impl Mirror {
         };
         let fetched = bytes.len() as u64;
         self.counters.fetched_bytes.inc_by(fetched);
-        let answer = Answer { headers, bytes };
+        let answer = RegistryResponse { headers, bytes };
         let asked = ask.what.strip_prefix("manifests/");
         let asked = asked.and_then(|what| what.parse().ok());
         let mut names = [answer.claimed(), asked].into_iter().flatten();
@@ -82,23 +86,23 @@ impl Mirror {
     }
 }
 
-/// What the upstream answered.
-pub(super) struct Answer {
+/// The response of a registry, with all of its body.
+pub(super) struct RegistryResponse {
     pub(super) headers: HeaderMap,
     pub(super) bytes: Bytes,
 }
 
-impl Answer {
+impl RegistryResponse {
     pub(super) fn header(&self, name: HeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Returns the digest that the upstream says the manifest has.
+    /// Returns the digest in the header of the response.
     fn claimed(&self) -> Option<BlobDigest> {
         claimed(&self.headers)
     }
 
-    /// Returns the digest that it has.
+    /// Returns the digest of the body.
     pub(super) fn digest(&self) -> BlobDigest {
         let claimed = self.claimed();
         let algorithm = claimed.map_or(Algorithm::Sha256, |claimed| claimed.algorithm());

@@ -1,4 +1,4 @@
-//! The service as a cache beside a local source: for what a busy disk would take long to read.
+//! The service as a cache in front of a local source, for reads that a busy disk would serve slowly.
 
 use std::collections::HashMap;
 use std::ops::Range;
