@@ -38,6 +38,7 @@ pub(in crate::bootimg) struct UnpackArgs {
     /// The image: oci:DIR[:TAG] or docker-archive:FILE[:REF]
     image: String,
     /// Empty directory to make a directory of each layer in
+    #[arg(value_name = "DIR")]
     into: PathBuf,
 }
 
