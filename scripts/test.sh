@@ -27,6 +27,7 @@ step cargo xtask layers
 step cargo xtask links
 step cargo check --quiet -p yolofs # with nothing above it in the build
 step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for
+# With all features: the feature `vsock` is compiled nowhere else.
 step cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
 step packaging/check.sh

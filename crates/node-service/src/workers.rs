@@ -5,8 +5,10 @@ mod start;
 use node_records::company::Company;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -398,12 +400,18 @@ fn sweep(sockets: &Path) -> anyhow::Result<()> {
             .file_stem()
             .and_then(|stem| stem.to_str()?.parse().ok());
         let Some(pid) = pid else { continue };
-        if pid == std::process::id() || process_start(pid).is_err() {
+        if pid == std::process::id() || process_start(pid).is_err() || nobody_listens(&path) {
             let removing = || format!("removing {}", path.display());
             std::fs::remove_file(&path).with_context(removing)?;
         }
     }
     Ok(())
+}
+
+/// Returns whether whoever has bound a socket is gone: its number may be another process's already.
+fn nobody_listens(socket: &Path) -> bool {
+    let answer = UnixStream::connect(socket);
+    answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Returns whether a process runs the program that this one runs.
@@ -412,5 +420,36 @@ fn runs_our_program(pid: u32) -> bool {
     match (program("self"), program(&pid.to_string())) {
         (Ok(ours), Ok(its)) => (ours.dev(), ours.ino()) == (its.dev(), its.ino()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+
+    #[test]
+    fn what_the_dead_left_goes_whoever_has_their_numbers_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut others = [(); 2].map(|()| Command::new("sleep").arg("60").spawn().unwrap());
+        let [listens, taken] = [0, 1].map(|at| others[at].id());
+        let at = |pid: u32| dir.path().join(format!("{pid}.sock"));
+        let listening = UnixListener::bind(at(listens)).unwrap();
+        drop(UnixListener::bind(at(taken)).unwrap());
+        drop(UnixListener::bind(at(std::process::id())).unwrap());
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        drop(UnixListener::bind(at(gone.id())).unwrap());
+        std::fs::write(dir.path().join("notes"), "").unwrap();
+        sweep(dir.path()).unwrap();
+        let names = std::fs::read_dir(dir.path()).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        assert_eq!(names, [at(listens), dir.path().join("notes")]);
+        drop(listening);
+        for other in &mut others {
+            other.kill().and_then(|()| other.wait()).unwrap();
+        }
     }
 }

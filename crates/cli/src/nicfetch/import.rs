@@ -90,7 +90,7 @@ enum Wanted {
     },
     Registry {
         reference: String,
-        pull: ToPull,
+        pull: Box<ToPull>,
     },
 }
 
@@ -175,7 +175,7 @@ impl ImportArgs {
                 let scratch = self.scratch.clone().unwrap_or_else(std::env::temp_dir);
                 let pull = ToPull::prepare(&reference, &self.registry, &scratch);
                 Wanted::Registry {
-                    pull: pull.with_context(|| format!("pulling {reference}"))?,
+                    pull: Box::new(pull.with_context(|| format!("pulling {reference}"))?),
                     reference,
                 }
             }

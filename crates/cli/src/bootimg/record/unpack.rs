@@ -60,7 +60,7 @@ pub(super) struct Found {
 /// What the process answers.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    Unpacked(Found),
+    Unpacked(Box<Found>),
     Failed { why: String },
 }
 
@@ -97,7 +97,7 @@ pub(super) fn by_process(
         "the process that unpacks {image} ended without a word ({status}): is the image hostile?"
     );
     match serde_json::from_slice(&answer).context("understanding the process that unpacks")? {
-        Answer::Unpacked(found) => Ok(found),
+        Answer::Unpacked(found) => Ok(*found),
         Answer::Failed { why } => Err(anyhow!(why)),
     }
 }
@@ -137,7 +137,7 @@ fn answer(child: &mut Child, interrupt: &Interrupt) -> anyhow::Result<Vec<u8>> {
 pub(in crate::bootimg) fn unpack(args: &UnpackArgs) -> anyhow::Result<Outcome> {
     set_pdeathsig(Signal::SIGKILL).context("asking for a signal at the recorder's end")?;
     let answer = match unpack_confined(args) {
-        Ok(found) => Answer::Unpacked(found),
+        Ok(found) => Answer::Unpacked(Box::new(found)),
         Err(error) => Answer::Failed {
             why: format!("{error:#}"),
         },
