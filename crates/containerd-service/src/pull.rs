@@ -1,7 +1,7 @@
 //! `yolofs pull`: an image into containerd, each layer unpacked while it is being downloaded.
 //!
 //! containerd fetches a layer wholly before it unpacks it, and unpacks one after another. Here several
-//! layers are unpacked at once, each as it comes, in directories that the snapshotter [`adopt`s](land)
+//! layers are unpacked at once, each as it comes, in directories that the snapshotter `adopt`s
 //! by a rename: when the last byte is there, next to nothing is left to do.
 
 mod fetch;

@@ -37,7 +37,7 @@ impl Interrupt {
     /// thread is started, so that all of them leave these signals to the one that waits here.
     ///
     /// A second signal ends the process at once, with code 130: whoever is in a hurry, or stuck
-    /// behind a bug of ours, has the last word. One that comes within [`ONE_REQUEST`] of the first
+    /// behind a bug of ours, has the last word. One that comes within `ONE_REQUEST` of the first
     /// is the same request: `timeout`(1) signals its child, and then the group that it is in.
     ///
     /// # Errors

@@ -169,7 +169,7 @@ fn space(root: &Arc<SourceRoot>) -> impl Fn() -> io::Result<Space> + Send + Sync
     }
 }
 
-/// Returns the same as [`space`], with the deadline that the source's files have.
+/// Returns the same as `space`, with the deadline that the source's files have.
 pub fn space_within(
     files: &Arc<TimedSource<DirSource>>,
     root: &Arc<SourceRoot>,

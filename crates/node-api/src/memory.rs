@@ -32,7 +32,7 @@ impl MemoryNode {
         let text = serde_json::json!({
             "source": view.status.source, "mountpoint": view.status.mountpoint, "store": "/s",
         });
-        let spec = serde_json::from_value(text).unwrap();
+        let spec = serde_json::from_value(text).expect("a specification that is valid");
         let id = view.status.id.clone();
         self.state.lock().mounts.insert(id, (spec, view));
     }
@@ -52,7 +52,7 @@ impl MemoryNode {
 /// Returns a mount with a number of its own in every field that counts something.
 pub fn busy_mount(mountpoint: &str) -> MountView {
     let text = serde_json::json!({"source": "/srv/a", "mountpoint": mountpoint, "store": "/s"});
-    let spec = serde_json::from_value(text).unwrap();
+    let spec = serde_json::from_value(text).expect("a specification that is valid");
     let mut view = view_of(&spec);
     view.restarts = 2;
     view.last_gap_ms = Some(85);

@@ -6,7 +6,7 @@
 //! overlay cannot be given others.
 //!
 //! All of that happens in a process beside the snapshotter ([`recorder`]), which outlives it: here is
-//! what that process does, and the snapshotter's [`hand`] on it.
+//! what that process does, and the snapshotter's `hand` on it.
 
 mod asked;
 mod boot;

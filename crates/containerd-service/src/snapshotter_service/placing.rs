@@ -1,7 +1,7 @@
 //! `--layers-fast`: which layers are unpacked on the fast place (docs/tiering.md).
 //!
 //! containerd prepares a layer's snapshot before it has the layer, so the snapshot is on the disk
-//! first. When containerd opens the layer's blob to unpack it, it waits at a [`Gate`] while it is
+//! first. When containerd opens the layer's blob to unpack it, it waits at a `Gate` while it is
 //! looked what of the pull is still missing; a layer that everybody waits for goes to the fast place
 //! then, and so does one for which the disk has no time. Where the kernel has no such gate, the sizes in
 //! the manifest have to do.
