@@ -128,6 +128,7 @@ pub(super) struct UnpackArgs {
     /// The image: oci:DIR[:TAG] or docker-archive:FILE[:REF]
     image: String,
     /// Empty directory to make a directory of each layer in
+    #[arg(value_name = "DIR")]
     into: PathBuf,
 }
 
