@@ -92,7 +92,23 @@ const LADDER: &[Rung] = &[
             "yolofs",
         ],
     ),
-    rung("recording", &["engine", "host", "rawio"]),
+    rung(
+        "recording",
+        &[
+            "blocks",
+            "bootimg",
+            "bootstore",
+            "engine",
+            "host",
+            "layers",
+            "localfs",
+            "mounting",
+            "oci",
+            "rawio",
+            "tracer",
+            "yolofs",
+        ],
+    ),
     // L4: services.
     rung(
         "node-service",

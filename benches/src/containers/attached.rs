@@ -74,7 +74,7 @@ pub fn record_until_answer(
         "--until",
         &program.until(),
     ]);
-    command.env("YOLOFS_LOG", "warn,cli::bootimg::record=debug");
+    command.env("YOLOFS_LOG", "warn,recording=debug");
     let recording = || format!("recording the boot of {}", program.image());
     let mut parts = PARTS.into_iter().peekable();
     let mut hear = |said: &str| {

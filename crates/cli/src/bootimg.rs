@@ -12,7 +12,6 @@ mod push;
 mod record;
 pub(crate) mod registry;
 mod report;
-mod scratch;
 pub(crate) mod stacks;
 mod verify;
 
@@ -24,7 +23,7 @@ use tracing::level_filters::LevelFilter;
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::run_dir_arg::RunDirArg;
-use crate::sandbox::Stage;
+use crate::stage::Stage;
 use crate::store_args::StoreArgs;
 use host::interrupt::Interrupt;
 

@@ -15,7 +15,7 @@ mod nic_args;
 pub mod nicfetch;
 mod output;
 mod run_dir_arg;
-mod sandbox;
+mod stage;
 mod status_text;
 mod store_args;
 mod xattrs_arg;

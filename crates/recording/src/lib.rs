@@ -1,11 +1,33 @@
-//! Recording a boot: the workload that is started ([`workload`]), when it counts as ready ([`until`]), and what
-//! is undone behind a recorder that was killed ([`undo`]).
+//! Recording a boot, of a command on a directory tree or a disk image ([`tree_recording`]) or of a container image
+//! ([`image_recording`]): the workload that is started ([`workload`], [`sandbox`], the engines), when it counts as
+//! ready ([`until`]), where what it read is kept ([`keep`](mod@keep)), and what is undone behind a recorder that was
+//! killed ([`undo`]).
+//!
+//! A recorder starts its own program again: as `__enter`, `__init` and `__exec` (see [`sandbox`]), as `__guard`
+//! ([`undo::guard`]) and as `unpack-image` ([`unpack`](mod@unpack)). A program that records has these commands.
 
 #![forbid(unsafe_code)]
 
+mod container_engine;
+mod containerd_engine;
+mod docker_engine;
+pub mod image_recording;
+pub mod keep;
+pub mod layer_recorders;
 pub mod line_watch;
+pub mod locate;
 pub mod net_probe;
 pub mod not_ready;
+mod own_check;
+mod ready;
+mod recorder_mount;
+pub mod run;
+pub mod sandbox;
+mod scratch;
+pub mod tree_recording;
 pub mod undo;
+pub mod unpack;
+pub mod unpacked;
 pub mod until;
+mod words;
 pub mod workload;

@@ -11,12 +11,13 @@ use anyhow::{Context as _, ensure};
 use tracer::import::{BlkparseOptions, Disk};
 use tracer::{MergeOptions, Trace, TracedFile};
 
-use super::keep::{KeepArgs, Recording, keep};
+use super::keep::{KeepArgs, kept_text};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use mounting::source::{Source, trace_info};
+use recording::keep::{Recording, keep};
 
 /// The largest trace or log that is read, in bytes: a million events take some 60 MB of text.
 const TRACE_MAX: u64 = 1 << 30;
@@ -95,8 +96,8 @@ pub(super) fn run(
         ready_ms: Vec::new(),
         left_out: BTreeSet::new(),
     };
-    let kept = keep(&args.keep, store, &source, &recording, interrupt)?;
-    print(args.format.format(), &kept, super::keep::Kept::text)?;
+    let kept = keep(&args.keep.place(), store, &source, &recording, interrupt)?;
+    print(args.format.format(), &kept, kept_text)?;
     Ok(Outcome::Done)
 }
 

@@ -1,39 +1,31 @@
 //! `bootimg record`: starts a command or a container on recorded mounts, and keeps what it read.
 
-mod check;
-mod containerd;
-mod docker;
-mod image;
-mod layers;
-mod locate;
-mod ready;
-mod tree;
-mod unpack;
-mod unpacked;
-mod words;
-
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{bail, ensure};
+use engine::ImageName;
 use engine::containerd::{DEFAULT_ADDRESS, DEFAULT_SNAPSHOTTER};
-use serde::Serialize;
-use tracer::{Summary, Trace};
 
-use super::keep::{KeepArgs, Kept};
+use super::keep::{KeepArgs, kept_text, similarity_text};
 use crate::exit::Outcome;
-use crate::output::{FormatArg, duration};
+use crate::output::{FormatArg, complain, count, duration, percent, print};
 use crate::run_dir_arg::RunDirArg;
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use host::size::Size;
-use locate::{Located, locate};
-use mounting::source::write_trace;
-use recording::until::{Until, seconds};
-pub(super) use unpack::{UnpackArgs, unpack};
-pub(super) use unpacked::PREFIX as UNPACKED;
+use layers::keep::Earlier;
+use recording::image_recording::{self, Engines, ImageReport, ImageRequest};
+use recording::locate::{Located, locate};
+use recording::run::{Event, Run, RunSettings};
+use recording::tree_recording::{self, CommandRoot, TreeReport, TreeRequest};
+use recording::until::{Checks, Until, seconds};
+
+/// Begins the line that says when a container was ready: what comes after it, a scan above all, is
+/// no part of the start. The bench waits for it.
+const READY: &str = "ready after ";
 
 /// Start a command or a container on recorded mounts, and keep what it read
 ///
@@ -130,35 +122,14 @@ pub(super) struct RecordArgs {
     command: Vec<OsString>,
 }
 
-/// What `bootimg record --json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    #[serde(flatten)]
-    kept: Kept,
-    runs: Vec<Run>,
-    /// What the boot image has nothing of: disk images that are read past the mount.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Run {
-    /// Milliseconds from the start to readiness.
-    ready_ms: u64,
-    /// Reads of content that reached the mounts.
-    reads: u64,
-    /// Bytes of these reads.
-    bytes: u64,
-}
-
-impl Run {
-    fn of(ready: Duration, summaries: &[Summary]) -> Self {
-        Self {
-            ready_ms: u64::try_from(ready.as_millis()).unwrap_or(u64::MAX),
-            reads: summaries.iter().map(|summary| summary.reads).sum(),
-            bytes: summaries.iter().map(|summary| summary.bytes_asked).sum(),
-        }
-    }
+/// Unpack the layers of an image, confined to that
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct UnpackArgs {
+    /// The image: oci:DIR[:TAG] or docker-archive:FILE[:REF]
+    image: String,
+    /// Empty directory to make a directory of each layer in
+    #[arg(value_name = "DIR")]
+    into: PathBuf,
 }
 
 pub(super) fn run(
@@ -173,17 +144,115 @@ pub(super) fn run(
         store.open()?;
     }
     match locate(&args.source, args.docker_host.as_deref())? {
-        Located::Path => tree::record(args, store, &run_dir, interrupt),
-        Located::Image(name) => image::record(args, &name, store, interrupt),
+        Located::Path => {
+            let request = args.tree_request()?;
+            let report = tree_recording::record(&request, store, &run_dir, interrupt)?;
+            print(args.format.format(), &report, tree_text)?;
+        }
+        Located::Image(name) => {
+            let request = args.image_request(name)?;
+            let report = image_recording::record(&request, store, interrupt, &tell)?;
+            print(args.format.format(), &report, image_text)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// The process that unpacks the image of a layout or an archive.
+pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Outcome> {
+    recording::unpack::unpack(&args.image, &args.into, &mut std::io::stdout())?;
+    Ok(Outcome::Done)
+}
+
+impl RecordArgs {
+    /// Refuses what only images have.
+    fn tree_request(&self) -> anyhow::Result<TreeRequest> {
+        ensure!(
+            !self.command.is_empty(),
+            "a directory or a disk image needs a command: bootimg record SOURCE -- COMMAND"
+        );
+        ensure!(
+            self.run_args.is_empty() && !self.fresh,
+            "--run-args and --fresh are for container images, and {} is a path",
+            self.source.display()
+        );
+        let until = match &self.until {
+            Some(Until::Healthy(_)) => bail!(
+                "{} is a path: only container images have health checks",
+                self.source.display()
+            ),
+            Some(until) => until.clone(),
+            None => Until::Exit,
+        };
+        Ok(TreeRequest {
+            source: self.source.clone(),
+            root: if self.no_chroot {
+                CommandRoot::Host
+            } else {
+                CommandRoot::Recorded
+            },
+            until,
+            runs: self.run_settings(),
+            keep: self.keep.place(),
+        })
+    }
+
+    /// Refuses what images do not have.
+    fn image_request(&self, name: ImageName) -> anyhow::Result<ImageRequest> {
+        ensure!(
+            !self.keep.are_given() && !self.no_chroot,
+            "--name, --out and --no-chroot are for directories and disk images: the boot images of a \
+             container image are named after its layers"
+        );
+        ensure!(
+            !matches!(self.until, Some(Until::Healthy(Checks::AsDocker)))
+                || matches!(name, ImageName::Docker { .. }),
+            "docker:healthy is what Docker says, and it does not run {name}: use --until healthy"
+        );
+        Ok(ImageRequest {
+            name,
+            until: self.until.clone(),
+            runs: self.run_settings(),
+            run_options: self.run_args.clone(),
+            earlier: if self.fresh {
+                Earlier::Forgotten
+            } else {
+                Earlier::United
+            },
+            engines: Engines {
+                docker_host: self.docker_host.clone(),
+                containerd: self.containerd.clone(),
+                snapshotter: self.snapshotter.clone(),
+            },
+            scratch: self.scratch.clone(),
+        })
+    }
+
+    fn run_settings(&self) -> RunSettings {
+        RunSettings {
+            runs: self.runs,
+            timeout: self.timeout,
+            keep_traces: self.keep_traces.clone(),
+            command: self.command.clone(),
+        }
     }
 }
 
-fn text(report: &Report) -> String {
+fn tell(event: Event<'_>) {
+    match event {
+        Event::Chosen { until, because } => complain(&format!(
+            "recording until {until}, because {because} (choose with --until)"
+        )),
+        Event::Ready(ready) => complain(&format!("{READY}{}", duration(ready))),
+    }
+}
+
+fn tree_text(report: &TreeReport) -> String {
     let mut text = runs_text(&report.runs);
     if report.runs.len() > 1 {
-        text.push_str(&report.kept.similarity_text());
+        text.push_str(&similarity_text(&report.kept));
     }
-    text + &report.kept.text()
+    text + &kept_text(&report.kept)
 }
 
 fn runs_text(runs: &[Run]) -> String {
@@ -200,7 +269,22 @@ fn runs_text(runs: &[Run]) -> String {
     text
 }
 
-fn keep_trace(dir: &Path, name: &str, trace: &Trace) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-    write_trace(trace, &dir.join(format!("{name}.trace")))
+fn image_text(report: &ImageReport) -> String {
+    let mut text = runs_text(&report.runs);
+    for layer in &report.layers {
+        let short = layer.layer.short();
+        text.push_str(&match &layer.kept {
+            None => format!("layer {short}: nothing was read\n"),
+            Some(kept) => format!(
+                "layer {short}: {}, {}, {}, {} of the layer's {}\n",
+                count(kept.files, "file"),
+                count(kept.blocks, "block"),
+                Size(kept.bytes),
+                percent(kept.bytes.min(kept.layer_bytes), kept.layer_bytes),
+                Size(kept.layer_bytes)
+            ),
+        });
+    }
+    let (reference, image) = (&report.reference, report.image.short());
+    text + &format!("kept as {reference} (image {image})\n")
 }

@@ -7,7 +7,6 @@ use bootimg::FormatError;
 use serde::Serialize;
 
 use super::inspect::open;
-use super::keep::{describe, lines};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use bootstore::store::{StoreSettings, watch};
@@ -15,6 +14,7 @@ use host::interrupt::Interrupt;
 use host::progress;
 use host::size::Size;
 use mounting::source::Source;
+use recording::keep::{describe, lines};
 
 /// Check a boot image, alone or against its source
 ///

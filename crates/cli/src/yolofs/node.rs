@@ -10,7 +10,6 @@ use nix::unistd::{Gid, Uid, geteuid};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::sandbox::user::resolve;
 use crate::status_text::text;
 use bootstore::store::StoreSettings;
 use host::mountpoint;
@@ -19,6 +18,7 @@ use node_api::client::NodeClient;
 use node_api::view::NodeView;
 use node_service::service;
 use node_service::service::Settings;
+use recording::sandbox::user::resolve;
 
 use node_api::boot_choice::BootChoice;
 

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use blocks::Digest;
 use bootimg::{ImageId, Store, StoredImage, place_name};
 
-use crate::bootimg::record::UNPACKED;
+use recording::unpacked::PREFIX as UNPACKED;
 
 /// A boot image that nothing will ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]

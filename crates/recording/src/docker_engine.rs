@@ -7,11 +7,10 @@ use anyhow::{Context as _, ensure};
 use engine::docker::{Health, RunRequest};
 use engine::{Docker, Follow, Followed, LocalImage};
 
-use super::image::{Engine, Start};
-use super::ready::Running;
+use crate::container_engine::{Engine, Running, Start};
+use crate::undo::{Guard, LABEL, Undo};
+use crate::until::{Checks, Until};
 use host::run_dir::process_start;
-use recording::undo::{Guard, LABEL, Undo};
-use recording::until::{Checks, Until};
 
 /// How often Docker runs a health check that we wait for. Each run is a process in the container,
 /// so more would slow down what is recorded.
@@ -19,7 +18,7 @@ const CHECK_EVERY: &str = "500ms";
 
 /// An image in Docker's store.
 #[derive(Debug)]
-pub(super) struct DockerEngine {
+pub(crate) struct DockerEngine {
     docker: Docker,
     host: Option<String>,
     image: LocalImage,
@@ -31,7 +30,7 @@ impl DockerEngine {
     ///
     /// # Errors
     /// If Docker has no such image, or keeps its layers where we cannot mount over them.
-    pub(super) fn open(host: Option<&str>, reference: &str) -> anyhow::Result<Self> {
+    pub(crate) fn open(host: Option<&str>, reference: &str) -> anyhow::Result<Self> {
         let host = host.map(str::to_owned);
         let docker = Docker::new(host.clone());
         let info = docker.info()?;

@@ -6,7 +6,7 @@ use anyhow::bail;
 ///
 /// # Errors
 /// If a quote is not closed, or a backslash is the end.
-pub(super) fn split(text: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) fn split(text: &str) -> anyhow::Result<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = text.chars();

@@ -1,46 +1,78 @@
 //! Recording a command on a directory tree or a disk image.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use localfs::{Patience, SourceKind, SourceRoot};
+use serde::Serialize;
 use tracer::{Heard, MergeOptions, Summary, Trace};
-use yolofs::{Busy, Mount, MountOptions};
+use yolofs::Busy;
 
-use super::{RecordArgs, Report, Run, keep_trace, text};
-use crate::bootimg::keep::{Recording, keep};
-use crate::bootimg::scratch::{Scratch, clear_dead};
-use crate::exit::Outcome;
-use crate::output::print;
+use crate::keep::{KeepPlace, Kept, Recording, keep};
+use crate::recorder_mount::{UMOUNT_PATIENCE, mount_recorded};
+use crate::run::{Run, RunSettings};
+use crate::scratch::{Scratch, clear_dead};
+use crate::until::{Until, port_answers};
+use crate::workload::{Place, Workload};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
-use host::mount_table::needs_root;
 use host::run_dir::RunDir;
 use mounting::recorded::Recorded;
 use mounting::source::LateSource;
-use recording::until::{Until, port_answers};
-use recording::workload::{Place, Workload};
 
-/// How long a mount may stay in use after the command was killed: its processes end first.
-pub(super) const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
+/// A recording of a command on a directory tree or a disk image.
+#[derive(Clone, Debug)]
+pub struct TreeRequest {
+    /// The directory tree or the disk image.
+    pub source: PathBuf,
+    /// What the command's root is, with a directory tree.
+    pub root: CommandRoot,
+    /// When the command counts as ready.
+    pub until: Until,
+    /// How the runs are made.
+    pub runs: RunSettings,
+    /// Where the boot image is kept.
+    pub keep: KeepPlace,
+}
+
+/// What the root of a recorded command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandRoot {
+    /// An overlay on the recorded mount, in namespaces of its own.
+    Recorded,
+    /// The host's; the command gets the path of the mount.
+    Host,
+}
+
+/// What became of a recording of a directory tree or a disk image.
+#[derive(Debug, Serialize)]
+pub struct TreeReport {
+    /// The boot image.
+    #[serde(flatten)]
+    pub kept: Kept,
+    /// What the runs did.
+    pub runs: Vec<Run>,
+    /// What the boot image has nothing of: disk images that are read past the mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
 
 /// Records the runs of a command, and keeps what they read.
 ///
 /// # Errors
 /// If a run cannot be recorded, or the boot image cannot be kept.
-pub(super) fn record(
-    args: &RecordArgs,
+pub fn record(
+    request: &TreeRequest,
     store: &StoreSettings,
     run_dir: &RunDir,
     interrupt: &Interrupt,
-) -> anyhow::Result<Outcome> {
-    let until = check(args)?;
+) -> anyhow::Result<TreeReport> {
     clear_dead(run_dir)?;
     let patience = Patience::default().deadline;
-    let root = SourceRoot::open_within(&args.source, patience)?;
+    let root = SourceRoot::open_within(&request.source, patience)?;
     interrupt.be_orderly();
     let mut source = LateSource::new(Arc::new(root));
     let warnings = source.root().warnings().to_vec();
@@ -50,15 +82,14 @@ pub(super) fn record(
     let mut runs = Vec::new();
     let mut traces = Vec::new();
     let mut left_out = BTreeSet::new();
-    for number in 1..=args.runs {
-        let recorded = record_once(args, &until, source.root(), run_dir, interrupt)
+    let count = request.runs.runs;
+    for number in 1..=count {
+        let recorded = record_once(request, source.root(), run_dir, interrupt)
             .and_then(|boot| boot.traced(&mut source, &mut left_out));
         let (trace, ready) =
-            recorded.with_context(|| format!("recording run {number} of {}", args.runs))?;
+            recorded.with_context(|| format!("recording run {number} of {count}"))?;
         interrupt.check()?; // a scan takes as long as the disk does
-        if let Some(dir) = &args.keep_traces {
-            keep_trace(dir, &format!("run{number}"), &trace)?;
-        }
+        request.runs.keep_trace(&format!("run{number}"), &trace)?;
         runs.push(Run::of(ready, &[Summary::of(&trace)]));
         traces.push(trace);
     }
@@ -68,42 +99,16 @@ pub(super) fn record(
     let ready_ms = runs.iter().map(|run| run.ready_ms).collect();
     let recording = Recording {
         merged,
-        command: args.command.clone(),
+        command: request.runs.command.clone(),
         ready_ms,
         left_out,
     };
-    let kept = keep(&args.keep, store, source, &recording, interrupt)?;
-    print(
-        args.format.format(),
-        &Report {
-            kept,
-            runs,
-            warnings,
-        },
-        text,
-    )?;
-    Ok(Outcome::Done)
-}
-
-/// Refuses what only images have.
-fn check(args: &RecordArgs) -> anyhow::Result<Until> {
-    ensure!(
-        !args.command.is_empty(),
-        "a directory or a disk image needs a command: bootimg record SOURCE -- COMMAND"
-    );
-    ensure!(
-        args.run_args.is_empty() && !args.fresh,
-        "--run-args and --fresh are for container images, and {} is a path",
-        args.source.display()
-    );
-    match &args.until {
-        Some(Until::Healthy(_)) => bail!(
-            "{} is a path: only container images have health checks",
-            args.source.display()
-        ),
-        Some(until) => Ok(until.clone()),
-        None => Ok(Until::Exit),
-    }
+    let kept = keep(&request.keep, store, source, &recording, interrupt)?;
+    Ok(TreeReport {
+        kept,
+        runs,
+        warnings,
+    })
 }
 
 /// A boot that was recorded.
@@ -134,12 +139,12 @@ impl Boot {
 
 /// Records one run on a fresh mount, whose page cache is empty.
 fn record_once(
-    args: &RecordArgs,
-    until: &Until,
+    request: &TreeRequest,
     root: &Arc<SourceRoot>,
     run_dir: &RunDir,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Boot> {
+    let until = &request.until;
     if let Until::Tcp(port) = until {
         ensure!(
             !port_answers(*port),
@@ -149,13 +154,13 @@ fn record_once(
     let place = Scratch::new(run_dir)?;
     let recorded = Recorded::new(root)?;
     let mount = mount_recorded(&recorded, &place.mountpoint, &root.path().to_string_lossy())?;
-    let mut workload = start(args, root, &place)?;
+    let mut workload = start(request, root, &place)?;
     let idle = || {
         recorded
             .last_event()
             .map_or(Duration::ZERO, |last| last.elapsed())
     };
-    let ready = workload.wait_ready(until, args.timeout, interrupt, &idle);
+    let ready = workload.wait_ready(until, request.runs.timeout, interrupt, &idle);
     // The boot ends here: what stopping the command reads is not part of it.
     let heard = recorded.stop();
     workload.stop();
@@ -170,40 +175,23 @@ fn record_once(
     })
 }
 
-/// Mounts a source with a recorder that sees every request; `label` is what the mount table shows.
-///
-/// # Errors
-/// If it cannot be mounted.
-pub(super) fn mount_recorded(
-    recorded: &Recorded,
-    mountpoint: &Path,
-    label: &str,
-) -> anyhow::Result<Mount> {
-    let options = MountOptions::new(mountpoint, label);
-    Mount::start(Arc::new(recorded.file_system()), &options).with_context(|| {
-        format!(
-            "mounting the source with a recorder under it{}",
-            needs_root()
-        )
-    })
-}
-
-fn start(args: &RecordArgs, root: &SourceRoot, place: &Scratch) -> anyhow::Result<Workload> {
+fn start(request: &TreeRequest, root: &SourceRoot, place: &Scratch) -> anyhow::Result<Workload> {
+    let command = &request.runs.command;
     match root.kind() {
         SourceKind::Disk { name, .. } => {
             let image = place.mountpoint.join(name);
-            Workload::start(&Place::Here, ("YOLOFS_IMAGE", &image), &args.command)
+            Workload::start(&Place::Here, ("YOLOFS_IMAGE", &image), command)
         }
-        SourceKind::Tree if args.no_chroot => {
+        SourceKind::Tree if request.root == CommandRoot::Host => {
             let env = ("YOLOFS_MNT", place.mountpoint.as_path());
-            Workload::start(&Place::Here, env, &args.command)
+            Workload::start(&Place::Here, env, command)
         }
         SourceKind::Tree => {
             let overlay = Place::Overlay {
                 lower: &place.mountpoint,
                 scratch: &place.scratch,
             };
-            Workload::start(&overlay, ("YOLOFS_MNT", Path::new("/")), &args.command)
+            Workload::start(&overlay, ("YOLOFS_MNT", Path::new("/")), command)
         }
     }
 }

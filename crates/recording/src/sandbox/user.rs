@@ -12,20 +12,20 @@ const FILE_MAX: u64 = 4 << 20;
 
 /// Who somebody is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ids {
+pub struct Ids {
     /// The user.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// The group.
-    pub(crate) gid: u32,
+    pub gid: u32,
     /// All groups that the user is in.
-    pub(crate) groups: Vec<u32>,
+    pub groups: Vec<u32>,
 }
 
 /// Finds who `USER[:GROUP]` is in a root. Numbers need not be in the files.
 ///
 /// # Errors
 /// If a name is in none of them.
-pub(crate) fn resolve(root: &Path, text: &str) -> anyhow::Result<Ids> {
+pub fn resolve(root: &Path, text: &str) -> anyhow::Result<Ids> {
     let users = read(root, "etc/passwd");
     let groups = read(root, "etc/group");
     find(&users, &groups, text).with_context(|| format!("looking for the user {text:?}"))

@@ -5,11 +5,11 @@
 //! program to start. Its answer is a line that the recorder reads with a bound.
 
 use std::fs::{DirBuilder, Permissions, set_permissions};
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -23,7 +23,6 @@ use oci::unpack::Limits;
 use oci::{HealthTest, Image};
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Outcome;
 use host::interrupt::Interrupt;
 use mounting::confinement::{Asks, Intake, Rights};
 
@@ -32,29 +31,19 @@ const ANSWER_MAX: u64 = 32 << 20;
 /// Who may look into a layer, once there: as into any directory of a container.
 const PLAIN: u32 = 0o755;
 
-/// Unpack the layers of an image, confined to that
-#[derive(Clone, Debug, clap::Args)]
-pub(in crate::bootimg) struct UnpackArgs {
-    /// The image: oci:DIR[:TAG] or docker-archive:FILE[:REF]
-    image: String,
-    /// Empty directory to make a directory of each layer in
-    #[arg(value_name = "DIR")]
-    into: PathBuf,
-}
-
 /// What was unpacked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// What the layout or archive calls it.
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
     /// The digest of its configuration.
-    pub(super) id: Digest,
+    pub(crate) id: Digest,
     /// The digest of its manifest, if it has one.
-    pub(super) manifest: Option<Digest>,
+    pub(crate) manifest: Option<Digest>,
     /// How it is run.
-    pub(super) config: ImageConfig,
+    pub(crate) config: ImageConfig,
     /// The diff IDs of its layers, the lowest first, which is unpacked in `0`.
-    pub(super) layers: Vec<Digest>,
+    pub(crate) layers: Vec<Digest>,
 }
 
 /// What the process answers.
@@ -68,7 +57,7 @@ enum Answer {
 ///
 /// # Errors
 /// If it cannot be started, fails, or is killed.
-pub(super) fn by_process(
+pub(crate) fn by_process(
     image: &ImageName,
     into: &Path,
     interrupt: &Interrupt,
@@ -130,27 +119,25 @@ fn answer(child: &mut Child, interrupt: &Interrupt) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// The process itself.
+/// What the process does, which is started as `unpack-image IMAGE INTO`: unpacks the layers of an image, confined
+/// to that, into directories below an empty one, and answers.
 ///
 /// # Errors
 /// If it cannot answer.
-pub(in crate::bootimg) fn unpack(args: &UnpackArgs) -> anyhow::Result<Outcome> {
+pub fn unpack(image: &str, into: &Path, answer_to: &mut dyn Write) -> anyhow::Result<()> {
     set_pdeathsig(Signal::SIGKILL).context("asking for a signal at the recorder's end")?;
-    let answer = match unpack_confined(args) {
+    let answer = match unpack_confined(image, into) {
         Ok(found) => Answer::Unpacked(Box::new(found)),
         Err(error) => Answer::Failed {
             why: format!("{error:#}"),
         },
     };
     let line = serde_json::to_vec(&answer).context("writing the answer")?;
-    std::io::stdout()
-        .write_all(&line)
-        .context("answering the recorder")?;
-    Ok(Outcome::Done)
+    answer_to.write_all(&line).context("answering the recorder")
 }
 
-fn unpack_confined(args: &UnpackArgs) -> anyhow::Result<Found> {
-    let name = ImageName::parse(&args.image)?;
+fn unpack_confined(image: &str, into: &Path) -> anyhow::Result<Found> {
+    let name = ImageName::parse(image)?;
     let name = name.context("the name of an image is missing")?;
     let (ImageName::OciLayout { dir: place, .. } | ImageName::DockerArchive { file: place, .. }) =
         &name
@@ -159,7 +146,7 @@ fn unpack_confined(args: &UnpackArgs) -> anyhow::Result<Found> {
     };
     let intake = Intake {
         reads: vec![place.clone()],
-        writes: vec![args.into.clone()],
+        writes: vec![into.to_owned()],
         clears: Vec::new(),
         asks: Asks::Nobody,
         rights: Rights::Unpacks,
@@ -167,7 +154,7 @@ fn unpack_confined(args: &UnpackArgs) -> anyhow::Result<Found> {
     intake.confine()?;
     let image = open(&name).with_context(|| format!("opening {name}"))?;
     for (number, layer) in image.layers.iter().enumerate() {
-        let into = args.into.join(number.to_string());
+        let into = into.join(number.to_string());
         let made = DirBuilder::new().mode(PLAIN).create(&into);
         made.and_then(|()| set_permissions(&into, Permissions::from_mode(PLAIN)))
             .with_context(|| format!("making {}", into.display()))?;

@@ -11,7 +11,7 @@ const THERE: Duration = Duration::from_secs(5);
 
 /// What a source turned out to be.
 #[derive(Debug)]
-pub(super) enum Located {
+pub enum Located {
     /// A directory tree or a disk image.
     Path,
     /// A container image.
@@ -23,7 +23,7 @@ pub(super) enum Located {
 ///
 /// # Errors
 /// If it is neither a path nor the name of an image.
-pub(super) fn locate(source: &Path, docker_host: Option<&str>) -> anyhow::Result<Located> {
+pub fn locate(source: &Path, docker_host: Option<&str>) -> anyhow::Result<Located> {
     let Some(text) = source.to_str() else {
         return Ok(Located::Path);
     };

@@ -9,7 +9,7 @@
 //!
 //! When either dies the kernel kills every process inside, and the mounts go with the namespace.
 
-pub(crate) mod user;
+pub mod user;
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsString};
@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, bail};
-use clap::Parser;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_pdeathsig;
@@ -27,111 +26,62 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, chdir, execvp, pivot_root, setgid, setgroups, setuid};
 
 use host::interrupt::unblock_signals;
-use recording::undo::guard;
 
-/// What `bootimg record` starts this program as: commands of their own, so that neither help nor
-/// completions know them.
-#[derive(Clone, Debug, Parser)]
-pub(crate) enum Stage {
-    /// The first stage
-    #[command(name = "__enter")]
-    Enter(EnterArgs),
-    /// The second stage
-    #[command(name = "__init")]
-    Init(InitArgs),
-    /// Only execute the command
-    #[command(name = "__exec")]
-    Exec(ExecArgs),
-    /// Cleans up behind a recorder that is killed
-    #[command(name = "__guard")]
-    Guard,
-}
-
-impl Stage {
-    /// Returns which stage this process is, if it is one.
-    #[must_use]
-    pub(crate) fn of_this_process() -> Option<Self> {
-        let first = std::env::args_os().nth(1)?;
-        first.as_bytes().starts_with(b"__").then(Self::parse)
-    }
-
-    /// Does what the stage is for. Returns only from the first, or if it fails.
-    ///
-    /// # Errors
-    /// If a namespace, a mount, or the command cannot be had.
-    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        match self {
-            Self::Enter(stage) => enter(stage),
-            Self::Init(stage) => become_init(stage).map(|never| match never {}),
-            Self::Exec(stage) => become_command(stage).map(|never| match never {}),
-            Self::Guard => guard(),
-        }
-    }
-}
-
-/// The first stage, as the hidden command that `bootimg record` starts.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct EnterArgs {
+/// The first stage, which is started as `__enter`.
+#[derive(Clone, Debug)]
+pub struct EnterStage {
     /// Directory trees that become the lower layers of the command's root, the top one first
-    #[arg(long, required = true)]
-    lower: Vec<PathBuf>,
+    pub lower: Vec<PathBuf>,
     /// Directory that the lower layers' paths start from
-    #[arg(long, default_value = "/")]
-    base: PathBuf,
+    pub base: PathBuf,
     /// Empty directory to mount the scratch file system and the root in
-    #[arg(long)]
-    scratch: PathBuf,
-    #[command(flatten)]
-    identity: Identity,
+    pub scratch: PathBuf,
+    /// As whom, and where, the command is executed.
+    pub identity: Identity,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true)]
-    command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
-/// The second stage.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct InitArgs {
+/// The second stage, which is started as `__init`.
+#[derive(Clone, Debug)]
+pub struct InitStage {
     /// Directory that becomes the root
-    #[arg(long)]
-    root: PathBuf,
-    #[command(flatten)]
-    identity: Identity,
+    pub root: PathBuf,
+    /// As whom, and where, the command is executed.
+    pub identity: Identity,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true)]
-    command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 /// As whom, and where, a command is executed.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Identity {
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
     /// USER[:GROUP], names or numbers, as the root's own files know them; empty is who we are
-    #[arg(long, default_value = "")]
-    pub(crate) user: String,
+    pub user: String,
     /// Directory to start in
-    #[arg(long, default_value = "/")]
-    pub(crate) workdir: PathBuf,
+    pub workdir: PathBuf,
 }
 
 /// A root of several layers, and what runs in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Sandbox<'a> {
+pub struct Sandbox<'a> {
     /// The directory that the layers are in.
-    pub(crate) base: &'a Path,
+    pub base: &'a Path,
     /// Their names in it, the top one first: short, because all of them together must fit the
     /// page of options that mount(2) takes.
-    pub(crate) lower: &'a [String],
+    pub lower: &'a [String],
     /// An empty directory to mount things in.
-    pub(crate) scratch: &'a Path,
+    pub scratch: &'a Path,
     /// As whom, and where, the command is executed.
-    pub(crate) identity: &'a Identity,
+    pub identity: &'a Identity,
     /// The command.
-    pub(crate) command: &'a [String],
+    pub command: &'a [String],
 }
 
 impl Sandbox<'_> {
     /// Returns what runs the command in namespaces of its own; its code is the command's.
     #[must_use]
-    pub(crate) fn program(&self) -> Command {
+    pub fn program(&self) -> Command {
         let mut program = Command::new("/proc/self/exe");
         program.arg("__enter").arg("--base").arg(self.base);
         for lower in self.lower {
@@ -152,20 +102,11 @@ fn add_identity(program: &mut Command, identity: &Identity) {
         .arg(&identity.workdir);
 }
 
-/// A stage that only executes the command, so that it dies with `bootimg` and gets back the
-/// signals that `bootimg` blocked.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ExecArgs {
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true)]
-    command: Vec<OsString>,
-}
-
 /// Runs the first stage and returns the command's own exit code, or 128 and the signal.
 ///
 /// # Errors
 /// If a namespace or a mount cannot be had.
-fn enter(args: &EnterArgs) -> anyhow::Result<ExitCode> {
+pub fn enter(args: &EnterStage) -> anyhow::Result<ExitCode> {
     set_pdeathsig(Signal::SIGKILL).context("tying the sandbox to its parent")?;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID)
         .context("making a mount and a PID namespace (are you root?)")?;
@@ -187,7 +128,7 @@ fn enter(args: &EnterArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Mounts the scratch tmpfs and the overlay, and returns the root.
-fn build_root(args: &EnterArgs) -> anyhow::Result<PathBuf> {
+fn build_root(args: &EnterStage) -> anyhow::Result<PathBuf> {
     let scratch = &args.scratch;
     // What is mounted from here on stays in this namespace.
     mount_plain(
@@ -279,7 +220,7 @@ fn mount_plain(
 ///
 /// # Errors
 /// If the root cannot be entered, or there is no such command in it.
-fn become_init(args: &InitArgs) -> anyhow::Result<Infallible> {
+pub fn become_init(args: &InitStage) -> anyhow::Result<Infallible> {
     set_pdeathsig(Signal::SIGKILL).context("tying the sandbox's first process to its parent")?;
     let proc = args.root.join("proc");
     mount_plain(Some("proc"), &proc, Some("proc"), MsFlags::empty(), "")?;
@@ -308,13 +249,14 @@ fn become_user(identity: &Identity) -> anyhow::Result<()> {
         .with_context(|| format!("becoming the user {}", identity.user))
 }
 
-/// Executes a command in place of this process; returns only if it fails.
+/// A stage that only executes the command, in place of this process, so that it dies with `bootimg` and gets back
+/// the signals that `bootimg` blocked; returns only if it fails.
 ///
 /// # Errors
 /// If there is no such command.
-fn become_command(args: &ExecArgs) -> anyhow::Result<Infallible> {
+pub fn become_command(command: &[OsString]) -> anyhow::Result<Infallible> {
     set_pdeathsig(Signal::SIGKILL).context("tying the command to its parent")?;
-    execute(&args.command)
+    execute(command)
 }
 
 fn execute(command: &[OsString]) -> anyhow::Result<Infallible> {

@@ -12,7 +12,8 @@ use serde::Serialize;
 use tracer::{Allowance, Heard, Limits, MergeOptions, Trace};
 use yolofs::{Busy, Mount};
 
-use super::tree::{UMOUNT_PATIENCE, mount_recorded};
+use crate::recorder_mount::{UMOUNT_PATIENCE, mount_recorded};
+use crate::undo::{Guard, Undo};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
@@ -21,7 +22,6 @@ use layers::bind::bind;
 use layers::keep::{About, Earlier, KeptLayer, keep_layer};
 use mounting::recorded::Recorded;
 use mounting::source::LateSource;
-use recording::undo::{Guard, Undo};
 
 /// How the labels of recorders begin.
 const LABEL: &str = "record:";
@@ -37,15 +37,17 @@ struct Layer {
 
 /// All layers of an image, the bottom one first.
 #[derive(Debug)]
-pub(super) struct Layers(Vec<Layer>);
+pub(crate) struct Layers(Vec<Layer>);
 
 /// What was kept of a layer.
 #[derive(Debug, Serialize)]
-pub(super) struct LayerReport {
-    pub(super) layer: Digest,
-    dir: PathBuf,
+pub struct LayerReport {
+    /// Its diff ID.
+    pub layer: Digest,
+    /// Where it is unpacked.
+    pub dir: PathBuf,
     /// Its boot image, if anything of the layer was needed.
-    pub(super) kept: Option<KeptLayer>,
+    pub kept: Option<KeptLayer>,
 }
 
 impl Layers {
@@ -53,7 +55,7 @@ impl Layers {
     ///
     /// # Errors
     /// If one cannot be read, or is being recorded by somebody else.
-    pub(super) fn open(layers: &[LocalLayer]) -> anyhow::Result<Self> {
+    pub(crate) fn open(layers: &[LocalLayer]) -> anyhow::Result<Self> {
         let mut opened = Vec::new();
         for layer in layers {
             let diff_id = layer.diff_id;
@@ -86,7 +88,7 @@ impl Layers {
     ///
     /// # Errors
     /// If one cannot be mounted; the others are unmounted again.
-    pub(super) fn mount(&self, guard: &mut Guard) -> anyhow::Result<Recorders> {
+    pub(crate) fn mount(&self, guard: &mut Guard) -> anyhow::Result<Recorders> {
         let mut mounted = Vec::new();
         let allowance = Arc::new(Allowance::new(Limits::default()));
         for layer in &self.0 {
@@ -103,7 +105,7 @@ impl Layers {
     ///
     /// # Errors
     /// If one cannot be unmounted.
-    pub(super) fn unmount(
+    pub(crate) fn unmount(
         &self,
         recorders: Recorders,
         guard: &mut Guard,
@@ -126,7 +128,7 @@ impl Layers {
     ///
     /// # Errors
     /// If a layer cannot be scanned, or there was more than a trace can hold.
-    pub(super) fn take_traces(
+    pub(crate) fn take_traces(
         &mut self,
         boot: Vec<(Recorded, Heard)>,
         interrupt: &Interrupt,
@@ -155,7 +157,7 @@ impl Layers {
     ///
     /// # Errors
     /// If one cannot be kept.
-    pub(super) fn keep(
+    pub(crate) fn keep(
         &mut self,
         store: &StoreSettings,
         about: &About,
@@ -185,11 +187,11 @@ impl Layers {
 
 /// The recorders of one run, one for each layer.
 #[derive(Debug)]
-pub(super) struct Recorders(Vec<(Recorded, Mount)>);
+pub(crate) struct Recorders(Vec<(Recorded, Mount)>);
 
 impl Recorders {
     /// Returns for how long nothing was asked of any layer.
-    pub(super) fn idle(&self) -> Duration {
+    pub(crate) fn idle(&self) -> Duration {
         let layers = self.0.iter();
         let last = layers
             .filter_map(|(recorded, _)| recorded.last_event())
@@ -199,7 +201,7 @@ impl Recorders {
 
     /// Returns what was heard until now: the boot ends here, and what stopping the container reads
     /// is not part of it.
-    pub(super) fn stop(&self) -> Vec<Heard> {
+    pub(crate) fn stop(&self) -> Vec<Heard> {
         let layers = self.0.iter();
         layers.map(|(recorded, _)| recorded.stop()).collect()
     }

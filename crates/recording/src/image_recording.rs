@@ -1,5 +1,6 @@
 //! Recording a container image: a recorder under each of its layers, and a container on top.
 
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
@@ -9,73 +10,66 @@ use engine::{ImageName, LocalImage};
 use serde::Serialize;
 use tracer::Summary;
 
-use super::containerd::{ContainerdEngine, Place};
-use super::docker::DockerEngine;
-use super::layers::{LayerReport, Layers};
-use super::ready::{Chosen, Running, choose, wait_ready};
-use super::unpacked::Unpacked;
-use super::{RecordArgs, Run, keep_trace, runs_text, words};
-use crate::exit::Outcome;
-use crate::output::{complain, count, duration, percent, print};
+use crate::container_engine::{Engine, Start};
+use crate::containerd_engine::{ContainerdEngine, Place};
+use crate::docker_engine::DockerEngine;
+use crate::layer_recorders::{LayerReport, Layers};
+use crate::ready::{choose, wait_ready};
+use crate::run::{Event, Run, RunSettings};
+use crate::undo::Guard;
+use crate::unpacked::Unpacked;
+use crate::until::Until;
+use crate::words;
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
-use host::size::Size;
 use layers::keep::{About, Earlier};
 use mounting::source::timestamp;
-use recording::undo::Guard;
-use recording::until::{Checks, Until};
 
-/// Begins the line that says when a container was ready: what comes after it, a scan above all, is
-/// no part of the start. The bench waits for it.
-const READY: &str = "ready after ";
-
-/// Who has the image that is recorded, and runs it.
-pub(super) trait Engine {
-    /// Returns the image.
-    fn image(&self) -> &LocalImage;
-
-    /// Checks that the image is still there: another user of the engine may have removed it.
-    ///
-    /// # Errors
-    /// If it is not.
-    fn check_is_there(&self) -> anyhow::Result<()>;
-
-    /// Has the guard remove the containers that are to be started. They stay until all is kept:
-    /// as long as one is there, the engine keeps the layers.
-    ///
-    /// # Errors
-    /// If the guard is gone.
-    fn promise(&self, guard: &mut Guard, runs: u16) -> anyhow::Result<()>;
-
-    /// Starts a container.
-    ///
-    /// # Errors
-    /// If the engine does not start it.
-    fn start(&self, start: &Start<'_>) -> anyhow::Result<Box<dyn Running>>;
+/// A recording of a container image's boot.
+#[derive(Clone, Debug)]
+pub struct ImageRequest {
+    /// The image.
+    pub name: ImageName,
+    /// When it counts as ready; `None` leaves it to the image.
+    pub until: Option<Until>,
+    /// How the runs are made.
+    pub runs: RunSettings,
+    /// Options for the engine's run command, in one piece or several.
+    pub run_options: Vec<String>,
+    /// What becomes of earlier recordings of the layers.
+    pub earlier: Earlier,
+    /// The engines to ask.
+    pub engines: Engines,
+    /// Where layouts and archives are unpacked.
+    pub scratch: PathBuf,
 }
 
-/// How a container is started.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Start<'a> {
-    /// The engine's own options.
-    pub(super) options: &'a [String],
-    /// The command, if it is not the image's.
-    pub(super) command: &'a [String],
-    /// What is waited for.
-    pub(super) until: &'a Until,
+/// Where the engines are.
+#[derive(Clone, Debug)]
+pub struct Engines {
+    /// The Docker daemon; `None` for the docker client's choice.
+    pub docker_host: Option<String>,
+    /// Containerd's socket.
+    pub containerd: PathBuf,
+    /// Containerd's snapshotter that has the image unpacked.
+    pub snapshotter: String,
 }
 
-/// What `bootimg record --json` prints of an image.
+/// What became of a recording of an image.
 #[derive(Debug, Serialize)]
-struct ImageReport {
-    reference: String,
-    image: Digest,
-    manifest: Option<Digest>,
+pub struct ImageReport {
+    /// The image's name in full.
+    pub reference: String,
+    /// Its ID.
+    pub image: Digest,
+    /// The digest of its manifest.
+    pub manifest: Option<Digest>,
     /// What the runs waited for.
-    until: String,
-    runs: Vec<Run>,
+    pub until: String,
+    /// What the runs did.
+    pub runs: Vec<Run>,
     /// The lowest layer first.
-    layers: Vec<LayerReport>,
+    pub layers: Vec<LayerReport>,
 }
 
 /// Records the boot of an image, and keeps what it read of each layer.
@@ -83,83 +77,67 @@ struct ImageReport {
 /// # Errors
 /// If the image is not there, cannot be run, is not ready in time, or the boot images cannot be
 /// kept.
-pub(super) fn record(
-    args: &RecordArgs,
-    name: &ImageName,
+pub fn record(
+    request: &ImageRequest,
     store: &StoreSettings,
     interrupt: &Interrupt,
-) -> anyhow::Result<Outcome> {
-    ensure!(
-        !args.keep.are_given() && !args.no_chroot,
-        "--name, --out and --no-chroot are for directories and disk images: the boot images of a \
-         container image are named after its layers"
-    );
-    ensure!(
-        !matches!(args.until, Some(Until::Healthy(Checks::AsDocker)))
-            || matches!(name, ImageName::Docker { .. }),
-        "docker:healthy is what Docker says, and it does not run {name}: use --until healthy"
-    );
+    tell: &dyn Fn(Event<'_>),
+) -> anyhow::Result<ImageReport> {
     interrupt.be_orderly();
     let mut guard = Guard::start()?;
-    let engine = open(args, name, &mut guard, interrupt)?;
+    let engine = open(request, &mut guard, interrupt)?;
     let image = engine.image();
     log::debug!("the image is {}", image.image);
-    let chosen = choose(args.until.as_ref(), &image.config)?;
-    say(&chosen);
+    let chosen = choose(request.until.as_ref(), &image.config)?;
+    if let Some(because) = chosen.because {
+        let until = &chosen.until;
+        tell(Event::Chosen { until, because });
+    }
     let mut layers = Layers::open(&image.layers)?;
     ensure!(!image.layers.is_empty(), "the image has no layers");
-    engine.promise(&mut guard, args.runs)?;
-    let mut recording = Recording::new(args, &*engine, &chosen.until)?;
-    for number in 1..=args.runs {
+    let count = request.runs.runs;
+    engine.promise(&mut guard, count)?;
+    let mut recording = Recording::new(request, &*engine, &chosen.until)?;
+    for number in 1..=count {
         recording
-            .run_once(number, &mut layers, &mut guard, interrupt)
-            .with_context(|| format!("recording run {number} of {}", args.runs))?;
+            .run_once(number, &mut layers, &mut guard, interrupt, tell)
+            .with_context(|| format!("recording run {number} of {count}"))?;
     }
     let report = recording.keep(&mut layers, store, interrupt)?;
     drop(guard); // removes the containers
-    print(args.format.format(), &report, text)?;
-    Ok(Outcome::Done)
+    Ok(report)
 }
 
 fn open(
-    args: &RecordArgs,
-    name: &ImageName,
+    request: &ImageRequest,
     guard: &mut Guard,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Box<dyn Engine>> {
+    let name = &request.name;
+    let engines = &request.engines;
     match name {
         ImageName::Docker { reference } => {
-            let host = args.docker_host.as_deref();
+            let host = engines.docker_host.as_deref();
             Ok(Box::new(DockerEngine::open(host, reference)?))
         }
         ImageName::Containerd {
             namespace,
             reference,
         } => Ok(Box::new(ContainerdEngine::open(&Place {
-            address: &args.containerd,
-            snapshotter: &args.snapshotter,
+            address: &engines.containerd,
+            snapshotter: &engines.snapshotter,
             namespace,
             reference,
         })?)),
         ImageName::OciLayout { .. } | ImageName::DockerArchive { .. } => Ok(Box::new(
-            Unpacked::open(name, &args.scratch, guard, interrupt)?,
+            Unpacked::open(name, &request.scratch, guard, interrupt)?,
         )),
-    }
-}
-
-/// Says what is waited for, if the user left that to us.
-fn say(chosen: &Chosen) {
-    if let Some(because) = chosen.because {
-        let until = &chosen.until;
-        complain(&format!(
-            "recording until {until}, because {because} (choose with --until)"
-        ));
     }
 }
 
 /// A recording that is going on.
 struct Recording<'a> {
-    args: &'a RecordArgs,
+    request: &'a ImageRequest,
     engine: &'a dyn Engine,
     until: &'a Until,
     options: Vec<String>,
@@ -168,15 +146,19 @@ struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    fn new(args: &'a RecordArgs, engine: &'a dyn Engine, until: &'a Until) -> anyhow::Result<Self> {
+    fn new(
+        request: &'a ImageRequest,
+        engine: &'a dyn Engine,
+        until: &'a Until,
+    ) -> anyhow::Result<Self> {
         let mut options = Vec::new();
-        for some in &args.run_args {
+        for some in &request.run_options {
             options.extend(words::split(some).context("reading --run-args")?);
         }
         let word = |word: &std::ffi::OsString| word.to_str().map(str::to_owned);
-        let command: Option<Vec<String>> = args.command.iter().map(word).collect();
+        let command: Option<Vec<String>> = request.runs.command.iter().map(word).collect();
         Ok(Self {
-            args,
+            request,
             engine,
             until,
             options,
@@ -192,6 +174,7 @@ impl<'a> Recording<'a> {
         layers: &mut Layers,
         guard: &mut Guard,
         interrupt: &Interrupt,
+        tell: &dyn Fn(Event<'_>),
     ) -> anyhow::Result<()> {
         let recorders = layers.mount(guard)?;
         log::debug!("recorders are mounted over the layers");
@@ -202,11 +185,11 @@ impl<'a> Recording<'a> {
         };
         let mut running = self.engine.start(&start)?;
         log::debug!("the container is started");
-        let (timeout, idle) = (self.args.timeout, || recorders.idle());
+        let (timeout, idle) = (self.request.runs.timeout, || recorders.idle());
         let ready = wait_ready(&mut *running, self.until, timeout, interrupt, &idle);
         let heard = recorders.stop();
         if let Ok(ready) = &ready {
-            complain(&format!("{READY}{}", duration(*ready)));
+            tell(Event::Ready(*ready));
         }
         let killed = running.kill().context("stopping the container");
         let recorded = layers.unmount(recorders, guard)?;
@@ -215,9 +198,8 @@ impl<'a> Recording<'a> {
         let boot = recorded.into_iter().zip(heard).collect();
         let traces = layers.take_traces(boot, interrupt)?;
         for (index, trace) in traces.iter().enumerate() {
-            if let Some(dir) = &self.args.keep_traces {
-                keep_trace(dir, &format!("run{number}-layer{index}"), trace)?;
-            }
+            let name = format!("run{number}-layer{index}");
+            self.request.runs.keep_trace(&name, trace)?;
         }
         let summaries: Vec<_> = traces.into_iter().map(Summary::of).collect();
         self.runs.push(Run::of(ready, &summaries));
@@ -236,12 +218,7 @@ impl<'a> Recording<'a> {
             command: image.config.argv(&self.command),
             ready_ms: ready_ms.clone(),
         };
-        let earlier = if self.args.fresh {
-            Earlier::Forgotten
-        } else {
-            Earlier::United
-        };
-        let kept = layers.keep(store, &about, earlier, interrupt);
+        let kept = layers.keep(store, &about, self.request.earlier, interrupt);
         let kept = kept.map_err(|error| match self.engine.check_is_there() {
             Ok(()) => error,
             Err(gone) => error.context(gone),
@@ -289,24 +266,4 @@ fn full_name(image: &LocalImage) -> String {
         image.names.iter().any(known).then_some(full)
     });
     name.unwrap_or_else(|| image.image.to_string())
-}
-
-fn text(report: &ImageReport) -> String {
-    let mut text = runs_text(&report.runs);
-    for layer in &report.layers {
-        let short = layer.layer.short();
-        text.push_str(&match &layer.kept {
-            None => format!("layer {short}: nothing was read\n"),
-            Some(kept) => format!(
-                "layer {short}: {}, {}, {}, {} of the layer's {}\n",
-                count(kept.files, "file"),
-                count(kept.blocks, "block"),
-                Size(kept.bytes),
-                percent(kept.bytes.min(kept.layer_bytes), kept.layer_bytes),
-                Size(kept.layer_bytes)
-            ),
-        });
-    }
-    let (reference, image) = (&report.reference, report.image.short());
-    text + &format!("kept as {reference} (image {image})\n")
 }

@@ -8,24 +8,23 @@ use std::time::{Duration, Instant};
 use engine::containerd::{CtrRun, Exec};
 use engine::{Containerd, Follow, Followed, LocalImage};
 
-use super::check::OwnCheck;
-use super::image::{Engine, Start};
-use super::ready::Running;
+use crate::container_engine::{Engine, Running, Start};
+use crate::own_check::OwnCheck;
+use crate::undo::{Guard, Undo};
 use host::run_dir::process_start;
-use recording::undo::{Guard, Undo};
 
 /// Where an image of containerd's is to be found.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
-    pub(super) address: &'a Path,
-    pub(super) snapshotter: &'a str,
-    pub(super) namespace: &'a str,
-    pub(super) reference: &'a str,
+pub(crate) struct Place<'a> {
+    pub(crate) address: &'a Path,
+    pub(crate) snapshotter: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) reference: &'a str,
 }
 
 /// An image in containerd's store.
 #[derive(Debug)]
-pub(super) struct ContainerdEngine {
+pub(crate) struct ContainerdEngine {
     containerd: Rc<Containerd>,
     address: PathBuf,
     namespace: String,
@@ -41,7 +40,7 @@ impl ContainerdEngine {
     ///
     /// # Errors
     /// If containerd has no such image, or keeps its layers where we cannot mount over them.
-    pub(super) fn open(place: &Place<'_>) -> anyhow::Result<Self> {
+    pub(crate) fn open(place: &Place<'_>) -> anyhow::Result<Self> {
         let containerd = Containerd::connect(place.address, place.namespace, place.snapshotter)?;
         let image = containerd.image(place.reference)?;
         let pid = std::process::id();

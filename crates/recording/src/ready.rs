@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use engine::{Followed, ImageConfig};
 
+use crate::container_engine::Running;
+use crate::line_watch::LineWatch;
+use crate::net_probe::NetProbe;
+use crate::not_ready::NotReady;
+use crate::until::{Checks, Until};
 use host::interrupt::Interrupt;
-use recording::line_watch::LineWatch;
-use recording::net_probe::NetProbe;
-use recording::not_ready::NotReady;
-use recording::until::{Checks, Until};
 
 /// How often ports, URLs and silence are looked at; the error of the time to ready they give.
 const PROBE_EVERY: Duration = Duration::from_millis(10);
@@ -23,52 +24,19 @@ const LAST_LINES: usize = 10;
 /// How long a boot without a health check and a port has to be quiet.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// A container that was started to be recorded.
-pub(super) trait Running {
-    /// Returns when its start was asked for.
-    fn started(&self) -> Instant;
-
-    /// Waits for output, at most for `patience`.
-    fn output(&mut self, patience: Duration) -> Followed;
-
-    /// Returns the exit code of the first process, if it has ended.
-    ///
-    /// # Errors
-    /// If the engine does not answer.
-    fn exit_code(&mut self) -> anyhow::Result<Option<i64>>;
-
-    /// Returns whether its health check says that it is well.
-    ///
-    /// # Errors
-    /// If the engine does not answer.
-    fn is_healthy(&mut self) -> anyhow::Result<bool>;
-
-    /// Returns the first process, if it is there: for its network.
-    ///
-    /// # Errors
-    /// If the engine does not answer.
-    fn pid(&mut self) -> anyhow::Result<Option<u32>>;
-
-    /// Ends it, and waits until its root is unmounted.
-    ///
-    /// # Errors
-    /// If the engine does not do it.
-    fn kill(&mut self) -> anyhow::Result<()>;
-}
-
 /// A condition, and whose idea it was.
 #[derive(Debug)]
-pub(super) struct Chosen {
-    pub(super) until: Until,
+pub(crate) struct Chosen {
+    pub(crate) until: Until,
     /// Why, if the user did not say.
-    pub(super) because: Option<&'static str>,
+    pub(crate) because: Option<&'static str>,
 }
 
 /// Chooses when an image counts as ready, if the user does not say.
 ///
 /// # Errors
 /// If the user wants a health check, and the image has none.
-pub(super) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Result<Chosen> {
+pub(crate) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Result<Chosen> {
     let has_check = config.health_command().is_some();
     if let Some(until) = wanted {
         if matches!(until, Until::Healthy(_)) && !has_check {
@@ -96,7 +64,7 @@ pub(super) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Re
 /// # Errors
 /// [`NotReady`] if it ends before, or does not become ready within `timeout`;
 /// [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
-pub(super) fn wait_ready(
+pub(crate) fn wait_ready(
     running: &mut dyn Running,
     until: &Until,
     timeout: Duration,

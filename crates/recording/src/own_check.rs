@@ -9,7 +9,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// The health check of a container.
 #[derive(Debug)]
-pub(super) struct OwnCheck {
+pub(crate) struct OwnCheck {
     command: Vec<String>,
     timeout: Duration,
     going_on: Option<(Follow, Instant)>,
@@ -19,7 +19,7 @@ pub(super) struct OwnCheck {
 
 impl OwnCheck {
     /// Returns the check of an image; one without a check never says that it is well.
-    pub(super) fn new(config: &ImageConfig) -> Self {
+    pub(crate) fn new(config: &ImageConfig) -> Self {
         let check = config.healthcheck.clone().unwrap_or_default();
         Self {
             command: config.health_command().unwrap_or_default(),
@@ -35,7 +35,7 @@ impl OwnCheck {
     ///
     /// # Errors
     /// If a check cannot be started.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         start: impl FnOnce(u32, &[String]) -> anyhow::Result<Option<Follow>>,
     ) -> anyhow::Result<bool> {

@@ -18,12 +18,12 @@ const PREFIX: &str = "record-";
 
 /// The directories of one run; removed when it is over.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     dir: PathBuf,
     /// Where the recorded mount goes.
-    pub(super) mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
     /// An empty directory.
-    pub(super) scratch: PathBuf,
+    pub(crate) scratch: PathBuf,
     /// Says that its owner lives; nothing for what a dead one left that took no lock.
     own: Option<OwnDir>,
 }
@@ -33,7 +33,7 @@ impl Scratch {
     ///
     /// # Errors
     /// If they cannot be made.
-    pub(super) fn new(run_dir: &RunDir) -> anyhow::Result<Self> {
+    pub(crate) fn new(run_dir: &RunDir) -> anyhow::Result<Self> {
         let own = OwnDir::make(run_dir.path(), PREFIX)?;
         let place = Self::at(own.path().to_owned(), Some(own));
         if let Some(own) = &place.own {
@@ -72,7 +72,7 @@ impl Drop for Scratch {
 ///
 /// # Errors
 /// If the run directory cannot be read.
-pub(super) fn clear_dead(run_dir: &RunDir) -> anyhow::Result<()> {
+pub(crate) fn clear_dead(run_dir: &RunDir) -> anyhow::Result<()> {
     let locked = OwnDir::of_the_dead(run_dir.path(), PREFIX)?.into_iter();
     let locked = locked.map(|own| Scratch::at(own.path().to_owned(), Some(own)));
     let doing = || format!("reading {}", run_dir.path().display());

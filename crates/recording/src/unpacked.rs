@@ -13,21 +13,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use engine::{Follow, Followed, ImageConfig, ImageName, LocalImage, LocalLayer};
 
-use super::check::OwnCheck;
-use super::image::{Engine, Start};
-use super::ready::Running;
-use super::unpack;
+use crate::container_engine::{Engine, Running, Start};
+use crate::own_check::OwnCheck;
 use crate::sandbox::{Identity, Sandbox, user};
+use crate::undo::{Guard, Undo};
+use crate::unpack;
+use crate::until::{Until, port_answers};
 use host::interrupt::Interrupt;
 use host::own_dir::OwnDir;
-use recording::undo::{Guard, Undo};
-use recording::until::{Until, port_answers};
 
 /// The search path of an image that sets none: Docker's.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How the directories begin that images are unpacked in.
-pub(in crate::bootimg) const PREFIX: &str = "yolofs-record-";
+pub const PREFIX: &str = "yolofs-record-";
 
 /// Where its layers are, in that directory.
 const LAYERS: &str = "layers";
@@ -37,7 +36,7 @@ const NSENTER: [&str; 3] = ["/usr/bin/nsenter", "/bin/nsenter", "/usr/local/bin/
 
 /// An unpacked image.
 #[derive(Debug)]
-pub(super) struct Unpacked {
+pub(crate) struct Unpacked {
     image: LocalImage,
     /// `layers/0`, `layers/1` from the bottom, and `root` for the sandbox.
     dir: OwnDir,
@@ -50,7 +49,7 @@ impl Unpacked {
     /// # Errors
     /// If the image or a layer of it is damaged, hostile or too large, the disk is full, or other users may
     /// exchange what is in the scratch directory.
-    pub(super) fn open(
+    pub(crate) fn open(
         image: &ImageName,
         scratch: &Path,
         guard: &mut Guard,
