@@ -1,19 +1,10 @@
 //! The program `nicfetch`: keeps images and blocks on a SmartNIC for the machines of its host.
 
-mod admin;
-mod blocks;
-mod config;
-mod feed;
-mod image;
+mod args;
 mod import;
-mod limits;
 mod operate;
-mod operator;
 mod pin;
-mod place;
-mod pulled;
 mod serve;
-mod shelf;
 mod simulate;
 mod store;
 

@@ -3,7 +3,9 @@
 //!
 //! It is a [`mirror::Mirror`] for engines that pull images and a [`blockservice::service::Service`]
 //! for mounts that read blocks, over one disk. [`admin`] is the API by which an operator sees and
-//! changes both: health, metrics, what is kept, prewarming, pins.
+//! changes both: health, metrics, what is kept, prewarming, pins; [`client`] asks it. [`serve`] runs
+//! all of this as a [`config::Config`] says, and [`import`] makes sources of directories, disk images
+//! and container images.
 //!
 //! ```
 //! use nicfetch::admin::{AdminToken, Removed};
@@ -19,3 +21,14 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod blocks;
+pub mod client;
+pub mod config;
+mod feed;
+pub mod image;
+pub mod import;
+pub mod operator;
+pub mod place;
+pub mod pulled;
+pub mod serve;
+mod shelf;

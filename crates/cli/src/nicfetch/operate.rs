@@ -10,12 +10,12 @@ use mirror::Prewarmed;
 use nicfetch::admin::{
     AdminStatus, BlocksStatus, Collected, ListedBlob, ListedSource, LoadStatus, Verified,
 };
+use nicfetch::client::AdminClient;
 use oci::Reference;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::admin::Admin;
-use super::operator::AdminArgs;
+use super::args::AdminArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print, waiting};
 use host::size::Size;
@@ -133,7 +133,7 @@ struct Listed {
 }
 
 pub(super) fn ls(args: &LsArgs) -> anyhow::Result<Outcome> {
-    let admin = Admin::connect(&args.ask.admin)?;
+    let admin = AdminClient::connect(&args.ask.admin.settings())?;
     let get = |path| admin.ask(Method::GET, path, Bytes::new(), QUICK);
     let blobs = get("/v1/blobs")?.accepted()?;
     let sources = get("/v1/sources")?.found()?;
@@ -182,7 +182,7 @@ pub(super) fn prewarm(args: &PrewarmArgs) -> anyhow::Result<Outcome> {
         reference.unwrap_or("latest"),
         args.architecture
     );
-    let admin = &args.ask.admin;
+    let admin = args.ask.admin.settings();
     let intake = Intake {
         reads: admin.token_file.iter().cloned().collect(),
         writes: Vec::new(),
@@ -233,7 +233,7 @@ pub(super) struct VerifyArgs {
 }
 
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<Outcome> {
-    let admin = Admin::connect(&args.ask.admin)?;
+    let admin = AdminClient::connect(&args.ask.admin.settings())?;
     let bar = waiting("verifying");
     let verified = admin.document(Method::POST, "/v1/verify", Bytes::new(), SLOW);
     bar.finish_and_clear();
@@ -302,7 +302,7 @@ impl AskArgs {
         deadline: Duration,
         text: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<Outcome> {
-        let admin = Admin::connect(&self.admin)?;
+        let admin = AdminClient::connect(&self.admin.settings())?;
         let answer: T = admin.document(method, path, Bytes::new(), deadline)?;
         self.print(&answer, text)
     }

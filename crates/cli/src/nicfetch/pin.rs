@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use hyper::Method;
 use nicfetch::admin::ListedSource;
+use nicfetch::client::escaped;
 
-use super::admin::escaped;
 use super::operate::AskArgs;
 use crate::exit::Outcome;
 

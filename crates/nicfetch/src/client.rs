@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::operator::{AdminAddress, AdminArgs};
+use crate::operator::{AdminAddress, AdminSettings};
 
 /// The longest answer: the index of a large source.
 const ANSWER_MAX: usize = 257 << 20;
@@ -25,7 +25,8 @@ const ANSWER_MAX: usize = 257 << 20;
 const CONNECTING: Duration = Duration::from_secs(10);
 
 /// A nicfetch that listens for its operator.
-pub(super) struct Admin {
+#[derive(Debug)]
+pub struct AdminClient {
     address: AdminAddress,
     /// What it is shown.
     token: Option<String>,
@@ -35,19 +36,20 @@ pub(super) struct Admin {
 }
 
 /// What was answered.
-pub(super) struct Answer {
+#[derive(Debug)]
+pub struct Answer {
     status: StatusCode,
     body: Bytes,
 }
 
-impl Admin {
+impl AdminClient {
     /// Connects.
     ///
     /// # Errors
     /// If nobody listens there.
-    pub(super) fn connect(args: &AdminArgs) -> anyhow::Result<Self> {
-        Self::find(args)?.with_context(|| {
-            let address = args.address();
+    pub fn connect(settings: &AdminSettings) -> anyhow::Result<Self> {
+        Self::find(settings)?.with_context(|| {
+            let address = settings.address();
             format!("no nicfetch listens on {address} (start one with nicfetch serve, or say where with --admin)")
         })
     }
@@ -56,8 +58,8 @@ impl Admin {
     ///
     /// # Errors
     /// If connecting fails otherwise.
-    pub(super) fn find(args: &AdminArgs) -> anyhow::Result<Option<Self>> {
-        let (address, token) = (args.address(), args.token()?);
+    pub fn find(settings: &AdminSettings) -> anyhow::Result<Option<Self>> {
+        let (address, token) = (settings.address(), settings.token()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -79,7 +81,7 @@ impl Admin {
     ///
     /// # Errors
     /// If there is none within `deadline`.
-    pub(super) fn ask(
+    pub fn ask(
         &self,
         method: Method,
         path: &str,
@@ -133,7 +135,7 @@ impl Admin {
     ///
     /// # Errors
     /// If it is refused, or no such document comes within `deadline`.
-    pub(super) fn document<T: DeserializeOwned>(
+    pub fn document<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -151,7 +153,7 @@ impl Answer {
     ///
     /// # Errors
     /// If it is refused.
-    pub(super) fn found(self) -> anyhow::Result<Option<Bytes>> {
+    pub fn found(self) -> anyhow::Result<Option<Bytes>> {
         match self.status {
             StatusCode::NOT_FOUND => Ok(None),
             _ => self.accepted().map(Some),
@@ -162,7 +164,7 @@ impl Answer {
     ///
     /// # Errors
     /// If it is refused.
-    pub(super) fn accepted(self) -> anyhow::Result<Bytes> {
+    pub fn accepted(self) -> anyhow::Result<Bytes> {
         if !self.status.is_success() {
             bail!("nicfetch refuses: {}", message(&self.body));
         }
@@ -219,7 +221,8 @@ fn message(body: &[u8]) -> String {
 }
 
 /// Returns a text as a parameter of a query.
-pub(super) fn escaped(text: &str) -> String {
+#[must_use]
+pub fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => {
             char::from(byte).to_string()

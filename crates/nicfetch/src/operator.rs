@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 use mounting::confinement::Asks;
 
 /// Where it listens unless it was told otherwise.
-pub(super) const USUAL: &str = "unix:/run/nicfetch/admin.sock";
+pub(crate) const USUAL: &str = "unix:/run/nicfetch/admin.sock";
 /// Fewer characters could be guessed.
 const TOKEN_MIN: usize = 16;
 /// What fits well into a header.
@@ -21,7 +21,7 @@ const TOKEN_MAX: usize = 1024;
 
 /// Where a nicfetch listens for its operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum AdminAddress {
+pub enum AdminAddress {
     /// A socket in the file system: the kernel says who asks.
     Unix(PathBuf),
     /// An address on loopback and a port: who asks shows a token.
@@ -34,7 +34,7 @@ impl AdminAddress {
     /// # Errors
     /// If the address can be reached from elsewhere, or it has no token and needs one, or the other
     /// way round.
-    pub(super) fn guarded_by(&self, token_file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    pub(crate) fn guarded_by(&self, token_file: Option<&Path>) -> anyhow::Result<Option<String>> {
         match (self, token_file) {
             (Self::Unix(_), None) => Ok(None),
             (Self::Unix(_), Some(_)) => bail!(
@@ -89,25 +89,23 @@ impl<'de> Deserialize<'de> for AdminAddress {
 }
 
 /// Which nicfetch is asked.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct AdminArgs {
-    /// Where nicfetch listens for its operator, unix:PATH or ADDRESS:PORT [default:
-    /// unix:/run/nicfetch/admin.sock]
-    #[arg(long, value_name = "ADDR", env = "NICFETCH_ADMIN")]
-    pub(super) admin: Option<AdminAddress>,
-    /// File with what nicfetch wants to be shown at ADDRESS:PORT
-    #[arg(long, value_name = "FILE", env = "NICFETCH_TOKEN_FILE")]
-    pub(super) token_file: Option<PathBuf>,
+#[derive(Clone, Debug, Default)]
+pub struct AdminSettings {
+    /// Where it listens for its operator, if it is not the usual place.
+    pub admin: Option<AdminAddress>,
+    /// File with what it wants to be shown at a port.
+    pub token_file: Option<PathBuf>,
 }
 
-impl AdminArgs {
+impl AdminSettings {
     /// Returns where it listens.
-    pub(super) fn address(&self) -> AdminAddress {
+    pub(crate) fn address(&self) -> AdminAddress {
         self.admin.clone().unwrap_or_default()
     }
 
     /// Returns what it takes to ask it.
-    pub(super) fn asks(&self) -> Asks {
+    #[must_use]
+    pub fn asks(&self) -> Asks {
         match self.address() {
             AdminAddress::Unix(_) => Asks::Nobody,
             AdminAddress::Tcp(address) => Asks::Port(address.port()),
@@ -118,7 +116,7 @@ impl AdminArgs {
     ///
     /// # Errors
     /// If the file with it cannot be used.
-    pub(super) fn token(&self) -> anyhow::Result<Option<String>> {
+    pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
         self.token_file.as_deref().map(read_token).transpose()
     }
 }

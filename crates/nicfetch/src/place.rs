@@ -10,27 +10,25 @@ use rawio::private;
 use host::size::Size;
 
 /// Where nicfetch keeps what it keeps unless it was told otherwise.
-const USUAL: &str = "/var/lib/nicfetch";
+pub(crate) const USUAL: &str = "/var/lib/nicfetch";
 /// What chunks may take unless it was said.
 const USUAL_SIZE: Size = Size(16 << 30);
 
 /// The chunks and the sources of a nicfetch that does not run.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct PlaceArgs {
-    /// Keep chunks and indexes in this directory [default: /var/lib/nicfetch]
-    #[arg(long, value_name = "DIR")]
-    pub(super) store: Option<PathBuf>,
-    /// Let the chunks there take so much [default: 16G]
-    #[arg(long, value_name = "SIZE")]
-    pub(super) size: Option<Size>,
+#[derive(Clone, Debug, Default)]
+pub struct PlaceSettings {
+    /// Their directory, if it is not the usual one.
+    pub store: Option<PathBuf>,
+    /// What the chunks there may take, if it is not as usual.
+    pub size: Option<Size>,
 }
 
-impl PlaceArgs {
+impl PlaceSettings {
     /// Opens the chunks and the sources.
     ///
     /// # Errors
     /// If they cannot be opened, or another nicfetch has them.
-    pub(super) fn open(&self) -> anyhow::Result<Arc<Sources>> {
+    pub(crate) fn open(&self) -> anyhow::Result<Arc<Sources>> {
         open(self.dir(), self.size.unwrap_or(USUAL_SIZE).0)
     }
 
@@ -38,7 +36,7 @@ impl PlaceArgs {
     ///
     /// # Errors
     /// If they cannot be made.
-    pub(super) fn make(&self) -> anyhow::Result<PathBuf> {
+    pub(crate) fn make(&self) -> anyhow::Result<PathBuf> {
         let dir = self.dir();
         make(dir)?;
         dir.canonicalize()
@@ -73,7 +71,7 @@ const INDEX_SHARE: u64 = 32;
 ///
 /// # Errors
 /// If they cannot be opened, or another nicfetch has them.
-pub(super) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Sources>> {
+pub(crate) fn open(store: &Path, budget_bytes: u64) -> anyhow::Result<Arc<Sources>> {
     let index_bytes = budget_bytes / INDEX_SHARE;
     let config = StoreConfig {
         budget_bytes: budget_bytes - index_bytes,

@@ -7,8 +7,7 @@ use anyhow::{Context as _, ensure};
 use oci::registry::{Access, RegistryConfig, Repository, Target};
 use oci::{Descriptor, ImageConfig, LayerBlob, Platform, Reference};
 
-use super::image::CONFIG_MAX;
-use crate::bootimg::registry::{RegistryArgs, transfer};
+use crate::image::CONFIG_MAX;
 use host::interrupt::Interrupt;
 use host::own_dir::OwnDir;
 use host::progress;
@@ -17,13 +16,13 @@ use host::progress;
 const PREFIX: &str = "nicfetch-import-";
 
 /// The layers of an image, in a directory that goes when this is dropped.
-pub(super) struct Pulled {
+pub(crate) struct Pulled {
     /// There until then.
     dir: Option<OwnDir>,
     /// The image's whole name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The lowest first.
-    pub(super) layers: Vec<LayerBlob>,
+    pub(crate) layers: Vec<LayerBlob>,
 }
 
 impl Drop for Pulled {
@@ -34,8 +33,11 @@ impl Drop for Pulled {
     }
 }
 
+/// Says how to ask the registry of a reference, and as whom.
+pub type RegistryLogin<'a> = dyn Fn(&Reference) -> anyhow::Result<RegistryConfig> + 'a;
+
 /// An image that is to be pulled.
-pub(super) struct ToPull {
+pub(crate) struct ToPull {
     reference: Reference,
     config: RegistryConfig,
     pulled: Pulled,
@@ -47,13 +49,13 @@ impl ToPull {
     ///
     /// # Errors
     /// If the login cannot be had, or the directory cannot be made.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         reference: &str,
-        registry: &RegistryArgs,
+        config: &RegistryLogin<'_>,
         scratch: &Path,
     ) -> anyhow::Result<Self> {
         let reference: Reference = reference.parse()?;
-        let config = registry.config(&reference)?;
+        let config = config(&reference)?;
         fs::create_dir_all(scratch).with_context(|| format!("making {}", scratch.display()))?;
         OwnDir::sweep(scratch, PREFIX);
         let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
@@ -69,7 +71,7 @@ impl ToPull {
     }
 
     /// Returns the directory that it is pulled into.
-    pub(super) fn dir(&self) -> Option<&Path> {
+    pub(crate) fn dir(&self) -> Option<&Path> {
         self.pulled.dir.as_ref().map(OwnDir::path)
     }
 
@@ -77,7 +79,7 @@ impl ToPull {
     ///
     /// # Errors
     /// If the registry does not give them, or the directory cannot be written.
-    pub(super) fn pull(self, interrupt: &Interrupt) -> anyhow::Result<Pulled> {
+    pub(crate) fn pull(self, interrupt: &Interrupt) -> anyhow::Result<Pulled> {
         let Self {
             reference,
             config,
@@ -86,9 +88,11 @@ impl ToPull {
         let repository = Repository::open(&reference, Access::Pull, &config);
         let repository = repository.context("setting up the registry")?;
         let bar = progress::bytes("pulling", 0);
-        let mut quiet = transfer(&bar, interrupt);
+        let mut quiet = |done| {
+            bar.set_position(done);
+            interrupted(interrupt)
+        };
         let found = repository.image(&Target::of(&reference), &Platform::host(), &mut quiet)?;
-        drop(quiet);
         let (_, manifest) = found.context("the registry has no such image")?;
         bar.set_length(manifest.layers.iter().map(|layer| layer.size).sum());
         let len = manifest.config.size;

@@ -8,12 +8,12 @@ use blockservice::service::Limits;
 use serde::Deserialize;
 use serving::load::{Load, LoadWatch, Threshold, Thresholds};
 
-use super::config::FileSize;
+use super::words::FileSize;
 
 /// The words below `"limits"`. What is not said is not limited.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct LimitWords {
+pub(crate) struct LimitWords {
     shed: Option<ShedWords>,
     fetch_rate: Option<FileSize>,
     send_rate_of_one: Option<FileSize>,
@@ -34,7 +34,7 @@ struct ShedWords {
 
 impl LimitWords {
     /// Begins to watch how hard the machine is pressed, if load is to be shed.
-    pub(super) fn watch(&self, load: &Arc<Load>) -> anyhow::Result<Option<LoadWatch>> {
+    pub(crate) fn watch(&self, load: &Arc<Load>) -> anyhow::Result<Option<LoadWatch>> {
         let Some(shed) = &self.shed else {
             return Ok(None);
         };
@@ -43,7 +43,7 @@ impl LimitWords {
     }
 
     /// Returns what the block service allows.
-    pub(super) fn blocks(&self, load: &Arc<Load>) -> anyhow::Result<Limits> {
+    pub(crate) fn blocks(&self, load: &Arc<Load>) -> anyhow::Result<Limits> {
         let usual = Limits::default();
         let memory = self.blocks_memory.map(|size| size.0);
         let connections = self.blocks_connections_of_one.map(|most| most as usize);
@@ -57,12 +57,12 @@ impl LimitWords {
     }
 
     /// Returns how many bytes may come from registries in a second.
-    pub(super) fn fetch_rate(&self) -> anyhow::Result<Option<NonZeroU64>> {
+    pub(crate) fn fetch_rate(&self) -> anyhow::Result<Option<NonZeroU64>> {
         rate("fetch_rate", self.fetch_rate)
     }
 
     /// Returns how many bytes one client may get in a second.
-    pub(super) fn send_rate_of_one(&self) -> anyhow::Result<Option<NonZeroU64>> {
+    pub(crate) fn send_rate_of_one(&self) -> anyhow::Result<Option<NonZeroU64>> {
         rate("send_rate_of_one", self.send_rate_of_one)
     }
 }

@@ -19,17 +19,17 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::admin::{Fed, Feed};
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use chunks::Stay;
 use mirror::{Mirror, WholeImage};
-use nicfetch::admin::{Fed, Feed};
 use oci::{ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
 use serving::load::Load;
 
-use super::image::{CONFIG_MAX, take_image};
-use super::shelf::Here;
+use crate::image::{CONFIG_MAX, take_image};
+use crate::shelf::Here;
 use notes::{Note, Notes, Tried};
 use state::State;
 
@@ -40,7 +40,7 @@ const LOOK_AT_ALL: Duration = Duration::from_secs(60);
 
 /// Which images are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// Those that the operator asks for.
     WhenAsked,
     /// Those that clients pull, too.
@@ -48,7 +48,7 @@ pub(super) enum Taken {
 }
 
 /// Takes images until it is dropped.
-pub(super) struct Feeder {
+pub(crate) struct Feeder {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,7 +78,7 @@ impl Feeder {
     ///
     /// # Errors
     /// If they cannot be read, or no thread can be had.
-    pub(super) fn start(
+    pub(crate) fn start(
         mirror: Arc<Mirror>,
         load: Arc<Load>,
         shelf: Here,
@@ -109,7 +109,7 @@ impl Feeder {
     }
 
     /// Returns what is told of images.
-    pub(super) fn feed(&self) -> Arc<dyn Feed> {
+    pub(crate) fn feed(&self) -> Arc<dyn Feed> {
         Arc::clone(&self.shared) as Arc<dyn Feed>
     }
 }

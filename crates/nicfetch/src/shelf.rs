@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admin::{ListedSource, TakenChunk};
 use anyhow::Context as _;
 use chunks::index::{Index, Keep, KeepError};
 use chunks::{ChunkId, PutOutcome, Sources, Stay};
 use hyper::Method;
 use hyper::body::Bytes;
-use nicfetch::admin::{ListedSource, TakenChunk};
 
-use super::admin::{Admin, escaped};
+use crate::client::{AdminClient, escaped};
 
 /// How long one chunk may take: the disk may be slow.
 const CHUNK: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ const CHUNK: Duration = Duration::from_secs(60);
 const INDEX: Duration = Duration::from_secs(300);
 
 /// Keeps chunks, and the sources that they make.
-pub(super) trait Shelf {
+pub(crate) trait Shelf {
     /// Returns what keeps chunks.
     fn chunks(&self) -> &dyn Keep;
 
@@ -37,7 +37,7 @@ pub(super) trait Shelf {
 
 /// What lies in this process's directory.
 #[derive(Clone, Debug)]
-pub(super) struct Here(pub(super) Arc<Sources>);
+pub(crate) struct Here(pub(crate) Arc<Sources>);
 
 impl Shelf for Here {
     fn chunks(&self) -> &dyn Keep {
@@ -57,7 +57,7 @@ impl Shelf for Here {
 }
 
 /// What a nicfetch has that runs.
-pub(super) struct There(pub(super) Admin);
+pub(crate) struct There(pub(crate) AdminClient);
 
 impl Keep for There {
     fn keep(&self, id: &ChunkId, raw: &[u8]) -> Result<PutOutcome, KeepError> {

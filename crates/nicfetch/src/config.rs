@@ -1,5 +1,8 @@
 //! What `nicfetch serve` is told, by flags or in a file: docs/nicfetch.md shows all of it.
 
+mod limits;
+mod words;
+
 use std::collections::HashSet;
 use std::fs;
 use std::net::SocketAddr;
@@ -9,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use chunks::PolicyKind;
 use mirror::blobs::BlobConfig;
 use mirror::upstream::{Login, Upstream, UpstreamConfig};
 use mirror::{Access, ClientRule, MirrorConfig, Network, ServeConfig};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serving::load::Load;
-use serving::transport::Address;
 
-use super::blocks::BlocksArgs;
-use super::limits::LimitWords;
-use super::operator::AdminAddress;
+use crate::blocks::BlockSettings;
+use crate::operator::AdminAddress;
+use crate::place;
 use host::size::Size;
+use limits::LimitWords;
+use words::{BlobPolicy, FileAddress, FileSize};
 
 /// Bytes of a file with a configuration or credentials.
 const FILE_MAX: u64 = 1 << 20;
@@ -31,16 +34,16 @@ const HUB: &str = "docker.io";
 /// The configuration, as the file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Config {
+pub struct Config {
     #[serde(default = "listen")]
-    pub(super) listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     #[serde(default)]
-    pub(super) admin: AdminAddress,
+    pub(crate) admin: AdminAddress,
     /// A file with what the operator shows.
     #[serde(default)]
-    pub(super) token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     #[serde(default = "store")]
-    pub(super) store: PathBuf,
+    pub(crate) store: PathBuf,
     #[serde(default = "size")]
     size: FileSize,
     #[serde(default = "hold_back")]
@@ -56,7 +59,7 @@ pub(super) struct Config {
     #[serde(default = "connections_of_one")]
     connections_of_one: u32,
     #[serde(default)]
-    pub(super) limits: LimitWords,
+    pub(crate) limits: LimitWords,
     #[serde(default)]
     upstreams: Vec<UpstreamEntry>,
     #[serde(default)]
@@ -77,11 +80,11 @@ pub(super) struct Config {
 
 /// What of the store's size each kind of thing may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Budgets {
-    pub(super) blob_bytes: u64,
-    pub(super) chunk_bytes: u64,
+pub(crate) struct Budgets {
+    pub(crate) blob_bytes: u64,
+    pub(crate) chunk_bytes: u64,
     /// Boot images that machines give.
-    pub(super) boot_bytes: u64,
+    pub(crate) boot_bytes: u64,
 }
 
 /// Which part of what blocks may take is for the boot images of sources: the longest of all at 8 GiB.
@@ -129,55 +132,12 @@ struct LoginFile {
     password: String,
 }
 
-/// A size as people write it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FileSize(pub(super) u64);
-
-impl<'de> Deserialize<'de> for FileSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let size: Size = text.parse().map_err(serde::de::Error::custom)?;
-        Ok(Self(size.0))
-    }
-}
-
-/// What blobs go by. Images are pulled whole, and few fit: a policy that has an image prove itself
-/// before it stays would have it go again while it is pulled.
-#[derive(Clone, Copy, Debug)]
-struct BlobPolicy(PolicyKind);
-
-impl Default for BlobPolicy {
-    fn default() -> Self {
-        Self(PolicyKind::Lru)
-    }
-}
-
-impl<'de> Deserialize<'de> for BlobPolicy {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let kind = text.parse().map_err(serde::de::Error::custom)?;
-        Ok(Self(kind))
-    }
-}
-
-/// Where blocks are served, as people write it.
-#[derive(Clone, Debug)]
-struct FileAddress(Address);
-
-impl<'de> Deserialize<'de> for FileAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let address = text.parse().map_err(serde::de::Error::custom)?;
-        Ok(Self(address))
-    }
-}
-
 const fn listen() -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5050)
 }
 
 fn store() -> PathBuf {
-    PathBuf::from("/var/lib/nicfetch")
+    PathBuf::from(place::USUAL)
 }
 
 const fn size() -> FileSize {
@@ -207,7 +167,10 @@ const fn connections_of_one() -> u32 {
 
 impl Config {
     /// Reads the configuration in a file.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// If it cannot be read, or has words that are not known.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = small_file(path)?;
         let config = serde_json::from_slice(&text);
         config.with_context(|| format!("reading the configuration {}", path.display()))
@@ -215,7 +178,8 @@ impl Config {
 
     /// Returns the configuration of a few registries, each as `[NAME=]URL`, and of a block service,
     /// with which everything else is as usual.
-    pub(super) fn of(upstreams: &[String], blocks: &BlocksArgs) -> Self {
+    #[must_use]
+    pub fn of(upstreams: &[String], blocks: &BlockSettings) -> Self {
         let entry = |text: &String| {
             // A URL may have a `=` in it, but not before its `://`.
             let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
@@ -255,8 +219,8 @@ impl Config {
     }
 
     /// Returns what the block service is told; it has no address if there is none.
-    pub(super) fn blocks(&self) -> anyhow::Result<BlocksArgs> {
-        let blocks = BlocksArgs {
+    pub(crate) fn blocks(&self) -> anyhow::Result<BlockSettings> {
+        let blocks = BlockSettings {
             blocks: self.blocks.as_ref().map(|address| address.0.clone()),
             blocks_access: self.blocks_access.clone(),
             blocks_open: self.blocks_open,
@@ -284,12 +248,12 @@ impl Config {
     }
 
     /// Returns whether there are registries to mirror.
-    pub(super) const fn mirrors(&self) -> bool {
+    pub(crate) const fn mirrors(&self) -> bool {
         !self.upstreams.is_empty()
     }
 
     /// Returns what blobs, chunks and boot images may take: blocks half of all, if both are served.
-    pub(super) fn budgets(&self) -> anyhow::Result<Budgets> {
+    pub(crate) fn budgets(&self) -> anyhow::Result<Budgets> {
         let all = self.size.0;
         let said = self.blocks_size.map(|size| size.0);
         let block_bytes = match (&self.blocks, self.mirrors()) {
@@ -311,22 +275,42 @@ impl Config {
         })
     }
 
+    /// Changes where clients of the mirror come.
+    pub const fn set_listen(&mut self, address: SocketAddr) {
+        self.listen = address;
+    }
+
+    /// Changes where the operator comes.
+    pub fn set_admin(&mut self, address: AdminAddress) {
+        self.admin = address;
+    }
+
+    /// Changes which file has what the operator shows, if any.
+    pub fn set_token_file(&mut self, path: Option<PathBuf>) {
+        self.token_file = path;
+    }
+
+    /// Changes the directory of all that is kept.
+    pub fn set_store(&mut self, dir: PathBuf) {
+        self.store = dir;
+    }
+
     /// Changes what blobs and chunks together may take.
-    pub(super) const fn set_size(&mut self, bytes: u64) {
+    pub const fn set_size(&mut self, bytes: u64) {
         self.size = FileSize(bytes);
     }
 
     /// Changes how much of each blob waits until it is verified.
-    pub(super) const fn set_hold_back(&mut self, bytes: u64) {
+    pub const fn set_hold_back(&mut self, bytes: u64) {
         self.hold_back = FileSize(bytes);
     }
 
     /// Changes how long a tag is believed.
-    pub(super) const fn set_tag_ttl(&mut self, seconds: u64) {
+    pub const fn set_tag_ttl(&mut self, seconds: u64) {
         self.tag_ttl_seconds = seconds;
     }
 
-    pub(super) fn mirror(&self, load: &Arc<Load>) -> anyhow::Result<MirrorConfig> {
+    pub(crate) fn mirror(&self, load: &Arc<Load>) -> anyhow::Result<MirrorConfig> {
         Ok(MirrorConfig {
             tag_ttl: Duration::from_secs(self.tag_ttl_seconds),
             absent_ttl: Duration::from_secs(self.absent_ttl_seconds),
@@ -340,7 +324,7 @@ impl Config {
         })
     }
 
-    pub(super) fn serving(&self) -> anyhow::Result<ServeConfig> {
+    pub(crate) fn serving(&self) -> anyhow::Result<ServeConfig> {
         Ok(ServeConfig {
             connections: self.connections,
             connections_of_one: self.connections_of_one,
@@ -349,7 +333,7 @@ impl Config {
     }
 
     /// Prepares the registries; asks them nothing.
-    pub(super) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
+    pub(crate) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
         ensure!(
             self.mirrors() || self.blocks.is_some(),
             "there is nothing to serve: name a registry with --upstream, or say --blocks ADDR"
@@ -503,7 +487,7 @@ mod tests {
             "ghcr.io=https://ghcr.io",
             "r:5000=http://r:5000",
         ];
-        let config = Config::of(&flags.map(str::to_owned), &BlocksArgs::default());
+        let config = Config::of(&flags.map(str::to_owned), &BlockSettings::default());
         let names: Vec<_> = config
             .upstreams
             .iter()

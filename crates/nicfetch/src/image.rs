@@ -4,30 +4,30 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::admin::ListedSource;
 use anyhow::{Context as _, ensure};
 use blocks::NodeKind;
 use chunks::Stay;
 use chunks::index::{Index, Tally};
-use nicfetch::admin::ListedSource;
 use oci::LayerBlob;
 use oci::unpack::{Limits, read_layer, stack};
 use serde::Serialize;
 
-use super::shelf::Shelf;
+use crate::shelf::Shelf;
 
 /// Bytes of an image's configuration. It has some KiB.
-pub(super) const CONFIG_MAX: u64 = 8 << 20;
+pub(crate) const CONFIG_MAX: u64 = 8 << 20;
 
 /// A container image that was taken, as `--json` shows it.
 #[derive(Debug, Serialize)]
-pub(super) struct TakenImage {
+pub struct TakenImage {
     /// All layers on each other.
     #[serde(flatten)]
-    pub(super) whole: ListedSource,
+    pub whole: ListedSource,
     /// Bytes of chunks that were not there before.
-    pub(super) new_bytes: u64,
+    pub new_bytes: u64,
     /// The layers, the lowest first.
-    pub(super) layers: Vec<ListedSource>,
+    pub layers: Vec<ListedSource>,
 }
 
 /// Makes sources of the layers of an image, the lowest first, and one of all that calls itself
@@ -36,7 +36,7 @@ pub(super) struct TakenImage {
 ///
 /// # Errors
 /// If a layer is damaged, there is no room, or the watch stops it.
-pub(super) fn take_image(
+pub(crate) fn take_image(
     name: &str,
     layers: &[LayerBlob],
     shelf: &dyn Shelf,

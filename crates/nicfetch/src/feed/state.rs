@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use crate::admin::{Fed, SetAside};
 use mirror::WholeImage;
-use nicfetch::admin::{Fed, SetAside};
 use serving::load::Level;
 
 use super::notes::{Note, Tried};
@@ -234,8 +234,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::notes::{DIED, TRIES};
     use super::*;
+    use crate::feed::notes::{DIED, TRIES};
 
     fn image(name: &str, digest: &str) -> WholeImage {
         WholeImage {

@@ -15,51 +15,38 @@ use host::size::Size;
 use mounting::nic::tls_files;
 
 /// Where the block service listens, to whom, and what it may keep.
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Blocks")]
-pub(super) struct BlocksArgs {
-    /// Serve blocks at HOST:PORT, unix:PATH or vsock:CID:PORT
-    #[arg(long, value_name = "ADDR")]
-    pub(super) blocks: Option<Address>,
-    /// A file that says who may open what; in each line NAME, a key or `-`, and sources or `*`
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "blocks",
-        conflicts_with = "blocks_open"
-    )]
-    pub(super) blocks_access: Option<PathBuf>,
-    /// Believe names, and let everybody open everything: for links that nobody else is on
-    #[arg(long, requires = "blocks")]
-    pub(super) blocks_open: bool,
-    /// A directory with cert.pem, key.pem and ca.pem: speak TLS, and know clients by certificates
-    #[arg(long, value_name = "DIR", requires = "blocks")]
-    pub(super) blocks_tls: Option<PathBuf>,
-    /// What chunks may take of --size [default: half of it, all of it without --upstream]
-    #[arg(long, value_name = "SIZE", requires = "blocks")]
-    pub(super) blocks_size: Option<Size>,
-    /// Keep so much of the chunks that are read in memory [default: 256M]
-    #[arg(long, value_name = "SIZE", requires = "blocks")]
-    pub(super) blocks_hot: Option<Size>,
-    /// Make chunks of every image that clients pull from registries that are open to all, and not
-    /// only of those that prewarm brings
-    #[arg(long, requires = "blocks")]
-    pub(super) blocks_from_pulls: bool,
+#[derive(Clone, Debug, Default)]
+pub struct BlockSettings {
+    /// Where blocks are served; there is no block service without it.
+    pub blocks: Option<Address>,
+    /// A file that says who may open what.
+    pub blocks_access: Option<PathBuf>,
+    /// Whether names are believed, and everybody may open everything.
+    pub blocks_open: bool,
+    /// A directory with what TLS needs.
+    pub blocks_tls: Option<PathBuf>,
+    /// What chunks may take of the whole size.
+    pub blocks_size: Option<Size>,
+    /// How much of the chunks that are read is kept in memory.
+    pub blocks_hot: Option<Size>,
+    /// Whether chunks are made of every image that clients pull, and not only of those that an
+    /// operator brings.
+    pub blocks_from_pulls: bool,
 }
 
 /// A block service that listens.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(crate) struct Blocks {
     service: Service,
     listener: Listener,
 }
 
-impl BlocksArgs {
+impl BlockSettings {
     /// Listens at `address`.
     ///
     /// # Errors
     /// If the address cannot be had, or what says who may open what cannot be used.
-    pub(super) async fn listen(
+    pub(crate) async fn listen(
         &self,
         address: &Address,
         store: Arc<dyn ChunkStore>,
@@ -103,17 +90,17 @@ fn read_access(path: &Path) -> anyhow::Result<Access> {
 
 impl Blocks {
     /// Returns the service.
-    pub(super) const fn service(&self) -> &Service {
+    pub(crate) const fn service(&self) -> &Service {
         &self.service
     }
 
     /// Returns where it listens.
-    pub(super) fn address(&self) -> anyhow::Result<String> {
+    pub(crate) fn address(&self) -> anyhow::Result<String> {
         self.listener.address().context("asking where it listens")
     }
 
     /// Serves until `stop` says true.
-    pub(super) async fn serve(self, stop: watch::Receiver<bool>) {
+    pub(crate) async fn serve(self, stop: watch::Receiver<bool>) {
         self.service.serve(self.listener, stop).await;
     }
 }
