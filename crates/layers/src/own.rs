@@ -20,6 +20,7 @@ use crate::status::LayerStatus;
 use host::interrupt::Interrupt;
 use host::mount_table::{Top, clear, is_covered, top_at};
 use mounting::source::Source;
+use node_api::mount_state::MountState;
 
 /// How long to wait for somebody else who attaches or detaches at the same place: binding reads
 /// the boot set of a layer once, from a disk that may be busy.
@@ -274,10 +275,13 @@ impl LayerServer for OwnServer {
         self.sweep();
         let layers = self.layers.lock();
         let served = layers.by_target.values().filter_map(|slot| match slot {
-            Slot::Served(served) => Some(served.status("serving")),
+            Slot::Served(served) => Some(served.status(MountState::Serving)),
             Slot::Busy => None,
         });
-        let leaving = layers.leaving.iter().map(|served| served.status("leaving"));
+        let leaving = layers
+            .leaving
+            .iter()
+            .map(|served| served.status(MountState::Leaving));
         served.chain(leaving).collect()
     }
 

@@ -18,6 +18,7 @@ use bootstore::store::StoreSettings;
 use bootstore::tiers::unpassed::CopiedSource;
 use bootstore::tiers::whole::SourceCopies;
 use node_api::boot_choice::BootChoice;
+use node_api::mount_state::MountMode;
 use node_api::nic::NicName;
 use node_api::serve_mode::ServeMode;
 
@@ -281,10 +282,10 @@ pub fn passes_files(request: &MountRequest, root: &SourceRoot) -> bool {
 }
 
 /// Returns what a mode is called.
-pub const fn mode_name(mode: Mode) -> &'static str {
+pub const fn mount_mode(mode: Mode) -> MountMode {
     match mode {
-        Mode::Lower => "lower",
-        Mode::Disk => "disk",
+        Mode::Lower => MountMode::Lower,
+        Mode::Disk => MountMode::Disk,
     }
 }
 

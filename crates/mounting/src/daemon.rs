@@ -22,7 +22,7 @@ use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
 use happening::{Happening, ask_to_unmount, end_talks};
 
-use super::assemble::{Cached, Timed, assemble, mode_name, note_use, passes_files, readahead};
+use super::assemble::{Cached, Timed, assemble, mount_mode, note_use, passes_files, readahead};
 use super::from::From;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
@@ -38,6 +38,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at, needs_root};
 use host::run_dir::{MountRecord, RunDir, Turn, process_start};
 use node_api::mount_daemon::{Answer, Request};
+use node_api::mount_state::MountState;
 use node_api::status::MountStatus;
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
@@ -383,13 +384,12 @@ impl Daemon {
             id: self.record.id.clone(),
             mountpoint: self.record.mountpoint.clone(),
             source: self.record.source.clone(),
-            mode: mode_name(self.mode).to_owned(),
+            mode: mount_mode(self.mode),
             state: if self.mount.visible() {
-                "serving"
+                MountState::Serving
             } else {
-                "detached"
-            }
-            .to_owned(),
+                MountState::Leaving
+            },
             pid: Some(self.record.pid),
             boot: boot.map(|boot| {
                 boot_status(&boot.name, &boot.image, &counters, boot.prewarmer.state())
