@@ -326,9 +326,10 @@ impl LayerServer for NodeServer {
 
     fn outdated(&self) -> BTreeSet<PathBuf> {
         let mut listed = self.sweep();
-        let now = self.now.lock();
+        // The store is asked without the lock.
+        let known = self.now.lock().attached.clone();
         listed.retain(|target| {
-            let attached = now.attached.get(target);
+            let attached = known.get(target);
             attached.is_none_or(|attached| self.is_outdated(attached))
         });
         listed
