@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::{ladder, links, workspace};
+use crate::{ladder, links, size, workspace};
 
 /// Ordered by how soon they fail.
 const STEPS: &[&[&str]] = &[
@@ -25,6 +25,7 @@ const STEPS: &[&[&str]] = &[
 pub(crate) fn run() -> anyhow::Result<()> {
     ladder::check(&workspace::load()?)?;
     let root = workspace::root()?;
+    size::check(&root)?;
     links::check(&root)?;
     for step in STEPS {
         let shown = step.join(" ");

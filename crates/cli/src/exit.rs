@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::api_words::in_flags;
 use crate::output::complain;
 use host::interrupt::Interrupted;
 use recording::not_ready::NotReady;
@@ -44,7 +45,8 @@ pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCod
         Err(error) => {
             let failure = error.downcast_ref::<Failure>();
             if !matches!(failure, Some(Failure::Unread)) {
-                complain(&format!("{program}: {error:#}"));
+                let message = in_flags(&format!("{error:#}"));
+                complain(&format!("{program}: {message}"));
             }
             match failure {
                 None if error.is::<NotReady>() => ExitCode::from(3),

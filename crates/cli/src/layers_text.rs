@@ -15,7 +15,7 @@ pub(crate) fn layers_text(layers: &[LayerStatus]) -> String {
         let injected = Size(layer.boot.injected_pages.saturating_mul(4096));
         rows.push(vec![
             layer.layer.short(),
-            layer.state.clone(),
+            layer.state.to_string(),
             Size(layer.boot.blocks.saturating_mul(4096)).to_string(),
             format!("{injected} ({})", layer.boot.prewarm),
             format!(

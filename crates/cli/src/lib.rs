@@ -6,6 +6,7 @@
 // They panic when nobody reads any more (`| head`); see `output`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod api_words;
 pub mod bootimg;
 mod completions;
 mod exit;

@@ -166,14 +166,15 @@ fn nic_text(nic: &NicStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use node_api::mount_state::{MountMode, MountState};
 
     fn mount(boot: Option<BootStatus>) -> MountStatus {
         MountStatus {
             id: "1ab2".to_owned(),
             mountpoint: "/mnt".into(),
             source: "/srv".into(),
-            mode: "lower".to_owned(),
-            state: "serving".to_owned(),
+            mode: MountMode::Lower,
+            state: MountState::Serving,
             pid: Some(7),
             boot,
             served: Some(ServedStatus {

@@ -38,17 +38,27 @@ struct Worker {
     station: Station,
     root: DataRoot,
     server: Box<dyn LayerServer>,
-    /// Changed by one command, or one look at Docker, at a time.
+    /// Held by the one command, or the one look at Docker, that attaches or detaches now. Nobody waits for it
+    /// who only asks how things are.
+    changing: Mutex<Changing>,
+    /// Held for a moment, by those above and by who asks.
     now: Mutex<Now>,
     /// Rung when nothing is wanted any more.
     idle: EventFd,
 }
 
+/// What the next change goes by.
+#[derive(Debug, Default)]
+struct Changing {
+    problems: Problems,
+    seen: Seen,
+}
+
 #[derive(Debug, Default)]
 struct Now {
     wanted: Wanted,
-    problems: Problems,
-    seen: Seen,
+    /// What failed at the last change, for people.
+    problems: Vec<String>,
     /// Nothing is attached any more: another daemon has to.
     leaving: bool,
 }
@@ -112,6 +122,7 @@ pub fn run(
             &interrupt,
         )?,
         root,
+        changing: Mutex::default(),
         now: Mutex::new(Now {
             wanted,
             ..Now::default()
@@ -172,34 +183,36 @@ impl Worker {
 
     /// Sees whether anything came or went, and acts on it.
     fn look(&self) {
-        let mut now = self.now.lock();
+        let mut changing = self.changing.lock();
         let seen = Seen {
             docker: self.root.stamp(),
             store: self.server.store().named_at(),
             lost: self.server.lost(),
             hides_mounts: hides_mounts(&self.root).ok(),
         };
-        let next_try = now.problems.next_try();
-        if seen == now.seen && next_try.is_none_or(|at| at > Instant::now()) {
+        let next_try = changing.problems.next_try();
+        if seen == changing.seen && next_try.is_none_or(|at| at > Instant::now()) {
             return;
         }
-        if seen.store != now.seen.store {
+        if seen.store != changing.seen.store {
             // A recording that was in the way is over.
-            now.problems.forget();
+            changing.problems.forget();
         }
-        match self.reconcile(&mut now) {
+        match self.reconcile(&mut changing) {
             // What changes from here on is seen next time.
-            Ok(()) => now.seen = seen,
+            Ok(()) => changing.seen = seen,
             Err(error) => log::warn!("{error:#}; trying again"),
         }
     }
 
-    fn reconcile(&self, now: &mut Now) -> anyhow::Result<()> {
+    fn reconcile(&self, changing: &mut Changing) -> anyhow::Result<()> {
         let label = self.station.label();
-        let Now {
-            wanted, problems, ..
-        } = now;
-        reconcile(&*self.server, &self.root, wanted, &label, problems)
+        // It changes only with `changing`.
+        let wanted = self.now.lock().wanted.clone();
+        let problems = &mut changing.problems;
+        let done = reconcile(&*self.server, &self.root, &wanted, &label, problems);
+        self.now.lock().problems = problems.texts();
+        done
     }
 
     fn answer(&self, ask: &Ask) -> Told {
@@ -226,17 +239,21 @@ impl Worker {
     }
 
     fn change(&self, change: impl FnOnce(&mut Wanted)) -> anyhow::Result<()> {
-        let mut now = self.now.lock();
-        if now.leaving {
-            return Ok(());
-        }
-        let mut wanted = now.wanted.clone();
+        let mut changing = self.changing.lock();
+        let mut wanted = {
+            let now = self.now.lock();
+            if now.leaving {
+                return Ok(());
+            }
+            now.wanted.clone()
+        };
         change(&mut wanted);
         wanted.save(&self.station.wanted())?;
-        now.wanted = wanted;
-        now.problems.forget();
-        self.reconcile(&mut now)?;
-        if now.wanted.is_nothing() {
+        let is_nothing = wanted.is_nothing();
+        self.now.lock().wanted = wanted;
+        changing.problems.forget();
+        self.reconcile(&mut changing)?;
+        if is_nothing {
             self.idle.write(1).context("waking the daemon")?;
         }
         Ok(())
@@ -244,22 +261,26 @@ impl Worker {
 
     /// Decides to end if nothing is wanted; then no command is taken any more.
     fn ends_if_idle(&self) -> bool {
+        let _unchanged = self.changing.lock();
         let mut now = self.now.lock();
         now.leaving |= now.wanted.is_nothing();
         now.leaving
     }
 
     fn status(&self) -> anyhow::Result<DockerStatus> {
-        let now = self.now.lock();
+        let (wanted, problems) = {
+            let now = self.now.lock();
+            (now.wanted.clone(), now.problems.clone())
+        };
         Ok(DockerStatus {
             data_root: self.root.path().to_owned(),
             state: "serving".to_owned(),
             served_by: self.server.served_by(),
             pid: Some(std::process::id()),
-            images: known_images(&*self.server, &self.root, &now.wanted)?,
-            wanted: now.wanted.clone(),
+            images: known_images(&*self.server, &self.root, &wanted)?,
+            wanted,
             layers: self.server.status(),
-            problems: now.problems.texts(),
+            problems,
             dead_mounts: 0,
         })
     }
@@ -267,14 +288,20 @@ impl Worker {
     /// Takes all mounts away, and answers nobody any more.
     fn leave(&self, callers: &Callers) {
         // Whoever has the turn finishes; who comes later is turned away.
-        self.now.lock().leaving = true;
+        self.end_changes();
         self.server.detach_all();
         self.turn_away(callers);
     }
 
+    /// Lets a change that is under way finish, and allows no further one.
+    fn end_changes(&self) {
+        let _unchanged = self.changing.lock();
+        self.now.lock().leaving = true;
+    }
+
     /// Answers nobody any more.
     fn turn_away(&self, callers: &Callers) {
-        self.now.lock().leaving = true;
+        self.end_changes();
         if let Err(error) = std::fs::remove_file(self.station.socket()) {
             log::debug!("the socket stays: {error}");
         }
@@ -308,5 +335,55 @@ fn wait(waits: &mut [PollFd<'_>]) -> anyhow::Result<()> {
     match poll(waits, PollTimeout::from(LOOK_EVERY_MS)) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno).context("waiting for something to happen"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use host::run_dir::RunDir;
+
+    use super::*;
+
+    #[test]
+    fn who_asks_how_things_are_waits_for_no_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::open(&dir.path().join("run")).unwrap();
+        let station = Station::of(&run_dir, dir.path());
+        let store = StoreSettings::to_read(dir.path().join("store")).open();
+        let server = layers::choose::server(
+            store.unwrap(),
+            &station.label(),
+            &run_dir,
+            XattrAnswers::default(),
+            &Interrupt::unarmed().unwrap(),
+        );
+        let now = Now {
+            problems: vec!["a layer is gone".to_owned()],
+            ..Now::default()
+        };
+        let worker = Worker {
+            station,
+            root: DataRoot::new(dir.path()),
+            server: server.unwrap(),
+            changing: Mutex::default(),
+            now: Mutex::new(now),
+            idle: EventFd::new().unwrap(),
+        };
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            let change = worker.changing.lock();
+            scope.spawn(|| tell.send(worker.answer(&Ask::Status)));
+            // The change goes on until the answer is there.
+            let answer = told.recv_timeout(Duration::from_secs(60));
+            drop(change);
+            match answer {
+                Ok(Told::Status(status)) => assert_eq!(status.problems, ["a layer is gone"]),
+                other => panic!("{other:?}"),
+            }
+        });
+        worker.reconcile(&mut worker.changing.lock()).unwrap();
+        assert!(worker.now.lock().problems.is_empty(), "told after a change");
     }
 }

@@ -29,6 +29,7 @@ use host::run_dir::RunDir;
 use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
 use node_api::client::{CallError, NodeClient};
+use node_api::mount_state::MountState;
 use node_api::serve_mode::ServeMode;
 use node_api::spec::MountSpec;
 use node_api::view::MountView;
@@ -115,11 +116,18 @@ impl NodeServer {
                 Err(error) if is_unknown(&error) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            match &*view.status.state {
-                "serving" => return Ok(Some(view)),
-                "starting" | "restarting" if self.node.may_wait(deadline) => {}
-                "starting" | "restarting" => bail!("its worker is still being replaced"),
-                _ => return Ok(None),
+            match view.status.state {
+                MountState::Serving => return Ok(Some(view)),
+                MountState::Starting | MountState::Restarting => {
+                    if !self.node.may_wait(deadline) {
+                        bail!("its worker is still being replaced");
+                    }
+                }
+                MountState::Leaving
+                | MountState::Failed
+                | MountState::Dead
+                | MountState::NotAnswering
+                | MountState::Unknown => return Ok(None),
             }
         }
     }
@@ -261,7 +269,7 @@ impl NodeServer {
         };
         boot.image = layer_name(&layer);
         let served = mount.status.served.unwrap_or_default();
-        let state = &mount.status.state;
+        let state = mount.status.state;
         Some(LayerStatus::of(layer, target, state, boot, served))
     }
 }
@@ -318,9 +326,10 @@ impl LayerServer for NodeServer {
 
     fn outdated(&self) -> BTreeSet<PathBuf> {
         let mut listed = self.sweep();
-        let now = self.now.lock();
+        // The store is asked without the lock.
+        let known = self.now.lock().attached.clone();
         listed.retain(|target| {
-            let attached = now.attached.get(target);
+            let attached = known.get(target);
             attached.is_none_or(|attached| self.is_outdated(attached))
         });
         listed
@@ -353,7 +362,13 @@ impl LayerServer for NodeServer {
                 log::warn!("the layers' counters are not known: {error:#}");
                 let unheard = attached.into_iter().map(|(target, attached)| {
                     let (boot, served) = Default::default();
-                    LayerStatus::of(attached.layer, target, "not answering", boot, served)
+                    LayerStatus::of(
+                        attached.layer,
+                        target,
+                        MountState::NotAnswering,
+                        boot,
+                        served,
+                    )
                 });
                 unheard.collect()
             }

@@ -20,6 +20,7 @@ use crate::status::LayerStatus;
 use host::interrupt::Interrupt;
 use host::mount_table::{Top, clear, is_covered, top_at};
 use mounting::source::Source;
+use node_api::mount_state::MountState;
 
 /// How long to wait for somebody else who attaches or detaches at the same place: binding reads
 /// the boot set of a layer once, from a disk that may be busy.
@@ -55,6 +56,18 @@ enum Slot {
     /// Somebody attaches or detaches here.
     Busy,
     Served(Arc<Served>),
+}
+
+impl Layers {
+    fn served(&self) -> Vec<(PathBuf, Arc<Served>)> {
+        let served = self.by_target.iter().filter_map(|(target, slot)| {
+            let Slot::Served(served) = slot else {
+                return None;
+            };
+            Some((target.clone(), Arc::clone(served)))
+        });
+        served.collect()
+    }
 }
 
 impl OwnServer {
@@ -122,9 +135,21 @@ impl OwnServer {
     }
 
     fn is_buried(&self, target: &Path) -> bool {
-        let layers = self.layers.lock();
-        let slot = layers.by_target.get(target);
-        matches!(slot, Some(Slot::Served(served)) if !served.mount.is_on_top())
+        let served = self.served_at(target);
+        served.is_some_and(|served| !served.mount.is_on_top())
+    }
+
+    /// Returns what is served at a place, unless somebody attaches or detaches there.
+    fn served_at(&self, target: &Path) -> Option<Arc<Served>> {
+        match self.layers.lock().by_target.get(target)? {
+            Slot::Served(served) => Some(Arc::clone(served)),
+            Slot::Busy => None,
+        }
+    }
+
+    /// Returns all that is served, and where: what is looked at, is looked at without the lock.
+    fn all_served(&self) -> Vec<(PathBuf, Arc<Served>)> {
+        self.layers.lock().served()
     }
 
     /// Takes note of mounts that somebody else unmounted, and forgets what nobody uses any more.
@@ -234,29 +259,19 @@ impl LayerServer for OwnServer {
 
     fn targets(&self) -> Vec<PathBuf> {
         self.sweep();
-        let layers = self.layers.lock();
-        let served = layers.by_target.iter();
-        served
-            .filter(|(_, slot)| matches!(slot, Slot::Served(_)))
-            .map(|(target, _)| target.clone())
-            .collect()
+        let served = self.all_served().into_iter();
+        served.map(|(target, _)| target).collect()
     }
 
     fn outdated(&self) -> BTreeSet<PathBuf> {
-        let layers = self.layers.lock();
-        let served = layers.by_target.iter().filter_map(|(target, slot)| {
-            let Slot::Served(served) = slot else {
-                return None;
-            };
-            self.is_outdated(served).then(|| target.clone())
-        });
-        served.collect()
+        let mut served = self.all_served();
+        served.retain(|(_, served)| self.is_outdated(served));
+        served.into_iter().map(|(target, _)| target).collect()
     }
 
     fn serves(&self, target: &Path) -> bool {
-        let layers = self.layers.lock();
-        let slot = layers.by_target.get(target);
-        matches!(slot, Some(Slot::Served(served)) if served.mount.visible())
+        let served = self.served_at(target);
+        served.is_some_and(|served| served.mount.visible())
     }
 
     fn leaving(&self) -> usize {
@@ -272,12 +287,17 @@ impl LayerServer for OwnServer {
     /// Those that are served come first.
     fn status(&self) -> Vec<LayerStatus> {
         self.sweep();
-        let layers = self.layers.lock();
-        let served = layers.by_target.values().filter_map(|slot| match slot {
-            Slot::Served(served) => Some(served.status("serving")),
-            Slot::Busy => None,
-        });
-        let leaving = layers.leaving.iter().map(|served| served.status("leaving"));
+        // Both at once: one that is being detached is not told of twice.
+        let (served, leaving) = {
+            let layers = self.layers.lock();
+            (layers.served(), layers.leaving.clone())
+        };
+        let served = served
+            .iter()
+            .map(|(_, served)| served.status(MountState::Serving));
+        let leaving = leaving
+            .iter()
+            .map(|served| served.status(MountState::Leaving));
         served.chain(leaving).collect()
     }
 

@@ -21,6 +21,7 @@ use mounting::descriptors::files_for_each_of;
 use mounting::prewarming::Prewarming;
 use mounting::source::{Source, space_within};
 use node_api::mount_daemon::PrewarmSummary;
+use node_api::mount_state::PrewarmState;
 
 /// How long users of a mount may take to let go of it.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -87,7 +88,7 @@ impl Served {
             image,
             source: cached,
             mount,
-            prewarming: Prewarming::new("waiting"),
+            prewarming: Prewarming::new(PrewarmState::Waiting),
         })
     }
 
@@ -96,8 +97,8 @@ impl Served {
         &self.place.layer
     }
 
-    /// Says where the prewarm stands: `waiting`, `running`, `done`, `cancelled` or `failed`.
-    pub fn prewarm_state(&self) -> &'static str {
+    /// Says where the prewarm stands.
+    pub fn prewarm_state(&self) -> PrewarmState {
         self.prewarming.state()
     }
 

@@ -8,6 +8,7 @@ use blocks::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::served::Served;
+use node_api::mount_state::MountState;
 use node_api::status::{BootStatus, ServedStatus};
 
 /// A layer at one moment. Counts are since it was attached.
@@ -17,8 +18,8 @@ pub struct LayerStatus {
     pub layer: Digest,
     /// Where it is served.
     pub target: PathBuf,
-    /// `serving`, or `leaving` if it was detached and somebody still uses it.
-    pub state: String,
+    /// Serving, or leaving if it was detached and somebody still uses it.
+    pub state: MountState,
     /// Its boot image.
     pub boot: BootStatus,
     /// Files that somebody changed in the layer since the recording, some of them.
@@ -36,7 +37,7 @@ impl LayerStatus {
     pub fn of(
         layer: Digest,
         target: PathBuf,
-        state: &str,
+        state: MountState,
         boot: BootStatus,
         served: ServedStatus,
     ) -> Self {
@@ -46,7 +47,7 @@ impl LayerStatus {
         Self {
             layer,
             target,
-            state: state.to_owned(),
+            state,
             changed: std::mem::take(&mut boot.changed),
             names_added: boot.names_added,
             names_removed: boot.names_removed,
@@ -58,7 +59,7 @@ impl LayerStatus {
 
 impl Served {
     /// Returns its status, as that of a layer in this state.
-    pub fn status(&self, state: &str) -> LayerStatus {
+    pub fn status(&self, state: MountState) -> LayerStatus {
         let (layer, target) = (*self.layer(), self.place.target.clone());
         LayerStatus::of(
             layer,

@@ -18,6 +18,7 @@ use bootstore::store::StoreSettings;
 use bootstore::tiers::unpassed::CopiedSource;
 use bootstore::tiers::whole::SourceCopies;
 use node_api::boot_choice::BootChoice;
+use node_api::mount_state::MountMode;
 use node_api::nic::NicName;
 use node_api::serve_mode::ServeMode;
 
@@ -85,43 +86,11 @@ fn assemble_disk(
         Unusable::LeftOut
     };
     let image = choose_image(&request.boot, unusable, store, root)?;
-    let tree = match &image {
-        // Names and attributes would be those of the other.
-        Some((name, image)) if request.trust && image.info().source.id != root.id() => bail!(
-            "--trust takes names and attributes from the boot image, and {name} was recorded from \
-             {}, not from {}",
-            image.info().source.label,
-            root.path().display()
-        ),
-        Some((_, image)) if request.trust => Arc::clone(image.tree()),
-        None if request.trust => bail!(
-            "--trust takes names and attributes from a boot image, and there is none of {}: \
-             record one, or mount without --trust",
-            root.path().display()
-        ),
-        _ => Source::scan_within(Arc::clone(root), request.source_deadline)?.tree,
+    let tree = match request.trust {
+        true => trusted_tree(image.as_ref(), root)?,
+        false => Source::scan_within(Arc::clone(root), request.source_deadline)?.tree,
     };
-    let patience = Patience {
-        deadline: request.source_deadline,
-        ..Patience::default()
-    };
-    let reader =
-        |names: &Arc<dyn Namespace>| Arc::new(DirSource::new(Arc::clone(root), Arc::clone(names)));
-    let (names, timed): (Arc<dyn Namespace>, Timed) = match request.revalidate {
-        None => {
-            let names = Arc::clone(&tree) as _;
-            let timed = TimedSource::new(reader(&names), patience);
-            (names, timed)
-        }
-        Some(ttl) => {
-            let live = LiveTree::new(Arc::clone(root), Arc::clone(&tree), ttl)
-                .context("preparing to ask the source again and again")?;
-            let live = Arc::new(TimedSource::new(Arc::new(live), patience));
-            let names = Arc::clone(&live) as _;
-            let timed = live.beside(reader(&names));
-            (names, timed)
-        }
-    };
+    let (names, timed) = timed_reader(request, root, &tree)?;
     let timed = Arc::new(timed);
     let nic = match request.nic.clone() {
         Some(spec) => Nic::beside(&spec, &tree)?.map(Arc::new),
@@ -180,6 +149,57 @@ fn assemble_disk(
     })
 }
 
+/// Returns the names and attributes that a boot image has of its source, for a mount that trusts them.
+fn trusted_tree(
+    image: Option<&(String, Arc<Image>)>,
+    root: &SourceRoot,
+) -> anyhow::Result<Arc<Tree>> {
+    let Some((name, image)) = image else {
+        bail!(
+            "--trust takes names and attributes from a boot image, and there is none of {}: \
+             record one, or mount without --trust",
+            root.path().display()
+        );
+    };
+    let source = &image.info().source;
+    if source.id != root.id() {
+        // Names and attributes would be those of the other.
+        bail!(
+            "--trust takes names and attributes from the boot image, and {name} was recorded from \
+             {}, not from {}",
+            source.label,
+            root.path().display()
+        );
+    }
+    Ok(Arc::clone(image.tree()))
+}
+
+/// Returns the names of a source, as they were read or as they are asked for again and again, and what
+/// reads the files behind them within the deadline.
+fn timed_reader(
+    request: &MountRequest,
+    root: &Arc<SourceRoot>,
+    tree: &Arc<Tree>,
+) -> anyhow::Result<(Arc<dyn Namespace>, Timed)> {
+    let patience = Patience {
+        deadline: request.source_deadline,
+        ..Patience::default()
+    };
+    let reader =
+        |names: &Arc<dyn Namespace>| Arc::new(DirSource::new(Arc::clone(root), Arc::clone(names)));
+    let Some(ttl) = request.revalidate else {
+        let names = Arc::clone(tree) as _;
+        let timed = TimedSource::new(reader(&names), patience);
+        return Ok((names, timed));
+    };
+    let live = LiveTree::new(Arc::clone(root), Arc::clone(tree), ttl)
+        .context("preparing to ask the source again and again")?;
+    let live = Arc::new(TimedSource::new(Arc::new(live), patience));
+    let names = Arc::clone(&live) as _;
+    let timed = live.beside(reader(&names));
+    Ok((names, timed))
+}
+
 /// Returns who has whole copies of the source's files. Where the source is asked again and again, no
 /// number of a file says for ever which path it has.
 fn copies(
@@ -205,7 +225,7 @@ fn assemble_nic(request: &MountRequest, name: &NicName) -> anyhow::Result<Assemb
         bail!("--trust and --revalidate are for local sources: an index does not change");
     }
     let spec = request.nic.clone();
-    let spec = spec.with_context(|| format!("{} needs --nic ADDR", name.label()))?;
+    let spec = spec.with_context(|| format!("{} needs nic.address", name.label()))?;
     let nic = Arc::new(Nic::alone(&spec, name, None, request.source_deadline)?);
     let source = nic.source().context("the service has no source")?;
     let below = Arc::clone(source) as Arc<dyn BlockSource>;
@@ -281,10 +301,10 @@ pub fn passes_files(request: &MountRequest, root: &SourceRoot) -> bool {
 }
 
 /// Returns what a mode is called.
-pub const fn mode_name(mode: Mode) -> &'static str {
+pub const fn mount_mode(mode: Mode) -> MountMode {
     match mode {
-        Mode::Lower => "lower",
-        Mode::Disk => "disk",
+        Mode::Lower => MountMode::Lower,
+        Mode::Disk => MountMode::Disk,
     }
 }
 

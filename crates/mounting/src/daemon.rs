@@ -22,7 +22,7 @@ use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
 
 use happening::{Happening, ask_to_unmount, end_talks};
 
-use super::assemble::{Cached, Timed, assemble, mode_name, note_use, passes_files, readahead};
+use super::assemble::{Cached, Timed, assemble, mount_mode, note_use, passes_files, readahead};
 use super::from::From;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
@@ -38,6 +38,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at, needs_root};
 use host::run_dir::{MountRecord, RunDir, Turn, process_start};
 use node_api::mount_daemon::{Answer, Request};
+use node_api::mount_state::MountState;
 use node_api::status::MountStatus;
 
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
@@ -84,6 +85,24 @@ impl std::fmt::Debug for Boot {
     }
 }
 
+impl Boot {
+    /// Returns the boot image that a mount was assembled with.
+    fn of(
+        (name, image, source): (String, Arc<Attached>, Arc<Cached>),
+        lock: Lock,
+        mount: &Arc<Mount>,
+    ) -> Self {
+        let (blocks, on) = (Arc::clone(source.cache()), Arc::clone(mount));
+        let prewarmer = Prewarmer::new(on, Arc::clone(&image), blocks, lock);
+        Self {
+            name,
+            image,
+            source,
+            prewarmer,
+        }
+    }
+}
+
 /// Mounts and serves until the mount is over; calls `serving` once, when it is served.
 pub fn serve(
     request: &MountRequest,
@@ -97,14 +116,7 @@ pub fn serve(
     let from = From::open(&request.source, request.source_deadline)?;
     clear_dead(run_dir, mountpoint, None, &run_dir.take_turn()?)?;
     if let From::Disk(root) = &from {
-        let image = note_use(&request.boot, store, root);
-        if let Ok(tiers) = store.tiers() {
-            tiers::whole::note_use(&tiers, root.path());
-            if let Some(id) = image {
-                let passed = passes_files(request, root).then(|| root.dir_path());
-                tiers::ways::note_passing(&tiers, &id, passed);
-            }
-        }
+        note_uses(request, store, root);
     }
     let trace = request
         .record
@@ -122,12 +134,7 @@ pub fn serve(
     let turn = run_dir.take_turn()?;
     clear_dead(run_dir, mountpoint, Some(&helper), &turn)?;
     let listener = listen(&run_dir.socket(&id))?;
-    let mut options = MountOptions::new(mountpoint, shown.to_string_lossy());
-    options.threads = std::num::NonZeroUsize::new(usize::from(request.threads))
-        .context("a mount needs a thread")?;
-    if request.suid_dev {
-        options.privileges = Privileges::Honoured;
-    }
+    let mut options = mount_options(request, mountpoint, &shown)?;
     options.readahead = readahead(request, assembly.boot.is_some());
     options.mounter = helper;
     // From here on there is something to be taken away.
@@ -148,17 +155,10 @@ pub fn serve(
     };
     run_dir.write(&record)?;
     drop(turn);
-    let boot = assembly.boot.map(|(name, image, source)| {
-        let lock = if request.lock { Lock::Yes } else { Lock::No };
-        let (blocks, on) = (Arc::clone(source.cache()), Arc::clone(&mount));
-        let prewarmer = Prewarmer::new(on, Arc::clone(&image), blocks, lock);
-        Boot {
-            name,
-            image,
-            source,
-            prewarmer,
-        }
-    });
+    let lock = if request.lock { Lock::Yes } else { Lock::No };
+    let boot = assembly
+        .boot
+        .map(|assembled| Boot::of(assembled, lock, &mount));
     let daemon = Arc::new(Daemon {
         run_dir: run_dir.clone(),
         record,
@@ -181,6 +181,34 @@ pub fn serve(
         Some(path) => daemon.keep_trace(&path, &from),
         None => daemon.share_boot(&from),
     }
+}
+
+/// Notes that the boot image and the files of a source are used, so that they stay on their tiers.
+fn note_uses(request: &MountRequest, store: &StoreSettings, root: &Arc<SourceRoot>) {
+    let image = note_use(&request.boot, store, root);
+    let Ok(tiers) = store.tiers() else {
+        return;
+    };
+    tiers::whole::note_use(&tiers, root.path());
+    if let Some(id) = image {
+        let passed = passes_files(request, root).then(|| root.dir_path());
+        tiers::ways::note_passing(&tiers, &id, passed);
+    }
+}
+
+/// Returns how a request has a source mounted that the mount table shows as `shown`.
+fn mount_options(
+    request: &MountRequest,
+    mountpoint: &Path,
+    shown: &Path,
+) -> anyhow::Result<MountOptions> {
+    let mut options = MountOptions::new(mountpoint, shown.to_string_lossy());
+    options.threads = std::num::NonZeroUsize::new(usize::from(request.threads))
+        .context("a mount needs a thread")?;
+    if request.suid_dev {
+        options.privileges = Privileges::Honoured;
+    }
+    Ok(options)
 }
 
 /// Clears what an earlier daemon left at this place when it crashed, or has the helper do it if this
@@ -383,13 +411,12 @@ impl Daemon {
             id: self.record.id.clone(),
             mountpoint: self.record.mountpoint.clone(),
             source: self.record.source.clone(),
-            mode: mode_name(self.mode).to_owned(),
+            mode: mount_mode(self.mode),
             state: if self.mount.visible() {
-                "serving"
+                MountState::Serving
             } else {
-                "detached"
-            }
-            .to_owned(),
+                MountState::Leaving
+            },
             pid: Some(self.record.pid),
             boot: boot.map(|boot| {
                 boot_status(&boot.name, &boot.image, &counters, boot.prewarmer.state())

@@ -6,6 +6,7 @@ use localfs::{SourceRoot, Timekeeping};
 use yolofs::Counters;
 
 use host::size::Size;
+use node_api::mount_state::PrewarmState;
 use node_api::status::{BootStatus, FirstMiss, ServedStatus};
 
 /// How many changed files are named; the others are counted.
@@ -13,7 +14,12 @@ const CHANGED_NAMED: usize = 8;
 
 /// Returns the status of a boot image in use.
 #[must_use]
-pub fn boot_status(name: &str, image: &Attached, counters: &Counters, prewarm: &str) -> BootStatus {
+pub fn boot_status(
+    name: &str,
+    image: &Attached,
+    counters: &Counters,
+    prewarm: PrewarmState,
+) -> BootStatus {
     let (report, counts) = (image.report(), image.counts());
     let changed = report.dropped.iter().take(CHANGED_NAMED).map(|file| {
         let path = String::from_utf8_lossy(&file.path);
@@ -38,7 +44,7 @@ pub fn boot_status(name: &str, image: &Attached, counters: &Counters, prewarm: &
         sampled_blocks: counters.sampled_blocks,
         sampled_asked: counters.sampled_asked,
         wasted_bytes: wasted_bytes(counters),
-        prewarm: prewarm.to_owned(),
+        prewarm,
     }
 }
 

@@ -261,13 +261,13 @@ fn connect(spec: &NicSpec) -> anyhow::Result<Client> {
             name.to_string_lossy().into_owned().into_bytes()
         }
     };
-    ensure!(name.len() <= 255, "--nic-name is longer than 255 bytes");
+    ensure!(name.len() <= 255, "nic.name is longer than 255 bytes");
     let key = spec.key.as_deref().map(read_key).transpose()?;
     let tls = spec.tls.as_deref().map(tls_files);
     let tls = tls.map(|files| TlsClient::open(&files)).transpose()?;
     ensure!(
         tls.is_none() || matches!(spec.address, Address::Tcp(_)),
-        "--nic-tls is for HOST:PORT"
+        "nic.tls is for HOST:PORT"
     );
     let config = ClientConfig {
         address: spec.address.clone(),

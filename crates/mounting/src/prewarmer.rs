@@ -10,6 +10,7 @@ use yolofs::{Lock, Mount, PrewarmOptions};
 use crate::nic::BootBlocks;
 use crate::prewarming::{Prewarming, affordable};
 use node_api::mount_daemon::PrewarmSummary;
+use node_api::mount_state::PrewarmState;
 
 /// Prewarms one mount; at most one prewarm runs at a time.
 #[derive(Debug)]
@@ -34,12 +35,12 @@ impl Prewarmer {
             image,
             blocks,
             lock,
-            prewarming: Prewarming::new("off"),
+            prewarming: Prewarming::new(PrewarmState::Off),
         })
     }
 
-    /// Says where the prewarm stands: `off`, `running`, `done`, `cancelled` or `failed`.
-    pub fn state(&self) -> &'static str {
+    /// Says where the prewarm stands.
+    pub fn state(&self) -> PrewarmState {
         self.prewarming.state()
     }
 

@@ -10,6 +10,7 @@ use yolofs::{Lock, PrewarmReport};
 use crate::memory_group;
 use host::size::Size;
 use node_api::mount_daemon::PrewarmSummary;
+use node_api::mount_state::PrewarmState;
 
 /// Returns whether to lock so many blocks: not if a memory group of this process would have it killed over
 /// that. They are brought into memory all the same, and the log says that they are not kept there.
@@ -35,12 +36,12 @@ pub struct Prewarming {
     running: Mutex<()>,
     /// Ends the one that runs or comes next.
     cancel: Mutex<Arc<AtomicBool>>,
-    state: Mutex<&'static str>,
+    state: Mutex<PrewarmState>,
 }
 
 impl Prewarming {
-    /// Begins with a state of its own, such as `off` or `waiting`.
-    pub fn new(state: &'static str) -> Self {
+    /// Begins with a state of its own: off, or waiting.
+    pub fn new(state: PrewarmState) -> Self {
         Self {
             running: Mutex::new(()),
             cancel: Mutex::default(),
@@ -48,8 +49,8 @@ impl Prewarming {
         }
     }
 
-    /// Says where the prewarm stands: as it began, or `running`, `done`, `cancelled`, `failed`.
-    pub fn state(&self) -> &'static str {
+    /// Says where the prewarm stands.
+    pub fn state(&self) -> PrewarmState {
         *self.state.lock()
     }
 
@@ -75,13 +76,13 @@ impl Prewarming {
     ) -> Result<PrewarmSummary, E> {
         let cancel = Arc::clone(&self.cancel.lock());
         let _one_at_a_time = self.running.lock();
-        *self.state.lock() = "running";
+        *self.state.lock() = PrewarmState::Running;
         let started = Instant::now();
         let result = prewarm(&cancel);
         *self.state.lock() = match &result {
-            Ok(report) if report.cancelled => "cancelled",
-            Ok(_) => "done",
-            Err(_) => "failed",
+            Ok(report) if report.cancelled => PrewarmState::Cancelled,
+            Ok(_) => PrewarmState::Done,
+            Err(_) => PrewarmState::Failed,
         };
         let report = result?;
         Ok(PrewarmSummary {
@@ -108,34 +109,34 @@ mod tests {
 
     #[test]
     fn the_state_follows_the_prewarm() {
-        let prewarming = Prewarming::new("waiting");
-        assert_eq!(prewarming.state(), "waiting");
+        let prewarming = Prewarming::new(PrewarmState::Waiting);
+        assert_eq!(prewarming.state(), PrewarmState::Waiting);
         let summary = prewarming.run(|cancel| {
-            assert_eq!(prewarming.state(), "running");
+            assert_eq!(prewarming.state(), PrewarmState::Running);
             told(cancel)
         });
         assert_eq!(summary.unwrap().touches, 7);
-        assert_eq!(prewarming.state(), "done");
+        assert_eq!(prewarming.state(), PrewarmState::Done);
         assert_eq!(prewarming.run(|_| Err("full")), Err("full"));
-        assert_eq!(prewarming.state(), "failed");
+        assert_eq!(prewarming.state(), PrewarmState::Failed);
     }
 
     #[test]
     fn cancelling_ends_what_was_begun_and_closing_what_comes_too() {
-        let prewarming = Prewarming::new("off");
+        let prewarming = Prewarming::new(PrewarmState::Off);
         prewarming
             .run(|cancel| {
                 prewarming.cancel();
                 told(cancel)
             })
             .unwrap();
-        assert_eq!(prewarming.state(), "cancelled");
+        assert_eq!(prewarming.state(), PrewarmState::Cancelled);
         prewarming.run(told).unwrap();
-        assert_eq!(prewarming.state(), "done");
+        assert_eq!(prewarming.state(), PrewarmState::Done);
         prewarming.close();
         for _ in 0..2 {
             prewarming.run(told).unwrap();
-            assert_eq!(prewarming.state(), "cancelled");
+            assert_eq!(prewarming.state(), PrewarmState::Cancelled);
         }
     }
 }

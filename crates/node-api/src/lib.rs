@@ -24,6 +24,7 @@ pub mod control;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod mount_daemon;
+pub mod mount_state;
 pub mod nic;
 pub mod nic_needs;
 pub mod nic_status;

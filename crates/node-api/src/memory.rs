@@ -10,6 +10,7 @@ use super::spec::MountSpec;
 use super::view::{Drained, MountView, NodeView, Upgraded, WorkerView};
 use crate::boot_choice::BootChoice;
 use crate::mount_daemon::PrewarmSummary;
+use crate::mount_state::{MountState, PrewarmState};
 use crate::serve_mode::ServeMode;
 use crate::status::{BootStatus, MountStatus, ServedStatus};
 use host::run_dir::RunDir;
@@ -93,7 +94,7 @@ pub fn two_sights() -> [(NodeView, Vec<MountView>); 2] {
     }
     let before = (node.node(), node.mounts());
     count(&mut a, 100, 4 << 20);
-    b.status.state = "restarting".to_owned();
+    b.status.state = MountState::Restarting;
     b.status.served = None;
     b.restarts = 3;
     c.restarts = 0;
@@ -134,22 +135,19 @@ fn boot(choice: &BootChoice) -> Option<BootStatus> {
         sampled_blocks: 4,
         sampled_asked: 3,
         wasted_bytes: Some(495_616),
-        prewarm: "done".to_owned(),
+        prewarm: PrewarmState::Done,
     })
 }
 
 fn view_of(spec: &MountSpec) -> MountView {
-    let mode = match spec.mode {
-        Some(ServeMode::Disk) => "disk",
-        _ => "lower",
-    };
+    let mode = spec.mode.unwrap_or(ServeMode::Lower);
     MountView {
         status: MountStatus {
             id: RunDir::id_of(&spec.mountpoint),
             mountpoint: spec.mountpoint.clone(),
             source: spec.source.clone(),
-            mode: mode.to_owned(),
-            state: "serving".to_owned(),
+            mode: mode.into(),
+            state: MountState::Serving,
             pid: Some(4242),
             boot: boot(&spec.boot),
             nic: None,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mount_state::{MountMode, MountState};
 use crate::status::MountStatus;
 use host::control::{Reply, call};
 use host::run_dir::{MountRecord, RunDir};
@@ -76,25 +77,29 @@ pub fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
     let state = if record.is_alive() {
         match call(&run_dir.socket(&record.id), &Request::Status, DEADLINE) {
             Ok(Answer::Status(status)) => return *status,
-            Ok(_) => "confused",
-            Err(error) => {
-                log::warn!("{}: {error:#}", record.mountpoint.display());
-                "not answering"
-            }
+            Ok(Answer::Failed { why }) => not_answering(record, &why),
+            Ok(other) => not_answering(record, &format!("it answered {other:?}")),
+            Err(error) => not_answering(record, &format!("{error:#}")),
         }
     } else {
-        "dead"
+        MountState::Dead
     };
     MountStatus {
         id: record.id.clone(),
         mountpoint: record.mountpoint.clone(),
         source: record.source.clone(),
-        mode: "unknown".to_owned(),
-        state: state.to_owned(),
+        mode: MountMode::Unknown,
+        state,
         pid: Some(record.pid),
         boot: None,
         served: None,
         nic: None,
         warnings: Vec::new(),
     }
+}
+
+fn not_answering(record: &MountRecord, why: &str) -> MountState {
+    let mountpoint = record.mountpoint.display();
+    log::warn!("asking the daemon of {mountpoint} for its status: {why}");
+    MountState::NotAnswering
 }

@@ -42,7 +42,7 @@ pub struct NicSpec {
     pub origin: Option<PathBuf>,
 }
 
-/// What `--nic-cache-size` is unless it is said.
+/// How much is kept unless it is said.
 const fn cache_bytes() -> u64 {
     8 << 30
 }
@@ -55,10 +55,10 @@ impl NicSpec {
     pub fn beside(&self) -> anyhow::Result<&NicName> {
         ensure!(
             self.cache.is_none() && self.origin.is_none(),
-            "--nic-cache and --origin are for sources that are not on the disk (nic:NAME)"
+            "nic.cache and nic.origin are for sources that are not on the disk (nic:NAME)"
         );
         let name = self.source.as_ref();
-        name.context("--nic beside a local source needs --nic-source NAME")
+        name.context("nic.address beside a local source needs nic.source")
     }
 
     /// Checks that it can be of a source that is not on the disk.
@@ -68,7 +68,7 @@ impl NicSpec {
     pub fn check_alone(&self) -> anyhow::Result<()> {
         ensure!(
             self.source.is_none(),
-            "--nic-source is for local sources: here the source says it"
+            "nic.source is for local sources: here the source says it"
         );
         Ok(())
     }

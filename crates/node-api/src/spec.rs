@@ -92,7 +92,7 @@ impl MountSpec {
                 spec.check_alone()?;
                 Ok(Place::Nic(spec.clone(), name))
             }
-            (Some(name), None) => bail!("{} needs --nic ADDR", name.label()),
+            (Some(name), None) => bail!("{} needs nic.address", name.label()),
         }
     }
 

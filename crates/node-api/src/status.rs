@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mount_state::{MountMode, MountState, PrewarmState};
 use crate::nic_status::NicStatus;
 
 /// One mount at one moment. Byte counts and request counts are since it was mounted.
@@ -16,10 +17,10 @@ pub struct MountStatus {
     pub mountpoint: PathBuf,
     /// What is mounted.
     pub source: PathBuf,
-    /// `lower` or `disk`.
-    pub mode: String,
-    /// `serving`, or `dead` if its daemon is gone.
-    pub state: String,
+    /// How it is served.
+    pub mode: MountMode,
+    /// In which state it is.
+    pub state: MountState,
     /// The daemon, or the worker; `None` while there is none.
     pub pid: Option<u32>,
     /// What there is to say of the boot image, if one is in use.
@@ -84,8 +85,8 @@ pub struct BootStatus {
     /// Bytes that were pushed and not needed, estimated from the sample; absent without one.
     #[serde(default)]
     pub wasted_bytes: Option<u64>,
-    /// Where the prewarm stands: `off`, `running`, `done`, `cancelled` or `failed`.
-    pub prewarm: String,
+    /// Where the prewarm stands.
+    pub prewarm: PrewarmState,
 }
 
 /// What a daemon did.

@@ -256,7 +256,7 @@ impl Owner {
                     if source.raw_os_error() == Some(Errno::EBUSY as i32) =>
                 {
                     NodeError::Conflict(format!(
-                        "{} is in use: --lazy detaches it all the same",
+                        "{} is in use: lazy=true detaches it all the same",
                         mount.visible.target().display()
                     ))
                 }

@@ -15,6 +15,7 @@ mod text;
 
 use std::collections::{BTreeMap, HashSet};
 
+use node_api::mount_state::MountState;
 use node_api::view::{MountView, NodeView};
 use process::Memory;
 use table::METRICS;
@@ -108,7 +109,7 @@ impl Seen {
         let there = self
             .mounts
             .iter()
-            .filter(|mount| mount.status.state != "leaving");
+            .filter(|mount| mount.status.state != MountState::Leaving);
         let once =
             there.filter(move |mount| places.insert(mount.status.mountpoint.to_string_lossy()));
         once.take(MOUNTS_MAX)

@@ -129,7 +129,7 @@ impl NetworkWorker {
             }
             if !ours.contains(&Some(Uid::from_raw(owner))) {
                 bail!(
-                    "the cache {} is user {owner}'s: choose another with --nic-cache",
+                    "the cache {} is user {owner}'s: choose another nic.cache",
                     dir.display()
                 );
             }

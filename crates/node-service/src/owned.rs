@@ -11,6 +11,7 @@ use yolofs::Visible;
 use super::deaths::{Cause, Deaths, Verdict};
 use super::wire::Adoption;
 use super::workers::Worker;
+use node_api::mount_state::{MountMode, MountState};
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
 use node_api::view::MountView;
@@ -351,21 +352,21 @@ impl Owned {
             state.heard = heard;
         }
         let leaving = state.private.is_none();
-        let (name, pid, error) = match &state.service {
-            Service::By(worker) if leaving => ("leaving", Some(worker.process.pid), None),
-            Service::By(worker) => ("serving", Some(worker.process.pid), None),
+        let (now, pid, error) = match &state.service {
+            Service::By(worker) if leaving => (MountState::Leaving, Some(worker.process.pid), None),
+            Service::By(worker) => (MountState::Serving, Some(worker.process.pid), None),
             Service::Nobody | Service::Asked(_) if state.hello.answer.is_empty() => {
-                ("starting", None, None)
+                (MountState::Starting, None, None)
             }
-            Service::Nobody | Service::Asked(_) => ("restarting", None, None),
-            Service::GivenUp(why) => ("failed", None, Some(why.clone())),
+            Service::Nobody | Service::Asked(_) => (MountState::Restarting, None, None),
+            Service::GivenUp(why) => (MountState::Failed, None, Some(why.clone())),
         };
         let mut status = state.heard.clone().unwrap_or_else(|| MountStatus {
             id: String::new(),
             mountpoint: state.spec.mountpoint.clone(),
             source: state.spec.source.clone(),
-            mode: "unknown".to_owned(),
-            state: String::new(),
+            mode: MountMode::Unknown,
+            state: now,
             pid,
             boot: None,
             served: None,
@@ -376,7 +377,7 @@ impl Owned {
         status.id = if leaving { &self.key } else { &self.id }.clone();
         status.mountpoint.clone_from(&state.spec.mountpoint);
         status.source.clone_from(&state.spec.source);
-        name.clone_into(&mut status.state);
+        status.state = now;
         status.pid = pid;
         if !answered {
             status.served = None;

@@ -28,7 +28,7 @@ pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
     let source = match place {
         Place::Disk(_) => Some(("source", &spec.source)),
         Place::Nic(..) if spec.auto => {
-            return invalid("--auto is for sources on a disk of this machine".to_owned());
+            return invalid("auto: true is for sources on a disk of this machine".to_owned());
         }
         Place::Nic(..) => None,
     };
@@ -153,10 +153,10 @@ mod tests {
         };
         let address = r#", "nic": {"address": "nic:5052"}"#;
         assert_eq!(nic(address), RunDir::id_of(&dir.join("place")));
-        assert!(nic("").contains("--nic ADDR"));
-        assert!(nic(&format!(r#"{address}, "auto": true"#)).contains("--auto"));
+        assert!(nic("").contains("needs nic.address"));
+        assert!(nic(&format!(r#"{address}, "auto": true"#)).contains("auto: true"));
         let beside = r#", "nic": {"address": "nic:5052", "source": "web"}"#;
-        assert!(nic(beside).contains("--nic-source"));
+        assert!(nic(beside).contains("nic.source"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::owner::Owner;
 use super::place;
 use node_api::control::NodeError;
+use node_api::mount_state::{MountMode, MountState};
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
 use node_api::view::MountView;
@@ -82,8 +83,8 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
             id: id.to_owned(),
             mountpoint: spec.mountpoint.clone(),
             source: spec.source.clone(),
-            mode: "unknown".to_owned(),
-            state: "failed".to_owned(),
+            mode: MountMode::Unknown,
+            state: MountState::Failed,
             pid: None,
             boot: None,
             served: None,

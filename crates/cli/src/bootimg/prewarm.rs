@@ -28,6 +28,7 @@ use host::size::Size;
 use layers::server::WarmedLayer;
 use node_api::client::{CallError, NodeClient};
 use node_api::mount_daemon::{Answer, PrewarmSummary, Request};
+use node_api::mount_state::MountState;
 use node_api::view::MountView;
 
 /// How long a mount may take to push a boot image into its page cache: minutes on a machine that
@@ -285,7 +286,7 @@ fn warm_by_node(run_dir: &RunDir, id: &ImageId) -> Vec<WarmedMount> {
     let id = id.to_string();
     let uses = |mount: &MountView| {
         let boot = mount.status.boot.as_ref();
-        mount.status.state == "serving" && boot.is_some_and(|boot| boot.content == id)
+        mount.status.state == MountState::Serving && boot.is_some_and(|boot| boot.content == id)
     };
     let using = mounts.into_iter().filter(uses);
     using

@@ -1,6 +1,7 @@
 //! The table of metrics. Names follow Prometheus' habits: base units, `_total` for counters.
 
 use super::{Kind, Metric, Read, Sample, Seen};
+use node_api::mount_state::MountState;
 use node_api::status::{BootStatus, ServedStatus};
 use node_api::view::MountView;
 use node_api::view::TierView;
@@ -204,7 +205,7 @@ pub(super) static METRICS: &[Metric] = &[
             let labels = vec![
                 status.id.clone(),
                 status.source.to_string_lossy().into_owned(),
-                status.mode.clone(),
+                status.mode.name().to_owned(),
                 image.unwrap_or_default(),
             ];
             vec![sample(labels, 1)]
@@ -217,7 +218,7 @@ pub(super) static METRICS: &[Metric] = &[
         labels: &["mountpoint"],
         help: "1 if the mount is served, 0 in any other state.",
         question: "Which mount hangs?",
-        read: Read::Mount(|mount| one(u64::from(mount.status.state == "serving"))),
+        read: Read::Mount(|mount| one(u64::from(mount.status.state == MountState::Serving))),
     },
     Metric {
         name: "yolofs_mount_worker_restarts_total",
@@ -430,7 +431,7 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Mount(|mount| {
             let state = mount.status.boot.as_ref();
             state
-                .map(|boot| sample(vec![boot.prewarm.clone()], 1))
+                .map(|boot| sample(vec![boot.prewarm.name().to_owned()], 1))
                 .into_iter()
                 .collect()
         }),
@@ -440,12 +441,18 @@ pub(super) static METRICS: &[Metric] = &[
 const BLOCK_BYTES: u64 = 4096;
 
 /// The states of a mount that are always listed, so that a graph of them has no holes.
-const STATES: [&str; 5] = ["starting", "serving", "leaving", "restarting", "failed"];
+const STATES: [MountState; 5] = [
+    MountState::Starting,
+    MountState::Serving,
+    MountState::Leaving,
+    MountState::Restarting,
+    MountState::Failed,
+];
 
 fn mounts_by_state(seen: &Seen) -> Vec<Sample> {
-    let mut counts: Vec<(&str, u64)> = STATES.map(|state| (state, 0)).to_vec();
+    let mut counts: Vec<(MountState, u64)> = STATES.map(|state| (state, 0)).to_vec();
     for mount in &seen.mounts {
-        let state = mount.status.state.as_str();
+        let state = mount.status.state;
         match counts.iter_mut().find(|(name, _)| *name == state) {
             Some((_, count)) => *count += 1,
             None => counts.push((state, 1)),
@@ -453,7 +460,7 @@ fn mounts_by_state(seen: &Seen) -> Vec<Sample> {
     }
     let counts = counts.into_iter();
     counts
-        .map(|(state, count)| sample(vec![state.to_owned()], count))
+        .map(|(state, count)| sample(vec![state.name().to_owned()], count))
         .collect()
 }
 

@@ -8,6 +8,7 @@ use super::table::METRICS;
 use super::{Kind, MOUNTS_MAX, page};
 use node_api::control::NodeControl as _;
 use node_api::memory::{MemoryNode, busy_mount};
+use node_api::mount_state::MountState;
 use node_api::view::MountView;
 use node_api::view::TierView;
 
@@ -175,7 +176,7 @@ fn what_a_path_may_contain_survives() {
 fn no_series_is_there_twice() {
     let mut left = busy_mount("/mnt/a");
     left.status.id = "another".to_owned();
-    left.status.state = "leaving".to_owned();
+    left.status.state = MountState::Leaving;
     let twin = busy_mount("/mnt/b");
     let page = page_of(vec![left, busy_mount("/mnt/a"), busy_mount("/mnt/b"), twin]);
     let mut names = BTreeSet::new();
@@ -197,7 +198,7 @@ fn no_series_is_there_twice() {
 #[test]
 fn what_is_not_known_is_not_made_up() {
     let mut mount = busy_mount("/mnt/a");
-    mount.status.state = "restarting".to_owned();
+    mount.status.state = MountState::Restarting;
     mount.status.served = None;
     mount.status.boot = None;
     mount.last_gap_ms = None;

@@ -20,12 +20,13 @@ use super::presence::predecessors;
 use super::shelf::Opened;
 use crate::wire::{Adoption, Fault, Handed};
 use crate::workers::SHARED_BY;
-use mounting::assemble::mode_name;
+use mounting::assemble::mount_mode;
 use mounting::descriptors::files_for_each_of;
 use mounting::mount_status::warnings;
 use mounting::prewarming::{Prewarming, affordable};
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::PrewarmSummary;
+use node_api::mount_state::{MountState, PrewarmState};
 use node_api::spec::MountSpec;
 use node_api::status::{FirstMiss, MountStatus};
 
@@ -98,7 +99,7 @@ impl Served {
             spec,
             prepared,
             serving,
-            prewarming: Prewarming::new("off"),
+            prewarming: Prewarming::new(PrewarmState::Off),
             device: connection.into_parts().0,
             source,
             names,
@@ -284,13 +285,12 @@ impl Served {
             id: self.id.clone(),
             mountpoint: self.spec.mountpoint.clone(),
             source: self.spec.source.clone(),
-            mode: mode_name(self.prepared.mode).to_owned(),
+            mode: mount_mode(self.prepared.mode),
             state: if self.serving.visible() {
-                "serving"
+                MountState::Serving
             } else {
-                "leaving"
-            }
-            .to_owned(),
+                MountState::Leaving
+            },
             pid: Some(std::process::id()),
             boot: boot.as_ref().map(|boot| {
                 boot_status(&boot.name, &boot.image, &counters, self.prewarming.state())

@@ -23,6 +23,7 @@ use crate::wire::{Adoption, Answer, Fault, Handed, Question, WorkerStatus, ask};
 use host::admission::Admission;
 use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
+use node_api::mount_state::{MountMode, MountState, PrewarmState};
 use node_api::spec::MountSpec;
 use node_api::status::MountStatus;
 use node_records::hello::HelloBytes;
@@ -273,7 +274,10 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
     let mnt = node.path("mnt");
     (0..FILES).for_each(|file| read_anew(&mnt, file));
     let status = worker.mount();
-    assert_eq!((&status.state[..], &status.mode[..]), ("serving", "lower"));
+    assert_eq!(
+        (status.state, status.mode),
+        (MountState::Serving, MountMode::Lower)
+    );
     assert!(status.boot.is_none());
     assert_eq!(
         status.served.unwrap().fallthrough_bytes,
@@ -412,7 +416,7 @@ fn a_damaged_boot_image_is_not_swapped_in() {
     node.adopt(&worker).unwrap();
     // It is prewarmed by itself.
     eventually("it is prewarmed", || {
-        worker.mount().boot.unwrap().prewarm == "done"
+        worker.mount().boot.unwrap().prewarm == PrewarmState::Done
     });
     assert_eq!(
         worker.mount().boot.unwrap().injected_pages,

@@ -45,7 +45,7 @@ fn mounted(status: &MountStatus) -> Mounted {
     let report = MountReport {
         source: status.source.display().to_string(),
         mountpoint: status.mountpoint.display().to_string(),
-        state: status.state.clone(),
+        state: status.state.to_string(),
         ..MountReport::default()
     };
     Mounted {
@@ -59,7 +59,7 @@ fn layer_mounted(status: &LayerStatus) -> Mounted {
     let report = MountReport {
         source: format!("layer {}", status.layer),
         mountpoint: status.target.display().to_string(),
-        state: status.state.clone(),
+        state: status.state.to_string(),
         ..MountReport::default()
     };
     Mounted {
@@ -78,7 +78,7 @@ fn counted(
     let mut report = report;
     if let Some(boot) = boot {
         report.boot_image = Some(boot.image.clone());
-        report.prewarm.clone_from(&boot.prewarm);
+        report.prewarm = boot.prewarm.to_string();
         report.stale_files = boot.stale_files;
         report.stale_bytes = boot.stale_blocks.saturating_mul(blocks::BLOCK_SIZE as u64);
         report.damaged_reads = boot.damaged;

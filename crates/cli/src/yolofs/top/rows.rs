@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use crate::output::{count, percent, table};
 use host::size::Size;
 use node_api::client::{CallError, NodeClient};
+use node_api::mount_state::MountState;
 use node_api::view::{MountView, NodeView};
 
 /// What the node told at one moment.
@@ -37,7 +38,7 @@ impl Sight {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) mountpoint: String,
-    pub(super) state: String,
+    pub(super) state: MountState,
     reads_per_second: Option<f64>,
     /// Bytes from the boot image, and all bytes, since it was mounted.
     from_boot: Option<(u64, u64)>,
@@ -59,7 +60,7 @@ impl Row {
         };
         Self {
             mountpoint: mount.status.mountpoint.to_string_lossy().into_owned(),
-            state: mount.status.state.clone(),
+            state: mount.status.state,
             reads_per_second: rate(|served| served.requests.get("read").copied().unwrap_or(0)),
             from_boot: from_boot(mount),
             source_bytes_per_second: rate(|served| served.fallthrough_bytes),
@@ -137,8 +138,8 @@ pub(super) static COLUMNS: [Column; 7] = [
         key: 't',
         title: "STATE",
         width: 10,
-        cell: |row| row.state.clone(),
-        order: |a, b| (a.state == "serving").cmp(&(b.state == "serving")),
+        cell: |row| row.state.to_string(),
+        order: |a, b| is_serving(a).cmp(&is_serving(b)),
     },
     Column {
         by: SortBy::Reads,
@@ -185,6 +186,10 @@ pub(super) static COLUMNS: [Column; 7] = [
         order: |a, b| b.restarts.cmp(&a.restarts),
     },
 ];
+
+fn is_serving(row: &Row) -> bool {
+    row.state == MountState::Serving
+}
 
 fn known<T>(value: Option<T>, write: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), write)

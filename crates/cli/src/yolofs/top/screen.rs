@@ -10,6 +10,7 @@ use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
 
 use super::rows::{COLUMNS, Column, Order, Row, Sight, SortBy, node_line, rows};
 use node_api::client::CallError;
+use node_api::mount_state::MountState;
 
 /// Above it a mount is worth recording anew.
 const FAR_PERMILLE: u64 = 200;
@@ -171,9 +172,9 @@ fn style(row: &Row) -> Style {
     let far = row
         .divergence_permille
         .is_some_and(|permille| permille > FAR_PERMILLE);
-    match row.state.as_str() {
-        "serving" if far => Style::new().fg(Color::Yellow),
-        "serving" => Style::new(),
+    match row.state {
+        MountState::Serving if far => Style::new().fg(Color::Yellow),
+        MountState::Serving => Style::new(),
         _ => Style::new().fg(Color::Red),
     }
 }
