@@ -16,11 +16,6 @@ const FOLDERS: [&str; 3] = ["crates", "benches", "xtask"];
 /// needed any more fails, too.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
-        path: "crates/blockservice/tests/service.rs",
-        function: None,
-        reason: "one rig, and each rule of the service as a test of it",
-    },
-    Exception {
         path: "crates/oci/tests/privileged_unpack.rs",
         function: None,
         reason: "one rig, and each kind of entry of a layer as a test of it",

@@ -2,7 +2,7 @@
 
 /// A part of some bytes breaks a rule of their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} breaks a rule: {rule}")]
+#[error("the {what} is invalid: {rule}")]
 pub struct Broken {
     /// Which part.
     pub what: &'static str,

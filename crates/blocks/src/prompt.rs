@@ -55,7 +55,7 @@ fn with<T>(patience: Patience, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Who has threads that may hang, a bounded number of them, and keeps the time.
+/// A bounded pool of threads that may hang, with deadlines for their results.
 pub trait Waiter: Send + Sync {
     /// Has `work` done by a thread that [may hang](may_hang), and returns at once. If it is not done by
     /// a deadline, or cannot be begun, `late` is called with the reason, once; `work` may still be

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use crate::{Attr, BlockRange, FileId, FileKey, SourceError};
 
-/// Who has every byte of a source: the local disk, a tiered store, a remote store with a local
+/// A source of blocks that has every byte: the local disk, a tiered store, a remote store with a local
 /// fallback. Authoritative: it never misses, it can only fail.
 ///
 /// Calls are synchronous and positional, so that many threads share one source without a lock.
@@ -18,8 +18,8 @@ pub trait BlockSource: Send + Sync {
     /// names; nothing that is in `buf` then may be used.
     fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError>;
 
-    /// Reads like [`read_at`](Self::read_at), for somebody who keeps the bytes himself: what the
-    /// source had not in memory before should not be there afterwards.
+    /// Reads like [`read_at`](Self::read_at), for a caller that keeps the bytes itself: bytes that the
+    /// source did not have in memory before are not there afterwards.
     ///
     /// # Errors
     /// As there.
@@ -60,8 +60,8 @@ pub trait BlockCache: Send + Sync {
     /// filled up with zeros. Only bytes that were verified are ever given out.
     fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup;
 
-    /// Copies like [`get`](Self::get), for somebody who keeps the blocks himself: what the cache had
-    /// not in memory before should not be there afterwards.
+    /// Copies like [`get`](Self::get), for a caller that keeps the blocks itself: blocks that the cache
+    /// did not have in memory before are not there afterwards.
     fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
         self.get(file, range, out)
     }
@@ -117,7 +117,7 @@ pub trait BackingFile: Send + Sync {
     fn open_backing(&self, file: &FileKey) -> io::Result<OwnedFd>;
 }
 
-/// Who has whole files of a source on faster memory: the capability behind passing a file through
+/// Whole copies of a source's files on faster memory: the capability behind passing a file through
 /// to its copy there.
 pub trait WholeCopies: Send + Sync {
     /// Opens the copy of a file for reading; `None` if there is none of the version that the key

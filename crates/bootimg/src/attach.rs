@@ -253,7 +253,7 @@ impl Attached {
         }
         if self.counters.damaged_reads.fetch_add(1, Relaxed) == 0 {
             let id = self.image.info().id.short();
-            log::warn!("boot image {id}: damaged; the source is asked instead");
+            log::warn!("boot image {id}: damaged; reading the source instead");
         }
         false
     }
@@ -278,7 +278,7 @@ const ANYHOW: Ways<'static> = Ways {
     part: &DataSpace::read,
 };
 
-/// Who wants a part of an extent mostly comes back for the rest, and all of it is verified each time:
+/// A reader of a part of an extent usually reads the rest next, and all of it is verified each time:
 /// it stays in memory.
 const ONCE: Ways<'static> = Ways {
     whole: &DataSpace::read_once,

@@ -45,7 +45,7 @@ pub enum FormatError {
         what: &'static str,
     },
     /// A part breaks a rule of the format.
-    #[error("the {what} breaks a rule: {rule}")]
+    #[error("the {what} is invalid: {rule}")]
     Rule {
         /// Which part.
         what: &'static str,
@@ -116,7 +116,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum WriteError {
     /// There was no room. Nothing is left behind.
-    #[error("no space left for {path}; free some, or choose another place")]
+    #[error("no space left for {path}; free some space, or choose another place")]
     DiskFull {
         /// The file that was to be written.
         path: PathBuf,
@@ -135,7 +135,7 @@ pub enum WriteError {
     #[error("cannot be kept in a boot image")]
     Format(#[from] FormatError),
     /// The plan does not fit the tree.
-    #[error("extent {extent} of the plan cannot be: {problem}")]
+    #[error("extent {extent} of the plan is invalid: {problem}")]
     Plan {
         /// Index of the extent.
         extent: usize,
@@ -179,7 +179,7 @@ impl WriteError {
 #[non_exhaustive]
 pub enum StoreError {
     /// A file or directory of the store could not be used.
-    #[error("the store failed {doing} {path}")]
+    #[error("the store cannot be used: {doing} {path} failed")]
     Io {
         /// Which one.
         path: PathBuf,
@@ -190,7 +190,7 @@ pub enum StoreError {
     },
     /// The directory is not empty, and no store.
     #[error(
-        "{path} is not a store of boot images, and has {found} in it; name the directory of a store, \
+        "{path} is not a store of boot images: it contains {found}; name the directory of a store, \
          or one that is empty or not there yet; if it was the store of an earlier release that has no \
          boot images any more, move {found} elsewhere"
     )]
@@ -209,19 +209,19 @@ pub enum StoreError {
         version: u32,
     },
     /// Another process kept the store locked.
-    #[error("the store {path} is being changed by another process; try again when it is done")]
+    #[error("another process is changing the store {path}; try again when it has ended")]
     Locked {
         /// The store.
         path: PathBuf,
     },
     /// No image has this name, id or source.
-    #[error("no boot image is called {what}; see what `bootimg ls` lists")]
+    #[error("there is no boot image {what}; `bootimg ls` lists all")]
     NotFound {
         /// What was asked for.
         what: String,
     },
     /// More than one image's id starts like this.
-    #[error("{count} boot images' ids start with {what}; give more digits")]
+    #[error("the ids of {count} boot images start with {what}; give more digits")]
     Ambiguous {
         /// What was asked for.
         what: String,
@@ -229,7 +229,7 @@ pub enum StoreError {
         count: usize,
     },
     /// A name that cannot be a file's.
-    #[error("{name:?} cannot be a name: 1 to 200 letters, digits, or one of . _ - : @ +")]
+    #[error("{name:?} is not a valid name: use 1 to 200 letters, digits, and . _ - : @ +")]
     Name {
         /// The name.
         name: String,

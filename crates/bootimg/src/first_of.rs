@@ -1,6 +1,6 @@
 //! The first of what may be many.
 
-/// Most things that are kept. Who reads the list is a person; a program wants the count.
+/// Most entries that are kept: the list is for people, and programs use the count.
 const KEPT_MAX: usize = 1000;
 
 /// Bytes of the paths in a list, all together.

@@ -116,7 +116,7 @@ pub fn unite<'a>(plans: impl IntoIterator<Item = &'a ReplayPlan>) -> ReplayPlan 
     merge_plans(plans.into_iter(), Combine::Workloads)
 }
 
-/// What plans are plans of.
+/// How plans are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Combine {
     /// Runs of one workload: how many needed a block adds up.

@@ -125,7 +125,7 @@ impl StoreSettings {
         Ok(match self.tiers() {
             Ok(tiers) => store.with_faster(Arc::new(tiers)),
             Err(error) => {
-                log::warn!("copies on faster tiers are not used: {error:#}");
+                log::warn!("not using copies on tiers: {error:#}");
                 store
             }
         })

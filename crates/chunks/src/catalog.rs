@@ -160,7 +160,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Returns the index that goes by `name`, or `None` if none does.
+    /// Returns the index of the source `name`, or `None` if there is none.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -193,7 +193,7 @@ impl Catalog {
         Ok(Some(index))
     }
 
-    /// Returns the id of the index that goes by `name`.
+    /// Returns the id of the index of the source `name`.
     #[must_use]
     pub fn id(&self, name: &[u8]) -> Option<ContentId> {
         self.state.lock().names.get(name).copied()
@@ -208,7 +208,7 @@ impl Catalog {
     }
 
     /// Removes indexes that no name means any more, with their boot images, and returns how many.
-    /// Who has one open keeps it.
+    /// Connections that have one open keep it.
     ///
     /// # Errors
     /// If they cannot be listed or removed.

@@ -37,8 +37,8 @@ pub enum OpenSourcesError {
     Catalog(#[from] CatalogError),
     /// What is pinned would have to go.
     #[error(
-        "what is pinned does not fit with {budget_bytes} bytes for chunks: allow more, or let a \
-         source go with `nicfetch unpin` while it runs with more; nothing was removed"
+        "pinned sources do not fit into {budget_bytes} bytes for chunks: allow more, or unpin a \
+         source with `nicfetch unpin` while it runs with more; nothing was removed"
     )]
     Pinned {
         /// What all chunks may take.
@@ -58,7 +58,7 @@ pub enum SourceError {
     },
     /// Some of its chunks are not here.
     #[error(
-        "{absent} of its {chunks} chunks are not here: import it again; the store is too small for it \
+        "{absent} of its {chunks} chunks are missing: import it again; the store is too small for it \
          if that was just done"
     )]
     Absent {
@@ -69,7 +69,7 @@ pub enum SourceError {
     },
     /// What is pinned would take more than half of the room.
     #[error(
-        "with it, what is pinned would take more than half of the room for chunks: unpin something, \
+        "pinned sources would take more than half of the space for chunks: unpin one, \
          or make the store larger"
     )]
     TooMuch,

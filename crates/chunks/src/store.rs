@@ -50,7 +50,7 @@ pub enum PutError {
         bytes: usize,
     },
     /// There is no room, and nothing that may go: what is there is pinned, or the disk is full.
-    #[error("no room for a chunk; unpin images, or give the store more bytes")]
+    #[error("no space for a chunk; unpin sources, or make the store larger")]
     Full,
     /// The disk failed.
     #[error("cannot write {path}")]

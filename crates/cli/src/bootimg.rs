@@ -27,7 +27,7 @@ use crate::stage::Stage;
 use crate::store_args::StoreArgs;
 use host::interrupt::Interrupt;
 
-/// Record what a boot reads, keep it as a boot image, and have it in memory before the next boot.
+/// Record what a boot reads, keep it as a boot image, and load it into memory before the next boot.
 #[derive(Debug, Parser)]
 #[command(name = "bootimg", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Bootimg {

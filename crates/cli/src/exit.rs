@@ -32,7 +32,7 @@ Sizes are bytes, or take a unit of 1024: 4096, 64K, 512M, 1.5G.";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// Whoever read our output has seen enough (`bootimg ls | head`).
-    #[error("nobody reads standard output any more")]
+    #[error("standard output was closed")]
     Unread,
 }
 

@@ -12,25 +12,25 @@ use node_api::nic::{NicName, NicSpec};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "SmartNIC")]
 pub(crate) struct NicArgs {
-    /// Ask the block service of nicfetch: HOST:PORT, unix:PATH or vsock:CID:PORT
+    /// Address of the block service of nicfetch: HOST:PORT, unix:PATH or vsock:CID:PORT
     #[arg(long, value_name = "ADDR")]
     pub(crate) nic: Option<Address>,
-    /// What the service calls this local source; NAME@ID if only the index of this id counts
+    /// Name of this local source at the service; NAME@ID requires the index with this id
     #[arg(long, value_name = "NAME", requires = "nic")]
     nic_source: Option<NicName>,
-    /// Our name there [default: the host's]
+    /// Name of this machine at the service [default: the host name]
     #[arg(long, value_name = "NAME", requires = "nic")]
     nic_name: Option<String>,
-    /// A file with our key: 64 hexadecimal digits
+    /// File with the key of this machine: 64 hexadecimal digits
     #[arg(long, value_name = "FILE", requires = "nic")]
     nic_key: Option<PathBuf>,
     /// A directory with cert.pem, key.pem and ca.pem: speak TLS
     #[arg(long, value_name = "DIR", requires = "nic")]
     nic_tls: Option<PathBuf>,
-    /// Keep what comes in this directory, and fetch the rest in the background
+    /// Keep received chunks in this directory, and fetch the others in the background
     #[arg(long, value_name = "DIR", requires = "nic")]
     nic_cache: Option<PathBuf>,
-    /// Let that directory take so much
+    /// Most bytes that this directory may take
     #[arg(
         long,
         value_name = "SIZE",
@@ -38,10 +38,10 @@ pub(crate) struct NicArgs {
         requires = "nic_cache"
     )]
     nic_cache_size: Size,
-    /// Read what the service has not from this directory, which the source was made of
+    /// Directory that the source was made of; read chunks there that the service lacks
     #[arg(long, value_name = "DIR", requires = "nic")]
     origin: Option<PathBuf>,
-    /// Record what is read until it is unmounted, and give the boot image to the service
+    /// Record reads until the unmount, and upload the boot image to the service
     #[arg(long, requires = "nic", conflicts_with = "record")]
     pub(crate) nic_share: bool,
 }

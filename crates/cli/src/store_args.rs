@@ -24,7 +24,7 @@ pub(crate) struct StoreArgs {
         global = true
     )]
     dir: PathBuf,
-    /// Most bytes that the store may take: above it the least valuable boot images are removed
+    /// Most bytes that the store may take; above it the least valuable boot images are removed
     #[arg(
         long = "store-max",
         value_name = "SIZE",
@@ -33,7 +33,7 @@ pub(crate) struct StoreArgs {
         global = true
     )]
     max: Size,
-    /// Group that may read the store besides its owner, by name or number, from now on
+    /// Let this group read the store, by name or number; the store keeps the setting
     #[arg(
         long = "store-group",
         value_name = "NAME",
@@ -41,7 +41,7 @@ pub(crate) struct StoreArgs {
         global = true
     )]
     group: Option<StoreGroup>,
-    /// File that names the tiers which boot images may have copies on [default:
+    /// File that lists the tiers for copies of boot images [default:
     /// /etc/yolofs/tiers.toml if it is there, else one tier beside the boot images]
     #[arg(long, value_name = "FILE", env = TIERS_ENV, global = true)]
     tiers: Option<PathBuf>,

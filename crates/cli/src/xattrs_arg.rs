@@ -8,7 +8,7 @@ const ALL_XATTRS_ENV: &str = "YOLOFS_ALL_XATTRS";
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct XattrsArg {
-    /// Answer for extended attributes also where no file has any: for builders, which read layers
+    /// Answer requests for extended attributes even if no file has any: for builders that read layers
     /// (COPY --link, nerdctl diff). Costs a request for each file that an overlay looks up
     #[arg(long, env = ALL_XATTRS_ENV)]
     pub(crate) all_xattrs: bool,

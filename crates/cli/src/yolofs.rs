@@ -27,7 +27,7 @@ use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::run_dir_arg::RunDirArg;
 use crate::store_args::StoreArgs;
 
-/// Serve a directory tree or a disk image from its boot image, whatever the disk is doing.
+/// Serve directory trees and disk images from boot images, so that boots do not wait for the disk.
 #[derive(Debug, Parser)]
 #[command(name = "yolofs", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Yolofs {

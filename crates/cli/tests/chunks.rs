@@ -147,7 +147,7 @@ fn what_is_pinned_stays_when_a_store_is_made_smaller() {
     let output = nicfetch(&["chunks", "gc", "--max", "256M"], &store);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("what is pinned does not fit"), "{said}");
+    assert!(said.contains("pinned sources do not fit"), "{said}");
     assert_eq!(json(0, &["chunks", "status"], &store), before);
     assert_eq!(absent(dir.path(), "more"), 0);
 }
@@ -159,7 +159,7 @@ fn what_is_no_store_is_said_to_be_none() {
         let output = nicfetch(&["chunks", verb], dir.path());
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("is no chunk store"), "{said}");
+        assert!(said.contains("is not a chunk store"), "{said}");
         assert_eq!(
             fs::read_dir(dir.path()).unwrap().count(),
             0,

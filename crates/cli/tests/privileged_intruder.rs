@@ -280,5 +280,8 @@ fn privileged_keeper_and_node_of_another_release_go_together() {
         .env("NOTIFY_SOCKET", "fd:keeper-link")
         .args(["node", "--state-dir"]);
     let why = lab::fails(1, command.arg(lab.path("state")));
-    assert!(why.contains("was this started by a keeper"), "{why}");
+    assert!(
+        why.contains("was this process started by a keeper"),
+        "{why}"
+    );
 }

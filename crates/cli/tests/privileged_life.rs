@@ -206,7 +206,7 @@ fn privileged_errors_say_what_to_do() {
         "{why}"
     );
     let why = fails(1, lab.yolofs().arg("umount").arg("/proc"));
-    assert!(why.contains("not ours"), "{why}");
+    assert!(why.contains("not one of yolofs"), "{why}");
     fails(
         2,
         lab.yolofs()

@@ -460,7 +460,7 @@ fn privileged_an_operator_brings_and_removes() {
     second.args(["serve", "--upstream", "http://127.0.0.1:1", "--store"]);
     let second = output(second.arg(taken).args(["--listen", "127.0.0.1:0"]));
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("one process at a time"), "{said}");
+    assert!(said.contains("another process"), "{said}");
 }
 
 /// Asks for the status at a socket, and prints what is answered.

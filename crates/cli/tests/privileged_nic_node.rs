@@ -119,5 +119,5 @@ fn privileged_the_node_asks_a_block_service_beside_a_disk() {
     assert!(why.contains("--nic ADDR"), "{why}");
     command.args(["--nic", "unix:/nowhere", "--nic-key"]);
     let why = fails(1, command.arg(lab.path("key")));
-    assert!(why.contains("is no key"), "{why}");
+    assert!(why.contains("has no valid key"), "{why}");
 }

@@ -96,7 +96,7 @@ fn privileged_upgrade_under_readers_fails_no_read() {
     let mountpoint = service.mount("tree");
     let readers = Readers::start(&mountpoint);
     let why = fails(1, lab.yolofs().args(["upgrade", "--program", "/bin/true"]));
-    assert!(why.contains("no yolofs"), "{why}");
+    assert!(why.contains("not yolofs"), "{why}");
     let upgraded = lab.path("upgraded");
     fs::copy(env!("CARGO_BIN_EXE_yolofs"), &upgraded).unwrap();
     let (node, worker) = (service.pid(), service.worker(&mountpoint));

@@ -49,7 +49,7 @@ fn errors_say_what_to_what_and_why() {
         (
             1,
             &["from-trace", "tree", "--qemu", "one.log"],
-            &["about a disk image"],
+            &["need a disk image"],
         ),
         (
             1,
@@ -135,7 +135,7 @@ fn a_name_that_is_no_file_name_is_refused() {
             name,
         ];
         let why = fails(1, &mut desk.bootimg(&args));
-        assert!(why.contains("cannot be a name"), "{name}: {why}");
+        assert!(why.contains("is not a valid name"), "{name}: {why}");
     }
     assert_eq!(desk.names(), [""; 0]);
 }

@@ -476,7 +476,7 @@ fn hostile_artifacts_leave_the_store_as_it_was() {
             Box::new(|m| {
                 (m.layers[0].digest, m.layers[0].size) = (m.layers[1].digest, m.layers[1].size);
             }),
-            "not what was promised",
+            "not the announced boot image",
         ),
         (Box::new(|m| m.layers[0].size = 1 << 50), "--max-bytes"),
         (Box::new(|m| garbled(&mut m.config)), "cannot be used"),

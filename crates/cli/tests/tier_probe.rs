@@ -59,7 +59,7 @@ fn what_cannot_be_probed_is_said_with_what_to_try() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said.contains("a tier is a directory that we may write in"),
+        said.contains("a tier must be a writable directory"),
         "{said}"
     );
     assert!(said.contains(missing.to_str().unwrap()), "{said}");
@@ -67,5 +67,5 @@ fn what_cannot_be_probed_is_said_with_what_to_try() {
     let output = probe(&[dir.path().to_str().unwrap(), "--bytes", "1000000T"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("give --bytes less"), "{said}");
+    assert!(said.contains("use a smaller --bytes"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! Takes from a process what it does not need.
 //!
-//! Who serves a mount reads boot images that came from a registry and answers requests of
+//! A process that serves a mount reads boot images from registries and answers requests of
 //! whatever runs in a container. Should one of them find a hole in it, that must not be a way to
 //! the rest of the machine. So a serving process gives up, before it serves:
 //!

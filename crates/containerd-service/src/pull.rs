@@ -43,7 +43,7 @@ pub struct PullRequest {
     pub address: PathBuf,
     /// Namespace of containerd that the image is for.
     pub namespace: String,
-    /// What containerd calls the snapshotter.
+    /// Name of the snapshotter in the configuration of containerd.
     pub snapshotter: String,
     /// Layers that are downloaded at once.
     pub concurrent: u8,
@@ -119,7 +119,7 @@ fn connect(args: &PullRequest) -> anyhow::Result<Containerd> {
 /// Where the kernel says how disks do.
 const RATES: [&str; 2] = ["/sys", "/proc/meminfo"];
 
-/// Who is asked, and for what.
+/// The registry and the image of a pull.
 struct Pull<'a> {
     args: &'a PullRequest,
     run_dir: &'a RunDir,
@@ -176,7 +176,7 @@ impl<'a> Pull<'a> {
             Err(_) => Collected::Now,
         };
         if let Err(error) = lease.end(collected) {
-            log::warn!("{error}; containerd ends it after a day, or the next pull does");
+            log::warn!("{error}; containerd deletes the lease after a day, or the next pull does");
         }
         pulled?;
         report.took(began);
@@ -271,7 +271,9 @@ impl<'a> Pull<'a> {
             }
             match failed {
                 Some(error) => Err(error),
-                None if next < fetch.layers.len() => bail!("a download ended without a word"),
+                None if next < fetch.layers.len() => {
+                    bail!("a download thread ended without a result")
+                }
                 None => Ok(()),
             }
         })

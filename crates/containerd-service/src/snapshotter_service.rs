@@ -142,7 +142,7 @@ impl SnapshotterSettings {
             && upper.place == layers.place
             && upper.place != FastPlace::Tmpfs
         {
-            bail!("--upper and --layers-fast are to be two directories");
+            bail!("--upper and --layers-fast must be different directories");
         }
         Ok(Config {
             root: root.with_context(|| format!("resolving {}", self.root.display()))?,
@@ -152,7 +152,7 @@ impl SnapshotterSettings {
     }
 }
 
-/// What there is in a root. Of each directory its owner sees to it that nobody else enters it.
+/// Entries of a root. Each directory is closed to other users by the part that owns it.
 const IN_ROOT: [&str; 8] = [
     "metadata.redb",
     "snapshots",
@@ -169,9 +169,9 @@ const IN_ROOT: [&str; 8] = [
 fn close_root(root: &Path) {
     let closed = private::close_if(root, |name| IN_ROOT.iter().any(|own| name == *own));
     match closed {
-        Ok(true) => log::warn!("{} was open to others; it is not now", root.display()),
+        Ok(true) => log::warn!("closed {} to other users", root.display()),
         Ok(false) => {}
-        Err(error) => log::warn!("{} stays open to others: {error}", root.display()),
+        Err(error) => log::warn!("cannot close {} to other users: {error}", root.display()),
     }
 }
 

@@ -166,7 +166,7 @@ impl Client {
     /// If nobody should go there; says which rule it breaks.
     pub fn named_by(&self, answer: &Response, place: &str) -> Result<Place, CallError> {
         let to = answer.url().join(place);
-        let to = to.map_err(|_| CallError::Rule("it leads to a URL"))?;
+        let to = to.map_err(|_| CallError::Rule("it redirects to an invalid URL"))?;
         redirect::check(answer.url(), &to).map_err(CallError::Rule)?;
         let by = self.zone_of(answer);
         Ok(Place::Led { to, by })
@@ -213,7 +213,7 @@ impl Client {
             drain(answer).await;
             place = Place::Led { to, by };
         }
-        Err(CallError::Rule("it leads elsewhere a few times at most"))
+        Err(CallError::Rule("it redirects too often"))
     }
 
     /// Does what the registry demands. `None` if nothing helps.
@@ -265,7 +265,7 @@ impl Client {
             return Err(CallError::NoToken(Box::new(answer)));
         }
         let body = self.in_time(small_body(answer)).await?;
-        Token::parse(&body).ok_or(CallError::Rule("there is a token in the answer"))
+        Token::parse(&body).ok_or(CallError::Rule("the response has no token"))
     }
 
     /// Returns where the sender of an answer is.
@@ -288,7 +288,7 @@ impl Client {
         }
         // Its name is looked up for everybody: only as the proxy's.
         if self.proxy_host.as_deref() == Some(host) {
-            return Err(CallError::Rule("it does not lead to the proxy"));
+            return Err(CallError::Rule("it redirects to the proxy"));
         }
         let cell = &self.led[*by as usize];
         if let Some(client) = cell.get() {
@@ -318,7 +318,7 @@ async fn small_body(mut answer: Response) -> Result<Vec<u8>, CallError> {
     let mut body = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(CallError::no_answer)? {
         if body.len() + piece.len() > TOKEN_MAX {
-            return Err(CallError::Rule("a token is short"));
+            return Err(CallError::Rule("the token is too long"));
         }
         body.extend_from_slice(&piece);
     }

@@ -29,7 +29,7 @@ pub enum RealmError {
     #[error("the realm of a token is a URL with http:// or https://, and no password in it")]
     Url,
     /// The registry is asked with TLS, and this would be asked without.
-    #[error("who asks is not sent without TLS")]
+    #[error("credentials are not sent without TLS")]
     NoTls,
     /// It is not in the registry's domain.
     #[error("{host} is not in the domain of {registry}")]

@@ -24,7 +24,7 @@ pub(crate) fn next(
         return Ok(None);
     };
     let to = to.to_str().ok().and_then(|to| from.join(to).ok());
-    let mut to = to.ok_or("a redirect leads to a URL")?;
+    let mut to = to.ok_or("a redirect names no valid URL")?;
     to.set_fragment(None);
     check(from, &to)?;
     Ok(Some(to))
@@ -33,13 +33,13 @@ pub(crate) fn next(
 /// Checks that one may go on from somewhere to where an answer leads.
 pub(crate) fn check(from: &Url, to: &Url) -> Result<(), &'static str> {
     if !matches!(to.scheme(), "http" | "https") || to.host_str().is_none() {
-        return Err("a redirect leads to http:// or https:// and a host");
+        return Err("a redirect names neither http:// nor https://, or no host");
     }
     if !to.username().is_empty() || to.password().is_some() {
-        return Err("a redirect has no name and password in it");
+        return Err("a redirect has a name or a password in it");
     }
     if from.scheme() == "https" && to.scheme() != "https" {
-        return Err("a redirect does not lead away from TLS");
+        return Err("a redirect leads from https:// to http://");
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ pub struct Reach {
 
 /// Somebody leads further inside than they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it leads to {host}, which is {zone}, where it may not lead")]
+#[error("it redirects to {host}, which is {zone}, and must not")]
 pub struct Inside {
     /// What was named.
     pub host: String,

@@ -126,7 +126,7 @@ impl DataRoot {
         let name = name.trim();
         ensure!(
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()),
-            "{name:?} is no name of a layer's directory"
+            "{name:?} is not a layer directory"
         );
         Ok(self.0.join("overlay2").join(name).join("diff"))
     }

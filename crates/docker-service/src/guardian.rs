@@ -147,12 +147,12 @@ fn guard(
         let pause = deaths.add(Instant::now());
         let Some(pause) = pause else {
             bail!(
-                "the process that serves died {DEATHS_MAX} times within {} s, the last time with \
+                "the worker died {DEATHS_MAX} times within {} s, the last time with \
                  {status}: what it served is Docker's plain directories again",
                 DEATHS_WITHIN.as_secs()
             );
         };
-        log::warn!("the process that serves died ({status}); starting another");
+        log::warn!("the worker died ({status}); starting another");
         wait(&mut [PollFd::new(interrupt.fd(), PollFlags::POLLIN)], pause)?;
         if interrupt.asked() {
             return Ok(());
@@ -169,7 +169,7 @@ fn clear(station: &Station) {
     });
     match cleared {
         Ok(0) => {}
-        Ok(cleared) => log::warn!("took away {cleared} mounts that nobody served"),
+        Ok(cleared) => log::warn!("cleared {cleared} dead mounts"),
         Err(error) => log::error!("{error:#}"),
     }
 }

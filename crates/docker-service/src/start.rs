@@ -45,7 +45,7 @@ pub fn tell(started: &Started) -> anyhow::Result<()> {
     writeln!(out).and_then(|()| out.flush()).context(telling)
 }
 
-/// Waits for what a process says of its start; `None` if it ends without a word.
+/// Waits for the report of a process about its start; `None` if it ends without one.
 pub fn first_word(stdout: impl Read) -> Option<Started> {
     let mut line = String::new();
     // Ends when the process speaks or dies: it holds the only other end.

@@ -28,7 +28,7 @@ pub struct Station {
     id: String,
 }
 
-/// Held by the one worker that serves; the system lets go of it when the worker dies.
+/// Lock of the serving worker; the kernel releases it when the worker dies.
 #[derive(Debug)]
 pub struct Duty(#[expect(dead_code, reason = "held for its lock")] Flock<File>);
 

@@ -52,7 +52,7 @@ pub struct DockerStatus {
     pub data_root: PathBuf,
     /// `serving`, or `not running`.
     pub state: String,
-    /// Who serves the layers.
+    /// Whether the node or this process serves the layers.
     #[serde(default)]
     pub served_by: ServedBy,
     /// The worker, if it runs.

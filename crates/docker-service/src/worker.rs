@@ -138,7 +138,7 @@ pub fn run(
     worker.watch(&interrupt, when_idle)?;
     // Nobody has asked to end if the guardian was killed: what does not need us stays.
     if worker.server.served_by() == ServedBy::Node && guardians_thread.ended_within(ORPHANED)? {
-        log::warn!("the guardian was killed: the layers stay, served by the node");
+        log::warn!("the guardian was killed: the node keeps serving the layers");
         worker.turn_away(&callers);
         return Ok(());
     }
@@ -314,7 +314,7 @@ impl Worker {
         let users = || self.server.leaving() + self.server.targets().len();
         let at_first = users();
         if at_first > 0 {
-            log::warn!("{at_first} layers are still in use: serving these to their end");
+            log::warn!("{at_first} layers are still in use: serving them until they are released");
         }
         while users() > 0 {
             wait(&mut [PollFd::new(mounts.as_fd(), PollFlags::POLLPRI)])?;

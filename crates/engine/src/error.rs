@@ -26,7 +26,7 @@ pub enum EngineError {
         said: String,
     },
     /// There was no answer in time.
-    #[error("{doing}: no answer for {} s; does the engine hang?", after.as_secs())]
+    #[error("{doing}: no response for {} s; does the engine hang?", after.as_secs())]
     TimedOut {
         /// What was asked for.
         doing: String,
@@ -34,7 +34,7 @@ pub enum EngineError {
         after: Duration,
     },
     /// The answer is longer than any that makes sense.
-    #[error("{doing}: the answer has more than {limit} bytes")]
+    #[error("{doing}: the response has more than {limit} bytes")]
     TooMuch {
         /// What was asked for.
         doing: String,
@@ -42,7 +42,7 @@ pub enum EngineError {
         limit: usize,
     },
     /// The answer cannot be understood.
-    #[error("{doing}: the answer is not understood: {why}")]
+    #[error("{doing}: the response is invalid: {why}")]
     Answer {
         /// What was asked for.
         doing: String,
@@ -61,7 +61,7 @@ pub enum EngineError {
     },
     /// The engine keeps layers in a way that has no directory for each.
     #[error(
-        "{engine} keeps its layers with {driver}, which has no directory for each of them; \
+        "{engine} uses {driver}, which has no directory for each layer; \
          {needed} is needed"
     )]
     Driver {

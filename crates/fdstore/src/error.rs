@@ -19,7 +19,7 @@ pub enum StoreError {
     #[error("LISTEN_FDS is {0:?}, which is no number of descriptors")]
     Count(String),
     /// This program was told that its keeper hears it over a descriptor, and has none.
-    #[error("the keeper's descriptor did not come: was this started by a keeper?")]
+    #[error("the descriptor of the keeper is missing: was this process started by a keeper?")]
     Unlinked,
     /// Another process is the keeper.
     #[error("{}", taken(*.process))]
@@ -28,7 +28,7 @@ pub enum StoreError {
         process: Option<u32>,
     },
     /// The manager did not answer in time.
-    #[error("the service manager has not taken notice in time")]
+    #[error("the service manager has not confirmed in time")]
     Unanswered,
     /// A step of it failed.
     #[error("{doing}")]

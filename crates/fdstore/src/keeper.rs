@@ -129,8 +129,8 @@ impl Keeper {
         match end {
             Some(end) => keeper.hear(end)?,
             None => log::warn!(
-                "process {pid} is of an earlier release, which anybody can speak for: it is not \
-                 heard until it is started again"
+                "process {pid} is of an earlier release, whose messages can be forged: they are \
+                 ignored until it is restarted"
             ),
         }
         for (name, descriptor) in inherited {
@@ -292,7 +292,7 @@ impl Keeper {
                 // Nobody has the other end any more.
                 Ok(received) if received.len == 0 => self.link = None,
                 Ok(received) if received.truncated => {
-                    log::warn!("a message of the service was cut short, and is dropped");
+                    log::warn!("a message of the service was truncated, and is dropped");
                 }
                 Ok(received) => {
                     self.heed(

@@ -85,9 +85,9 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<T> {
         .read_until(b'\n', &mut line)
         .context("receiving")?;
     if !line.ends_with(b"\n") {
-        bail!("the other side ended in the middle of a message");
+        bail!("the connection was closed in the middle of a message");
     }
-    serde_json::from_slice(&line).context("understanding the message")
+    serde_json::from_slice(&line).context("decoding the message")
 }
 
 /// Listens on `socket`; what an earlier daemon left there is replaced.

@@ -72,11 +72,11 @@ pub fn receive<T: DeserializeOwned>(
     };
     let (protocol, length) = (number(0), number(4));
     if protocol != PROTOCOL {
-        bail!("it speaks version {protocol} of the protocol, and this program version {PROTOCOL}");
+        bail!("the other side speaks protocol version {protocol}, this program version {PROTOCOL}");
     }
     let length = usize::try_from(length).context("the length of the message")?;
     if length > MESSAGE_MAX {
-        bail!("a message of {length} bytes is longer than any can be");
+        bail!("a message of {length} bytes exceeds the limit");
     }
     let mut json = vec![0; length];
     fill(stream, &mut json, &mut descriptors, deadline)?;
@@ -102,7 +102,7 @@ fn fill(
                 filled += len;
                 descriptors.extend(files);
                 if descriptors.len() > DESCRIPTORS_MAX {
-                    bail!("more descriptors came than go with any message");
+                    bail!("received more descriptors than a message may have");
                 }
             }
             // What is left of the time, which may be nothing, says how it goes on.
@@ -122,7 +122,7 @@ fn is_passing(error: &io::Error) -> bool {
 fn left(deadline: Instant) -> anyhow::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        bail!("no answer in time");
+        bail!("no response in time");
     }
     Ok(left)
 }

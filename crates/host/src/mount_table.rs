@@ -88,7 +88,7 @@ pub fn clear_if_dead(dir: &Path) -> anyhow::Result<bool> {
     if kind_at(dir)?.as_deref() != Some(MOUNT_KIND) || !is_dead() {
         return Ok(false);
     }
-    log::warn!("{}: clearing a mount that nobody serves", dir.display());
+    log::warn!("{}: clearing a dead mount", dir.display());
     clear(dir)?;
     Ok(true)
 }

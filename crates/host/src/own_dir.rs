@@ -93,12 +93,12 @@ impl OwnDir {
     pub fn sweep(parent: &Path, prefix: &str) {
         let dead = match Self::of_the_dead(parent, prefix) {
             Ok(dead) => dead,
-            Err(error) => return log::warn!("what dead processes left stays: {error:#}"),
+            Err(error) => return log::warn!("cannot clean up after dead processes: {error:#}"),
         };
         for dir in dead {
             let path = dir.path.clone();
             match dir.remove() {
-                Ok(()) => log::info!("removed {}, which a dead process left", path.display()),
+                Ok(()) => log::info!("removed {}, left by a dead process", path.display()),
                 Err(error) => log::warn!("{error:#}"),
             }
         }
@@ -202,7 +202,7 @@ fn open_own(parent: &OwnedFd, name: &str) -> anyhow::Result<Option<File>> {
     };
     let of = dir.metadata()?;
     let is_ours = of.uid() == geteuid().as_raw() && of.mode() & (OTHERS_WRITE | GROUP_WRITE) == 0;
-    ensure!(is_ours, "it is another user's");
+    ensure!(is_ours, "it belongs to another user");
     Ok(Some(dir))
 }
 

@@ -206,7 +206,7 @@ fn check_ours(dir: &Path) -> anyhow::Result<()> {
     let is_ours = of.uid() == 0 || of.uid() == geteuid().as_raw();
     ensure!(
         is_ours && of.mode() & 0o002 == 0,
-        "the run directory {} is another user's, or everybody may write to it: choose one with --run-dir",
+        "the run directory {} belongs to another user, or everybody can write to it: choose one with --run-dir",
         dir.display()
     );
     Ok(())
@@ -250,7 +250,7 @@ pub fn process_start(pid: u32) -> anyhow::Result<u64> {
         // Z and X (proc_pid_stat(5)): ended, and nobody has asked for the exit code yet.
         (Some(&("Z" | "X")), _) => bail!("process {pid} has ended"),
         (Some(_), Some(started)) => Ok(started),
-        _ => bail!("/proc/{pid}/stat is not what it should be"),
+        _ => bail!("/proc/{pid}/stat is malformed"),
     }
 }
 

@@ -18,7 +18,7 @@ use host::interrupt::Interrupt;
 use mounting::source::Source;
 
 /// Returns the boot image of a layer for the directory where `source` is, making it of a hint if
-/// need be; `None` if the store knows nothing of the layer.
+/// need be; `None` if the store does not know the layer.
 ///
 /// # Errors
 /// If the store cannot be read or changed, or Ctrl-C was pressed.
@@ -37,7 +37,7 @@ pub fn bind(
     let found = hint.hint_for(&source.tree);
     if let Some(first) = found.dropped.first() {
         log::warn!(
-            "layer {}: {} files are not as they were where it was recorded, {} among them",
+            "layer {}: {} files differ from those of the recording, {} among them",
             layer.short(),
             found.dropped.len(),
             String::from_utf8_lossy(&first.path)

@@ -359,7 +359,7 @@ impl LayerServer for NodeServer {
                 .filter_map(|mount| self.told(mount, &attached))
                 .collect(),
             Err(error) => {
-                log::warn!("the layers' counters are not known: {error:#}");
+                log::warn!("cannot query the counters of layers: {error:#}");
                 let unheard = attached.into_iter().map(|(target, attached)| {
                     let (boot, served) = Default::default();
                     LayerStatus::of(

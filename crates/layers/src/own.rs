@@ -182,7 +182,7 @@ impl OwnServer {
         while matches!(layers.by_target.get(target), Some(Slot::Busy)) {
             if self.changed.wait_until(&mut layers, deadline).timed_out() {
                 bail!(
-                    "somebody else has been attaching or detaching {} for {} s",
+                    "another process has been attaching or detaching {} for {} s",
                     target.display(),
                     TURN.as_secs()
                 );
@@ -227,7 +227,7 @@ impl LayerServer for OwnServer {
             });
         };
         if let Some(Err(error)) = before.map(|before| before.unmount()) {
-            log::warn!("{error:#}; it is served from its older boot image");
+            log::warn!("{error:#}; still serving its older boot image");
         }
         self.pool.add(&served);
         turn.replace(Some(served));

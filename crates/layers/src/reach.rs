@@ -23,7 +23,7 @@ pub(crate) fn privileges_at(place: &Path) -> Privileges {
     }
     if !SAID.swap(true, Relaxed) {
         log::warn!(
-            "every user of this machine may enter {}: set-user-id programs and devices of layers count \
+            "every user of this machine can enter {}: set-user-id programs and devices of layers count \
              for nothing there, other than in containers; close the engine's directory (chmod o-x)",
             place.parent().unwrap_or(place).display()
         );
@@ -31,7 +31,7 @@ pub(crate) fn privileges_at(place: &Path) -> Privileges {
     Privileges::Ignored
 }
 
-/// Returns whether every user may go all the way to a place. Whether he may go on is for what is there.
+/// Returns whether every user can reach a place. The place itself decides whether they can enter it.
 fn everybody_gets_to(place: &Path) -> bool {
     let enters = |dir: &Path| match fs::metadata(dir) {
         Ok(of) => of.mode() & OTHERS_ENTER != 0,

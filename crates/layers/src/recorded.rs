@@ -78,7 +78,7 @@ impl RecordedLayer {
         Ok((source, trace))
     }
 
-    /// Takes the mount away; users that remain are served until the last of them lets go.
+    /// Unmounts; remaining users are served until they end.
     ///
     /// # Errors
     /// If another mount lies on top of it.

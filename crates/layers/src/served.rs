@@ -133,7 +133,7 @@ impl Served {
         self.prewarming.close();
     }
 
-    /// Takes the mount away; users that remain are served until the last of them lets go.
+    /// Unmounts; remaining users are served until they end.
     ///
     /// # Errors
     /// If another mount lies on top of it.

@@ -36,7 +36,7 @@ pub enum Attach {
     Unknown,
 }
 
-/// Who serves the layers that a service has attached.
+/// The server of the layers that a service has attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServedBy {

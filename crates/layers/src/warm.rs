@@ -101,7 +101,7 @@ impl Queue {
         while let Some(layer) = self.next() {
             if let Err(error) = layer.prewarm() {
                 let layer = layer.layer().short();
-                log::warn!("layer {layer}: {error:#}; reads are answered one by one instead");
+                log::warn!("layer {layer}: cannot prewarm: {error:#}; serving reads one by one");
             }
             self.inner
                 .lock()

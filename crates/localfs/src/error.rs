@@ -65,7 +65,7 @@ pub enum LocalError {
     },
     /// The source does not answer.
     #[error(
-        "the source {} has not answered for {} s: is its server, or its disk, alive?",
+        "the source {} has not answered for {} s: check its server or its disk",
         path.display(),
         waited.as_secs_f32()
     )]
@@ -76,7 +76,7 @@ pub enum LocalError {
         waited: Duration,
     },
     /// There is nobody to ask the source.
-    #[error("cannot ask the source {}", path.display())]
+    #[error("cannot query the source {}", path.display())]
     Ask {
         /// The source's path.
         path: PathBuf,
@@ -87,7 +87,7 @@ pub enum LocalError {
     #[error("the source is too large: its names and attributes take more than 4 GiB")]
     TooLarge,
     /// The tables of the scan do not make a tree, which only a bug can cause.
-    #[error("the scan does not make a tree")]
+    #[error("the scanned names do not form a tree")]
     Tree(#[from] blocks::TreeError),
 }
 

@@ -126,7 +126,7 @@ pub struct Mirror {
 #[non_exhaustive]
 pub enum OpenMirrorError {
     /// The cache of blobs cannot be opened.
-    #[error("opening the blobs (one process at a time can)")]
+    #[error("opening the blobs (is another process using them?)")]
     Blobs(#[source] io::Error),
     /// The catalog cannot be opened.
     #[error("opening the catalog")]

@@ -179,9 +179,7 @@ pub(crate) async fn body(mut answer: Response, limit: usize) -> Result<Vec<u8>, 
     let mut whole = Vec::new();
     while let Some(chunk) = chunk(&mut answer).await? {
         if whole.len() + chunk.len() > limit {
-            return Err(UpstreamError::Protocol(
-                "the answer is larger than such an answer can be",
-            ));
+            return Err(UpstreamError::Protocol("the response is too large"));
         }
         whole.extend_from_slice(&chunk);
     }

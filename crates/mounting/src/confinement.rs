@@ -290,6 +290,6 @@ fn asked() -> anyhow::Result<Option<Unlisted>> {
         Err(std::env::VarError::NotPresent) | Ok("on") => Ok(Some(Unlisted::Refused)),
         Ok("strict") => Ok(Some(Unlisted::Kills)),
         Ok("off") => Ok(None),
-        _ => bail!("{HOW} is on, off or strict"),
+        _ => bail!("{HOW} must be on, off or strict"),
     }
 }

@@ -44,7 +44,7 @@ use node_api::status::MountStatus;
 /// How long users of a mount may take to let go before `umount` gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long an unmounted mount that nobody uses may take to come to its end.
+/// How long the session of an unmounted, unused mount may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the wait for the last user of an unmounted mount takes between two looks; each look

@@ -108,7 +108,7 @@ impl Helper {
         let deadline = Instant::now() + PATIENCE;
         send(&stream, &wish, beside, deadline)
             .and_then(|()| Ok(receive(&stream, deadline)?.0))
-            .context("asking the process that mounts and unmounts (umount(8) does so without it)")
+            .context("asking the helper of the daemon (umount(8) works without it)")
     }
 }
 

@@ -71,7 +71,7 @@ impl Nic {
             Err(error) => {
                 let error = anyhow::Error::new(error);
                 log::warn!(
-                    "{}: everything is read from the disk: {error:#}",
+                    "{}: reading everything from the disk: {error:#}",
                     name.label()
                 );
                 return Ok(None);
@@ -243,7 +243,7 @@ fn open(client: &Client, name: &NicName, local: Option<&Local>) -> anyhow::Resul
         }
         (Err(error), Some(kept)) => {
             log::warn!(
-                "{}: as it was when it was last mounted: {:#}",
+                "{}: using the index of the last mount: {:#}",
                 name.label(),
                 anyhow::Error::new(error)
             );
@@ -282,8 +282,12 @@ fn connect(spec: &NicSpec) -> anyhow::Result<Client> {
 fn read_key(path: &Path) -> anyhow::Result<Key> {
     let text = fs::read_to_string(path);
     let text = text.with_context(|| format!("reading the key {}", path.display()))?;
-    Key::from_hex(text.trim())
-        .with_context(|| format!("{} is no key: 64 hexadecimal digits are", path.display()))
+    Key::from_hex(text.trim()).with_context(|| {
+        format!(
+            "{} has no valid key: 64 hexadecimal digits are needed",
+            path.display()
+        )
+    })
 }
 
 /// Returns where a directory has what TLS needs.

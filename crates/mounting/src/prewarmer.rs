@@ -75,7 +75,7 @@ impl Prewarmer {
             .name("prewarm".to_owned())
             .spawn(move || {
                 if let Err(error) = prewarmer.run(budget) {
-                    log::warn!("{error:#}; reads are answered one by one instead");
+                    log::warn!("cannot prewarm: {error:#}; serving reads one by one");
                 }
             })
             .map_err(|error| anyhow!(error).context("starting the thread that prewarms"))

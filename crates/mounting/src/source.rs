@@ -68,7 +68,7 @@ impl Source {
             log::warn!("{path}: {what}");
         }
         if scan.report.more() > 0 {
-            log::warn!("{} more like these", scan.report.more());
+            log::warn!("and {} more warnings of this kind", scan.report.more());
         }
         Ok(Self {
             root,

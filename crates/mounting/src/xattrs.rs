@@ -1,4 +1,4 @@
-//! Who is answered about extended attributes where there are none.
+//! Whether requests for extended attributes are answered where no file has any.
 
 use yolofs::XattrAnswers;
 

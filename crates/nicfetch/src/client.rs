@@ -105,7 +105,7 @@ impl AdminClient {
         let (connection, answer) = asked.with_context(|| {
             let seconds = deadline.as_secs();
             format!(
-                "nicfetch at {} did not answer within {seconds} s",
+                "nicfetch at {} did not respond within {seconds} s",
                 self.address
             )
         })??;
@@ -144,7 +144,7 @@ impl AdminClient {
     ) -> anyhow::Result<T> {
         let answer = self.ask(method, path, body, deadline)?.accepted()?;
         serde_json::from_slice(&answer)
-            .with_context(|| format!("{} is no nicfetch of this version", self.address))
+            .with_context(|| format!("{} is not a nicfetch of this version", self.address))
     }
 }
 

@@ -242,7 +242,7 @@ impl Config {
         );
         ensure!(
             !blocks.blocks_open || blocks.blocks_access.is_none(),
-            "either \"blocks_open\" or \"blocks_access\" says who may have blocks: remove one"
+            "\"blocks_open\" and \"blocks_access\" exclude each other: remove one"
         );
         Ok(blocks)
     }
@@ -336,7 +336,7 @@ impl Config {
     pub(crate) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
         ensure!(
             self.mirrors() || self.blocks.is_some(),
-            "there is nothing to serve: name a registry with --upstream, or say --blocks ADDR"
+            "there is nothing to serve: name a registry with --upstream, or use --blocks ADDR"
         );
         let mut names = HashSet::new();
         for UpstreamEntry { name, .. } in &self.upstreams {

@@ -133,7 +133,7 @@ fn left_in(notes: &Notes, mirror: &Mirror) -> io::Result<State> {
     let mut state = State::default();
     for tried in notes.tried()? {
         if tried.is_set_aside() {
-            log::warn!("{} is not tried again: {}", tried.name, tried.why());
+            log::warn!("{} is not retried: {}", tried.name, tried.why());
         }
         state.note_tried(tried);
     }
@@ -220,10 +220,13 @@ impl Shared {
             return self.notes.write(&Note::done(image));
         };
         let why = format!("{error:#}");
-        log::warn!("{} cannot be taken: {why}", image.name);
+        log::warn!("cannot make chunks of {}: {why}", image.name);
         let tried = self.state.lock().has_failed(image, &why);
         if tried.as_ref().is_some_and(Tried::is_set_aside) {
-            log::warn!("{} is not tried again before it is prewarmed", image.name);
+            log::warn!(
+                "{} is not retried until `nicfetch prewarm` asks for it",
+                image.name
+            );
         }
         self.note_tried(image, tried.as_ref())
     }
@@ -277,7 +280,7 @@ impl Shared {
         }
         for image in images {
             if let Err(error) = self.take_if_new(&image) {
-                log::warn!("an image that was pulled is not taken now: {error}");
+                log::warn!("cannot make chunks of a pulled image now: {error}");
                 return;
             }
         }
@@ -312,7 +315,7 @@ impl Shared {
 
     fn take(&self, image: &WholeImage) -> anyhow::Result<()> {
         let manifest = self.mirror.document(&image.digest);
-        let manifest = manifest.context("its manifest is not here any more")?;
+        let manifest = manifest.context("its manifest was evicted")?;
         let manifest = Manifest::decode(&manifest)?;
         manifest.must_be_image()?;
         let config = self.blob(manifest.config.digest)?;
@@ -350,7 +353,7 @@ impl Shared {
     fn blob(&self, digest: Digest) -> anyhow::Result<PathBuf> {
         match self.mirror.blob_file(&digest.to_string()) {
             Some(file) => Ok(file),
-            None => bail!("its blob {digest} is not here any more"),
+            None => bail!("its blob {digest} was evicted"),
         }
     }
 }

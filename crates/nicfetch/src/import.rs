@@ -164,7 +164,7 @@ impl Import {
         };
         ensure!(
             running.is_none() || self.place.size.is_none(),
-            "the nicfetch that runs has its own --size: leave it out, or name a --store"
+            "the running nicfetch has its own --size: omit it, or use --store"
         );
         Ok(running)
     }
@@ -235,7 +235,7 @@ impl Import {
         // What has a slash is a name; layouts often have only a tag.
         let whole = own.filter(|own| own.contains('/'));
         let whole = whole.and_then(|own| own.parse::<oci::Reference>().ok());
-        let whole = whole.context("the image has no whole name there: say --name")?;
+        let whole = whole.context("the image has no full name there: use --name")?;
         Ok(whole.to_string())
     }
 
@@ -256,7 +256,7 @@ impl Import {
 
     fn take_tree(&self, shelf: &dyn Shelf, interrupt: &Interrupt) -> anyhow::Result<TakenTree> {
         let name = self.name.as_deref();
-        let name = name.context("say what the source is called from now on, with --name")?;
+        let name = name.context("name the source with --name")?;
         let source = Source::open(&self.source)?;
         let bar = progress::bytes("reading the source", source.bytes());
         let built = build(

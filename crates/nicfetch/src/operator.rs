@@ -38,13 +38,13 @@ impl AdminAddress {
         match (self, token_file) {
             (Self::Unix(_), None) => Ok(None),
             (Self::Unix(_), Some(_)) => bail!(
-                "a token is for ADDRESS:PORT; at {self} the kernel says who asks: leave the token out"
+                "a token is for ADDRESS:PORT; at {self} the kernel identifies the client: omit the token"
             ),
             (Self::Tcp(address), _) if !address.ip().is_loopback() => bail!(
-                "the admin address {self} is not on loopback: the token would be seen on its way"
+                "the admin address {self} is not on loopback: the token would cross the network unencrypted"
             ),
             (Self::Tcp(_), None) => bail!(
-                "every user of this machine reaches {self}: name a file with a token, with \
+                "every user of this machine can reach {self}: name a file with a token, with \
                  --token-file, or a socket in the place of the port, with --admin unix:PATH"
             ),
             (Self::Tcp(_), Some(path)) => read_token(path).map(Some),

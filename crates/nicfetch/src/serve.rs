@@ -230,7 +230,7 @@ async fn admit_operator(
         (AdminAddress::Tcp(address), Some(token)) => {
             AdminDoor::tcp(*address, AdminToken::new(&token)).await
         }
-        (AdminAddress::Tcp(_), None) => bail!("there is no token for the operator"),
+        (AdminAddress::Tcp(_), None) => bail!("--admin ADDRESS:PORT needs --token-file"),
     };
     door.with_context(|| {
         format!("listening for the operator on {address} (choose another place with --admin)")

@@ -55,7 +55,7 @@ pub enum CallError {
         message: String,
     },
     /// The node does not answer.
-    #[error("the node at {} did not answer within {} s", socket.display(), deadline.as_secs())]
+    #[error("the node at {} did not respond within {} s", socket.display(), deadline.as_secs())]
     TimedOut {
         /// Who was asked.
         socket: PathBuf,
@@ -63,7 +63,7 @@ pub enum CallError {
         deadline: Duration,
     },
     /// The conversation broke off, or what came back makes no sense.
-    #[error("asking the node: {0:#}")]
+    #[error("cannot reach the node: {0:#}")]
     Failed(#[from] anyhow::Error),
 }
 
@@ -246,7 +246,7 @@ impl NodeClient {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .context("preparing to ask")?;
+            .context("setting the deadline")?;
         runtime.block_on(async {
             tokio::time::timeout(deadline, self.converse(request))
                 .await
@@ -283,7 +283,7 @@ impl NodeClient {
         let stream = self.connect().await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
-            .context("beginning the conversation")?;
+            .context("connecting")?;
         let conversation = tokio::spawn(connection);
         let answer = sender
             .send_request(request)
@@ -294,7 +294,7 @@ impl NodeClient {
             .collect()
             .await
             .map_err(anyhow::Error::from_boxed)
-            .context("receiving the answer")?;
+            .context("receiving the response")?;
         conversation.abort();
         Ok(Received {
             status,
@@ -308,6 +308,6 @@ const NOTHING: Option<()> = None;
 
 impl Received {
     fn json<T: DeserializeOwned>(&self) -> Result<T, CallError> {
-        Ok(serde_json::from_slice(&self.body).context("understanding the answer")?)
+        Ok(serde_json::from_slice(&self.body).context("decoding the response")?)
     }
 }

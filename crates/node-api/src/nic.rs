@@ -11,7 +11,7 @@ use serving::transport::Address;
 /// What the source of a mount begins with when it is one of the service.
 const PREFIX: &str = "nic:";
 
-/// How a mount asks a block service: what the command line says, for whoever serves the mount. It
+/// The block service of a mount: the options of the command line, for the process that serves it. It
 /// names files with secrets, and has none itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -147,7 +147,7 @@ impl NicName {
         let name = source.to_str().and_then(|text| text.strip_prefix(PREFIX));
         let name = name.map(|name| name.parse().map_err(anyhow::Error::msg));
         name.transpose()
-            .with_context(|| format!("{} is no source of a block service", source.display()))
+            .with_context(|| format!("{} is not a source of a block service", source.display()))
     }
 
     /// Returns the label that traces and boot images of the source have.

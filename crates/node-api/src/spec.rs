@@ -55,8 +55,8 @@ pub struct MountSpec {
     /// the source itself, where others do, too.
     #[serde(default)]
     pub plain: bool,
-    /// Whether it is a wish, and made again after a reboot. Who asks for a mount that is none
-    /// asks again himself.
+    /// Whether the node makes it again after a reboot. For any other mount, its client
+    /// requests it again.
     #[serde(default = "yes")]
     pub lasting: bool,
     /// What the mount table shows as its source; the source's path if absent.

@@ -30,7 +30,7 @@ pub struct MountStatus {
     /// What there is to say of the block service, if one is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<NicStatus>,
-    /// What its owner should know: what the boot image has nothing of, and what is read past the
+    /// Warnings: files that the boot image has nothing of, and files that are read past the
     /// mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hex;
 
-/// The first talk with the kernel: what it asked, and what it was told, if it was told.
+/// The FUSE handshake (FUSE_INIT): the kernel's request, and the response if it was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HelloBytes {
     /// The kernel's INIT request, whole.

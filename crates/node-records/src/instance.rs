@@ -32,9 +32,9 @@ pub struct Instance {
     pub spec: MountSpec,
     /// The mount in the table.
     pub mount: MountRef,
-    /// The first talk with the kernel.
+    /// The FUSE handshake (FUSE_INIT) with the kernel.
     pub hello: HelloBytes,
-    /// Who serves it.
+    /// The worker that serves it.
     pub worker: Option<ProcessRef>,
     /// Whether its worker is to serve no other, because it crashed others.
     #[serde(default)]

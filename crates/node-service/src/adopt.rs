@@ -59,7 +59,7 @@ impl Owner {
                 Service::By(_) => Ok(()),
                 Service::GivenUp(why) => Err(NodeError::Failed(anyhow!(why))),
                 Service::Nobody | Service::Asked(_) => Err(NodeError::Unavailable(
-                    "its workers die one after the other".to_owned(),
+                    "its workers crash repeatedly".to_owned(),
                 )),
             },
         }
@@ -121,7 +121,7 @@ impl Owner {
                 Asked::Refused(fault, why)
             }
             Ok((answer, _)) => {
-                log::error!("a worker answered another question: {answer:?}");
+                log::error!("unexpected response of a worker: {answer:?}");
                 worker.kill();
                 Asked::Lost
             }
@@ -234,7 +234,10 @@ impl Owner {
     /// Ends a mount that nobody can serve: whoever uses it gets errors instead of waiting for
     /// ever, and the place shows the source's own directory again. It stays listed, as failed.
     pub(crate) fn give_up(&self, mount: &Arc<Owned>, why: &str) {
-        log::error!("{} is given up: {why}", mount.visible.target().display());
+        log::error!(
+            "giving up the mount {}: {why}",
+            mount.visible.target().display()
+        );
         mount.give_up(why.to_owned());
         if let Err(error) = mount.visible.abort() {
             log::error!("{}: ending its connection: {error}", mount.id);

@@ -93,13 +93,13 @@ fn look(owner: &Owner, known: &mut HashMap<String, Boots>) {
         boots.learned(now);
         match learn(owner, &mount) {
             Ok(Some(lesson)) => log::info!(
-                "{}: learned {} blocks from a boot that drifted",
+                "{}: added {} blocks of a boot that differed from its recording",
                 mount.id,
                 lesson.new_blocks
             ),
             Ok(None) => {}
             Err(error) => log::warn!(
-                "{}: nothing is learned from this boot: {error:#}",
+                "{}: cannot learn from this boot: {error:#}",
                 mount.spec().mountpoint.display()
             ),
         }
@@ -128,7 +128,7 @@ fn learn(owner: &Owner, mount: &Owned) -> anyhow::Result<Option<Lesson>> {
     match worker.ask_with(&question, &[trace.as_fd()], TRACE)?.0 {
         Answer::Done => {}
         Answer::Refused { why, .. } => bail!("{why}"),
-        other => bail!("a worker answered {other:?}"),
+        other => bail!("unexpected response of a worker: {other:?}"),
     }
     let lesson = teach(mount, &trace)?;
     if lesson.image.is_none() {
@@ -155,7 +155,7 @@ fn teach(mount: &Owned, trace: &OwnedFd) -> anyhow::Result<Lesson> {
         String::from(spec.boot).into(),
     ];
     let files = mount.source_and_names();
-    let (source, names) = files.context("its source is on no disk, or it is over")?;
+    let (source, names) = files.context("its source is not on a disk, or the mount has ended")?;
     let pid = rawio::inherit::start(
         &own_program(),
         &arguments,
@@ -191,7 +191,10 @@ fn wait(pid: u32) -> anyhow::Result<WaitStatus> {
         handle
             .signal(Signal::SIGKILL)
             .context("ending the process that learns")?;
-        log::warn!("a lesson took over {} s, and is given up", LESSON.as_secs());
+        log::warn!(
+            "learning took over {} s, and is cancelled",
+            LESSON.as_secs()
+        );
     }
     let pid = Pid::from_raw(i32::try_from(pid).context("a process id")?);
     waitpid(pid, None).context("waiting for the process that learns")

@@ -55,10 +55,10 @@ pub fn run(boot: &BootChoice, store: &StoreSettings) -> anyhow::Result<()> {
         count: variable("LISTEN_FDS"),
         names: variable("LISTEN_FDNAMES"),
     };
-    let mut handed = Inherited::take(&variables).context("taking what the node hands")?;
+    let mut handed = Inherited::take(&variables).context("receiving descriptors from the node")?;
     let mut take = |name: &str| -> anyhow::Result<OwnedFd> {
         let descriptor = handed.remove(name).pop();
-        descriptor.with_context(|| format!("{name} is missing: the node starts this, nobody else"))
+        descriptor.with_context(|| format!("{name} is missing: only the node starts this command"))
     };
     let [dir, names, trace, account] = DESCRIPTORS.map(&mut take);
     let (tree, label) = decode_names(&read(names?)?).context("reading the names of the mount")?;
@@ -124,7 +124,7 @@ fn before(
         BootChoice::Auto => store.find_source(source.root.id())?,
         BootChoice::Image(wanted) => Some(store.resolve(wanted)?),
         BootChoice::File(path) => bail!(
-            "{} is no boot image of the store, and is not changed: import it (bootimg import)",
+            "{} is not in the store, so it cannot be changed: import it (bootimg import)",
             path.display()
         ),
     };
@@ -151,7 +151,7 @@ fn keep(
     let whole = source.bytes().div_ceil(4096);
     ensure!(
         count <= SMALL_BLOCKS.max(whole.saturating_mul(SHARE_MAX) / 100),
-        "{count} of the source's {whole} blocks were read: that is no boot"
+        "{count} of the source's {whole} blocks were read, too many for a boot"
     );
     let interrupt = Interrupt::install()?;
     let info = SourceInfo {
@@ -251,7 +251,10 @@ mod tests {
         assert_eq!(third.image, None, "nothing that it did not know");
         // Somebody reads it all: that is no boot.
         let error = from(&[(0, BLOCKS)]).unwrap_err();
-        assert!(format!("{error:#}").contains("no boot"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("too many for a boot"),
+            "{error:#}"
+        );
         let kept = store.find_source(source.root.id()).unwrap().unwrap();
         assert_eq!(Some(kept.to_string()), second.image);
     }

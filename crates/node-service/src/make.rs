@@ -234,7 +234,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Unmounts a mount at its place; whoever still uses it is served until he lets go.
+    /// Unmounts a mount at its place; remaining users are served until they end.
     ///
     /// # Errors
     /// [`NodeError::Conflict`] if it is in use, or another mount lies on top.

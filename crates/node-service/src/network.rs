@@ -1,6 +1,6 @@
 //! The worker of a mount that asks a block service: what it is left, and what it is given.
 //!
-//! What the service sends is untrusted, so whoever reads it has a user of its own, the files and the
+//! Data from the service is untrusted, so the worker that reads it has a user of its own, the files and the
 //! port of this one mount, and nothing else.
 
 #[cfg(all(test, feature = "privileged"))]
@@ -54,7 +54,7 @@ impl NetworkWorker {
         let user = user.filter(|user| match &needs.socket {
             Some(socket) if !lets_in(socket, *user) => {
                 log::warn!(
-                    "{}: user {} may not call there, so the worker of {} stays root: open the socket \
+                    "{}: user {} may not connect there, so the worker of {} stays root: open the socket \
                      to that user, or have the service listen at a port",
                     socket.display(),
                     user.uid,

@@ -71,7 +71,7 @@ struct State {
     heard: Option<MountStatus>,
 }
 
-/// Who serves a mount.
+/// The worker of a mount, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) enum Service {
     /// Nobody yet, or nobody any more: another worker is on its way.

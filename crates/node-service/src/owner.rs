@@ -59,7 +59,7 @@ pub(crate) struct Tools {
     pub records: Records,
     /// Who keeps descriptors.
     pub keep: Keep,
-    /// Who serves.
+    /// The workers.
     pub pool: Pool,
     /// Ends the process, to be started again.
     pub end: Interrupt,

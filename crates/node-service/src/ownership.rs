@@ -91,7 +91,7 @@ impl Ownership {
 pub(crate) fn taken(run_dir: &RunDir, owner: Option<u32>) -> anyhow::Error {
     let owner = owner.map_or_else(String::new, |pid| format!(" (process {pid})"));
     anyhow!(
-        "another node{owner} owns the mounts of {}: ask that one (yolofs node status), end it \
+        "another node{owner} owns the mounts of {}: use that one (yolofs node status), end it \
          first, or give this one a --run-dir and a --state-dir of its own",
         run_dir.path().display()
     )

@@ -38,7 +38,7 @@ pub(crate) fn ask_about(
     let ask = |worker: &Arc<Worker>| match worker.ask(&question, patience) {
         Ok(Answer::Status(status)) => Some(status.mounts),
         Ok(other) => {
-            log::warn!("a worker answered another question: {other:?}");
+            log::warn!("unexpected response of a worker: {other:?}");
             None
         }
         Err(error) => {
@@ -81,7 +81,7 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
             for worker in &workers {
                 let answered = !silent.iter().any(|s| Arc::ptr_eq(s, worker));
                 if worker.probed(answered) >= MISSES {
-                    log::error!("worker {} hangs, and is killed", worker.process.pid);
+                    log::error!("worker {} does not respond: killing it", worker.process.pid);
                     worker.kill();
                 }
             }

@@ -114,7 +114,7 @@ impl Owner {
                         .collect(),
                 );
             }
-            Err(error) => log::error!("nothing is restored: {error:#}"),
+            Err(error) => log::error!("cannot restore any mount: {error:#}"),
         }
     }
 
@@ -148,7 +148,7 @@ impl Owner {
                 error => error.to_string(),
             };
             if !known {
-                log::error!("{} is not restored: {why}", spec.mountpoint.display());
+                log::error!("cannot restore {}: {why}", spec.mountpoint.display());
             }
             self.unrestored.put(id, spec, why);
         }
@@ -171,7 +171,7 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
             owner.restore_these(owner.unrestored.all());
             if owner.unrestored.all().is_empty() {
                 pause = PAUSE;
-                log::info!("all is restored, after {:?}", tried.elapsed());
+                log::info!("all mounts are restored, after {:?}", tried.elapsed());
             }
         }
     };

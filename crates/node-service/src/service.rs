@@ -122,7 +122,7 @@ fn way_to(
     let notifier = Notifier::find(manager, inherited).context("reaching the service manager")?;
     if let Some(keeper) = keeper.filter(|_| notifier.has_name()) {
         log::warn!(
-            "the keeper (process {keeper}) is of an earlier release, and believes whoever sends to \
+            "the keeper (process {keeper}) is of an earlier release, which accepts messages of anyone at \
              it: end it and start `yolofs node` again, mounts stay"
         );
     }
@@ -214,7 +214,9 @@ fn begin(owner: &Arc<Owner>, orphans: Vec<Arc<Owned>>) -> anyhow::Result<()> {
     let report = move || {
         if told.recv_timeout(RESTORE).is_err() {
             let seconds = RESTORE.as_secs();
-            log::warn!("not all mounts are restored within {seconds} s; it goes on");
+            log::warn!(
+                "not all mounts are restored within {seconds} s; continuing in the background"
+            );
         }
         waiting.keep.tell(Notifier::ready);
     };
@@ -242,7 +244,7 @@ fn sort(inherited: Inherited) -> BTreeMap<u32, Returned> {
     for (name, file) in inherited {
         match keep::parse(&name) {
             Some((kind, minor)) => returned.entry(minor).or_default().put(kind, file),
-            None => log::warn!("a descriptor {name} came that is not the node's"),
+            None => log::warn!("the keeper handed over an unknown descriptor {name}"),
         }
     }
     returned

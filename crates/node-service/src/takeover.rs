@@ -17,7 +17,7 @@ use super::wire::{Answer, Handed, Question};
 use super::workers::Worker;
 use node_records::instance::Instance;
 
-/// How long the unmount of what nobody serves any more may take.
+/// Deadline for unmounting a dead mount.
 const UNMOUNT: Duration = Duration::from_secs(2);
 
 impl Owner {
@@ -37,7 +37,7 @@ impl Owner {
         for worker in &silent {
             // It hangs, or is of a release that we cannot talk to.
             log::warn!(
-                "worker {} does not answer, and is replaced",
+                "worker {} does not respond: replacing it",
                 worker.process.pid
             );
             worker.replace();
@@ -67,7 +67,7 @@ impl Owner {
             }
         }
         for minor in returned.into_keys() {
-            log::warn!("the keeper had descriptors of a mount that nobody knows");
+            log::warn!("the keeper had descriptors of an unknown mount");
             for kind in keep::KINDS {
                 self.keep.drop_name(&format!("{kind}-{minor}"));
             }
@@ -159,7 +159,7 @@ fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<Kept> {
     let (answer, files) = worker.ask_with(&question, &[], QUICK)?;
     match answer {
         Answer::Handed => {}
-        other => bail!("its worker answered {other:?}"),
+        other => bail!("unexpected response of its worker: {other:?}"),
     }
     let Handed {
         device,

@@ -91,14 +91,17 @@ fn runs(program: &Path) -> anyhow::Result<()> {
         if Instant::now() >= deadline {
             let _killed = child.kill();
             let _ended = child.wait();
-            anyhow::bail!("it does not say its version within {} s", TRIAL.as_secs());
+            anyhow::bail!("--version printed nothing within {} s", TRIAL.as_secs());
         }
         std::thread::sleep(LOOK_EVERY);
     }
     let said = child.wait_with_output().context("reading its version")?;
     let version = String::from_utf8_lossy(&said.stdout);
     if !said.status.success() || !version.starts_with("yolofs ") {
-        anyhow::bail!("it is no yolofs: --version said {:?}", version.trim_end());
+        anyhow::bail!(
+            "it is not yolofs: --version printed {:?}",
+            version.trim_end()
+        );
     }
     Ok(())
 }
@@ -110,8 +113,8 @@ mod tests {
     #[test]
     fn what_is_no_yolofs_is_refused_in_words() {
         let said = |program: &str| format!("{:#}", runs(Path::new(program)).unwrap_err());
-        assert!(said("/bin/true").contains("no yolofs"));
-        assert!(said("/bin/false").contains("no yolofs"));
+        assert!(said("/bin/true").contains("not yolofs"));
+        assert!(said("/bin/false").contains("not yolofs"));
         assert!(said("/nonexistent").contains("cannot be run"));
     }
 }

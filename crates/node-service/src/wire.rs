@@ -87,7 +87,7 @@ pub(crate) struct Adoption {
     pub id: String,
     /// What it is to be.
     pub spec: MountSpec,
-    /// The first talk with the kernel.
+    /// The FUSE handshake (FUSE_INIT) with the kernel.
     pub hello: HelloBytes,
 }
 
@@ -136,7 +136,7 @@ impl Handed {
                 names,
                 private,
             }),
-            _ => bail!("{count} descriptors came, which are not those of such a mount"),
+            _ => bail!("received {count} descriptors, which is wrong for this mount"),
         }
     }
 }
@@ -225,5 +225,5 @@ pub(crate) fn ask(
         send(&stream, question, beside, deadline)?;
         receive(&stream, deadline)
     };
-    asked().with_context(|| format!("asking the worker at {}", socket.display()))
+    asked().with_context(|| format!("calling the worker at {}", socket.display()))
 }

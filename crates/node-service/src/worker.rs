@@ -65,7 +65,7 @@ fn confine(args: WorkerSettings) -> anyhow::Result<()> {
     }
     let told = NetworkWorker::told()?;
     if told.is_none() {
-        log::warn!("the node is of an earlier release: this worker may write what its user may");
+        log::warn!("the node is of an earlier release: the files of this worker are not confined");
     }
     let asking = told.map(|told| Asking {
         identity: told.identity(),
@@ -102,7 +102,7 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{}", wire::READY)
         .and_then(|()| stdout.flush())
-        .context("telling the node that it can ask")?;
+        .context("telling the node that the worker listens")?;
     loop {
         let idle = if shelf.is_empty() {
             desk.idle()

@@ -173,12 +173,12 @@ impl Worker {
         if !self.handle.ended_within(ENDING).unwrap_or(true) {
             // It was killed, and is gone when its mounts are served again.
             let pid = self.process.pid;
-            log::warn!("worker {pid} is dead and waits for the kernel");
+            log::warn!("worker {pid} is dead, and the kernel has not released it yet");
             let child = self.child.lock().take();
             if let Some(mut child) = child {
                 let reap = std::thread::Builder::new().name("reap".to_owned());
                 if let Err(error) = reap.spawn(move || child.wait()) {
-                    log::warn!("worker {pid} is never collected: {error}");
+                    log::warn!("cannot reap worker {pid}: {error}");
                 }
             }
             return Cause::Killed;
@@ -262,7 +262,7 @@ pub(crate) struct Pool {
     run_dir: PathBuf,
     /// Who the workers are; `None` if they are who the node is.
     user: Option<Identity>,
-    /// What workers are told of by their environment.
+    /// Variables of the environment that workers get.
     told: Vec<(&'static str, OsString)>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,

@@ -98,7 +98,7 @@ fn image(contents: &Contents, chosen: &Listed, name: Option<String>) -> Result<I
     if chosen.layers.len() != config.diff_ids.len() {
         return Err(ImageError::Rule {
             what: "manifest",
-            rule: "it has as many layers as its configuration has diff IDs",
+            rule: "its numbers of layers and of diff IDs differ",
         });
     }
     let layer = |(name, diff_id): (&String, &Digest)| {
@@ -168,7 +168,7 @@ impl Contents {
             if entries.len() == ENTRIES_MAX {
                 return Err(ImageError::Rule {
                     what: "archive",
-                    rule: "it has at most 100 000 files",
+                    rule: "it has more than 100 000 files",
                 });
             }
             if let Some((name, found)) = entry_of(&entry).map_err(failed)? {
@@ -254,7 +254,7 @@ impl Files for Contents {
         }
         Err(ImageError::Rule {
             what: "archive",
-            rule: "at most four links lead to a file",
+            rule: "more than four links lead to a file",
         })
     }
 }

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 #[non_exhaustive]
 pub enum BlobError {
     /// Its bytes have another digest.
-    #[error("its digest is {found}, {expected} was promised")]
+    #[error("its digest is {found}, but the manifest says {expected}")]
     Digest {
         /// What its name says.
         expected: Digest,
@@ -18,7 +18,7 @@ pub enum BlobError {
         found: Digest,
     },
     /// It ends too early or goes on too long.
-    #[error("it has {found} bytes or more, {expected} were promised")]
+    #[error("it has {found} bytes or more, but the manifest says {expected}")]
     Length {
         /// What was said of it.
         expected: u64,

@@ -95,9 +95,9 @@ impl ImageConfig {
             })
         };
         match written.rootfs.diff_ids.len() {
-            0 => return rule("an image has a layer"),
+            0 => return rule("it has no layer"),
             1..=LAYERS_MAX => {}
-            _ => return rule("an image has at most 500 layers"),
+            _ => return rule("it has more than 500 layers"),
         }
         Ok(written.into())
     }

@@ -221,7 +221,7 @@ impl Manifest {
         if manifest.layers.len() > LAYERS_MAX {
             return Err(ImageError::Rule {
                 what: "manifest",
-                rule: "an image has at most 500 layers",
+                rule: "it has more than 500 layers",
             });
         }
         Ok(manifest)

@@ -44,7 +44,7 @@ pub enum ImageError {
         source: serde_json::Error,
     },
     /// A document is well formed and says what cannot be.
-    #[error("the {what} breaks a rule: {rule}")]
+    #[error("the {what} is invalid: {rule}")]
     Rule {
         /// Which document.
         what: &'static str,

@@ -74,7 +74,7 @@ fn check_mark(files: &dyn Files) -> Result<(), ImageError> {
     }
     Err(ImageError::Rule {
         what: "layout's mark",
-        rule: "only version 1 is known",
+        rule: "its version is not 1",
     })
 }
 
@@ -134,7 +134,7 @@ fn manifest_of(
     }
     Err(ImageError::Rule {
         what: "index",
-        rule: "at most four indexes lead to a manifest",
+        rule: "more than four indexes lead to a manifest",
     })
 }
 
@@ -146,7 +146,7 @@ fn layers(
     if manifest.layers.len() != config.diff_ids.len() {
         return Err(ImageError::Rule {
             what: "manifest",
-            rule: "it has as many layers as its configuration has diff IDs",
+            rule: "its numbers of layers and of diff IDs differ",
         });
     }
     let layers = manifest.layers.iter().zip(&config.diff_ids);

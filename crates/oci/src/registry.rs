@@ -28,7 +28,7 @@ use http::Http;
 pub struct RegistryConfig {
     /// With or without TLS.
     pub transport: Transport,
-    /// Who asks; nobody in particular if there is none.
+    /// Credentials; anonymous without them.
     pub credentials: Option<Credentials>,
     /// Hosts that may be told the password and give out tokens, beside those of the registry's domain.
     pub token_hosts: Vec<String>,

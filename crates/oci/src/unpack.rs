@@ -48,10 +48,10 @@ pub enum TarError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It ends in the middle.
-    #[error("the tar ends too early")]
+    #[error("the tar archive is truncated")]
     Cut,
     /// It breaks a rule.
-    #[error("the tar breaks a rule: {0}")]
+    #[error("the tar archive is invalid: {0}")]
     Rule(&'static str),
     /// It has more than allowed.
     #[error("the layer has more {0} than allowed")]
@@ -69,7 +69,7 @@ pub enum TarError {
     #[error("it is a device node, and those are not allowed here")]
     Device,
     /// Its files make no tree.
-    #[error("its files make no tree")]
+    #[error("its files do not form a tree")]
     Tree(#[from] blocks::TreeError),
     /// Somebody wanted it to stop.
     #[error("cancelled")]

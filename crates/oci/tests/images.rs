@@ -133,7 +133,11 @@ fn damage_is_noticed() {
     fs::write(&layer, &wrong).unwrap();
     let mut bytes = Vec::new();
     let read = image.layers[1].open().unwrap().read_to_end(&mut bytes);
-    assert!(read.unwrap_err().to_string().contains("promised"));
+    assert!(
+        read.unwrap_err()
+            .to_string()
+            .contains("but the manifest says")
+    );
     fs::write(&layer, &whole[1..]).unwrap();
     assert!(matches!(
         open(&dir, Some("one")),

@@ -129,7 +129,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file to read and write that is ours, or of whom the directory belongs to.
+/// Opens a file for reading and writing that belongs to this user, or to the owner of the directory.
 ///
 /// # Errors
 /// If it cannot be opened, is a link, or another user put it there: he could read what is written.

@@ -7,7 +7,7 @@ use engine::{Followed, LocalImage};
 use crate::undo::Guard;
 use crate::until::Until;
 
-/// Who has the image that is recorded, and runs it.
+/// The engine that has the recorded image and runs it.
 pub(crate) trait Engine {
     /// Returns the image.
     fn image(&self) -> &LocalImage;

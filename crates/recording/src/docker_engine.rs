@@ -107,7 +107,7 @@ impl DockerContainer {
     fn look(&self) -> anyhow::Result<engine::docker::Container> {
         self.docker
             .container(&self.id)?
-            .context("somebody removed the container while it was recorded")
+            .context("the container was removed during the recording")
     }
 }
 

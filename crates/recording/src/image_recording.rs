@@ -225,7 +225,7 @@ impl<'a> Recording<'a> {
         })?;
         ensure!(
             kept.iter().any(|layer| layer.kept.is_some()),
-            "nothing was read from the image: does the command use it?"
+            "the command read nothing from the image: is it the right command?"
         );
         let stack = Stack {
             reference: full_name(image),

@@ -102,7 +102,7 @@ pub fn keep(
     let plan = &recording.merged.plan;
     ensure!(
         !plan.extents.is_empty() || !plan.touches.is_empty(),
-        "nothing was read from the source: does the command use it?"
+        "the command read nothing from the source: is it the right source?"
     );
     let info = info(source, recording);
     let reader = source.reader();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use engine::{Docker, ImageName, check_reference};
 
-/// How long Docker may take to show that it is there, when nobody said that it is.
+/// How long to wait for Docker when the name does not say that the image is Docker's.
 const THERE: Duration = Duration::from_secs(5);
 
 /// What a source turned out to be.

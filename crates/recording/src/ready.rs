@@ -170,7 +170,7 @@ fn wait_end(running: &mut dyn Running, interrupt: &Interrupt) -> anyhow::Result<
         }
         std::thread::sleep(HEALTH_EVERY);
     }
-    bail!("the container runs, but the engine tells no more of its output")
+    bail!("the container runs, but the engine has closed its output")
 }
 
 fn ended_early(code: i64, until: &Until, lines: &LineWatch) -> NotReady {

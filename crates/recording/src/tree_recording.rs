@@ -148,7 +148,7 @@ fn record_once(
     if let Until::Tcp(port) = until {
         ensure!(
             !port_answers(*port),
-            "something listens on port {port} already: stop it first"
+            "port {port} is in use: stop the program that listens there"
         );
     }
     let place = Scratch::new(run_dir)?;

@@ -161,7 +161,7 @@ impl Guard {
     fn tell(&mut self, word: &Word) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(word).context("writing what to undo")?;
         line.push(b'\n');
-        let pipe = self.pipe.as_mut().context("the guard is gone")?;
+        let pipe = self.pipe.as_mut().context("the guard process has ended")?;
         pipe.write_all(&line).context("telling the guard")
     }
 }
@@ -186,7 +186,7 @@ pub fn guard() -> anyhow::Result<ExitCode> {
     let mut undos: Vec<Undo> = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let line = line.context("listening to the recorder")?;
-        match serde_json::from_str(&line).context("understanding the recorder")? {
+        match serde_json::from_str(&line).context("decoding a message of the recorder")? {
             Word::Promised(undo) => undos.push(undo),
             Word::Fulfilled(undo) => undos.retain(|promised| *promised != undo),
             Word::Done => return Ok(ExitCode::SUCCESS),

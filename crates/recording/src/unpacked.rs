@@ -99,7 +99,7 @@ impl Engine for Unpacked {
         let dir = self.dir.path();
         ensure!(
             dir.exists(),
-            "somebody removed {} while it was recorded",
+            "{} was removed during the recording",
             dir.display()
         );
         Ok(())
@@ -112,7 +112,7 @@ impl Engine for Unpacked {
     fn start(&self, start: &Start<'_>) -> anyhow::Result<Box<dyn Running>> {
         ensure!(
             start.options.is_empty(),
-            "--run-args are options of an engine, and this image is run without one"
+            "--run-args is for images that an engine runs; this one runs without an engine"
         );
         if let Until::Tcp(port) = start.until {
             ensure!(
@@ -124,7 +124,7 @@ impl Engine for Unpacked {
         let config = &self.image.config;
         let command = config.argv(start.command);
         if command.is_empty() {
-            bail!("the image says no command: give one, as in bootimg record IMAGE -- COMMAND");
+            bail!("the image has no command: give one, as in bootimg record IMAGE -- COMMAND");
         }
         let workdir = if config.working_dir.is_empty() {
             PathBuf::from("/")

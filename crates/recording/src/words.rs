@@ -42,7 +42,7 @@ fn quoted(quote: char, chars: &mut std::str::Chars<'_>, word: &mut String) -> an
             _ => word.push(c),
         }
     }
-    bail!("a {quote} is not closed")
+    bail!("an opening {quote} has no closing one")
 }
 
 #[cfg(test)]

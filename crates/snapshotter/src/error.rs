@@ -60,7 +60,7 @@ pub enum SnapshotError {
     #[error("bad filter")]
     Filter(#[from] FilterError),
     /// A request beyond the limits.
-    #[error("{what} is {actual} {unit}, and {limit} are allowed")]
+    #[error("{what} is {actual} {unit}; at most {limit} are allowed")]
     TooLarge {
         /// What is too large.
         what: &'static str,
@@ -79,7 +79,7 @@ pub enum SnapshotError {
     },
     /// A directory with snapshots of somebody else.
     #[error(
-        "{} has snapshots but no metadata.redb: they are another snapshotter's, or their records are lost; \
+        "{} has snapshots but no metadata.redb: they belong to another snapshotter, or their records are lost; \
          choose another directory, or remove {} by hand",
         root.display(),
         root.join("snapshots").display()
@@ -89,7 +89,7 @@ pub enum SnapshotError {
         root: PathBuf,
     },
     /// A directory that overlayfs cannot be told of.
-    #[error("{path:?} cannot be used: overlayfs takes ',' and ':' for the end of a path")]
+    #[error("{path:?} cannot be used: overlayfs cannot handle ',' and ':' in a path")]
     Unmountable {
         /// The directory.
         path: PathBuf,
@@ -108,13 +108,15 @@ pub enum SnapshotError {
     #[error("it was stopped")]
     Stopped,
     /// Somebody changed a layer while it was copied, or the copy is bad.
-    #[error("{path:?} is not what it was copied from")]
+    #[error("{path:?} differs from its original")]
     NotACopy {
         /// The copy.
         path: PathBuf,
     },
     /// No layer is staged by that name, or nobody holds it.
-    #[error("no layer is staged as {name:?}, or whoever unpacked it is gone; pull it again")]
+    #[error(
+        "no layer is staged as {name:?}, or the process that unpacked it has ended; pull it again"
+    )]
     NotStaged {
         /// What it was called.
         name: String,

@@ -81,7 +81,7 @@ pub struct FastLayers {
 #[derive(Debug, Default)]
 struct Held {
     layers: HashMap<SnapshotId, u64>,
-    /// Of layers that somebody else unpacks here.
+    /// Bytes reserved for layers that other processes unpack here.
     staged: HashMap<StagedName, u64>,
 }
 

@@ -27,7 +27,7 @@ impl LayerDir {
     }
 }
 
-/// Who serves committed layers.
+/// Serves committed layers.
 ///
 /// Nothing here can fail: whoever serves badly makes containers slower, and the plain directory is
 /// always there. A place that is given out is looked at, and replaced by the plain directory if it

@@ -91,7 +91,9 @@ impl<L: Lowers> Service<L> {
         let snapshotter = Arc::clone(&self.snapshotter);
         match tokio::task::spawn_blocking(move || request(&snapshotter)).await {
             Ok(result) => result.map_err(|error| status(&error)),
-            Err(error) => Err(Status::internal(format!("the request died: {error}"))),
+            Err(error) => Err(Status::internal(format!(
+                "handling the request panicked: {error}"
+            ))),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The snapshotter itself: containerd's overlayfs snapshotter, with a seam for the lower layers.
 //!
-//! It blocks, and knows nothing of gRPC; [`service`](crate::service) brings it to a socket.
+//! Its calls block and do not use gRPC; [`service`](crate::service) serves it at a socket.
 
 mod home;
 mod janitor;

@@ -65,7 +65,7 @@ impl StagedName {
 pub struct Staged {
     dir: PathBuf,
     name: StagedName,
-    /// Who lets go of it leaves garbage.
+    /// Dropping it leaves the directory to be deleted.
     _held: Flock<File>,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn sweep(base: &Directories) -> Result<Vec<StagedName>> {
 fn delete(dir: &Path) -> Result<()> {
     if mount_points()?.iter().any(|point| point.starts_with(dir)) {
         let dir = dir.display();
-        log::warn!("{dir} is nobody's, but something is mounted in it; left alone");
+        log::warn!("{dir} has no owner, but something is mounted in it; left alone");
         return Ok(());
     }
     match fs::remove_dir_all(dir) {

@@ -275,7 +275,7 @@ fn a_tier_that_is_away_has_everything_when_it_is_back() {
     assert!(
         error
             .to_string()
-            .contains("is on no tier that is there now"),
+            .contains("is on no tier that is available now"),
         "{error}"
     );
     for number in [1, 2] {

@@ -76,7 +76,7 @@ pub struct SkippedLine {
 #[non_exhaustive]
 pub enum ImportError {
     /// Nothing in the log is a read.
-    #[error("no read in the log ({skipped_lines} lines make no sense)")]
+    #[error("no read in the log ({skipped_lines} lines are malformed)")]
     NoReads {
         /// How many lines made no sense.
         skipped_lines: u64,
@@ -84,7 +84,7 @@ pub enum ImportError {
         first_skipped: Option<SkippedLine>,
     },
     /// There are reads, but none of them lies on the disk.
-    #[error("none of {outside} reads lies within the disk's {disk_bytes} bytes")]
+    #[error("all {outside} reads lie outside the disk's {disk_bytes} bytes")]
     Outside {
         /// How many.
         outside: u64,

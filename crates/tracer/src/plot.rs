@@ -2,7 +2,7 @@
 //! they were first used, each with a band of its own in which the place within the file goes from
 //! top to bottom.
 //!
-//! A [`Plot`] knows nothing of traces or plans, so that either can be drawn, and whatever comes
+//! A [`Plot`] is independent of traces and plans, so that either can be drawn, and whatever comes
 //! later. [`Plot::svg`] makes one self-contained SVG: no scripts, no fonts, nothing to fetch. Its
 //! size is bounded by what a screen can show, not by what a boot did.
 

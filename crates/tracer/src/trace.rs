@@ -83,7 +83,7 @@ pub enum TraceError {
     #[error("not a trace")]
     NotATrace,
     /// A later yolofs wrote it.
-    #[error("trace of version {found}, of which this program knows {known}")]
+    #[error("the trace has version {found}; this program knows {known}")]
     Version {
         /// What the file says.
         found: u32,
@@ -121,7 +121,7 @@ pub enum TraceError {
     EventOrder(usize),
     /// An event mentions a file or a command that the trace does not have, or a name that cannot
     /// be.
-    #[error("event {0} of the trace refers to what is not there")]
+    #[error("event {0} of the trace refers to a missing entry")]
     Reference(usize),
 }
 

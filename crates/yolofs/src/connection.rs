@@ -18,7 +18,7 @@ pub use hello::{Hello, HelloError};
 
 use crate::mount::MountError;
 
-/// A FUSE device with a file system behind it, and the first talk on it.
+/// A FUSE device with a file system behind it, and the handshake (FUSE_INIT) on it.
 #[derive(Debug)]
 pub struct Connection {
     device: OwnedFd,
@@ -48,7 +48,7 @@ impl Connection {
         Self { device, hello }
     }
 
-    /// Returns the device and the first talk.
+    /// Returns the device and the handshake.
     #[must_use]
     pub fn into_parts(self) -> (OwnedFd, Hello) {
         (self.device, self.hello)
@@ -60,7 +60,7 @@ impl Connection {
         self.device.as_fd()
     }
 
-    /// Returns the first talk, as far as it has come.
+    /// Returns the handshake, as far as it has come.
     #[must_use]
     pub const fn hello(&self) -> &Hello {
         &self.hello

@@ -64,7 +64,7 @@ pub enum Mode {
     Disk,
 }
 
-/// Who is answered about extended attributes in a tree that has none. The kernel keeps no answers, and
+/// Whether requests for extended attributes are answered in a tree that has none. The kernel caches no answers, and
 /// an overlay asks at each look-up; the kernel asks no more when it is told that there is no such
 /// request, and then says `EOPNOTSUPP` to everybody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

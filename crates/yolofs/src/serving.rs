@@ -63,7 +63,7 @@ pub struct ServeOptions {
     /// How far the kernel reads ahead; see [`Visible::set_readahead`](crate::Visible::set_readahead),
     /// which has to follow. A file system that records reads nothing ahead, whatever is said here.
     pub readahead: Readahead,
-    /// Who is told of the end.
+    /// Is notified of the end.
     pub ended: Option<Ended>,
     /// Who knows whether the servers before this one are gone. Without it they are taken to be: what
     /// one that was killed still pushes into a file that has changed may stay then.
@@ -169,7 +169,7 @@ impl Serving {
         &self.fs
     }
 
-    /// Returns the first talk with the kernel, with its answer.
+    /// Returns the FUSE handshake (FUSE_INIT), with its response.
     #[must_use]
     pub const fn hello(&self) -> &Hello {
         &self.hello

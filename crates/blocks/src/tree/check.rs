@@ -26,7 +26,7 @@ pub enum TreeError {
     #[error("inode {0} refers past the end of a table")]
     OutOfBounds(u32),
     /// A name, target or attribute is too long, empty, or has bytes it may not have.
-    #[error("inode {0} has a name, a target or an attribute that cannot be")]
+    #[error("inode {0} has an invalid name, target or attribute")]
     Name(u32),
     /// Names or attributes are out of order or appear twice.
     #[error("inode {0} has entries out of order")]
@@ -35,10 +35,10 @@ pub enum TreeError {
     #[error("inode {0}, or one before it, shares entries, attributes or bytes with another")]
     Shared(u32),
     /// An inode's data are of another kind than its attributes.
-    #[error("inode {0} has the data of another kind of file")]
+    #[error("inode {0} has data that its kind of file cannot have")]
     Kind(u32),
     /// A directory has no parent, two parents, or is its own ancestor.
-    #[error("directory {0} does not hang on the root by exactly one name")]
+    #[error("directory {0} is not reachable from the root by exactly one name")]
     Shape(u32),
     /// A directory has a name whose path is longer than [`PATH_LIMIT`].
     #[error("directory {0} has a path that is too long")]

@@ -356,8 +356,8 @@ impl ConnectionState {
                 self.handles.insert(source.number, *handle);
             }
             Message::Opened { id, .. } => log::warn!(
-                "{name} is another index by now ({}): it is not read from the service; mount it \
-                 again to have it from there",
+                "{name} has another index now ({}) and is not read from the service; mount it \
+                 again to read from there",
                 id.short()
             ),
             Message::Error {

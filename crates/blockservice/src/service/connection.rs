@@ -54,7 +54,7 @@ pub(super) async fn serve(
             return part(&mut connected.stream).await;
         }
         Ok(Err(error)) => return refuse(shared, &error),
-        Err(_) => return refuse(shared, &"it took too long to say who it is"),
+        Err(_) => return refuse(shared, &"the handshake took too long"),
     };
     shared.counts.connections.fetch_add(1, Relaxed);
     let (read, write) = split(connected.stream);

@@ -27,7 +27,7 @@ pub(crate) enum Identity {
     Named(Vec<u8>),
 }
 
-/// Whether a name is more than a word.
+/// Whether a name was proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     /// A key or a certificate shows that it is right.

@@ -242,7 +242,7 @@ impl Coming {
         drop(dropped);
     }
 
-    /// Returns what came, which keeps its memory until it is dropped, and gives way to nobody.
+    /// Returns the received bytes, which keep their memory until they are dropped, and cannot be cancelled any more.
     pub(super) fn whole(self) -> Whole {
         let mut state = self.uploads.state.lock();
         let upload = state.each.get_mut(&self.number);

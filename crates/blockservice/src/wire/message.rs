@@ -114,7 +114,7 @@ numbered! {
         Denied = 2,
         /// There is no such source, or it is not for this client.
         NoSource = 3,
-        /// There is too much to do.
+        /// There is too busy.
         Busy = 4,
         /// It is larger than allowed.
         TooLarge = 5,

@@ -25,7 +25,7 @@ pub(super) fn settle(dir: &Path, group: Option<u32>) -> Result<(), StoreError> {
     }
     if let Err(error) = close(dir) {
         let dir = dir.display();
-        log::warn!("the store {dir} is open to everybody, and cannot be closed: {error}");
+        log::warn!("everybody can read the store {dir}, and its mode cannot be changed: {error}");
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ fn close(dir: &Path) -> io::Result<()> {
     if let Some(dir) = &whole {
         private::close_dir(dir)?;
         let dir = dir.display();
-        log::warn!("{dir} was open to everybody, and is for its owner now (see --store-group)");
+        log::warn!("{dir} could be read by everybody; now only by its owner (see --store-group)");
     }
     for part in parts {
         if whole.is_some() || private::is_open(&part)? {

@@ -115,7 +115,7 @@ impl Store {
 struct Cutter {
     /// What is to come, the next one last.
     runs: Vec<Run>,
-    /// Of the next one, what came.
+    /// Hash of the received part of the next one.
     hasher: blake3::Hasher,
     came: u64,
     done: Vec<(Run, [u8; 32])>,

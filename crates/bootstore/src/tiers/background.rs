@@ -150,7 +150,7 @@ impl Worker {
             let round = self.round().unwrap_or_else(|error| {
                 let text = format!("{error:#}");
                 if text != said {
-                    log::warn!("boot images are not moved between tiers: {text}");
+                    log::warn!("cannot move boot images between tiers: {text}");
                     said = text;
                 }
                 Round::Failed

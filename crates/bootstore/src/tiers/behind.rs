@@ -25,7 +25,7 @@ const SLOT: Duration = Duration::from_millis(20);
 /// How many times the time that the last slot took is left to others, while they read: so a move takes
 /// some 3 % of the disk's time from them.
 const SHARE: u32 = 31;
-/// What a slot waits at most: a move that gives way ends all the same.
+/// Longest pause of a slot, so that a move finishes in spite of other readers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A disk whose reads are counted.

@@ -77,7 +77,7 @@ fn open_parts(index: &Index, path: &Path) -> anyhow::Result<CopyParts> {
         let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
         files.push((*pool, file));
     }
-    anyhow::ensure!(!files.is_empty(), "it has no parts");
+    anyhow::ensure!(!files.is_empty(), "the copy has no parts");
     let (_, image) = files.remove(0);
     let segments = files;
     Ok(CopyParts { image, segments })

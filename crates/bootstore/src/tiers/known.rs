@@ -1,4 +1,4 @@
-//! What is known of boot images as objects: which object each is, what somebody wishes for it, and
+//! Records of boot images as objects: the object of each, whether it is pinned, and
 //! how hot it is. A small file for each, written aside and renamed.
 //!
 //! All of it can be lost: then an object is made anew, and heat begins again.
@@ -20,9 +20,9 @@ use super::lock;
 const FILE_MAX: u64 = 4096;
 /// Boot images of which something is known: more than a store of any size has.
 const KNOWN_MAX: usize = 65_536;
-/// How long who starts something waits for others who note something: he can do without.
+/// How long a start waits for the lock to record its heat; it can skip that.
 const HEAT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the others wait.
+/// How long other changes wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a boot image, apart from its heat.
@@ -66,7 +66,7 @@ impl Knowledge {
     pub fn get(&self, key: ContentId) -> Option<Known> {
         let bytes = read_bounded(&self.known.join(key.to_string())).ok()?;
         serde_json::from_slice(&bytes)
-            .inspect_err(|error| log::warn!("what is known of {} is damaged: {error}", key.short()))
+            .inspect_err(|error| log::warn!("the record of {} is damaged: {error}", key.short()))
             .ok()
     }
 
@@ -106,7 +106,7 @@ impl Knowledge {
         if known == before {
             return Ok(());
         }
-        let text = serde_json::to_vec(&known).context("writing what is known")?;
+        let text = serde_json::to_vec(&known).context("encoding the record")?;
         let path = self.room(&self.known, key)?;
         replace(&path, &text, Durable::Yes).with_context(|| format!("writing {}", path.display()))
     }
@@ -172,7 +172,10 @@ impl Knowledge {
     fn room(&self, dir: &Path, key: ContentId) -> anyhow::Result<PathBuf> {
         let path = dir.join(key.to_string());
         let full = !path.exists() && fs::read_dir(dir)?.count() >= KNOWN_MAX;
-        anyhow::ensure!(!full, "{KNOWN_MAX} boot images are known already");
+        anyhow::ensure!(
+            !full,
+            "there are {KNOWN_MAX} records of boot images, which is the limit"
+        );
         Ok(path)
     }
 }

@@ -66,7 +66,7 @@ impl Marks {
             (None, None) => MarkIs::New,
             (None, Some(was)) if capability.kind == Kind::Memory => MarkIs::Lost(*was),
             (None, Some(_)) => anyhow::bail!(
-                "{} has not the mark that this tier had: is something not mounted there? (a new \
+                "{} lacks the mark of this tier: is its file system not mounted? (a new \
                  medium takes a new name in the tiers file)",
                 spec.dir.display()
             ),

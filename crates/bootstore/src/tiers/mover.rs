@@ -26,7 +26,7 @@ use host::size::Size;
 /// How long a command waits for another one that moves objects.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long who looks at a copy, or reads a part of it, may hold it: far longer than either takes.
+/// How long a process that checks or reads a part of a copy may hold it: far longer than either takes.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The objects, and the right to move them.
@@ -89,7 +89,7 @@ impl Mover {
         let opened = PartedObjects::open(std::sync::Arc::new(journal), configs);
         let (objects, report) = opened.context("opening the objects on the tiers")?;
         if report.lost + report.swept + report.adopted > 0 {
-            log::info!("the objects on the tiers were not as the journal has them: {report:?}");
+            log::info!("the objects on the tiers differed from the journal: {report:?}");
         }
         let tiers = tiers.clone();
         Ok(Self {
@@ -224,7 +224,7 @@ impl Mover {
             }
             made => made.context("reading the boot image")?,
         };
-        let index = index_of(&made).context("writing down what it is made of")?;
+        let index = index_of(&made).context("writing its index")?;
         let object = index.id();
         // First what it is, then that it is there: a copy that nobody knows would be garbage.
         self.tiers.known().change(id.0, |known| {
@@ -307,7 +307,7 @@ fn close_copies(dir: &Path) {
     };
     if let Err(error) = close() {
         let dir = dir.display();
-        log::warn!("copies in {dir} may be open to everybody: {error}");
+        log::warn!("everybody may be able to read the copies in {dir}: {error}");
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Thing {
 }
 
 impl Thing {
-    /// Returns which way it lies on a tier, in a word: what nobody knows any more lies in none.
+    /// Returns how it is kept on a tier (`blocks` or `whole`); `None` for an unknown object.
     pub const fn way(&self) -> Option<&'static str> {
         match (&self.image, &self.file) {
             (Some(_), _) => Some("blocks"),

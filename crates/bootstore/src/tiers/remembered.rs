@@ -1,7 +1,7 @@
-//! What is known of the whole copies of a source's files, remembered by a mount of it: a start opens
+//! Cache of the records of whole copies of a source's files, for a mount of it: a start opens
 //! hundreds of files, most of which have none.
 //!
-//! It is remembered as long as the directory of what is known does not change.
+//! It is valid as long as the directory of records does not change.
 
 use std::collections::HashMap;
 use std::fs;

@@ -44,7 +44,7 @@ impl CopiedSource {
         let read = self.read_copy(file, offset, buf);
         read.unwrap_or_else(|error| {
             let number = file.file.0;
-            log::warn!("the copy of file {number} fails, its source is read: {error}");
+            log::warn!("cannot read the copy of file {number}, reading its source: {error}");
             None
         })
     }

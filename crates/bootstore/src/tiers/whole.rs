@@ -83,7 +83,7 @@ impl WholeFile {
         let path = self.path.display();
         ensure!(
             version_of(&now) == self.version,
-            "{path} changes: it can be copied when nobody writes to it"
+            "{path} is changing: copy it when nothing writes to it"
         );
         Ok(())
     }
@@ -271,7 +271,7 @@ impl Tiers {
     }
 }
 
-/// Notes that the files of a source are used, so that they stay on their tiers. Who serves them may
+/// Records a use of the files of a source, so that they stay on their tiers. The process that serves them may
 /// not write, and would do it too late.
 pub fn note_use(tiers: &Tiers, source: &Path) {
     if !tiers.are_used() {

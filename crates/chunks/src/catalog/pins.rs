@@ -19,13 +19,13 @@ impl Catalog {
         self.state.lock().pins.iter().cloned().collect()
     }
 
-    /// Returns whether what goes by `name` is to stay.
+    /// Returns whether the source `name` is pinned.
     #[must_use]
     pub fn is_pinned(&self, name: &[u8]) -> bool {
         self.state.lock().pins.contains(name)
     }
 
-    /// Notes that what goes by `name` is to stay, whatever index that is.
+    /// Pins the source `name`, whatever its index is.
     ///
     /// # Errors
     /// If it cannot be written.

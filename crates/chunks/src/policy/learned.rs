@@ -9,7 +9,7 @@
 use super::{Fingerprint, Item, Limit, Policy, PolicyKind, Residents, Slot, entry};
 use crate::Class;
 
-/// Who is tried; the first is used until something else is known to be better.
+/// The candidates; the first is used until another proves better.
 const CANDIDATES: [PolicyKind; 4] = [
     PolicyKind::S3Fifo,
     PolicyKind::Sieve,

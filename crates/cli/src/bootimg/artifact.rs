@@ -78,10 +78,10 @@ pub(super) fn layers_of(
     max_bytes: u64,
 ) -> anyhow::Result<Vec<PackedLayer>> {
     let about = manifest.subject.as_ref().map(|subject| subject.digest);
-    ensure!(about == Some(subject), "it is about another image");
+    ensure!(about == Some(subject), "it refers to another image");
     ensure!(
         manifest.config.media_type == STACK && manifest.config.size <= STACK_MAX,
-        "its configuration is no description of a stack"
+        "its configuration is not a stack description"
     );
     ensure!(
         manifest.layers.len() <= diff_ids.len(),
@@ -136,7 +136,7 @@ pub(super) fn check_stack(stack: &Stack, image: Digest, diff_ids: &[Digest]) -> 
     );
     ensure!(
         stack.layers == diff_ids,
-        "it describes other layers than the image has"
+        "the layers in its description are not those of the image"
     );
     Ok(())
 }
@@ -216,9 +216,12 @@ mod tests {
             ),
             (
                 Box::new(|m| m.config.media_type = "text/plain".into()),
-                "no description",
+                "not a stack description",
             ),
-            (Box::new(|m| m.config.size = u64::MAX), "no description"),
+            (
+                Box::new(|m| m.config.size = u64::MAX),
+                "not a stack description",
+            ),
             (
                 Box::new(|m| m.layers[0].media_type = "a/b\u{1b}[2J".into()),
                 "no boot image",

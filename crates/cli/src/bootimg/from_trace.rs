@@ -111,7 +111,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
         .with_context(doing)?;
     ensure!(
         bytes.len() as u64 <= TRACE_MAX,
-        "{} is longer than {TRACE_MAX} bytes, and no more is read: name a trace, or cut it",
+        "{} is longer than {TRACE_MAX} bytes, the limit for traces: split it, or name another file",
         path.display()
     );
     Ok(bytes)
@@ -138,7 +138,7 @@ fn import(source: &Source, path: &Path, kind: &Kind) -> anyhow::Result<Trace> {
     let imported = imported.with_context(|| format!("understanding {}", path.display()))?;
     if let Some(first) = &imported.first_skipped {
         log::warn!(
-            "{}: {} lines make no sense and are skipped; the first is line {}: {}",
+            "{}: skipped {} malformed lines; the first is line {}: {}",
             path.display(),
             imported.skipped_lines,
             first.number,
@@ -159,7 +159,7 @@ fn import(source: &Source, path: &Path, kind: &Kind) -> anyhow::Result<Trace> {
 fn disk(source: &Source) -> anyhow::Result<Disk> {
     let (name, file) = source
         .disk()
-        .context("a log of a disk's reads is about a disk image")?;
+        .context("--qemu and --blkparse need a disk image as the source")?;
     let key = source.tree.key(file).context("the disk image is gone")?;
     let info = trace_info(&source.root, SystemTime::now());
     let path = name.as_bytes().to_vec();

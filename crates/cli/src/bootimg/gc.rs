@@ -14,9 +14,9 @@ use bootstore::store::StoreSettings;
 use host::size::Size;
 use unbound::{Unbound, unbound};
 
-/// Remove what nobody needs from the store
+/// Remove unused data from the store
 ///
-/// That is what interrupted commands left behind, boot images of layers whose directories Docker or
+/// Removes leftovers of interrupted commands, boot images of layers whose directories Docker or
 /// containerd has removed, blocks that no boot image uses, and, when the store is larger than
 /// --store-max, the least valuable boot images that are not pinned.
 #[derive(Clone, Debug, clap::Args)]

@@ -87,7 +87,7 @@ pub(super) struct ExportArgs {
     image: String,
     /// The file to write; one that is there is replaced
     file: PathBuf,
-    /// How to lay it out: compressed, or as it is served
+    /// Layout of the file: compressed, or as it is served
     #[arg(long, value_enum, default_value_t = VariantArg::Packed)]
     variant: VariantArg,
 }
@@ -95,9 +95,9 @@ pub(super) struct ExportArgs {
 /// `--variant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum VariantArg {
-    /// Compressed: what travels.
+    /// Compressed: for transport.
     Packed,
-    /// As it is served: larger, and needs no unpacking.
+    /// Uncompressed: larger, and served without unpacking.
     Mapped,
 }
 

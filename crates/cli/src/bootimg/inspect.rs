@@ -26,8 +26,8 @@ pub(super) const PATHS_BUDGET: usize = 64 << 20;
 
 /// Show what is in a boot image, or in those of a container image
 ///
-/// Where it comes from, how it was recorded, and which files it has how much of. Of a container
-/// image: its layers and their boot images.
+/// Shows its source, how it was recorded, and how much it has of which file. For a container
+/// image, shows its layers and their boot images.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct InspectArgs {
     /// Name or id in the store, a file (with a `/`), or the reference of a container image

@@ -35,7 +35,7 @@ use node_api::view::MountView;
 /// is busy with everything else.
 const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Bring boot images into memory, and into the page cache of what is mounted
+/// Load boot images into memory, and into the page cache of their mounts
 ///
 /// Each is loaded in one sequential pass and verified, the most valuable first, as long as it fits
 /// the budget; then every mount that uses it pushes it into its page cache. With --tier, each gets
@@ -54,7 +54,7 @@ pub(super) struct PrewarmArgs {
     /// Put a copy on this tier, from which it is served from then on, instead of in memory
     #[arg(long, value_name = "NAME", conflicts_with = "budget")]
     tier: Option<String>,
-    /// Load at most so much; what does not fit is left out
+    /// Load at most this much; boot images that do not fit are left out
     #[arg(long, value_name = "SIZE")]
     budget: Option<Size>,
     #[command(flatten)]
@@ -279,7 +279,7 @@ fn warm_by_node(run_dir: &RunDir, id: &ImageId) -> Vec<WarmedMount> {
         Ok(mounts) => mounts,
         Err(CallError::Nobody(_)) => return Vec::new(),
         Err(error) => {
-            log::warn!("the node's mounts are not warmed: {error}");
+            log::warn!("cannot prewarm the mounts of the node: {error}");
             return Vec::new();
         }
     };

@@ -31,8 +31,8 @@ use host::size::Size;
 /// Fetch the boot images of a container image from a registry
 ///
 /// `bootimg push` put them beside the image. The image need not be on this node yet: its layers
-/// use them as soon as they are attached. What was recorded on this node stays. A pull that was
-/// interrupted goes on where it was.
+/// use them as soon as they are attached. Recordings of this node are kept. A pull that was
+/// interrupted resumes.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PullArgs {
     /// Name of the container image
@@ -40,7 +40,7 @@ pub(super) struct PullArgs {
     /// Replace boot images that were recorded on this node
     #[arg(long)]
     force: bool,
-    /// Refuse boot images that have more together
+    /// Refuse boot images that are larger than this together
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     max_bytes: Size,
     #[command(flatten)]
@@ -287,7 +287,7 @@ impl Pull<'_> {
         let manifest = self
             .repository
             .manifest(&Target::Digest(newest.digest), &mut watch)?;
-        manifest.context("the registry lists an artifact that it has not")
+        manifest.context("the registry lists an artifact that it does not have")
     }
 
     /// Reads a small blob.
@@ -328,14 +328,14 @@ impl Pull<'_> {
         let image = Image::open(file).context("it cannot be used")?;
         ensure!(
             image.info().id == packed.image,
-            "it is {}, not what was promised",
+            "it is {}, not the announced boot image",
             image.info().id
         );
         let source = &image.info().source;
         // A mount of that source would find it, and lose its own.
         ensure!(
             !here.sources.contains(&source.id),
-            "it says that it is of {:?}, which was recorded here and is no layer",
+            "it claims the source {:?}, which was recorded here and is not a layer",
             source.label
         );
         let bar = progress::bytes("importing", 0);

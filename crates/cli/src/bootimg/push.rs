@@ -72,7 +72,7 @@ pub(super) fn run(args: &PushArgs, store: &StoreSettings) -> anyhow::Result<Outc
     let store = store.open_present()?;
     let image = &args.image;
     let stack = stacks::find(&store, image)?.with_context(|| {
-        format!("the store has no container image {image}: bootimg record {image} makes it one")
+        format!("the store has no container image {image}: record it with bootimg record {image}")
     })?;
     let to = place(args, &stack)?;
     let config = args.registry.config(&to)?;

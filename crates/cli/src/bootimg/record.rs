@@ -27,9 +27,9 @@ use recording::until::{Checks, Until, seconds};
 /// no part of the start. The bench waits for it.
 const READY: &str = "ready after ";
 
-/// Start a command or a container on recorded mounts, and keep what it read
+/// Start a command or a container on recording mounts, and keep what it reads as a boot image
 ///
-/// It is stopped when it is ready; what it read until then becomes the boot image.
+/// The command is stopped when it is ready (--until).
 ///
 /// A directory tree becomes the lower layer of an overlay, which is the command's root, in fresh
 /// mount and PID namespaces. A disk image is mounted, and the command gets its path in
@@ -61,10 +61,10 @@ pub(super) struct RecordArgs {
     /// else their port, else quiet:2]
     #[arg(long, value_name = "WHEN")]
     until: Option<Until>,
-    /// Give up after so many seconds
+    /// Fail if it is not ready after this many seconds
     #[arg(long, default_value = "300", value_name = "SECS", value_parser = seconds)]
     timeout: Duration,
-    /// Record so many runs, and keep for each block how many of them read it
+    /// Number of runs to record; the boot image notes how many of them read each block
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     runs: u16,
     /// Do not change the command's root: it gets the path of the mount in $YOLOFS_MNT
@@ -207,7 +207,7 @@ impl RecordArgs {
         ensure!(
             !matches!(self.until, Some(Until::Healthy(Checks::AsDocker)))
                 || matches!(name, ImageName::Docker { .. }),
-            "docker:healthy is what Docker says, and it does not run {name}: use --until healthy"
+            "docker:healthy needs Docker, which does not run {name}: use --until healthy"
         );
         Ok(ImageRequest {
             name,

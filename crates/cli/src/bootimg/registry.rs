@@ -33,19 +33,19 @@ const SECRET_MAX: u64 = 64 << 10;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Registry")]
 pub(crate) struct RegistryArgs {
-    /// Ask without TLS; a registry on the loopback address is asked so unless --ca is given
+    /// Use plain HTTP; the default for registries on the loopback address, unless --ca is given
     #[arg(long, conflicts_with = "ca")]
     plain_http: bool,
     /// Trust the authorities in this file (PEM), besides the system's
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Who asks [default: what docker login left for the registry]
+    /// User name [default: as stored by docker login]
     #[arg(long, value_name = "NAME", requires = "password_stdin")]
     username: Option<String>,
     /// Read the password from standard input
     #[arg(long, requires = "username")]
     password_stdin: bool,
-    /// Send the password to this host, too, if the registry says that it gives out its tokens;
+    /// Also send the password to this host, if the registry names it for tokens;
     /// hosts of the registry's own domain need not be named
     #[arg(long, value_name = "HOST")]
     token_host: Vec<String>,

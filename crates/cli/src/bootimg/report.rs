@@ -25,7 +25,7 @@ use collect::Collector;
 use host::size::Size;
 use subject::Subject;
 
-/// Write what is known of boot images as a page for a browser
+/// Write an HTML page about boot images or the node
 ///
 /// One page for each image: its boot on a timeline, what was read, what missed, and what each layer
 /// costs. Without an image, one page for the node, with all of them. A page is one file, needs no
@@ -43,7 +43,7 @@ pub(super) struct ReportArgs {
     /// Write the page of the node, too; without an image it is written anyway
     #[arg(long)]
     node: bool,
-    /// Show measurements, too: JSON, as benches write it
+    /// Also show measurements: JSON as the benchmarks write it
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
     /// Write to this file, into this directory, or with - to standard output [default: IMAGE.html]

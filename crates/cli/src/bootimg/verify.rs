@@ -122,7 +122,10 @@ pub(super) fn run(
 fn finish(args: &VerifyArgs, verified: &Verified) -> anyhow::Result<Outcome> {
     print(args.format.format(), verified, text)?;
     if verified.outcome() == Outcome::Different {
-        log::warn!("{}: damaged or different: see above", args.image);
+        log::warn!(
+            "{}: damaged, or different from the source: see above",
+            args.image
+        );
     }
     Ok(verified.outcome())
 }

@@ -15,7 +15,7 @@ pub(super) struct AdminArgs {
     /// unix:/run/nicfetch/admin.sock]
     #[arg(long, value_name = "ADDR", env = "NICFETCH_ADMIN")]
     admin: Option<AdminAddress>,
-    /// File with what nicfetch wants to be shown at ADDRESS:PORT
+    /// File with the token for ADDRESS:PORT
     #[arg(long, value_name = "FILE", env = "NICFETCH_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
@@ -36,7 +36,7 @@ pub(super) struct PlaceArgs {
     /// Keep chunks and indexes in this directory [default: /var/lib/nicfetch]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
-    /// Let the chunks there take so much [default: 16G]
+    /// Most bytes that the chunks there may take [default: 16G]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
 }
@@ -58,7 +58,7 @@ pub(super) struct BlocksArgs {
     /// Serve blocks at HOST:PORT, unix:PATH or vsock:CID:PORT
     #[arg(long, value_name = "ADDR")]
     blocks: Option<Address>,
-    /// A file that says who may open what; in each line NAME, a key or `-`, and sources or `*`
+    /// File with access rules; each line has NAME, a key or `-`, and sources or `*`
     #[arg(
         long,
         value_name = "FILE",
@@ -66,16 +66,16 @@ pub(super) struct BlocksArgs {
         conflicts_with = "blocks_open"
     )]
     blocks_access: Option<PathBuf>,
-    /// Believe names, and let everybody open everything: for links that nobody else is on
+    /// Trust the names of clients, and let all open every source: only for trusted links
     #[arg(long, requires = "blocks")]
     blocks_open: bool,
     /// A directory with cert.pem, key.pem and ca.pem: speak TLS, and know clients by certificates
     #[arg(long, value_name = "DIR", requires = "blocks")]
     blocks_tls: Option<PathBuf>,
-    /// What chunks may take of --size [default: half of it, all of it without --upstream]
+    /// Part of --size for chunks [default: half of it, all of it without --upstream]
     #[arg(long, value_name = "SIZE", requires = "blocks")]
     blocks_size: Option<Size>,
-    /// Keep so much of the chunks that are read in memory [default: 256M]
+    /// Memory for chunks that clients read [default: 256M]
     #[arg(long, value_name = "SIZE", requires = "blocks")]
     blocks_hot: Option<Size>,
     /// Make chunks of every image that clients pull from registries that are open to all, and not

@@ -28,17 +28,17 @@ pub(super) struct ImportArgs {
     /// A directory, a disk image, oci:DIR[:TAG], docker-archive:FILE[:REF], or docker://IMAGE, which
     /// is pulled from its registry
     source: PathBuf,
-    /// What it is called from now on [default: the name of the image]
+    /// Name of the source [default: the name of the image]
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
     admin: AdminArgs,
     #[command(flatten)]
     place: PlaceArgs,
-    /// Keep it when room is needed, until nicfetch unpin
+    /// Exempt it from eviction, until nicfetch unpin
     #[arg(long)]
     pin: bool,
-    /// Put layers that are pulled in this directory until they are taken [default: TMPDIR]
+    /// Directory for pulled layers during the import [default: TMPDIR]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
     #[command(flatten)]

@@ -35,34 +35,34 @@ pub(super) struct AskArgs {
     format: FormatArg,
 }
 
-/// Show how nicfetch does: the mirror, and the block service
+/// Show the state of nicfetch: the mirror, and the block service
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
     ask: AskArgs,
 }
 
-/// List blobs, the one that was asked for last first, and the sources of the block service
+/// List blobs, the most recently used first, and the sources of the block service
 #[derive(Debug, Args)]
 pub(super) struct LsArgs {
     #[command(flatten)]
     ask: AskArgs,
 }
 
-/// Bring an image to a mirror before anybody asks for it
+/// Download an image to the mirror in advance
 #[derive(Debug, Args)]
 pub(super) struct PrewarmArgs {
     /// Name of the image, as clients of the mirror call it
     image: Reference,
-    /// Architecture of the machines that will pull it, in OCI's words
+    /// Architecture of the image, as OCI names it (amd64, arm64)
     #[arg(long, value_name = "ARCH", default_value = architecture())]
     architecture: String,
     #[command(flatten)]
     ask: AskArgs,
 }
 
-/// Remove beginnings of blobs, blobs that no known image needs and nobody asked for lately, and what
-/// replaced sources left of chunks
+/// Remove incomplete blobs, blobs that no known image needs and nobody used lately, and chunks of
+/// replaced sources
 #[derive(Debug, Args)]
 pub(super) struct GcArgs {
     #[command(flatten)]
@@ -224,7 +224,7 @@ pub(super) fn gc(args: &GcArgs) -> anyhow::Result<Outcome> {
 
 /// Check every blob and every chunk of a nicfetch that runs
 ///
-/// Reads all of them, and compares each with what it is called by. Ends with code 4 if anything is
+/// Reads all of them, and compares each with its hash. Ends with code 4 if anything is
 /// damaged; that is removed, and fetched again when somebody asks for it. Clients are served meanwhile.
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {

@@ -13,10 +13,10 @@ use crate::exit::Outcome;
 /// How long it may take: all chunks of the source are looked for.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Keep the chunks of a source when room is needed, also after a restart
+/// Exempt the chunks of a source from eviction, also after a restart
 ///
-/// What replaces the source under its name is kept in its place. What is pinned may take half of the
-/// room for chunks.
+/// The pin moves to a source that replaces this one under its name. Pinned sources may take half of the
+/// space for chunks.
 #[derive(Debug, Args)]
 pub(super) struct PinArgs {
     /// Name of the source, as nicfetch ls shows it
@@ -25,7 +25,7 @@ pub(super) struct PinArgs {
     ask: AskArgs,
 }
 
-/// Let the chunks of a source go when room is needed
+/// Allow the chunks of a source to be evicted again
 #[derive(Debug, Args)]
 pub(super) struct UnpinArgs {
     /// Name of the source, as nicfetch ls shows it

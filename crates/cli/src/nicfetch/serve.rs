@@ -12,7 +12,7 @@ use super::args::BlocksArgs;
 use crate::exit::Outcome;
 use crate::output::write_out;
 
-/// Mirror registries, and serve blocks to mounts of yolofs: what one machine fetched, all have
+/// Mirror registries, and serve blocks to mounts of yolofs, from one cache for all machines
 ///
 /// Docker uses the mirror with --registry-mirror, containerd with --hosts-dir or hosts.toml, skopeo
 /// and podman with registries.conf: docs/nicfetch.md shows how. With --blocks, mounts of yolofs read
@@ -24,17 +24,17 @@ Examples:
   nicfetch serve --upstream https://registry-1.docker.io --listen 10.0.0.1:5050 --size 40G
   nicfetch serve --blocks 10.0.0.1:5052 --blocks-access /etc/nicfetch/machines")]
 pub(super) struct ServeArgs {
-    /// File that says everything, in place of flags
+    /// Configuration file, instead of the other flags
     #[arg(long, value_name = "FILE", conflicts_with_all = ["upstream", "listen", "admin", "token_file", "store", "size", "hold_back", "tag_ttl", "blocks"])]
     config: Option<PathBuf>,
     /// Registry to mirror, and what clients call it if that is not docker.io; may be given again.
-    /// The first is for clients that do not say which
+    /// Clients that name no registry get the first
     #[arg(long, value_name = "[NAME=]URL", required_unless_present_any = ["config", "blocks"])]
     upstream: Vec<String>,
-    /// Where clients come [default: 127.0.0.1:5050]
+    /// Address for clients [default: 127.0.0.1:5050]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Where the operator comes: unix:PATH, for root and the user that runs this, or an address on
+    /// Address for the operator: unix:PATH, for root and the user that runs this, or an address on
     /// loopback and a port, for whoever has the token [default: unix:/run/nicfetch/admin.sock]
     #[arg(long, value_name = "ADDR")]
     admin: Option<AdminAddress>,
@@ -44,14 +44,14 @@ pub(super) struct ServeArgs {
     /// Directory of the cache [default: /var/lib/nicfetch]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
-    /// Most bytes that blobs and chunks may take: above it the least valuable go [default: 16G]
+    /// Most bytes that blobs and chunks may take; above it the least valuable are evicted [default: 16G]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// The end of each blob that nobody gets before all of it is verified; more than the longest
+    /// Bytes at the end of each blob that clients get only when all of it is verified; more than the longest
     /// blob holds everything back [default: 4M]
     #[arg(long, value_name = "SIZE")]
     hold_back: Option<Size>,
-    /// How long a tag is believed to point where it did [default: 60]
+    /// Seconds until a tag is looked up again [default: 60]
     #[arg(long, value_name = "SECS")]
     tag_ttl: Option<u64>,
     #[command(flatten)]

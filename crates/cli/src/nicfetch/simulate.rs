@@ -16,7 +16,7 @@ use host::size::{ParseSizeError, Size};
 
 mod workload;
 
-/// Tell what an eviction policy would save
+/// Simulate eviction policies on traces
 ///
 /// Runs what was asked for through a cache with room for --capacity, empty at first. A trace is one
 /// of yolofs, as `bootimg record --keep-traces` writes them, or a text with a line `CHUNK BYTES` for
@@ -31,7 +31,7 @@ pub(super) struct SimulateArgs {
     /// Room of the cache: a size, or a part of all different chunks, such as 10%; may be repeated
     #[arg(long, value_name = "SIZE", required = true)]
     capacity: Vec<Capacity>,
-    /// What goes when room is needed: lru, lfu, sieve, s3-fifo or learned; default: each of them
+    /// Policy: lru, lfu, sieve, s3-fifo or learned [default: each of them]
     #[arg(long, value_name = "NAME")]
     policy: Vec<PolicyKind>,
     /// Start this many machines, each as one of the FILEs: the first most often, by Zipf's law; of a
@@ -42,10 +42,10 @@ pub(super) struct SimulateArgs {
     /// their images
     #[arg(long, conflicts_with = "traces")]
     many_vms: bool,
-    /// Nobody waits for those who read all of their images
+    /// Treat reads of whole images as background reads, for which nobody waits
     #[arg(long, requires = "many_vms")]
     scans_ahead: bool,
-    /// Another workload of the same kind
+    /// Seed of the random workload
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Write the accesses to this file, as text
@@ -111,7 +111,7 @@ struct Row {
 pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     let accesses = accesses(args)?;
     if accesses.is_empty() {
-        bail!("nothing was asked for: the traces have no reads");
+        bail!("the traces have no reads");
     }
     if let Some(path) = &args.write {
         let doing = || format!("writing {}", path.display());

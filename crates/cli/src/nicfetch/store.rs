@@ -39,7 +39,7 @@ impl ChunkStoreArg {
     fn open(&self, budget_bytes: u64) -> anyhow::Result<OpenStore> {
         let dir = &self.dir;
         if !dir.join("segments").is_dir() {
-            bail!("{} is no chunk store: it has no segments", dir.display());
+            bail!("{} is not a chunk store: it has no segments", dir.display());
         }
         let config = StoreConfig {
             budget_bytes,
@@ -75,7 +75,7 @@ impl ChunkStoreArg {
     }
 }
 
-/// Look after a chunk store that no server uses
+/// Inspect and shrink a chunk store that no server uses
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(super) enum ChunksCommand {
     Status(StatusArgs),
@@ -195,9 +195,9 @@ fn verify(args: &VerifyArgs, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Free what is dead in a chunk store, and make it smaller
+/// Remove unused chunks of a chunk store, and make it smaller
 ///
-/// Copies what lives out of segments that are dead by half or more. With --max, the oldest chunks go
+/// Rewrites segments of which half or more is unused. With --max, the oldest chunks are evicted
 /// until the files fit, but none of a source that is pinned. The store must not be in use by a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct GcArgs {

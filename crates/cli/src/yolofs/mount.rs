@@ -62,7 +62,7 @@ pub(super) struct MountArgs {
     /// Write a trace of what is read to this file when it is unmounted
     #[arg(long, value_name = "FILE")]
     pub(super) record: Option<PathBuf>,
-    /// Let set-user-id programs and devices of the source count (default: `nosuid,nodev`)
+    /// Honour set-user-id programs and devices of the source (default: `nosuid,nodev`)
     #[arg(long)]
     pub(super) suid_dev: bool,
     #[command(flatten)]
@@ -73,32 +73,32 @@ pub(super) struct MountArgs {
     /// The source never changes: take names and attributes from the boot image, read nothing
     #[arg(long, help_heading = "Validity", conflicts_with = "revalidate")]
     pub(super) trust: bool,
-    /// The source may change while it is mounted: ask it again after so many seconds
+    /// The source may change while it is mounted: check it again after this many seconds
     #[arg(long, value_name = "SECS", help_heading = "Validity", value_parser = seconds)]
     pub(super) revalidate: Option<Duration>,
-    /// Fail what the source has not answered after so many seconds, instead of waiting for ever
+    /// Fail requests that the source has not answered after this many seconds
     #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
     pub(super) source_deadline: Duration,
-    /// Answer reads from the boot image one by one instead of pushing it into the page cache
+    /// Answer reads from the boot image one by one, without injecting it into the page cache
     #[arg(long, help_heading = "Prewarm")]
     pub(super) no_inject: bool,
     /// Return when the boot image is in the page cache, not before
     #[arg(long, help_heading = "Prewarm", conflicts_with = "no_inject")]
     pub(super) wait_prewarm: bool,
-    /// Push at most so much into the page cache
+    /// Inject at most this much into the page cache
     #[arg(long, value_name = "SIZE", help_heading = "Prewarm")]
     pub(super) budget: Option<Size>,
-    /// Lock what was pushed in memory, until it is unmounted
+    /// Lock injected pages in memory until the unmount
     #[arg(long, help_heading = "Prewarm", conflicts_with = "no_inject")]
     pub(super) lock: bool,
     /// How far the kernel reads ahead [default: the kernel's own, 128 KiB; 0 with --no-inject,
-    /// because what lies beside recorded blocks is on the disk]
+    /// because blocks beside recorded ones are on the disk]
     #[arg(long, value_name = "SIZE")]
     pub(super) readahead: Option<Size>,
     /// Serve in a daemon of its own, even if the node service runs
     #[arg(long, help_heading = "Service")]
     pub(super) standalone: bool,
-    /// Learn from boots that drift from their recording; the node service does
+    /// Extend the boot image when boots read more than was recorded; needs the node service
     #[arg(long, help_heading = "Service", conflicts_with_all = ["standalone", "foreground", "record", "trust", "revalidate"])]
     pub(super) auto: bool,
     /// Threads that answer requests
@@ -219,10 +219,10 @@ fn served(args: &MountArgs, run_dir: &RunDir, mountpoint: &Path) -> anyhow::Resu
         Ok(status) => status,
         // It is mounted all the same.
         Err(error) if args.format.format() == Format::Text => {
-            log::warn!("how the mount does is not known: {error:#}");
+            log::warn!("cannot query the status of the mount: {error:#}");
             return Ok(Outcome::Done);
         }
-        Err(error) => return Err(error.context("asking how the mount does")),
+        Err(error) => return Err(error.context("querying the status of the mount")),
     };
     for warning in &status.warnings {
         log::warn!("{warning}");
@@ -351,7 +351,7 @@ fn start_daemon(log: &Path) -> anyhow::Result<()> {
         Err(_) => {
             let status = daemon.wait().context("waiting for the daemon")?;
             bail!(
-                "the daemon died before it served ({status}); see {}",
+                "the daemon ended before the mount was ready ({status}); see {}",
                 log.display()
             )
         }

@@ -28,7 +28,7 @@ const STATE_DIR: &str = "/var/lib/yolofs/node";
 /// Who workers are where the machine has such a user: packaging/yolofs.sysusers makes it.
 const WORKER_USER: &str = "yolofs";
 
-/// Run the node service, or ask the one that runs
+/// Run the node service, or query the running one
 ///
 /// The service owns mounts and has workers serve them: a mount outlives its worker, the service and
 /// an upgrade of both. It runs in the foreground; when it ends, its mounts stay.
@@ -38,10 +38,10 @@ pub(super) struct NodeArgs {
     /// Directory with the mounts to be made again after a reboot
     #[arg(long, value_name = "DIR", env = "YOLOFS_STATE_DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
-    /// At most so many mounts
+    /// Most mounts
     #[arg(long, value_name = "N", default_value_t = 2048)]
     max_mounts: u16,
-    /// User that workers become: a name, or `UID:GID` [default: `yolofs` if there is such a user,
+    /// User of the workers: a name, or `UID:GID` [default: `yolofs` if there is such a user,
     /// else the node's own]
     #[arg(long, value_name = "NAME")]
     worker_user: Option<String>,
@@ -64,7 +64,7 @@ enum NodeVerb {
         #[command(flatten)]
         format: FormatArg,
     },
-    /// Serve a mount from another boot image from now on
+    /// Replace the boot image of a mount while it is in use
     Swap {
         /// Where it is mounted
         #[arg(value_name = "MOUNTPOINT")]
@@ -73,7 +73,7 @@ enum NodeVerb {
         #[arg(value_name = "IMAGE")]
         image: BootChoice,
     },
-    /// Take no more mounts, and unmount all
+    /// Refuse new mounts, and unmount all
     Drain,
 }
 

@@ -14,10 +14,10 @@ use containerd_service::pull::report::{PullReport, Went};
 use containerd_service::pull::{Blobs, PullRequest, pull};
 use host::size::Size;
 
-/// Pull an image into containerd, whose layers `yolofs snapshotter` keeps
+/// Pull an image into containerd and `yolofs snapshotter`
 ///
-/// Layers are unpacked while they are being downloaded, several at once; those that would be waited for
-/// go to the snapshotter's fast place, if it has one. What is there already is not downloaded.
+/// Layers are unpacked while they are being downloaded, several at once; those that would delay the pull
+/// go to the snapshotter's fast tier, if it has one. Layers that exist are not downloaded.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PullArgs {
     /// Name of the image

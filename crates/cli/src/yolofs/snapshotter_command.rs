@@ -19,7 +19,7 @@ use recording::until::Until;
 
 /// Keep containerd's snapshots, and serve their layers from boot images
 ///
-/// Listens on a unix socket for containerd, which is told of it in its configuration as a proxy
+/// Listens on a unix socket for containerd, whose configuration names it as a proxy
 /// plugin; see docs/containerd.md. Works as containerd's own overlayfs snapshotter does.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -40,11 +40,11 @@ pub(super) struct SnapshotterArgs {
         default_value = "/run/yolofs/snapshotter.sock"
     )]
     address: PathBuf,
-    /// Fast place for what containers write, and its bound: `tmpfs,max=2G`, `/nvme/upper,max=9G` or
+    /// Fast directory for what containers write, and its limit: `tmpfs,max=2G`, `/nvme/upper,max=9G` or
     /// `/nvme/upper,max=20%` (of its file system)
     #[arg(long, value_name = "DIR")]
     upper: Option<FastPlaceSpec>,
-    /// What to do when that place is full: refuse new containers, or put them on the disk
+    /// When that is full: refuse new containers, or let them write to the disk
     #[arg(
         long,
         value_name = "MODE",
@@ -53,7 +53,7 @@ pub(super) struct SnapshotterArgs {
         requires = "upper"
     )]
     upper_full: UpperFull,
-    /// Fast place for layers that a pull waits for, and its bound: `tmpfs,max=4G`,
+    /// Fast directory for layers that a pull waits for, and its limit: `tmpfs,max=4G`,
     /// `/nvme/layers,max=9G` or `/nvme/layers,max=20%` (of its file system)
     #[arg(long, value_name = "DIR")]
     layers_fast: Option<FastPlaceSpec>,
@@ -66,7 +66,7 @@ pub(super) struct SnapshotterArgs {
         requires = "layers_fast"
     )]
     layers_by: LayersBy,
-    /// How long nothing was unpacked before layers go from there to the disk
+    /// Seconds without a pull until layers move from there to the disk
     #[arg(
         long,
         value_name = "SECS",
@@ -74,7 +74,7 @@ pub(super) struct SnapshotterArgs {
         requires = "layers_fast"
     )]
     layers_stay: u64,
-    /// Directory of the containerd that is served; in its store of blobs is seen what it has yet to
+    /// Data directory of containerd (`root` in its configuration); shows which blobs it has yet to
     /// download
     #[arg(long, value_name = "DIR", default_value = "/var/lib/containerd")]
     containerd_root: PathBuf,
@@ -86,7 +86,7 @@ pub(super) struct SnapshotterArgs {
     /// When a first boot is over: quiet:SECS (without a read), after:SECS, exit or tcp:PORT
     #[arg(long, value_name = "WHEN", default_value = "quiet:2")]
     until: Until,
-    /// Socket of the containerd that is served; it is asked which image a first boot was of
+    /// Socket of containerd; used to find the image of a first boot
     #[arg(
         long,
         value_name = "FILE",

@@ -14,9 +14,9 @@ use host::mountpoint;
 use host::run_dir::RunDir;
 use node_api::status::MountStatus;
 
-/// Show how the mounts do
+/// Show the state and the counters of mounts
 ///
-/// Hits, misses, what fell through to the source, divergence from the recording, injected and
+/// Hits, misses, bytes from the source, divergence from the recording, injected and
 /// evicted pages, requests by kind.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StatusArgs {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
     for path in &wanted {
         if !known(path) {
             bail!(
-                "{} is not a mount of yolofs in {}",
+                "{} is not a mount that {} describes",
                 path.display(),
                 run_dir.path().display()
             );

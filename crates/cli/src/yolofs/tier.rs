@@ -14,7 +14,7 @@ use clap::Subcommand;
 use crate::exit::Outcome;
 use bootstore::store::StoreSettings;
 
-/// What lies on which memory or disk
+/// Manage copies of boot images and files on fast memory and disks
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TierArgs {
     #[command(subcommand)]
@@ -29,9 +29,9 @@ enum TierCommand {
     Apply(apply::ApplyArgs),
     /// Keep boot images and files on the fastest tier that has room for them
     ///
-    /// They come there with the next `yolofs tier apply`, or when the node looks next.
+    /// The next `yolofs tier apply`, or the node, moves them there.
     Pin(pin::PinArgs),
-    /// Let heat decide again where boot images and files lie
+    /// Undo a pin: heat decides again where boot images and files are kept
     Unpin(pin::PinArgs),
     Evict(evict::EvictArgs),
     Promote(promote::PromoteArgs),

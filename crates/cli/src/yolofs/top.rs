@@ -34,10 +34,10 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Keys: q quits, n, t, r, b, s, d and x sort (again: the other way round), arrows scroll.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TopArgs {
-    /// Look for one interval, print a table and end; so it does without a terminal, too
+    /// Print one table and end; the default without a terminal
     #[arg(long)]
     once: bool,
-    /// Look so often
+    /// Seconds between updates
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = seconds)]
     interval: Duration,
     /// Sort by this column

@@ -19,22 +19,22 @@ use node_api::mount_daemon::{Answer, Request};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long the end of a daemon that has unmounted may take if somebody may use the mount.
+/// How long to wait for a daemon that has unmounted, if the mount may still be in use.
 const LAZY_ENDING: Duration = Duration::from_millis(200);
 /// How long a process that was killed may take to be gone.
 const DYING: Duration = Duration::from_secs(2);
 /// How often that is looked at; nothing tells the end of a process that is not a child.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Unmount, and clear what a crash left behind
+/// Unmount, and clear dead mounts
 ///
 /// A mount whose daemon died is cleared; a path that is not mounted is fine.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct UmountArgs {
-    /// Where they are mounted
+    /// Mount points
     #[arg(required = true, value_name = "MOUNTPOINT")]
     mountpoints: Vec<PathBuf>,
-    /// Detach now, even if someone uses it: it is gone when the last user is
+    /// Detach even if the mount is in use; its users are served until they end
     #[arg(long, short)]
     lazy: bool,
 }
@@ -75,7 +75,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
             }
             Ok(Answer::Unmounted { in_use: false }) => return daemon.await_end(lazy),
             Ok(Answer::Failed { why }) => bail!("{why}"),
-            Ok(other) => bail!("the daemon gave an answer to another question: {other:?}"),
+            Ok(other) => bail!("unexpected response of the daemon: {other:?}"),
             // It died while it was asked: what it leaves behind is cleared below.
             Err(_) if dies(record) => {}
             Err(error) => return Err(error),
@@ -86,7 +86,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
     let record = run_dir.find(&mountpoint)?;
     if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
         bail!(
-            "process {} mounted there since: unmount that, if you mean it",
+            "process {} has mounted something else there: run umount again to unmount that",
             record.pid
         );
     }
@@ -95,7 +95,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
         (_, Some(MOUNT_KIND)) => clear_by_force(&mountpoint)?,
         (Some(_), None) => {}
         (None, None) => complain(&format!("yolofs: {} is not mounted", mountpoint.display())),
-        (_, Some(kind)) => bail!("a mount of type {kind} is there, which is not ours to unmount"),
+        (_, Some(kind)) => bail!("the mount there has type {kind} and is not one of yolofs"),
     }
     if let Some(record) = record {
         run_dir.remove(&record, &turn);

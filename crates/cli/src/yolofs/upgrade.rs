@@ -10,9 +10,9 @@ use crate::run_dir_arg::RunDirArg;
 use host::run_dir::RunDir;
 use node_api::client::NodeClient;
 
-/// Have the node service and its workers run another program, under living mounts
+/// Replace the program of the node service and its workers; mounts stay in use
 ///
-/// Reads that come meanwhile wait for some milliseconds; none fails.
+/// Reads during the upgrade wait for some milliseconds; none fails.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct UpgradeArgs {
     /// The program [default: the one that runs this command]

@@ -138,7 +138,7 @@ impl Fetch<'_> {
             match self.into(repository, at, layer, staged, Some(foreseen))? {
                 Some(ready) => return Ok(ready),
                 None => log::info!(
-                    "the layer {} has no room on the fast place, and goes to the disk",
+                    "the layer {} does not fit on the fast tier, and goes to the disk",
                     layer.blob.digest.short()
                 ),
             }

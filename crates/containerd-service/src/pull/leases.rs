@@ -7,7 +7,7 @@ use engine::containerd::Collected;
 
 use host::run_dir::process_start;
 
-/// How long a lease lasts that nobody ends: what containerd's own clients say.
+/// Lifetime of a lease that is not deleted: that of containerd's own clients.
 pub(super) const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 const PREFIX: &str = "yolofs-pull-";
@@ -29,7 +29,7 @@ pub(super) fn name() -> anyhow::Result<String> {
 pub(super) fn clear_dead(containerd: &Containerd) -> anyhow::Result<()> {
     for lease in containerd.leases(PREFIX)? {
         if is_dead(&lease) {
-            log::info!("the pull of the lease {lease} was killed");
+            log::info!("deleting the lease {lease} of a pull that was killed");
             containerd.remove_lease(&lease, Collected::Later)?;
         }
     }

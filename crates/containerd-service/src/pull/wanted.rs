@@ -93,7 +93,7 @@ fn layers(blobs: &[Descriptor], diff_ids: &[Digest]) -> anyhow::Result<Vec<Layer
     all.map(|((blob, diff_id), chain)| {
         ensure!(
             LAYERS.iter().any(|kind| blob.media_type.starts_with(kind)),
-            "a layer of the image is of a kind that is not known here: {:?}",
+            "a layer of the image has an unknown media type: {:?}",
             blob.media_type.chars().take(120).collect::<String>()
         );
         Ok(Layer {

@@ -91,9 +91,9 @@ impl Homeward {
             };
             match snapshotter.bring_home(&pace) {
                 Ok(0) | Err(SnapshotError::Stopped) => {}
-                Ok(layers) => log::info!("{layers} layers went to the disk"),
+                Ok(layers) => log::info!("moved {layers} layers to the disk"),
                 Err(error) => {
-                    log::warn!("layers stay where they are for now: {error}");
+                    log::warn!("cannot move layers to the disk now: {error}");
                     drop(snapshotter);
                     self.sleep(AGAIN_AFTER);
                 }

@@ -47,7 +47,7 @@ pub(super) fn wait_for_the_last(in_use: impl Fn() -> usize) -> anyhow::Result<()
     let table = File::open("/proc/self/mountinfo").context("opening the list of mounts")?;
     let users = in_use();
     if users > 0 {
-        log::warn!("{users} layers are still in use by containers: serving these to their end");
+        log::warn!("{users} layers are still in use: serving them until their containers end");
     }
     while in_use() > 0 {
         let mut waits = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];

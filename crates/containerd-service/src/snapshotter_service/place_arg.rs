@@ -61,8 +61,8 @@ impl FromStr for Bound {
             None => Self::Bytes(text.parse()?),
         };
         match bound {
-            Self::Bytes(Size(0)) | Self::Percent(0) => bail!("with max=0 nothing has room"),
-            Self::Percent(101..) => bail!("more than all of it"),
+            Self::Bytes(Size(0)) | Self::Percent(0) => bail!("max= must be more than 0"),
+            Self::Percent(101..) => bail!("a percentage is at most 100"),
             bound => Ok(bound),
         }
     }
@@ -83,7 +83,7 @@ impl FromStr for FastPlaceSpec {
         let place = match (place, max) {
             ("", _) => bail!("name tmpfs or a directory"),
             ("tmpfs", Some(Bound::Percent(_))) => {
-                bail!("of a tmpfs name a size, as in tmpfs,max=4G")
+                bail!("a tmpfs needs a size, as in tmpfs,max=4G")
             }
             ("tmpfs", _) => FastPlace::Tmpfs,
             (dir, _) => FastPlace::Directory(PathBuf::from(dir)),

@@ -110,7 +110,7 @@ impl Placing {
         let gate = (by == LayersBy::Seen).then(|| {
             Gate::new().inspect_err(|error| {
                 log::warn!(
-                    "layers are placed by what is foreseen: this kernel has no gate ({error})"
+                    "predicting layers from the manifest: the kernel lacks fanotify permission events ({error})"
                 );
             })
         });
@@ -285,7 +285,7 @@ impl Shared {
         let missing = self.missing(layer);
         let blobs = missing.iter().map(|at| layer.image.layers[*at].digest);
         if let Err(full) = now.pulls.begin(pull, blobs) {
-            log::warn!("a layer is placed blindly: {full}");
+            log::warn!("placing a layer without knowing its pull: {full}");
         }
         let part = now.pulls.first_file(Some(pull));
         if missing.is_empty() {
@@ -324,7 +324,7 @@ impl Shared {
             Ok(Taken::Full) => placed.full += 1,
             Ok(Taken::Begun) => placed.unknown += 1,
             Err(error) => {
-                log::warn!("a layer stays on the disk: {error}");
+                log::warn!("unpacking a layer on the disk: {error}");
                 placed.full += 1;
             }
         }

@@ -301,7 +301,7 @@ impl Now {
         if let Some(known) = self.layers.get_mut(&id)
             && known.state == State::Served
         {
-            log::warn!("snapshot {id}: somebody has unmounted what served it; it is mounted again");
+            log::warn!("snapshot {id}: its layer mount was unmounted; mounting it again");
             known.state = State::Plain;
             known.failed = None;
             self.want(id);
@@ -347,7 +347,7 @@ impl Shared {
         let chains = match self.server.store().stacks() {
             Ok(stacks) => Chains::of(&stacks),
             Err(error) => {
-                log::warn!("the images in the store are not known: {error}");
+                log::warn!("cannot list the images in the store: {error}");
                 return;
             }
         };

@@ -98,7 +98,7 @@ pub struct SnapshotterStatus {
     pub address: PathBuf,
     /// Its process.
     pub pid: u32,
-    /// Who serves the layers.
+    /// Whether the node or this process serves the layers.
     #[serde(default)]
     pub served_by: ServedBy,
     /// The layers that are served from boot images.

@@ -14,16 +14,16 @@ pub enum CallError {
     #[error("cannot set up requests")]
     SetUp(#[source] reqwest::Error),
     /// It could not be reached, or hung up.
-    #[error("no answer")]
+    #[error("no response")]
     NoAnswer(#[source] reqwest::Error),
     /// It took too long.
-    #[error("no answer within {seconds} s")]
+    #[error("no response within {seconds} s")]
     TooSlow {
         /// How long was waited.
         seconds: u64,
     },
     /// The answer breaks this rule.
-    #[error("the answer breaks a rule: {0}")]
+    #[error("invalid response: {0}")]
     Rule(&'static str),
     /// It leads to where it may not lead.
     #[error(transparent)]

@@ -15,7 +15,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// The longest that a token is believed to be good, and a demand to be the same.
 pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Who is heard, and for what.
+/// What a token is for, and the login that requested it.
 type Key = (String, Option<Login>);
 
 #[derive(Debug, Default)]

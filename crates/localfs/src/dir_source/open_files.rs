@@ -89,7 +89,7 @@ impl OpenFiles {
         let _evicted = self.clock.lock().insert(file, fd, self.limit);
     }
 
-    /// Lets go of all of them. Who reads one at the moment keeps it until then.
+    /// Closes all of them; a file that is being read is closed after the read.
     pub(super) fn clear(&self) {
         let _removed = std::mem::take(&mut *self.clock.lock());
     }

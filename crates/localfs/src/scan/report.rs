@@ -36,7 +36,7 @@ impl Reason {
     }
 }
 
-/// One path that needs a word.
+/// A path with a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The path from the root, without a leading `/`.

@@ -63,9 +63,7 @@ impl Documents {
         while let Some(piece) = chunk(&mut answer).await? {
             let len = bytes.len() + piece.len();
             if len > MANIFEST_MAX {
-                return Err(UpstreamError::Protocol(
-                    "the answer is larger than such an answer can be",
-                ));
+                return Err(UpstreamError::Protocol("the response is too large"));
             }
             let had = room.as_ref().map_or(0, |room| room.num_permits() << 10);
             if len > had.max(SHORT_MAX) {

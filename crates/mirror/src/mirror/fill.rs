@@ -106,7 +106,7 @@ async fn bring(lead: &mut Lead, origin: &Origin) -> Result<(), FillError> {
         origin.counters.mismatches.inc();
     }
     Err(FillError::Upstream(
-        "it sent other bytes again and again".to_owned(),
+        "it repeatedly sent bytes with another digest".to_owned(),
     ))
 }
 
@@ -171,7 +171,7 @@ async fn bring_bytes(lead: &mut Lead, part: Part, origin: &Origin) -> Result<Par
                 skip = at - stretch.start;
                 answer = next;
             }
-            Ok(_) => break Err(UpstreamError::Protocol("a blob keeps its length").into()),
+            Ok(_) => break Err(UpstreamError::Protocol("the blob changed its length").into()),
             Err(UpstreamError::Refused(412)) => etag = None,
             Err(error) => {
                 if let Err(error) = patience.suffer(error).await {
@@ -242,7 +242,7 @@ async fn from(
 }
 
 fn stretch(answer: &Response) -> Result<Stretch, UpstreamError> {
-    let missing = UpstreamError::Protocol("it says how long a blob is");
+    let missing = UpstreamError::Protocol("it does not say how long the blob is");
     if answer.status() != StatusCode::PARTIAL_CONTENT {
         let size = answer.content_length().ok_or(missing)?;
         return Ok(Stretch { start: 0, size });

@@ -44,7 +44,7 @@ pub fn names_in(document: &[u8], accept: &str) -> usize {
         + taken
 }
 
-/// What may stand in a catalog that somebody else wrote, or that rotted.
+/// Records of a catalog that may be forged or damaged.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     /// Name, digest, media type, bytes, and milliseconds since 1970.

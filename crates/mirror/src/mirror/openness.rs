@@ -51,7 +51,7 @@ fn forget(dir: &Path, blobs: &BlobCache) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Err(_) if gone.blobs == 0 => {}
         _ => log::warn!(
-            "what was known of images, and {} blobs of {} bytes, are gone: they may have come from a \
+            "removed all manifests, and {} blobs of {} bytes: they may have come from a \
              registry that is not open to all now",
             gone.blobs,
             gone.bytes

@@ -206,7 +206,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for AccountedBody<B> {
 pub trait Acceptor: Send + 'static {
     /// What goes to and fro.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
-    /// Who is at the other end, as far as it is known.
+    /// The peer, as far as it is known.
     type Caller: Copy + Debug + Eq + Hash + Send + Sync + 'static;
 
     /// Waits for the next connection.

@@ -79,7 +79,7 @@ impl From<CallError> for UpstreamError {
                 status @ (401 | 403) => Self::Denied(status),
                 status => Self::Refused(status),
             },
-            _ => Self::Protocol("the realm of a token is a URL"),
+            _ => Self::Protocol("the realm for tokens is not a URL"),
         }
     }
 }

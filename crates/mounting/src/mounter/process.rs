@@ -164,7 +164,9 @@ impl Hand {
         match end {
             Ok(end) => self.end.set(end).map_err(|_| Errno::EALREADY)?,
             Err(why) => {
-                log::warn!("if the daemon is killed, readers may wait until yolofs umount: {why}");
+                log::warn!(
+                    "cannot watch the daemon: if it is killed, readers may hang until yolofs umount: {why}"
+                );
             }
         }
         let place = self.place()?;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// Between two attempts to open a cache that another process has not let go of.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long that is tried: one that was killed is gone in the end, whatever it waited for.
+/// How long to retry: a process that was killed ends in the end, whatever it waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Fills the cache of a mount, until all is there or it is dropped.
@@ -37,7 +37,7 @@ impl Filler {
             if let Some(open) = open {
                 match opened(&open, &stopped) {
                     Ok(cache) => source.keep_in(cache),
-                    Err(error) => return log::warn!("served without its cache: {error:#}"),
+                    Err(error) => return log::warn!("serving without --nic-cache: {error:#}"),
                 }
             }
             let result = source.fill(&stopped);

@@ -80,7 +80,7 @@ impl Nic {
             Ok(found) => found,
             Err(error) => {
                 log::warn!(
-                    "{}: no boot image from the service: {error:#}",
+                    "{}: cannot get a boot image from the service: {error:#}",
                     self.name.label()
                 );
                 None

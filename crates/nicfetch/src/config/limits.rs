@@ -96,7 +96,7 @@ fn rate(name: &str, said: Option<FileSize>) -> anyhow::Result<Option<NonZeroU64>
         return Ok(None);
     };
     let rate = NonZeroU64::new(bytes);
-    let rate = rate.with_context(|| format!("limits.{name} is 0: leave it away for no limit"))?;
+    let rate = rate.with_context(|| format!("limits.{name} is 0: omit it for no limit"))?;
     Ok(Some(rate))
 }
 

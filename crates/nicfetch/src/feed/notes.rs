@@ -1,4 +1,4 @@
-//! What is noted of images on the disk, so that the next process knows of it.
+//! Records of images on the disk, for the next process.
 //!
 //! ```text
 //! STORE/feed/<hash of the name>             {"name": …, "digest": …, "done": …}

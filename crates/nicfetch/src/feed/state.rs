@@ -1,5 +1,5 @@
-//! What is to be taken, what became of it, and what is not tried again. Pure: who has it writes it
-//! down.
+//! The queue of images to make chunks of, their results, and the images set aside. No I/O: the owner writes it
+//! to the disk.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -21,7 +21,7 @@ const ASIDE_SHOWN: usize = 100;
 
 /// Too many images wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many images wait to be taken: ask again when some of them have been")]
+#[error("too many images are waiting for their chunks: try again later")]
 pub(super) struct Full;
 
 /// What is known of images.

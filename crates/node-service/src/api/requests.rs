@@ -25,7 +25,7 @@ impl Call {
     fn id(&self) -> Result<&str, Refusal> {
         self.id
             .as_deref()
-            .ok_or_else(|| Refusal::failed("the path names no mount"))
+            .ok_or_else(|| Refusal::failed("the path contains no mount id"))
     }
 
     /// Reads the body; fields that are not known are refused by each type.

@@ -73,7 +73,7 @@ fn contents(file: &OwnedFd, doing: &'static str) -> anyhow::Result<Vec<u8>> {
     let file = File::from(file.try_clone().context(doing)?);
     let len = names_len(&file).context(doing)?;
     if len > LONGEST {
-        bail!("{doing}: {len} bytes are more than there can be");
+        bail!("{doing}: {len} bytes exceed the limit");
     }
     let mut bytes = vec![0; usize::try_from(len).context(doing)?];
     file.read_exact_at(&mut bytes, 0).context(doing)?;

@@ -165,7 +165,9 @@ fn prepare_nic(
         mode,
         ..Config::default()
     };
-    let waiter = nic.waiter().context("nobody waits for the service")?;
+    let waiter = nic
+        .waiter()
+        .context("there is no thread that waits for the service")?;
     let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
         .with_xattr_answers(answers(spec.all_xattrs))
         .with_waiter(waiter);
@@ -212,7 +214,7 @@ fn prepare_disk(
     let (changes, earlier) = Changes::open(&handed.names)?;
     if !earlier.is_empty() {
         let place = spec.mountpoint.display();
-        log::info!("{place}: {} files had changed already", earlier.len());
+        log::info!("{place}: {} files had changed before", earlier.len());
     }
     let boot = open_boot(spec, &spec.boot, &root, &scanned);
     let boot = boot.or_else(|refusal| left_out(spec, refusal, told))?;
@@ -273,8 +275,12 @@ fn names_of(
     told: bool,
 ) -> Result<(Arc<SourceRoot>, Arc<Tree>), Refusal> {
     let source = handed.source.as_ref();
-    let source = source
-        .ok_or_else(|| Refusal::new(Fault::Invalid, anyhow!("its source did not come with it")))?;
+    let source = source.ok_or_else(|| {
+        Refusal::new(
+            Fault::Invalid,
+            anyhow!("the descriptor of its source is missing"),
+        )
+    })?;
     let known = names::read(&handed.names, told)?;
     let label = match &known {
         Some(names) => names.label.clone(),

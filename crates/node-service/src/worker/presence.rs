@@ -21,7 +21,7 @@ const BYTE: i64 = i64::MAX - 1;
 /// be told.
 pub(super) fn predecessors(names: &OwnedFd, id: &str) -> Option<Predecessors> {
     let present = Presence::enter(names).inspect_err(|error| {
-        log::warn!("{id}: what an earlier worker still does is not waited for: {error:#}");
+        log::warn!("{id}: cannot wait for the end of an earlier worker: {error:#}");
     });
     let present = present.ok()?;
     Some(Predecessors::new(move || present.is_alone()))

@@ -218,7 +218,7 @@ impl Served {
             Some(boot) => check(boot).map_err(|error| Refusal::new(Fault::Invalid, error))?,
             None if *choice == BootChoice::None => {}
             None => {
-                let none = anyhow!("the store has no boot image of it");
+                let none = anyhow!("the store has no boot image of this source");
                 return Err(Refusal::new(Fault::Invalid, none));
             }
         }
@@ -235,7 +235,10 @@ impl Served {
         let Prepared { disk, tree, .. } = &self.prepared;
         let heard = self.prepared.ears.as_ref().zip(disk.as_ref());
         let (ears, disk) = heard.ok_or_else(|| {
-            Refusal::new(Fault::Conflict, anyhow!("this mount is not learned from"))
+            Refusal::new(
+                Fault::Conflict,
+                anyhow!("this mount was not made with --auto"),
+            )
         })?;
         let trace = ears.take(&disk.root, tree).write();
         let trace = trace.context("writing down what the mount was asked for")?;

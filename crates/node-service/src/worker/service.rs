@@ -98,7 +98,10 @@ impl Desk {
                 Question::Heard { id } => {
                     let to = beside.into_iter().next();
                     let to = to.ok_or_else(|| {
-                        Refusal::new(Fault::Invalid, anyhow!("no file came to write into"))
+                        Refusal::new(
+                            Fault::Invalid,
+                            anyhow!("the descriptor to write to is missing"),
+                        )
                     })?;
                     self.shelf.get(&id)?.write_heard(to)?;
                     Answer::Done
@@ -121,7 +124,7 @@ impl Desk {
         // changed in one step each. A boot image that makes us panic must not end other mounts.
         let answered = catch_unwind(AssertUnwindSafe(answer));
         let answered = answered.unwrap_or_else(|_| {
-            let why = anyhow!("the worker panicked over it: its log says where");
+            let why = anyhow!("the worker panicked on this request: see its log");
             Err(Refusal::new(Fault::Failed, why))
         });
         answered.unwrap_or_else(|Refusal { fault, error }| {
@@ -191,7 +194,7 @@ pub(super) fn serve(listener: UnixListener, desk: &Arc<Desk>) -> anyhow::Result<
         for stream in listener.incoming() {
             let Ok(stream) = stream else { continue };
             let Some(caller) = desk.admit() else {
-                log::warn!("too many questions at a time");
+                log::warn!("too many requests at a time");
                 continue;
             };
             let spawned = std::thread::Builder::new()
@@ -202,7 +205,7 @@ pub(super) fn serve(listener: UnixListener, desk: &Arc<Desk>) -> anyhow::Result<
                     }
                 });
             if let Err(error) = spawned {
-                log::error!("a question is not answered: {error}");
+                log::error!("cannot answer a request: {error}");
             }
         }
     };

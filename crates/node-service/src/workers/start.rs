@@ -36,7 +36,7 @@ impl Pool {
         let _gone = std::fs::remove_file(&worker.socket);
         match answer? {
             Answer::Status(_) => Ok(()),
-            other => bail!("it answered another question: {other:?}"),
+            other => bail!("unexpected response: {other:?}"),
         }
     }
 
@@ -112,14 +112,14 @@ fn await_word(stdout: ChildStdout, deadline: Instant) -> anyhow::Result<()> {
     let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
     // Interrupted is as good as early: what follows waits, too.
     if poll(&mut wait, patience) == Ok(0) {
-        bail!("it has said nothing for {} s", START.as_secs());
+        bail!("it was not ready within {} s", START.as_secs());
     }
     let mut line = String::new();
     BufReader::new(stdout)
         .read_line(&mut line)
         .context("listening to a worker")?;
     if line.trim_end() != wire::READY {
-        bail!("it does not listen");
+        bail!("it ended before it listened");
     }
     Ok(())
 }

@@ -102,7 +102,10 @@ impl Repository {
         let doing = "pushing a blob";
         let place = answer.headers().get(LOCATION);
         let place = place.and_then(|place| place.to_str().ok());
-        let place = place.ok_or_else(|| self.http.broken(doing, "an upload has a location"))?;
+        let place = place.ok_or_else(|| {
+            self.http
+                .broken(doing, "it named no location for the upload")
+        })?;
         self.http.named_by(doing, answer, place, watch)
     }
 }

@@ -21,7 +21,7 @@ pub enum RegistryError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No answer could be had, though it was tried more than once.
-    #[error("{doing}: no answer from {registry}")]
+    #[error("{doing}: no response from {registry}")]
     NoAnswer {
         /// What was asked.
         doing: &'static str,
@@ -31,7 +31,7 @@ pub enum RegistryError {
         source: reqwest::Error,
     },
     /// A step took too long.
-    #[error("{doing}: {registry} did not go on for {seconds} s")]
+    #[error("{doing}: {registry} sent nothing for {seconds} s")]
     TooSlow {
         /// What was asked.
         doing: &'static str,
@@ -53,7 +53,7 @@ pub enum RegistryError {
         message: String,
     },
     /// The registry wants to know who asks, or does not like who does.
-    #[error("{doing}: {registry} wants other credentials: {hint}")]
+    #[error("{doing}: {registry} rejects these credentials: {hint}")]
     Unauthorized {
         /// What was asked.
         doing: &'static str,
@@ -64,8 +64,8 @@ pub enum RegistryError {
     },
     /// The registry wants the password to be sent to somebody else.
     #[error(
-        "{doing}: {registry} sends who asks to {host}, which is not in its domain: \
-         say --token-host {host} if that may have the password"
+        "{doing}: {registry} names {host} for tokens, which is not in its domain: \
+         use --token-host {host} if it may receive the password"
     )]
     Realm {
         /// What was asked.
@@ -77,8 +77,8 @@ pub enum RegistryError {
     },
     /// The registry leads further inside than it is.
     #[error(
-        "{doing}: {registry} leads to an address that is not for it \
-         (--redirect-network NETWORK allows it if that is meant)"
+        "{doing}: {registry} redirects to an address that it must not name \
+         (--redirect-network NETWORK allows it)"
     )]
     Inside {
         /// What was asked.
@@ -89,7 +89,7 @@ pub enum RegistryError {
         source: Inside,
     },
     /// The answer breaks the protocol.
-    #[error("{doing}: the answer of {registry} breaks a rule: {rule}")]
+    #[error("{doing}: {registry} sent an invalid response: {rule}")]
     Protocol {
         /// What was asked.
         doing: &'static str,
@@ -99,7 +99,7 @@ pub enum RegistryError {
         rule: &'static str,
     },
     /// A manifest or an index cannot be used.
-    #[error("{registry} has a document that cannot be used")]
+    #[error("{registry} sent an invalid document")]
     Document {
         /// The registry.
         registry: String,
@@ -107,7 +107,7 @@ pub enum RegistryError {
         source: Box<ImageError>,
     },
     /// A blob is not what its name says.
-    #[error("the blob {digest} of {registry} is not what it should be")]
+    #[error("the blob {digest} of {registry} does not match its digest")]
     Blob {
         /// The registry.
         registry: String,

@@ -222,7 +222,7 @@ impl Http {
         let mut body = Vec::new();
         while let Some(chunk) = self.wait(doing, answer.chunk(), 0, &mut *watch)? {
             if body.len() as u64 + chunk.len() as u64 > limit {
-                return Err(self.broken(doing, "the answer is larger than such an answer can be"));
+                return Err(self.broken(doing, "the response is too large"));
             }
             body.extend_from_slice(&chunk);
         }
@@ -285,7 +285,7 @@ impl Http {
         let place = match &request.goal {
             Goal::Registry(url) => {
                 let url = Url::parse(url);
-                Place::Ours(url.map_err(|_| self.broken(doing, "its URLs are URLs"))?)
+                Place::Ours(url.map_err(|_| self.broken(doing, "it names an invalid URL"))?)
             }
             Goal::Named(place) => place.clone(),
         };
@@ -340,7 +340,7 @@ impl Http {
             CallError::Realm(RealmError::NoTls) => {
                 self.broken(doing, "who asks is not sent without TLS")
             }
-            CallError::Realm(_) => self.broken(doing, "the realm of a token is a URL"),
+            CallError::Realm(_) => self.broken(doing, "the realm for tokens is not a URL"),
             CallError::NoToken(answer) => self.refusal_of_who_is_asked(doing, *answer, watch),
             error => RegistryError::SetUp {
                 registry,

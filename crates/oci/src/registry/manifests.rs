@@ -139,7 +139,7 @@ impl Repository {
             let digest = entry.digest;
             let inner = self.manifest(&Target::Digest(digest), watch)?;
             let inner = inner.ok_or_else(|| {
-                let rule = "it has the manifests that its indexes list";
+                let rule = "a manifest that an index lists is missing";
                 self.http.broken("asking for a manifest", rule)
             })?;
             outer = Some(std::mem::replace(&mut found, inner));

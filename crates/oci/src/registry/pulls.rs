@@ -150,16 +150,14 @@ impl Repository {
             StatusCode::PARTIAL_CONTENT => {
                 return Err(self
                     .http
-                    .broken(doing, "it sends the range that was asked for"));
+                    .broken(doing, "it sent another range than was requested"));
             }
             // It does not know ranges: from the start.
             StatusCode::OK => sink.restart()?,
             StatusCode::RANGE_NOT_SATISFIABLE if sink.len() > 0 => {
                 return match sink.restart()? {
                     0 => Ok(()),
-                    _ => Err(self
-                        .http
-                        .broken(doing, "a blob is as long as it was before")),
+                    _ => Err(self.http.broken(doing, "the blob changed its length")),
                 };
             }
             _ => return Err(self.http.refusal(doing, answer, watch)),
@@ -171,7 +169,7 @@ impl Repository {
             let Some(chunk) = chunk else {
                 return Err(self
                     .http
-                    .broken(doing, "a blob is as long as its manifest says"));
+                    .broken(doing, "the blob has another length than its manifest says"));
             };
             let known = unwanted.min(chunk.len() as u64);
             unwanted -= known;

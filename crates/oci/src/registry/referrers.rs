@@ -169,7 +169,7 @@ impl Repository {
             }
             self.put_document(&fallback_tag(subject), OCI_INDEX, &bytes, &mut *watch)?;
         }
-        let rule = "what was added to an index stays there (another push undid it: try again)";
+        let rule = "an entry of its index was lost to another push: try again";
         Err(self.http.broken("adding to the index of referrers", rule))
     }
 }

@@ -64,7 +64,7 @@ impl Corrections {
     /// Takes in a pax header: records of `<length> <key>=<value>\n`, where the value may have any
     /// bytes, newlines too.
     pub(crate) fn add_pax(&mut self, mut records: &[u8]) -> Result<(), TarError> {
-        const RULE: TarError = TarError::Rule("an extended header has records with their length");
+        const RULE: TarError = TarError::Rule("an extended header has a malformed record");
         while !records.is_empty() {
             let space = records.iter().take(20).position(|&byte| byte == b' ');
             let space = space.ok_or(RULE)?;
@@ -83,7 +83,7 @@ impl Corrections {
     }
 
     fn add_record(&mut self, key: &[u8], value: &[u8]) -> Result<(), TarError> {
-        const NUMBER: TarError = TarError::Rule("an extended header has numbers where they belong");
+        const NUMBER: TarError = TarError::Rule("an extended header has a malformed number");
         match key {
             b"path" => self.name = Some(value.to_vec()),
             b"linkpath" => self.target = Some(value.to_vec()),
@@ -107,7 +107,9 @@ impl Corrections {
 
     /// Returns what a header says with the corrections that came before it.
     pub(crate) fn apply(self, header: &Header, kind: Kind) -> Result<Entry, TarError> {
-        let owner = |id: u64| u32::try_from(id).map_err(|_| TarError::Rule("owners have 32 bits"));
+        let owner = |id: u64| {
+            u32::try_from(id).map_err(|_| TarError::Rule("an owner has more than 32 bits"))
+        };
         let name = self
             .name
             .unwrap_or_else(|| header.path_bytes().into_owned());
@@ -122,7 +124,7 @@ impl Corrections {
         };
         let old = header.as_old();
         let seconds = i64::try_from(or_zero(&old.mtime, || header.mtime())?);
-        let seconds = seconds.map_err(|_| TarError::Rule("times have 63 bits"))?;
+        let seconds = seconds.map_err(|_| TarError::Rule("a time has more than 63 bits"))?;
         let device = match kind {
             Kind::Character | Kind::Block => (
                 header.device_major()?.unwrap_or(0),

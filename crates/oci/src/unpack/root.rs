@@ -151,17 +151,17 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// If it goes up, is longer than the kernel takes, or deeper than allowed.
 pub(crate) fn clean(name: &[u8]) -> Result<Vec<u8>, TarError> {
     if name.len() > PATH_MAX {
-        return Err(TarError::Rule("a name has at most 4095 bytes"));
+        return Err(TarError::Rule("a name has more than 4095 bytes"));
     }
     let mut clean = Vec::with_capacity(name.len());
     let mut depth = 0;
     for part in name.split(|&byte| byte == b'/') {
         match part {
             b"" | b"." => continue,
-            b".." => return Err(TarError::Rule("no name leads up")),
-            _ if part.contains(&0) => return Err(TarError::Rule("names have no NUL")),
+            b".." => return Err(TarError::Rule("a name contains ..")),
+            _ if part.contains(&0) => return Err(TarError::Rule("a name contains NUL")),
             _ if part.len() > NAME_MAX => {
-                return Err(TarError::Rule("a part of a name has at most 255 bytes"));
+                return Err(TarError::Rule("a part of a name has more than 255 bytes"));
             }
             _ => {}
         }

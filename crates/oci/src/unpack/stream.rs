@@ -7,7 +7,7 @@ use tar::{EntryType, Header};
 use super::TarError;
 use super::entry::{Corrections, Entry, Kind};
 
-/// What tars are made of.
+/// Size of the blocks of a tar archive.
 const RECORD: usize = 512;
 /// Bytes of all headers together that correct one entry. Names have 4 KiB, and an attribute's value
 /// at most 64 KiB.
@@ -102,7 +102,7 @@ impl<R: Read> TarStream<R> {
     fn correction(&mut self, header: &Header, left: &mut u64) -> Result<Vec<u8>, TarError> {
         let size = header.entry_size()?;
         *left = left.checked_sub(size).ok_or(TarError::Rule(
-            "the extended headers of an entry have at most 1 MiB",
+            "the extended headers of an entry have more than 1 MiB",
         ))?;
         self.start_content(size);
         let mut bytes = Vec::new();
@@ -155,7 +155,7 @@ fn check_sum(header: &Header) -> Result<(), TarError> {
     if header.cksum().ok() == Some(found) {
         Ok(())
     } else {
-        Err(TarError::Rule("every header has its checksum"))
+        Err(TarError::Rule("the checksum of a header is wrong"))
     }
 }
 
@@ -169,6 +169,6 @@ fn kind_of(kind: EntryType) -> Result<Kind, TarError> {
         EntryType::Directory => Kind::Directory,
         EntryType::Fifo => Kind::Fifo,
         EntryType::GNUSparse => return Err(TarError::Sparse),
-        _ => return Err(TarError::Rule("entries are of kinds that are known")),
+        _ => return Err(TarError::Rule("an entry is of an unknown kind")),
     })
 }

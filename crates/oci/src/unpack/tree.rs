@@ -132,30 +132,33 @@ mod tests {
             let said = read(&tar_of(entries), &Limits::default()).unwrap_err();
             assert!(said.contains(why), "{said}");
         };
-        refused(&[("../up", Regular, "", b"")], "no name leads up");
+        refused(&[("../up", Regular, "", b"")], "a name contains ..");
         refused(&[("a", Link, "b", b"")], "which is not in this layer");
         refused(
             &[("d", Directory, "", b""), ("a", Link, "d", b"")],
-            "one name",
+            "two names",
         );
-        refused(&[(".wh...", Regular, "", b"")], "names what it hides");
+        refused(
+            &[(".wh...", Regular, "", b"")],
+            "names nothing that it could hide",
+        );
         refused(
             &[("f", Regular, "", b""), ("f/x", Regular, "", b"")],
-            "is a directory",
+            "not a directory",
         );
         refused(
             &[("d/x", Regular, "", b""), ("d", Regular, "", b"")],
-            "not replaced",
+            "replaces a directory",
         );
         refused(
             &[("l", Symlink, "l", b""), ("l/x", Regular, "", b"")],
-            "in a circle",
+            "form a circle",
         );
         refused(
             &[("l", Symlink, "no", b""), ("l/x", Regular, "", b"")],
-            "lead to one",
+            "leads to something else",
         );
-        refused(&[("l", Symlink, "", b"")], "leads somewhere");
+        refused(&[("l", Symlink, "", b"")], "has no target");
         let many = tar_of(&[("a", Regular, "", b""), ("b", Regular, "", b"")]);
         let limits = Limits {
             entries: 1,

@@ -39,7 +39,7 @@ pub(crate) const XATTR_VALUE_MAX: usize = 64 << 10;
 pub(crate) enum Marker<'a> {
     /// The directory that it lies in hides those below it.
     Opaque,
-    /// What goes by this name there is deleted.
+    /// The entry with this name is deleted.
     Deleted(&'a [u8]),
     /// Nothing: left over from AUFS.
     Nothing,
@@ -54,7 +54,9 @@ impl<'a> Marker<'a> {
         match hidden {
             _ if name == OPAQUE => Ok(Some(Self::Opaque)),
             _ if name.starts_with(SPECIAL) => Ok(Some(Self::Nothing)),
-            b"" | b"." | b".." => Err(TarError::Rule("a whiteout names what it hides")),
+            b"" | b"." | b".." => Err(TarError::Rule(
+                "a whiteout names nothing that it could hide",
+            )),
             hidden => Ok(Some(Self::Deleted(hidden))),
         }
     }
@@ -113,7 +115,7 @@ impl Writer {
         let spot = match (path.is_empty(), entry.kind) {
             (true, Kind::Directory) if self.top == Top::Left => return Ok(()),
             (true, Kind::Directory) => self.root.itself()?,
-            (true, _) => return Err(TarError::Rule("the top is a directory")),
+            (true, _) => return Err(TarError::Rule("its root is not a directory")),
             (false, _) => self.put(&path, entry, content)?,
         };
         match entry.kind {
@@ -203,7 +205,9 @@ impl Writer {
     ) -> Result<(), TarError> {
         let device = || match (self.limits.devices, entry.device) {
             (Devices::Refused, _) => Err(TarError::Device),
-            (_, (0, 0)) => Err(TarError::Rule("a device has a number: 0/0 is a whiteout")),
+            (_, (0, 0)) => Err(TarError::Rule(
+                "a device has the number 0/0, which means a whiteout",
+            )),
             (_, (major, minor)) => Ok(makedev(major.into(), minor.into())),
         };
         match entry.kind {
@@ -299,7 +303,7 @@ fn make_room(spot: &Spot<'_>, kind: Kind) -> Result<bool, TarError> {
         (true, true) => Ok(false),
         (true, false) => match spot.remove(UnlinkatFlags::RemoveDir) {
             Err(error) if error.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Err(
-                TarError::Rule("a directory with something in it is not replaced in one layer"),
+                TarError::Rule("an entry replaces a directory of the same layer that is not empty"),
             ),
             other => other.map(|()| false).map_err(TarError::from),
         },

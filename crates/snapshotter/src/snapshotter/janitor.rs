@@ -36,7 +36,7 @@ impl Janitor {
             .spawn(move || {
                 while woken.recv().is_ok() {
                     if let Err(error) = state.sweep() {
-                        log::warn!("removed snapshots keep their directories for now: {error}");
+                        log::warn!("cannot delete directories of removed snapshots yet: {error}");
                     }
                 }
             })

@@ -155,7 +155,7 @@ impl<L: Lowers> State<L> {
 
     pub(super) fn walk(&self, filter: &Filter) -> Result<Vec<Snapshot>> {
         self.catalog
-            .walk(filter, |error| log::warn!("{error}; passed by"))
+            .walk(filter, |error| log::warn!("{error}; skipped"))
     }
 }
 
@@ -167,7 +167,7 @@ fn lower(served: Option<PathBuf>, layer: LayerDir) -> Result<PathBuf> {
         }
         let served = served.display();
         log::warn!(
-            "{served} serves {:?} no more; the plain directory does",
+            "{served} no longer serves {:?}; using the plain directory",
             layer.name
         );
     }

@@ -35,7 +35,7 @@ pub enum Way {
     Blocks(Because),
 }
 
-/// Why a file goes by blocks.
+/// Why a file is kept by blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Because {
     /// Nobody asks when it is opened.

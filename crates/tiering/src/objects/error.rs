@@ -46,7 +46,7 @@ pub enum ObjectError {
         id: ContentId,
     },
     /// All tiers that have it are away.
-    #[error("object {} is on no tier that is there now", id.short())]
+    #[error("object {} is on no tier that is available now", id.short())]
     Away {
         /// Which.
         id: ContentId,
@@ -92,14 +92,14 @@ pub enum ObjectError {
         room: u64,
     },
     /// There are as many objects as there may be.
-    #[error("there are {most} objects, and no more are kept")]
+    #[error("there are {most} objects, which is the limit")]
     TooMany {
         /// How many.
         most: usize,
     },
     /// What was read is not the object: the copies have rotted, or who brought it brought
     /// something else.
-    #[error("what was read of object {} is not it", id.short())]
+    #[error("the content of object {} does not match its hash", id.short())]
     Damaged {
         /// Which.
         id: ContentId,
@@ -131,7 +131,7 @@ pub enum ObjectError {
         source: io::Error,
     },
     /// The journal failed.
-    #[error("cannot write down where objects lie")]
+    #[error("cannot write the journal of objects")]
     Journal {
         /// Why.
         source: io::Error,

@@ -52,7 +52,7 @@ impl Objects {
         ids.extend(found.iter().filter(|id| !contents.tiers.contains(id)));
         if ids.len() > TIERS_MAX {
             return Err(OpenError::Tiers {
-                rule: "a journal knows at most 8, with those that are away",
+                rule: "a journal has at most 8 tiers, unavailable ones included",
             });
         }
         let mut survey = Survey {
@@ -219,7 +219,7 @@ fn identify(tiers: &[TierConfig]) -> Result<Vec<TierId>, OpenError> {
         let what = TierIndex(index).to_string();
         let id = identify_one(&*config.medium, &what)?;
         if ids.contains(&id) {
-            return rule("two of them are the same");
+            return rule("two of them are the same directory");
         }
         ids.push(id);
     }

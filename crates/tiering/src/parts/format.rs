@@ -34,10 +34,10 @@ pub enum IndexError {
         found: u32,
     },
     /// It ends too early, or a number in it cannot be.
-    #[error("it is broken")]
+    #[error("it is damaged")]
     Broken(#[from] Broken),
     /// A rule of the format does not hold.
-    #[error("it breaks a rule: {rule}")]
+    #[error("it is invalid: {rule}")]
     Rule {
         /// Which.
         rule: &'static str,
@@ -116,7 +116,7 @@ impl Index {
             return rule("there are too many pools or parts");
         }
         if self.pools.iter().collect::<HashSet<_>>().len() != self.pools.len() {
-            return rule("a pool is there twice");
+            return rule("a pool is listed twice");
         }
         let mut used = 0;
         let mut before: Option<&Part> = None;

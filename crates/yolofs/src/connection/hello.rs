@@ -1,4 +1,4 @@
-//! The first talk on a FUSE device: what the kernel can do, and what we want of it.
+//! The handshake (FUSE_INIT) on a FUSE device: features of the kernel, and those that we use.
 //!
 //! The kernel sends one INIT request and takes one answer to it, ever. Later servers are shown the
 //! request as if it were new, but with no more abilities in it than the first server asked for;
@@ -58,7 +58,7 @@ pub struct Hello {
     answer: Option<Vec<u8>>,
 }
 
-/// Why a first talk is none, or why a server cannot take it over.
+/// Why a handshake is invalid, or why a server cannot take it over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HelloError {
@@ -69,7 +69,7 @@ pub enum HelloError {
     #[error("this is not an answer to the kernel's first request")]
     Answer,
     /// The server would not start.
-    #[error("the first talk with the kernel ended with error {0}")]
+    #[error("the handshake with the kernel (FUSE_INIT) ended with error {0}")]
     Refused(i32),
     /// The kernel was told something else by an earlier server.
     #[error(
@@ -78,7 +78,7 @@ pub enum HelloError {
     Differs {
         /// What they differ in.
         what: &'static str,
-        /// What the kernel goes by.
+        /// The parameters that the kernel uses.
         told: u64,
         /// What this server would have told it.
         wanted: u64,

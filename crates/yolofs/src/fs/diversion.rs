@@ -21,7 +21,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::ledger::{Diverted, Ledger};
 
-/// Who is told of each file that is diverted; it must not block.
+/// Called for each file that is diverted; it must not block.
 type Told = Box<dyn Fn(FileId) + Send>;
 
 /// Which files changed, and into what.
@@ -179,10 +179,7 @@ impl Diversions {
         let noted = self.ledger.as_ref().map(|ledger| ledger.note(diverted));
         noted.unwrap_or(Ok(())).map_err(|error| {
             let file = diverted.file;
-            log::warn!(
-                "file {} changed, which cannot be written down: {error}",
-                file.0
-            );
+            log::warn!("cannot record that file {} changed: {error}", file.0);
             // Without the cause: "no space" is nothing that a reader can do anything about.
             SourceError::new(SourceErrorKind::Io, "writing down a change").about(file)
         })

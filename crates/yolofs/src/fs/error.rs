@@ -12,7 +12,7 @@ pub enum FsError {
     #[error("the source did not answer")]
     Source(#[from] SourceError),
     /// The number of a file is not one that was ever given out.
-    #[error("no file has the number {0}")]
+    #[error("there is no file {0}")]
     UnknownNode(u64),
     /// A name is longer than 255 bytes.
     #[error("the name is too long")]
@@ -24,7 +24,7 @@ pub enum FsError {
     #[error("the answer does not fit into the buffer")]
     TooSmall,
     /// There is neither data nor a hole behind the offset.
-    #[error("nothing to seek behind the end of the file")]
+    #[error("the offset is beyond the end of the file")]
     BeyondEnd,
     /// The request would change the file system.
     #[error("the file system is read-only")]
@@ -33,10 +33,10 @@ pub enum FsError {
     #[error("not a directory")]
     NotADirectory,
     /// A request of a kind that is not served, or that makes no sense.
-    #[error("not a request that can be served")]
+    #[error("the request is not supported")]
     Invalid,
     /// The space on the source could not be asked for.
-    #[error("the source does not tell how full it is")]
+    #[error("the source reports no free space")]
     Space(#[source] std::io::Error),
     /// The code that serves it panicked.
     #[error("serving the request panicked")]

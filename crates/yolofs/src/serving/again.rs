@@ -64,7 +64,7 @@ impl Again {
             let waiting = wait(Arc::clone(fs), left.clone());
             waiting
                 .inspect_err(|error| {
-                    log::error!("what an earlier server still pushes may stay: {error}");
+                    log::error!("pages that an earlier worker still injects may stay: {error}");
                 })
                 .ok()
         });

@@ -59,7 +59,7 @@ impl Invalidator {
             if worker.is_none() {
                 match Worker::start(&mount) {
                     Ok(started) => *worker = Some(started),
-                    Err(error) => log::error!("the kernel keeps what it has of files: {error}"),
+                    Err(error) => log::error!("cannot invalidate files in the kernel: {error}"),
                 }
             }
             if let Some(worker) = &*worker {
@@ -124,7 +124,7 @@ impl Told {
         diversions.wait_for_pushes();
         self.fs.injected().forget(file);
         if let Err(error) = self.notifier.invalidate(file) {
-            log::warn!("the kernel keeps what it has of file {}: {error}", file.0);
+            log::warn!("cannot invalidate file {} in the kernel: {error}", file.0);
             return;
         }
         let Some(unsettled) = unsettled else { return };
@@ -154,7 +154,7 @@ impl Drop for Invalidator {
         drop(worker.diverted);
         if worker.ended.recv_timeout(DROP_PATIENCE) == Err(RecvTimeoutError::Timeout) {
             log::warn!(
-                "the kernel does not come to forget a file; the thread that waits is left alone"
+                "the kernel does not finish invalidating a file; not waiting for that thread"
             );
         } else if worker.thread.join().is_err() {
             log::error!("the invalidation thread panicked");

@@ -1,6 +1,6 @@
 //! The threads that serve requests.
 //!
-//! fuser wants to have the first talk itself, and a device has that only once. So the session
+//! fuser performs the handshake itself, and a device has that only once. So the session
 //! starts on one end of a pair of sockets, with us on the other end in the place of the kernel;
 //! then its descriptor is made to lead to the device.
 
@@ -73,7 +73,9 @@ impl Agreed {
                 turn,
             })
         };
-        talk().map_err(MountError::step("the first talk with the kernel"))
+        talk().map_err(MountError::step(
+            "the handshake with the kernel (FUSE_INIT)",
+        ))
     }
 
     /// Starts to serve.

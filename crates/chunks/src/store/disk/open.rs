@@ -24,7 +24,7 @@ const SEGMENT_MIN: u32 = 256 << 10;
 #[non_exhaustive]
 pub enum OpenStoreError {
     /// Another process has it open.
-    #[error("the store {dir} is in use by another process; stop that, or ask it")]
+    #[error("another process uses the store {dir}; stop it, or use the command that asks it")]
     Locked {
         /// The store.
         dir: PathBuf,
@@ -41,7 +41,7 @@ pub enum OpenStoreError {
     #[error("a store needs segments of {SEGMENT_MIN} bytes or more, and room for 4 of them")]
     Config,
     /// A file or directory could not be used.
-    #[error("the store failed {doing} {path}")]
+    #[error("the store cannot be used: {doing} {path} failed")]
     Io {
         /// Which one.
         path: PathBuf,
@@ -100,7 +100,7 @@ impl DiskStore {
         Ok(store)
     }
 
-    /// Returns a store that knows nothing yet of what it has.
+    /// Returns a store that has not read its segments yet.
     fn empty(dir: &Path, config: StoreConfig, steps: Steps) -> Result<Self, OpenStoreError> {
         let least = (SPARE_SEGMENTS + 1) * u64::from(config.segment_bytes);
         if config.segment_bytes < SEGMENT_MIN || config.budget_bytes < least {

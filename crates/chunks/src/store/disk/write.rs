@@ -13,7 +13,7 @@ use crate::store::segment::{Segment, path_of};
 /// Segments that are given up for one put, at most.
 const GIVE_UPS: usize = 2;
 
-/// Who writes.
+/// The writer of the store.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) active: Option<Active>,

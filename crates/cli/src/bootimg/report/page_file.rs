@@ -70,7 +70,7 @@ fn file_name(name: &str) -> String {
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let path = &destination(path).with_context(|| format!("writing {}", path.display()))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    ensure!(!name.is_empty(), "{} is no name of a file", path.display());
+    ensure!(!name.is_empty(), "{} is not a file name", path.display());
     let aside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     // What was left there, and not what a link of somebody's leads to.
     let _gone = fs::remove_file(&aside);

@@ -53,7 +53,7 @@ impl ImagesArgs {
 /// Serve the layers of images from their boot images, in place
 ///
 /// Containers that are started from now on use them. With --all, images that are pulled or
-/// recorded later are attached as they come. What is attached stays so until it is detached.
+/// recorded later are attached too. Images stay attached until they are detached.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct AttachArgs {
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub(super) fn run(
     match status.problems.first() {
         None => Ok(Outcome::Done),
         Some(first) => bail!(
-            "{} could not be attached and will be tried again: {first}",
+            "{} could not be attached, and will be retried: {first}",
             count(status.problems.len() as u64, "layer")
         ),
     }
@@ -119,7 +119,7 @@ fn ask_someone(
             Ok(Told::Failed(why)) => bail!("{why}"),
             Err(error) if Instant::now() >= deadline => return Err(error),
             Ok(Told::Leaving | Told::Warmed(_)) if Instant::now() >= deadline => {
-                bail!("the daemon that is about to end does not come to its end")
+                bail!("the former daemon does not end")
             }
             // Nobody is there, or not for long.
             Ok(Told::Leaving | Told::Warmed(_)) | Err(_) => {}

@@ -22,7 +22,7 @@ use host::run_dir::RunDir;
 /// How long the daemon may take: it may be attaching for somebody else.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Serve images from Docker's plain directories again
+/// Stop serving images: Docker uses its plain directories again
 ///
 /// Running containers that use a layer keep it until they end. What a daemon that died left
 /// behind is cleared.

@@ -11,7 +11,7 @@ pub(super) struct EngineArgs {
     /// Docker's socket, such as unix:///run/docker.sock [default: the client's]
     #[arg(long, value_name = "HOST", env = "DOCKER_HOST", global = true)]
     docker_host: Option<String>,
-    /// Docker's directory, if Docker need not be asked: it may be away
+    /// Docker's data directory; with it, Docker is not asked and need not run
     #[arg(long, value_name = "DIR", global = true)]
     data_root: Option<PathBuf>,
 }

@@ -19,7 +19,7 @@ use layers::server::ServedBy;
 /// A daemon that attaches many layers answers when it has.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Show which images and layers are served, and how they do
+/// Show which images and layers are served, and their counters
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]

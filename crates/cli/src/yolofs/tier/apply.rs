@@ -21,7 +21,7 @@ use host::size::Size;
 /// I/O where the disk's scheduler lets it. The code is 4 if a move could not be made.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ApplyArgs {
-    /// Go no faster than so many bytes a second
+    /// Most bytes a second
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
     #[command(flatten)]

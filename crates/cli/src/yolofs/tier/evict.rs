@@ -14,7 +14,7 @@ use bootstore::tiers::Tiers;
 use bootstore::tiers::mover::{Dropped, Mover, PATIENCE};
 use bootstore::tiers::plan::gather;
 
-/// Take the copies of boot images and of whole files away from the tiers, now
+/// Remove the copies of boot images and of whole files from the tiers now
 ///
 /// They are served from the store, and from their source, then, and come back when they are hot
 /// enough. A copy that
@@ -25,7 +25,7 @@ pub(super) struct EvictArgs {
     /// paths of files that were promoted, which begin with /, ./ or ../
     #[arg(required_unless_present = "all", value_name = "IMAGE")]
     images: Vec<String>,
-    /// All that lies on tiers and is not pinned, what nobody knows any more included
+    /// Everything on the tiers that is not pinned, unknown objects included
     #[arg(long, conflicts_with = "images")]
     all: bool,
     #[command(flatten)]

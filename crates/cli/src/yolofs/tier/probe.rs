@@ -15,18 +15,18 @@ use host::progress;
 use host::progress::Bar;
 use host::size::Size;
 
-/// Tell what directories are as tiers, and how fast
+/// Show what kind of tier directories would be, and how fast
 ///
-/// Each is asked for what lies under it (NVM, memory, a disk), what its mappings reach, and what
+/// Finds out what medium it is on (NVM, memory, a disk), what its mappings reach, and what
 /// makes writes durable; then a file without a name is written, synced and read there. Nothing is
 /// left of it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: yolofs tier probe /mnt/pmem0 /dev/shm /var/lib --bytes 256M")]
 pub(super) struct ProbeArgs {
-    /// Directories that we may write in
+    /// Writable directories
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Write and read so much in each; 0 only asks
+    /// Bytes to write and read in each; 0 measures nothing
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     bytes: Size,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
     let mut probed = Vec::new();
     for dir in &args.dirs {
-        let found = detect(dir).context("a tier is a directory that we may write in")?;
+        let found = detect(dir).context("a tier must be a writable directory")?;
         let measured = match args.bytes.0 {
             0 => None,
             bytes => Some(measured(&found, bytes, &interrupt)?),
@@ -89,7 +89,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<Outcome> {
 fn measured(found: &Capability, bytes: u64, interrupt: &Interrupt) -> anyhow::Result<Measured> {
     ensure!(
         bytes <= found.free_bytes / 2,
-        "{} has {} free, and half of that is as much as a probe takes: give --bytes less",
+        "{} has {} free, and a probe takes at most half of that: use a smaller --bytes",
         found.dir.display(),
         Size(found.free_bytes)
     );

@@ -33,10 +33,10 @@ pub(super) struct PromoteArgs {
     /// Files, or directories with all files in them
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// To this tier, instead of the fastest
+    /// Tier to copy to [default: the fastest]
     #[arg(long, value_name = "NAME")]
     tier: Option<String>,
-    /// Go no faster than so many bytes a second; each file is read twice
+    /// Most bytes a second; each file is read twice
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use bootstore::tiers::seen::SeenTier;
 use bootstore::tiers::{Tiers, now};
 use host::size::Size;
 
-/// Show the tiers, and what lies on them
+/// Show the tiers, and the copies on them
 ///
 /// Boot images that have a copy on a tier are served from the fastest that has one; all others
 /// from the store.
@@ -24,7 +24,7 @@ use host::size::Size;
 #[command(after_help = "Example of a tiers file:\n  \
     [[tier]]\n  name = \"nvm\"\n  dir = \"/mnt/pmem0/yolofs\"\n  size = \"8G\"    # or \"50%\"")]
 pub(super) struct StatusArgs {
-    /// Draw what lies where to this file, as SVG
+    /// Also draw the copies on the tiers to this file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]

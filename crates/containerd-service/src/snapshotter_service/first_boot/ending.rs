@@ -38,7 +38,7 @@ impl TryFrom<&Until> for Ending {
             Until::Exit => Ok(Self::Exit),
             Until::Tcp(port) => Ok(Self::Tcp(*port)),
             other => bail!(
-                "a first boot cannot be watched for {other}: use quiet:SECS, after:SECS, exit or \
+                "{other} is not supported for first boots: use quiet:SECS, after:SECS, exit or \
                  tcp:PORT"
             ),
         }

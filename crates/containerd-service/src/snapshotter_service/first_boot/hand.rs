@@ -48,7 +48,7 @@ impl FirstBootsHand {
     pub(crate) fn start(&self, present: &BTreeSet<SnapshotId>, interrupt: &Interrupt) {
         let boots = match self.hello(interrupt) {
             Ok(boots) => boots,
-            Err(error) => return log::error!("first boots are not recorded: {error:#}"),
+            Err(error) => return log::error!("cannot record first boots: {error:#}"),
         };
         for (id, places) in boots.places {
             let id = SnapshotId(id);
@@ -64,7 +64,7 @@ impl FirstBootsHand {
         loop {
             match self.ask(&Ask::Hello(std::process::id()), QUICK) {
                 Ok(Told::Boots(boots)) => return Ok(boots),
-                Ok(other) => bail!("the recorder answered another question: {other:?}"),
+                Ok(other) => bail!("unexpected response of the recorder: {other:?}"),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 // It does not listen yet, or another is about to.
                 Err(_) => {}
@@ -107,7 +107,7 @@ impl FirstBootsHand {
             }
             Ok(Told::Places(None)) => None,
             Ok(other) => {
-                log::warn!("the recorder answered another question: {other:?}");
+                log::warn!("unexpected response of the recorder: {other:?}");
                 None
             }
             Err(error) => {
@@ -124,7 +124,7 @@ impl FirstBootsHand {
             return;
         }
         if let Err(error) = self.ask(&Ask::Removed(id.0), QUICK) {
-            log::warn!("the recorders of snapshot {id} stay mounted: {error:#}");
+            log::warn!("cannot unmount the recorders of snapshot {id}: {error:#}");
         }
     }
 
@@ -134,7 +134,7 @@ impl FirstBootsHand {
             Ok(Told::Boots(boots)) => boots.status,
             Ok(_) => Vec::new(),
             Err(error) => {
-                log::warn!("the first boots are not known: {error:#}");
+                log::warn!("cannot query the first boots: {error:#}");
                 Vec::new()
             }
         }

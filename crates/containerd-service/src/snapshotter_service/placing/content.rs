@@ -1,4 +1,4 @@
-//! What containerd has of the images that it pulls, by the files of its content store.
+//! Which blobs of a pulled image containerd has, by the files of its content store.
 //!
 //! A blob is at `blobs/sha256/<digest>` once it is there whole. Manifests and configurations come
 //! first, so an image is known before its first layer is unpacked. Nothing here is asked of containerd,

@@ -12,7 +12,7 @@ use super::{Layer, Now, Shared, WAITING_MAX};
 /// Bytes that tell how fast the network is.
 const TELLING: u64 = 64 << 10;
 
-/// How the download of a pull began, and what was foreseen of it.
+/// The beginning of the download of a pull, and the prediction for it.
 #[derive(Clone, Debug)]
 pub(super) struct Foreseen {
     /// The lowest of its layers.

@@ -88,7 +88,7 @@ impl Gate {
                     .for_each(|event| answer(&group, event, &mut see)),
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 Err(error) => {
-                    log::warn!("layers are placed by what is foreseen from now on: {error}");
+                    log::warn!("predicting layers from the manifest from now on: {error}");
                     return;
                 }
             }
@@ -107,7 +107,7 @@ fn answer(group: &Fanotify, event: &FanotifyEvent, see: &mut impl FnMut(Digest, 
     }
     let allowed = FanotifyResponse::new(fd, Response::FAN_ALLOW);
     if let Err(error) = group.write_response(allowed) {
-        log::warn!("a blob cannot be let through: {error}");
+        log::warn!("cannot allow the opening of a blob: {error}");
     }
 }
 

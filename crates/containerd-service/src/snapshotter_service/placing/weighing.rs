@@ -129,11 +129,11 @@ impl Weighing {
         let thread = std::thread::Builder::new().name("measuring".to_owned());
         let measured = thread.spawn(move || {
             if let Err(error) = measuring.unpacked(&root, &run_dir) {
-                log::warn!("how fast the disk is is not known: {error:#}");
+                log::warn!("cannot measure the disk: {error:#}");
             }
         });
         if let Err(error) = measured {
-            log::warn!("how fast the disk is is not known: {error}");
+            log::warn!("cannot measure the disk: {error}");
         }
     }
 }

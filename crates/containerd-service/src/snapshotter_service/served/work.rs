@@ -58,12 +58,12 @@ impl Shared {
         let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
             Ok(Attach::Attached | Attach::Already) => State::Served,
             Err(error) if self.server.serves(&self.place(id)) => {
-                log::warn!("{error:#}; it is served from its older boot image");
+                log::warn!("{error:#}; still serving its older boot image");
                 State::Served
             }
             Ok(Attach::Unknown) => State::Plain,
             Err(error) => {
-                log::warn!("{error:#}; its plain directory serves it");
+                log::warn!("{error:#}; using its plain directory");
                 failed = Some(Instant::now());
                 State::Plain
             }

@@ -55,7 +55,7 @@ impl<C> Filler<C> {
         match Marker::of(name)? {
             Some(marker) => return self.mark(parent, marker),
             None if path.is_empty() && entry.kind != Kind::Directory => {
-                return Err(TarError::Rule("the top is a directory"));
+                return Err(TarError::Rule("its root is not a directory"));
             }
             None if path.is_empty() => return self.describe(TOP, entry),
             None => {}
@@ -152,7 +152,7 @@ impl<C> Filler<C> {
         }
         if !node.names.is_empty() {
             return Err(TarError::Rule(
-                "a directory with something in it is not replaced in one layer",
+                "an entry replaces a directory of the same layer that is not empty",
             ));
         }
         let opaque = is_directory && node.is_whiteout();
@@ -171,7 +171,7 @@ impl<C> Filler<C> {
         let id = self.draft.node(dir).names.get(name).copied();
         let id = id.ok_or_else(missing)?;
         match self.draft.node(id).is_dir() {
-            true => Err(TarError::Rule("a directory has one name")),
+            true => Err(TarError::Rule("a directory has two names")),
             false => Ok(id),
         }
     }
@@ -205,7 +205,9 @@ impl<C> Filler<C> {
                 match (missing, by_link) {
                     (Missing::IsNothing, _) => return Ok(None),
                     (Missing::IsMade, true) => {
-                        return Err(TarError::Rule("links to directories lead to one"));
+                        return Err(TarError::Rule(
+                            "a link to a directory leads to something else",
+                        ));
                     }
                     (Missing::IsMade, false) => {}
                 }
@@ -220,14 +222,18 @@ impl<C> Filler<C> {
                 NodeKind::Symlink => {
                     links += 1;
                     if links > LINKS_MAX {
-                        return Err(TarError::Rule("links do not lead in a circle"));
+                        return Err(TarError::Rule("links form a circle"));
                     }
                     if node.target.starts_with(b"/") {
                         way.truncate(1);
                     }
                     push(&mut rest, &node.target, true);
                 }
-                _ => return Err(TarError::Rule("what has names in it is a directory")),
+                _ => {
+                    return Err(TarError::Rule(
+                        "an entry is inside of something that is not a directory",
+                    ));
+                }
             }
         }
         Ok(way.last().copied())
@@ -247,7 +253,7 @@ impl<C> Filler<C> {
         match kind {
             NodeKind::File => attr.size = entry.size,
             NodeKind::Symlink if !(1..=TARGET_MAX).contains(&entry.target.len()) => {
-                return Err(TarError::Rule("a link leads somewhere"));
+                return Err(TarError::Rule("a link has no target"));
             }
             NodeKind::Symlink => attr.size = entry.target.len() as u64,
             NodeKind::CharDevice | NodeKind::BlockDevice => attr.rdev = self.device(entry)?,
@@ -261,11 +267,15 @@ impl<C> Filler<C> {
     fn device(&self, entry: &Entry) -> Result<u32, TarError> {
         match (self.limits.devices, entry.device) {
             (Devices::Refused, _) => Err(TarError::Device),
-            (_, (0, 0)) => Err(TarError::Rule("a device has a number: 0/0 is a whiteout")),
+            (_, (0, 0)) => Err(TarError::Rule(
+                "a device has the number 0/0, which means a whiteout",
+            )),
             (_, (major, minor)) if major < 1 << 12 && minor < 1 << 20 => {
                 Ok((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
             }
-            _ => Err(TarError::Rule("numbers of devices have 12 and 20 bits")),
+            _ => Err(TarError::Rule(
+                "the number of a device has more than 12 and 20 bits",
+            )),
         }
     }
 
