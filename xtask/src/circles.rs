@@ -29,7 +29,7 @@ const KNOWN: &[(&str, usize)] = &[
     ("layers", 6),
     ("node-service", 11),
     ("containerd-service", 7),
-    ("cli", 12),
+    ("cli", 10),
     ("benches", 4),
     ("e2e", 8),
 ];
