@@ -105,7 +105,7 @@ enum Wanted {
     },
     Registry {
         reference: String,
-        pull: ToPull,
+        pull: Box<ToPull>,
     },
 }
 
@@ -289,7 +289,7 @@ impl Wanted {
             Subject::Registry { reference } => {
                 let pull = ToPull::prepare(&reference, login, scratch);
                 Self::Registry {
-                    pull: pull.with_context(|| format!("pulling {reference}"))?,
+                    pull: Box::new(pull.with_context(|| format!("pulling {reference}"))?),
                     reference,
                 }
             }

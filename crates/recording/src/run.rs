@@ -43,7 +43,7 @@ fn write_trace_in(dir: &Path, name: &str, trace: &Trace) -> anyhow::Result<()> {
 }
 
 /// What is told while a recording goes on.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// The condition was not given: this one was chosen.
     Chosen {

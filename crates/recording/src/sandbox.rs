@@ -56,7 +56,7 @@ pub struct InitStage {
 /// As whom, and where, a command is executed.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    /// USER[:GROUP], names or numbers, as the root's own files know them; empty is who we are
+    /// `USER[:GROUP]`, names or numbers, as the root's own files know them; empty is who we are
     pub user: String,
     /// Directory to start in
     pub workdir: PathBuf,
