@@ -148,7 +148,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber(filter, look, move || writer.clone()), || {
             tracing::warn!(id = "ab12", tries = 3, "the worker died");
             tracing::info!("all is well");
-            tracing::debug!(target: "cli::node", "a detail");
+            tracing::debug!(target: "node_service", "a detail");
         });
         String::from_utf8(paper.0.lock().clone()).unwrap()
     }
