@@ -25,7 +25,7 @@ use oci::Reference;
 use oci::registry::{Access, RegistryConfig, Repository};
 use tiering::lass::Place;
 
-use crate::snapshotter_service::staging::Desk;
+use crate::snapshotter_service::staging::SnapshotterClient;
 use fetch::{Fetch, Ready, Shared, places};
 use host::interrupt::Interrupt;
 use host::progress;
@@ -92,8 +92,8 @@ impl PullRequest {
 /// snapshotter and containerd.
 fn confine(args: &PullRequest, run_dir: &RunDir) -> anyhow::Result<()> {
     let containerd = connect(args)?;
-    let desk = desk(args, run_dir, &containerd)?;
-    let places = desk.places(None)?;
+    let client = client(args, run_dir, &containerd)?;
+    let places = client.places(None)?;
     // Layers land beside where they are staged.
     let places = places.fast.iter().chain([&places.disk]);
     let intake = Intake {
@@ -126,7 +126,7 @@ struct Pull<'a> {
     interrupt: &'a Interrupt,
     registry: RegistryConfig,
     containerd: Containerd,
-    desk: Desk,
+    client: SnapshotterClient,
     /// What this pull calls itself: its lease has this name.
     name: String,
 }
@@ -139,14 +139,14 @@ impl<'a> Pull<'a> {
         interrupt: &'a Interrupt,
     ) -> anyhow::Result<Self> {
         let containerd = connect(args)?;
-        let desk = desk(args, run_dir, &containerd)?;
+        let client = client(args, run_dir, &containerd)?;
         Ok(Self {
             args,
             run_dir,
             interrupt,
             registry,
             containerd,
-            desk,
+            client,
             name: leases::name()?,
         })
     }
@@ -159,7 +159,7 @@ impl<'a> Pull<'a> {
         let mut report = PullReport::of(&wanted, &self.args.namespace);
         if self.args.dry_run {
             let there = there(&wanted.layers, |chain| self.containerd.has_layer(chain))?;
-            let staging = self.desk.places(None)?;
+            let staging = self.client.places(None)?;
             let missing = &wanted.layers[there..];
             let places = places(missing, self.args.concurrent(), &staging);
             report.layers = LayerReport::all(&wanted.layers, there, &places);
@@ -169,7 +169,7 @@ impl<'a> Pull<'a> {
         leases::clear_dead(&self.containerd)?;
         let lease = self.containerd.lease(&self.name, leases::LASTS)?;
         let pulled = self.pull(&wanted, &lease, &mut report);
-        self.desk.ended(&self.name);
+        self.client.ended(&self.name);
         let collected = match &pulled {
             Ok(()) => Collected::Later,
             // What came is to be gone when we are.
@@ -192,7 +192,7 @@ impl<'a> Pull<'a> {
         let there = there(&wanted.layers, |chain| lease.keep_layer(chain))?;
         let missing = &wanted.layers[there..];
         let downloads = Some(self.name.as_str()).filter(|_| !missing.is_empty());
-        let staging = self.desk.places(downloads)?;
+        let staging = self.client.places(downloads)?;
         let places = places(missing, self.args.concurrent(), &staging);
         report.layers = LayerReport::all(&wanted.layers, there, &places);
         let total = missing.iter().map(|layer| layer.blob.size).sum();
@@ -203,7 +203,7 @@ impl<'a> Pull<'a> {
             layers: missing,
             places: &places,
             staging: &staging,
-            desk: &self.desk,
+            client: &self.client,
             pull: &self.name,
             interrupt: self.interrupt,
             bar: &bar,
@@ -295,7 +295,11 @@ fn there<E: Into<anyhow::Error>>(
 }
 
 /// Finds the snapshotter behind containerd's name for it.
-fn desk(args: &PullRequest, run_dir: &RunDir, containerd: &Containerd) -> anyhow::Result<Desk> {
+fn client(
+    args: &PullRequest,
+    run_dir: &RunDir,
+    containerd: &Containerd,
+) -> anyhow::Result<SnapshotterClient> {
     let name = &args.snapshotter;
     let socket = containerd.snapshotter_socket()?;
     let Some(socket) = socket else {
@@ -309,7 +313,7 @@ fn desk(args: &PullRequest, run_dir: &RunDir, containerd: &Containerd) -> anyhow
             "{name:?} is a snapshotter of containerd's own; name that of yolofs with --snapshotter"
         );
     };
-    let found = Desk::find(run_dir, &socket)?;
+    let found = SnapshotterClient::find(run_dir, &socket)?;
     found.with_context(|| {
         format!(
             "no yolofs snapshotter of the run directory {} answers containerd at {}: start it \

@@ -1,8 +1,8 @@
 //! `yolofs snapshotter`: containerd's snapshotter, whose layers are served from boot images.
 
 mod chains;
+mod disk_mover;
 pub mod first_boot;
-mod homeward;
 pub mod layers_fast;
 mod mounts;
 pub mod place_arg;
@@ -25,8 +25,8 @@ use snapshotter::{
 };
 
 use bootstore::store::StoreSettings;
+use disk_mover::DiskMover;
 use first_boot::{Ending, FirstBootsHand, Policy, recorder};
-use homeward::Homeward;
 use host::interrupt::Interrupt;
 use host::mount_table::needs_root;
 use host::run_dir::RunDir;
@@ -39,7 +39,7 @@ use placing::Placing;
 use recording::until::Until;
 use served::ServedLowers;
 use staging::Staging;
-use status::{Ask, LayersFastStatus, SnapshotterStatus, Told, UpperStatus};
+use status::{LayersFastStatus, Request, Response, SnapshotterStatus, UpperStatus};
 use upper::UpperFull;
 use yolofs::XattrAnswers;
 
@@ -238,13 +238,13 @@ fn place_layers(
     let Some(layers) = snapshotter.fast_layers() else {
         return Ok(Vec::new());
     };
-    let homeward = Homeward {
+    let disk_mover = DiskMover {
         snapshotter: Arc::downgrade(snapshotter),
         placing: placing.clone(),
         stay: Duration::from_secs(args.layers_stay),
         interrupt: interrupt.clone(),
     };
-    Ok(vec![placing.start(layers, interrupt)?, homeward.start()?])
+    Ok(vec![placing.start(layers, interrupt)?, disk_mover.start()?])
 }
 
 /// Tells whoever asks how things are, until the snapshots are closed.
@@ -258,16 +258,16 @@ fn answer_status(
     let (address, served) = (args.address.clone(), served.clone());
     // Weak: who only looks keeps nobody from taking over.
     let snapshotter = Arc::downgrade(snapshotter);
-    let answer = move |ask: Ask| {
+    let answer = move |ask: Request| {
         // It takes a while, and is to keep nobody from closing the snapshots.
-        if let Ask::Prewarm { image } = &ask {
+        if let Request::Prewarm { image } = &ask {
             return match image.parse() {
-                Ok(image) => Told::Warmed(served.prewarm(&image)),
-                Err(error) => Told::Failed(format!("{image} is no boot image: {error}")),
+                Ok(image) => Response::Warmed(served.prewarm(&image)),
+                Err(error) => Response::Failed(format!("{image} is no boot image: {error}")),
             };
         }
         let Some(snapshotter) = snapshotter.upgrade() else {
-            return Told::Failed("the snapshotter is about to end".to_owned());
+            return Response::Failed("the snapshotter is about to end".to_owned());
         };
         let staging = Staging {
             snapshotter: &snapshotter,
@@ -278,11 +278,11 @@ fn answer_status(
         }
         let upper = match snapshotter.upper() {
             Ok(upper) => upper,
-            Err(error) => return Told::Failed(error.to_string()),
+            Err(error) => return Response::Failed(error.to_string()),
         };
         let (layers, plain_layers, first_boots) = served.status();
         let fast = snapshotter.fast_layers();
-        Told::Status(Box::new(SnapshotterStatus {
+        Response::Status(Box::new(SnapshotterStatus {
             root: snapshotter.root().to_owned(),
             address: address.clone(),
             pid: std::process::id(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bootimg::ImageId;
 
 use super::station::Station;
-use super::talk::{Ask, Told};
+use super::talk::{Request, Response};
 use host::control::{call, nobody_listens};
 use host::run_dir::RunDir;
 use layers::server::WarmedLayer;
@@ -24,13 +24,13 @@ pub fn warm_by_dockers(
     image: &ImageId,
     deadline: Duration,
 ) -> anyhow::Result<Vec<WarmedLayer>> {
-    let ask = Ask::Prewarm(image.to_string());
+    let ask = Request::Prewarm(image.to_string());
     let mut warmed = Vec::new();
     for station in Station::all(run_dir)? {
         match call(&station.socket(), &ask, deadline) {
-            Ok(Told::Warmed(layers)) => warmed.extend(layers),
-            Ok(Told::Failed(why)) => log::warn!("{}: {why}", station.label()),
-            Ok(Told::Leaving | Told::Status(_)) => {}
+            Ok(Response::Warmed(layers)) => warmed.extend(layers),
+            Ok(Response::Failed(why)) => log::warn!("{}: {why}", station.label()),
+            Ok(Response::Leaving | Response::Status(_)) => {}
             Err(error) if nobody_listens(&error) => log::debug!("{error:#}"),
             Err(error) => log::warn!("{}: {error:#}", station.label()),
         }
@@ -46,10 +46,10 @@ pub fn warm_by_dockers(
 pub fn served_layers(run_dir: &RunDir) -> anyhow::Result<Vec<LayerStatus>> {
     let mut layers = Vec::new();
     for station in Station::all(run_dir)? {
-        match call(&station.socket(), &Ask::Status, DEADLINE) {
-            Ok(Told::Status(status)) => layers.extend(status.layers),
-            Ok(Told::Failed(why)) => log::warn!("{}: {why}", station.label()),
-            Ok(Told::Leaving | Told::Warmed(_)) => {}
+        match call(&station.socket(), &Request::Status, DEADLINE) {
+            Ok(Response::Status(status)) => layers.extend(status.layers),
+            Ok(Response::Failed(why)) => log::warn!("{}: {why}", station.label()),
+            Ok(Response::Leaving | Response::Warmed(_)) => {}
             Err(error) => log::debug!("{error:#}"),
         }
     }

@@ -13,7 +13,7 @@ use layers::status::LayerStatus;
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", content = "of")]
-pub enum Ask {
+pub enum Request {
     /// Serve these from now on, and answer when those that are there are served.
     Attach(Chosen),
     /// Serve these no more, and answer when they are not.
@@ -28,7 +28,7 @@ pub enum Ask {
 /// What the worker answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer", content = "is")]
-pub enum Told {
+pub enum Response {
     /// It was done, and this is how things are now.
     Status(Box<DockerStatus>),
     /// The layers that were warmed.
@@ -39,7 +39,7 @@ pub enum Told {
     Leaving,
 }
 
-impl Reply for Told {
+impl Reply for Response {
     fn failed(why: String) -> Self {
         Self::Failed(why)
     }

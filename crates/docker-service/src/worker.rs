@@ -20,7 +20,7 @@ use super::data_root::{DataRoot, Stamp};
 use super::reconcile::{Problems, hides_mounts, known_images, reconcile};
 use super::start::{Started, WhenIdle, tell};
 use super::station::Station;
-use super::talk::{Ask, DockerStatus, Told};
+use super::talk::{DockerStatus, Request, Response};
 use super::wanted::Wanted;
 use bootstore::store::StoreSettings;
 use host::control::{Callers, listen, serve as serve_commands};
@@ -215,26 +215,26 @@ impl Worker {
         done
     }
 
-    fn answer(&self, ask: &Ask) -> Told {
+    fn answer(&self, ask: &Request) -> Response {
         let done = match ask {
-            Ask::Attach(chosen) => self.change(|wanted| wanted.add(chosen)),
-            Ask::Detach(chosen) => self.change(|wanted| wanted.remove(chosen)),
-            Ask::Status => Ok(()),
-            Ask::Prewarm(image) => return self.prewarm(image),
+            Request::Attach(chosen) => self.change(|wanted| wanted.add(chosen)),
+            Request::Detach(chosen) => self.change(|wanted| wanted.remove(chosen)),
+            Request::Status => Ok(()),
+            Request::Prewarm(image) => return self.prewarm(image),
         };
         if self.now.lock().leaving {
-            return Told::Leaving;
+            return Response::Leaving;
         }
         match done.and_then(|()| self.status()) {
-            Ok(status) => Told::Status(Box::new(status)),
-            Err(error) => Told::Failed(format!("{error:#}")),
+            Ok(status) => Response::Status(Box::new(status)),
+            Err(error) => Response::Failed(format!("{error:#}")),
         }
     }
 
-    fn prewarm(&self, image: &str) -> Told {
+    fn prewarm(&self, image: &str) -> Response {
         match image.parse::<ImageId>() {
-            Ok(image) => Told::Warmed(self.server.prewarm(&image)),
-            Err(error) => Told::Failed(format!("{image} is no boot image: {error}")),
+            Ok(image) => Response::Warmed(self.server.prewarm(&image)),
+            Err(error) => Response::Failed(format!("{image} is no boot image: {error}")),
         }
     }
 
@@ -374,12 +374,12 @@ mod tests {
         let (tell, told) = channel();
         std::thread::scope(|scope| {
             let change = worker.changing.lock();
-            scope.spawn(|| tell.send(worker.answer(&Ask::Status)));
+            scope.spawn(|| tell.send(worker.answer(&Request::Status)));
             // The change goes on until the answer is there.
             let answer = told.recv_timeout(Duration::from_secs(60));
             drop(change);
             match answer {
-                Ok(Told::Status(status)) => assert_eq!(status.problems, ["a layer is gone"]),
+                Ok(Response::Status(status)) => assert_eq!(status.problems, ["a layer is gone"]),
                 other => panic!("{other:?}"),
             }
         });

@@ -29,7 +29,7 @@ use parking_lot::{Condvar, Mutex};
 use serving::load::Load;
 
 use crate::image::{CONFIG_MAX, take_image};
-use crate::shelf::Here;
+use crate::import_target::Here;
 use notes::{Note, Notes, Tried};
 use state::State;
 
@@ -56,7 +56,7 @@ pub(crate) struct Feeder {
 struct Shared {
     mirror: Arc<Mirror>,
     load: Arc<Load>,
-    shelf: Here,
+    target: Here,
     notes: Notes,
     taken: Taken,
     state: Mutex<State>,
@@ -81,7 +81,7 @@ impl Feeder {
     pub(crate) fn start(
         mirror: Arc<Mirror>,
         load: Arc<Load>,
-        shelf: Here,
+        target: Here,
         dir: PathBuf,
         taken: Taken,
     ) -> anyhow::Result<Self> {
@@ -90,7 +90,7 @@ impl Feeder {
         let shared = Arc::new(Shared {
             mirror,
             load,
-            shelf,
+            target,
             notes,
             taken,
             state: Mutex::new(state),
@@ -340,7 +340,7 @@ impl Shared {
         take_image(
             &image.name,
             &layers,
-            &self.shelf,
+            &self.target,
             Stay::WhileUsed,
             &mut |_| match self.stop.load(SeqCst) {
                 true => ControlFlow::Break(()),

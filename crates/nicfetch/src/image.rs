@@ -13,7 +13,7 @@ use oci::LayerBlob;
 use oci::unpack::{Limits, read_layer, stack};
 use serde::Serialize;
 
-use crate::shelf::Shelf;
+use crate::import_target::ImportTarget;
 
 /// Bytes of an image's configuration. It has some KiB.
 pub(crate) const CONFIG_MAX: u64 = 8 << 20;
@@ -39,7 +39,7 @@ pub struct TakenImage {
 pub(crate) fn take_image(
     name: &str,
     layers: &[LayerBlob],
-    shelf: &dyn Shelf,
+    target: &dyn ImportTarget,
     stay: Stay,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> anyhow::Result<TakenImage> {
@@ -50,21 +50,21 @@ pub(crate) fn take_image(
     let mut left = Limits::default();
     for layer in layers {
         let mut watch = |bytes: u64| watch(done + bytes);
-        let index = take_layer(layer, shelf, &left, &mut tally, &mut watch)?;
+        let index = take_layer(layer, target, &left, &mut tally, &mut watch)?;
         left = left_after(left, &index);
         ensure!(
             left.entries > 0 && left.bytes > 0 && left.memory > 0,
             "its layers together have more files than one image may have"
         );
         // Also one that was there: what it needs may just have gone.
-        listed.push(shelf.add(&layer.diff_id.to_string(), &index, Stay::WhileUsed)?);
+        listed.push(target.add(&layer.diff_id.to_string(), &index, Stay::WhileUsed)?);
         indexes.push(index);
         done += layer.size();
     }
     let whole =
         stacked(name, &indexes).with_context(|| format!("stacking the layers of {name}"))?;
     Ok(TakenImage {
-        whole: shelf.add(name, &whole, stay)?,
+        whole: target.add(name, &whole, stay)?,
         new_bytes: tally.new_bytes,
         layers: listed,
     })
@@ -72,19 +72,19 @@ pub(crate) fn take_image(
 
 fn take_layer(
     layer: &LayerBlob,
-    shelf: &dyn Shelf,
+    target: &dyn ImportTarget,
     limits: &Limits,
     tally: &mut Tally,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> anyhow::Result<Arc<Index>> {
     let name = layer.diff_id.to_string();
-    if let Some(index) = shelf.whole(&name)? {
+    if let Some(index) = target.whole(&name)? {
         return Ok(index);
     }
     let read = read_layer(
         layer,
         limits,
-        &mut |content| tally.cut(content, shelf.chunks()),
+        &mut |content| tally.cut(content, target.chunks()),
         watch,
     )?;
     let index = Index::new(name.as_bytes(), Arc::new(read.tree), read.contents.concat());

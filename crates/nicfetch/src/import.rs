@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use crate::client::AdminClient;
 use crate::image::{TakenImage, take_image};
+use crate::import_target::{Here, ImportTarget, There};
 use crate::operator::AdminSettings;
 use crate::place::PlaceSettings;
 use crate::pulled::{Pulled, RegistryLogin, ToPull};
-use crate::shelf::{Here, Shelf, There};
 use host::interrupt::Interrupt;
 use host::progress;
 use host::progress::Bar;
@@ -134,17 +134,17 @@ impl Import {
         scratch: &Path,
     ) -> anyhow::Result<Taken> {
         let wanted = Wanted::prepare(subject, login, scratch)?;
-        let shelf = running.as_ref().map_or(Where::Here, |_| Where::There);
-        self.confine(&wanted, shelf)?;
+        let target = running.as_ref().map_or(Where::Here, |_| Where::There);
+        self.confine(&wanted, target)?;
         let interrupt = Interrupt::install()?;
-        let shelf: Box<dyn Shelf> = match running {
+        let target: Box<dyn ImportTarget> = match running {
             Some(running) => Box::new(There(running)),
             None => Box::new(Here(self.place.open()?)),
         };
         match self.what(wanted, &interrupt)? {
-            What::Tree => self.take_tree(&*shelf, &interrupt).map(Taken::Tree),
+            What::Tree => self.take_tree(&*target, &interrupt).map(Taken::Tree),
             What::Image { name, layers, .. } => {
-                let taken = self.take_layers(&name, &layers, &*shelf, &interrupt);
+                let taken = self.take_layers(&name, &layers, &*target, &interrupt);
                 taken.map(Taken::Image)
             }
         }
@@ -171,9 +171,9 @@ impl Import {
 
     /// Leaves to this process what it takes to import that. A directory or a disk image is this machine's
     /// own, whoever's its files are.
-    fn confine(&self, wanted: &Wanted, shelf: Where) -> anyhow::Result<()> {
+    fn confine(&self, wanted: &Wanted, target: Where) -> anyhow::Result<()> {
         let (mut reads, mut writes, mut clears) = (Vec::new(), Vec::new(), Vec::new());
-        let mut asks = match shelf {
+        let mut asks = match target {
             Where::There => self.admin.asks(),
             Where::Here => {
                 writes.push(self.place.make()?);
@@ -243,18 +243,22 @@ impl Import {
         &self,
         name: &str,
         layers: &[LayerBlob],
-        shelf: &dyn Shelf,
+        target: &dyn ImportTarget,
         interrupt: &Interrupt,
     ) -> anyhow::Result<TakenImage> {
         let bytes = layers.iter().map(LayerBlob::size).sum();
         let bar = progress::bytes("reading the layers", bytes);
-        let taken = take_image(name, layers, shelf, self.stay, &mut watch(&bar, interrupt));
+        let taken = take_image(name, layers, target, self.stay, &mut watch(&bar, interrupt));
         bar.finish_and_clear();
         interrupt.check()?;
         taken.with_context(|| format!("importing {}", self.source.display()))
     }
 
-    fn take_tree(&self, shelf: &dyn Shelf, interrupt: &Interrupt) -> anyhow::Result<TakenTree> {
+    fn take_tree(
+        &self,
+        target: &dyn ImportTarget,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<TakenTree> {
         let name = self.name.as_deref();
         let name = name.context("name the source with --name")?;
         let source = Source::open(&self.source)?;
@@ -263,14 +267,14 @@ impl Import {
             name.as_bytes(),
             &source.tree,
             &*source.reader(),
-            shelf.chunks(),
+            target.chunks(),
             &mut watch(&bar, interrupt),
         );
         bar.finish_and_clear();
         interrupt.check()?;
         let built = built.with_context(|| format!("importing {}", self.source.display()))?;
         Ok(TakenTree {
-            whole: shelf.add(name, &built.index, self.stay)?,
+            whole: target.add(name, &built.index, self.stay)?,
             new_bytes: built.new_bytes,
         })
     }

@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use crate::blocks::{BlockSettings, Blocks};
 use crate::config::Config;
 use crate::feed::{Feeder, Taken};
+use crate::import_target::Here;
 use crate::operator::AdminAddress;
 use crate::place;
-use crate::shelf::Here;
 use host::admission::Admission;
 
 /// Serves until it is asked to end.

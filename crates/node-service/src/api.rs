@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 pub use listen::listen;
 use node_api::bodies::Pace;
 use node_api::control::NodeControl;
-use serve::Desk;
+use serve::ApiContext;
 
 /// The running API. Dropping it takes no more requests and waits, within a deadline, until those
 /// that were taken have their answers.
@@ -44,10 +44,10 @@ impl Api {
     /// If the system gives no thread, or the listener cannot be used.
     pub fn serve(listener: UnixListener, node: Arc<dyn NodeControl>) -> anyhow::Result<Self> {
         let admission = host::control::admission(&listener);
-        Self::serve_to(listener, Desk::new(node, admission))
+        Self::serve_to(listener, ApiContext::new(node, admission))
     }
 
-    fn serve_to(listener: UnixListener, desk: Desk) -> anyhow::Result<Self> {
+    fn serve_to(listener: UnixListener, context: ApiContext) -> anyhow::Result<Self> {
         listener
             .set_nonblocking(true)
             .context("preparing the API's socket")?;
@@ -61,7 +61,7 @@ impl Api {
         let thread = std::thread::Builder::new()
             .name("api".to_owned())
             .spawn(move || {
-                runtime.block_on(serve::take_connections(listener, Arc::new(desk), closed));
+                runtime.block_on(serve::take_connections(listener, Arc::new(context), closed));
                 // A call of the node that hangs must not keep us.
                 runtime.shutdown_background();
             })

@@ -5,15 +5,15 @@
 //! orderly end, and whatever goes wrong beyond one request ends the process: its successor does
 //! better than a worker that limps.
 
+mod access_log;
 mod changes;
-mod ears;
 mod names;
 mod prepare;
 mod presence;
 mod prewarm;
 mod served;
+mod served_mounts;
 mod service;
-mod shelf;
 #[cfg(all(test, feature = "privileged"))]
 mod tests;
 
@@ -35,8 +35,8 @@ use super::network::NetworkWorker;
 use super::wire;
 use host::admission::Admission;
 use host::run_dir::RunDir;
-use service::Desk;
-use shelf::Shelf;
+use served_mounts::ServedMounts;
+use service::WorkerContext;
 
 /// A worker that serves nothing and is asked nothing ends after so long.
 const IDLE: Duration = Duration::from_secs(30);
@@ -96,16 +96,16 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
     let admission = Admission::own().but_workers_of(run_dir.path());
     confine(args)?;
     let (over, ends) = channel();
-    let shelf = Arc::new(Shelf::start(over)?);
-    let desk = Arc::new(Desk::new(Arc::clone(&shelf), admission));
-    service::serve(listener, &desk)?;
+    let mounts = Arc::new(ServedMounts::start(over)?);
+    let context = Arc::new(WorkerContext::new(Arc::clone(&mounts), admission));
+    service::serve(listener, &context)?;
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{}", wire::READY)
         .and_then(|()| stdout.flush())
         .context("telling the node that the worker listens")?;
     loop {
-        let idle = if shelf.is_empty() {
-            desk.idle()
+        let idle = if mounts.is_empty() {
+            context.idle()
         } else {
             Duration::ZERO
         };
@@ -118,7 +118,7 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
                 log::error!("{id}: serving it failed: {why}");
                 exit(1);
             }
-            Ok((id, _)) => shelf.forget(&id),
+            Ok((id, _)) => mounts.forget(&id),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }

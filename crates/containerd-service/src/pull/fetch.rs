@@ -22,7 +22,7 @@ use super::land::source_of;
 use super::place::{Begun, Seen, came_of, left_of, line_rate, weighed};
 use super::wanted::Layer;
 use crate::disk_writes::DiskWrites;
-use crate::snapshotter_service::staging::Desk;
+use crate::snapshotter_service::staging::SnapshotterClient;
 use crate::snapshotter_service::status::StagingPlaces;
 use host::interrupt::Interrupt;
 use host::progress::Bar;
@@ -42,7 +42,7 @@ pub(super) struct Fetch<'a> {
     pub(super) layers: &'a [Layer],
     pub(super) places: &'a [Place],
     pub(super) staging: &'a StagingPlaces,
-    pub(super) desk: &'a Desk,
+    pub(super) client: &'a SnapshotterClient,
     pub(super) pull: &'a str,
     pub(super) interrupt: &'a Interrupt,
     pub(super) bar: &'a Bar,
@@ -157,7 +157,7 @@ impl Fetch<'_> {
             return Ok(None);
         }
         let staged = Staged::make(fast)?;
-        let booked = self.desk.book(staged.name(), foreseen)?;
+        let booked = self.client.book(staged.name(), foreseen)?;
         Ok(booked.then_some(staged))
     }
 
@@ -323,7 +323,7 @@ impl Fetch<'_> {
             }
             *said = Some(Instant::now());
         }
-        if let Err(error) = self.desk.places(Some(self.pull)) {
+        if let Err(error) = self.client.places(Some(self.pull)) {
             log::debug!("{error:#}");
         }
     }
@@ -370,7 +370,7 @@ impl Hears for Ear<'_> {
             return ControlFlow::Continue(());
         }
         let more = needed.saturating_add(MORE);
-        match self.fetch.desk.book(self.staged.name(), more) {
+        match self.fetch.client.book(self.staged.name(), more) {
             Ok(true) => {
                 booked.store(more, SeqCst);
                 ControlFlow::Continue(())

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use snapshotter::{Lowers, Snapshotter, StagedName};
 
 use super::placing::Placing;
-use super::status::{Ask, DEADLINE, StagingPlaces, Told, all, socket};
+use super::status::{DEADLINE, Request, Response, StagingPlaces, all, socket};
 use host::control::call;
 use host::run_dir::RunDir;
 
@@ -19,51 +19,51 @@ pub(super) struct Staging<'a, L: Lowers> {
 
 impl<L: Lowers> Staging<'_, L> {
     /// Answers what a pull asks; `None` if something else was asked.
-    pub(super) fn answer(&self, ask: &Ask) -> Option<Told> {
+    pub(super) fn answer(&self, ask: &Request) -> Option<Response> {
         Some(match ask {
-            Ask::Status | Ask::Prewarm { .. } => return None,
-            Ask::Stage { pull } => {
+            Request::Status | Request::Prewarm { .. } => return None,
+            Request::Stage { pull } => {
                 if let Some(pull) = pull {
                     self.placing.pulls(pull);
                 }
                 let places = self.snapshotter.staging();
                 let usage = self.snapshotter.fast_layers().map(|fast| fast.usage());
-                Told::Stage(StagingPlaces {
+                Response::Stage(StagingPlaces {
                     disk: places.disk,
                     fast: places.fast,
                     room: usage.map_or(0, |of| of.max_bytes.saturating_sub(of.used_bytes)),
                 })
             }
-            Ask::Book { name, bytes } => self.book(name, *bytes),
-            Ask::Ended { pull } => {
+            Request::Book { name, bytes } => self.book(name, *bytes),
+            Request::Ended { pull } => {
                 self.placing.pulled(pull);
                 // What it staged and did not need is to go.
                 drop(self.snapshotter.staging());
-                Told::Heard
+                Response::Heard
             }
         })
     }
 
-    fn book(&self, name: &str, bytes: u64) -> Told {
+    fn book(&self, name: &str, bytes: u64) -> Response {
         let Some(fast) = self.snapshotter.fast_layers() else {
-            return Told::Booked(false);
+            return Response::Booked(false);
         };
         let booked = StagedName::parse(name).map(|name| fast.book_staged(&name, bytes));
         match booked {
-            Some(Ok(booked)) => Told::Booked(booked),
-            Some(Err(error)) => Told::Failed(error.to_string()),
-            None => Told::Failed(format!("{name:?} is not the name of a staged directory")),
+            Some(Ok(booked)) => Response::Booked(booked),
+            Some(Err(error)) => Response::Failed(error.to_string()),
+            None => Response::Failed(format!("{name:?} is not the name of a staged directory")),
         }
     }
 }
 
 /// The pull's side: a snapshotter that is asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Desk {
+pub(crate) struct SnapshotterClient {
     socket: PathBuf,
 }
 
-impl Desk {
+impl SnapshotterClient {
     /// Finds the snapshotter that containerd reaches at `address`; `None` if nobody who answers there
     /// is one of ours.
     ///
@@ -86,8 +86,8 @@ impl Desk {
     /// If the snapshotter does not say.
     pub(crate) fn places(&self, pull: Option<&str>) -> anyhow::Result<StagingPlaces> {
         let pull = pull.map(str::to_owned);
-        match self.ask(&Ask::Stage { pull })? {
-            Told::Stage(places) => Ok(places),
+        match self.ask(&Request::Stage { pull })? {
+            Response::Stage(places) => Ok(places),
             _ => bail!("the snapshotter said something else; is it of another version?"),
         }
     }
@@ -98,8 +98,8 @@ impl Desk {
     /// If the snapshotter does not say.
     pub(crate) fn book(&self, name: &StagedName, bytes: u64) -> anyhow::Result<bool> {
         let name = name.as_str().to_owned();
-        match self.ask(&Ask::Book { name, bytes })? {
-            Told::Booked(booked) => Ok(booked),
+        match self.ask(&Request::Book { name, bytes })? {
+            Response::Booked(booked) => Ok(booked),
             _ => bail!("the snapshotter said something else; is it of another version?"),
         }
     }
@@ -107,14 +107,14 @@ impl Desk {
     /// Says that a pull has ended. Should nobody hear that, it is found out.
     pub(crate) fn ended(&self, pull: &str) {
         let pull = pull.to_owned();
-        if let Err(error) = self.ask(&Ask::Ended { pull }) {
+        if let Err(error) = self.ask(&Request::Ended { pull }) {
             log::debug!("the snapshotter does not hear that the pull has ended: {error:#}");
         }
     }
 
-    fn ask(&self, ask: &Ask) -> anyhow::Result<Told> {
+    fn ask(&self, ask: &Request) -> anyhow::Result<Response> {
         match call(&self.socket, ask, DEADLINE).context("asking the snapshotter")? {
-            Told::Failed(why) => bail!("the snapshotter refused: {why}"),
+            Response::Failed(why) => bail!("the snapshotter refused: {why}"),
             told => Ok(told),
         }
     }

@@ -25,7 +25,7 @@ pub const DEADLINE: Duration = Duration::from_secs(10);
 /// What may be asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
-pub enum Ask {
+pub enum Request {
     /// How are things?
     Status,
     /// Where may a pull of ours stage layers? Asked again while it lasts, so that nothing is brought
@@ -57,7 +57,7 @@ pub enum Ask {
 /// What is answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer", content = "is")]
-pub enum Told {
+pub enum Response {
     /// This is how things are.
     Status(Box<SnapshotterStatus>),
     /// Here.
@@ -72,7 +72,7 @@ pub enum Told {
     Failed(String),
 }
 
-impl Reply for Told {
+impl Reply for Response {
     fn failed(why: String) -> Self {
         Self::Failed(why)
     }
@@ -182,9 +182,9 @@ pub fn socket(run_dir: &RunDir, root: &Path) -> PathBuf {
 pub fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
     let mut all = Vec::new();
     for socket in sockets(run_dir)? {
-        match call(&socket, &Ask::Status, DEADLINE) {
-            Ok(Told::Status(status)) => all.push(*status),
-            Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
+        match call(&socket, &Request::Status, DEADLINE) {
+            Ok(Response::Status(status)) => all.push(*status),
+            Ok(Response::Failed(why)) => log::warn!("{}: {why}", socket.display()),
             Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
             Err(error) => log::debug!("{error:#}"),
         }
@@ -203,12 +203,12 @@ pub fn warm_by_snapshotters(
     deadline: Duration,
 ) -> anyhow::Result<Vec<WarmedLayer>> {
     let image = image.to_string();
-    let ask = Ask::Prewarm { image };
+    let ask = Request::Prewarm { image };
     let mut warmed = Vec::new();
     for socket in sockets(run_dir)? {
         match call(&socket, &ask, deadline) {
-            Ok(Told::Warmed(layers)) => warmed.extend(layers),
-            Ok(Told::Failed(why)) => log::warn!("{}: {why}", socket.display()),
+            Ok(Response::Warmed(layers)) => warmed.extend(layers),
+            Ok(Response::Failed(why)) => log::warn!("{}: {why}", socket.display()),
             Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
             Err(error) if nobody_listens(&error) => log::debug!("{error:#}"),
             Err(error) => log::warn!("{error:#}"),

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 
 use super::reply::{Answer, Refusal, json, nothing, text};
-use super::serve::Desk;
+use super::serve::ApiContext;
 use crate::metrics;
 
 /// A request, as far as it depends on who asks.
@@ -63,24 +63,24 @@ impl Call {
     }
 }
 
-pub(super) fn node(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn node(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
-    Ok(json(StatusCode::OK, &desk.node.node()))
+    Ok(json(StatusCode::OK, &context.node.node()))
 }
 
-pub(super) fn mounts(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn mounts(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
-    Ok(json(StatusCode::OK, &desk.node.mounts()))
+    Ok(json(StatusCode::OK, &context.node.mounts()))
 }
 
-pub(super) fn mount(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn mount(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
-    Ok(json(StatusCode::OK, &desk.node.mount(call.id()?)?))
+    Ok(json(StatusCode::OK, &context.node.mount(call.id()?)?))
 }
 
-pub(super) fn make(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn make(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.no_query()?;
-    let made = desk.node.make(call.body()?)?;
+    let made = context.node.make(call.body()?)?;
     let status = if made.new {
         StatusCode::CREATED
     } else {
@@ -89,7 +89,7 @@ pub(super) fn make(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
     Ok(json(status, &made.mount))
 }
 
-pub(super) fn unmount(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn unmount(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.no_body()?;
     let lazy = match call.query.as_deref() {
         None | Some("" | "lazy=false") => false,
@@ -99,57 +99,57 @@ pub(super) fn unmount(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
             return Err(Refusal::invalid(message));
         }
     };
-    desk.node.unmount(call.id()?, lazy)?;
+    context.node.unmount(call.id()?, lazy)?;
     Ok(nothing(StatusCode::NO_CONTENT))
 }
 
-pub(super) fn prewarm(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn prewarm(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.no_query()?;
     let PrewarmBody { budget_bytes } = call.optional_body()?;
-    let summary = desk.node.prewarm(call.id()?, budget_bytes)?;
+    let summary = context.node.prewarm(call.id()?, budget_bytes)?;
     Ok(json(StatusCode::OK, &summary))
 }
 
-pub(super) fn swap(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn swap(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.no_query()?;
     let BootBody { boot } = call.body()?;
-    Ok(json(StatusCode::OK, &desk.node.swap(call.id()?, boot)?))
+    Ok(json(StatusCode::OK, &context.node.swap(call.id()?, boot)?))
 }
 
-pub(super) fn drain(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn drain(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
-    Ok(json(StatusCode::OK, &desk.node.drain()?))
+    Ok(json(StatusCode::OK, &context.node.drain()?))
 }
 
-pub(super) fn upgrade(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn upgrade(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.no_query()?;
     let UpgradeBody { program } = call.body()?;
     if !program.is_absolute() {
         return Err(Refusal::invalid("the program's path must be absolute"));
     }
-    Ok(json(StatusCode::OK, &desk.node.upgrade(&program)?))
+    Ok(json(StatusCode::OK, &context.node.upgrade(&program)?))
 }
 
-pub(super) fn measured(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
     let page = metrics::page(
-        desk.node.node(),
-        desk.node.mounts(),
-        desk.answers.by_status(),
+        context.node.node(),
+        context.node.mounts(),
+        context.answers.by_status(),
     );
     Ok(text(StatusCode::OK, page))
 }
 
 /// Says that the API answers, and asks the node nothing: a node that waits for something is not
 /// made better by a restart.
-pub(super) fn healthz(_desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn healthz(_desk: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
     Ok(text(StatusCode::OK, "ok\n"))
 }
 
-pub(super) fn readyz(desk: &Desk, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn readyz(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
     call.plain()?;
-    if desk.node.node().draining {
+    if context.node.node().draining {
         return Err(Refusal::unavailable(
             "the node is being drained: it takes no mounts",
         ));

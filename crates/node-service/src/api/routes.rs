@@ -6,7 +6,7 @@ use hyper::Method;
 
 use super::reply::{Answer, Refusal};
 use super::requests::{self, Call};
-use super::serve::Desk;
+use super::serve::ApiContext;
 
 /// One kind of request.
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub(super) struct Route {
     /// `{id}` stands for the id of a mount.
     pub(super) path: &'static str,
     pub(super) pace: Pace,
-    pub(super) answer: fn(&Desk, &Call) -> Result<Answer, Refusal>,
+    pub(super) answer: fn(&ApiContext, &Call) -> Result<Answer, Refusal>,
 }
 
 const fn route(
     method: Method,
     path: &'static str,
     pace: Pace,
-    answer: fn(&Desk, &Call) -> Result<Answer, Refusal>,
+    answer: fn(&ApiContext, &Call) -> Result<Answer, Refusal>,
 ) -> Route {
     Route {
         method,

@@ -45,14 +45,14 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What every connection shares.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct ApiContext {
     pub(super) node: Arc<dyn NodeControl>,
     pub(super) answers: Tally,
     admission: Admission,
     callers: [Arc<Semaphore>; Pace::ALL.len()],
 }
 
-impl Desk {
+impl ApiContext {
     pub(super) fn new(node: Arc<dyn NodeControl>, admission: Admission) -> Self {
         Self {
             node,
@@ -68,7 +68,7 @@ impl Desk {
         route: &'static routes::Route,
         call: Call,
     ) -> Result<Answer, Refusal> {
-        let desk = Arc::clone(self);
+        let context = Arc::clone(self);
         let callers = Arc::clone(&self.callers[route.pace as usize]);
         let asked = async {
             // Held by the call and not by us: one that hangs keeps its place, and no more than
@@ -77,7 +77,7 @@ impl Desk {
                 return Err(Refusal::unavailable("the node ends"));
             };
             let call = move || {
-                let answer = (route.answer)(&desk, &call);
+                let answer = (route.answer)(&context, &call);
                 drop(place);
                 answer
             };
@@ -139,7 +139,7 @@ async fn body_of(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
 /// Takes connections until `closed`, and then waits until those that were taken are answered.
 pub(super) async fn take_connections(
     listener: UnixListener,
-    desk: Arc<Desk>,
+    context: Arc<ApiContext>,
     mut closed: oneshot::Receiver<()>,
 ) {
     let listener = match tokio::net::UnixListener::from_std(listener) {
@@ -158,9 +158,9 @@ pub(super) async fn take_connections(
         };
         match accepted {
             Ok((stream, _)) => {
-                let desk = Arc::clone(&desk);
+                let context = Arc::clone(&context);
                 tokio::spawn(async move {
-                    converse(stream, &desk).await;
+                    converse(stream, &context).await;
                     drop(place);
                 });
             }
@@ -181,15 +181,15 @@ pub(super) async fn take_connections(
 }
 
 /// Answers the one request of a connection.
-async fn converse(mut stream: UnixStream, desk: &Arc<Desk>) {
-    let admitted = desk.admission.check_peer(&stream);
+async fn converse(mut stream: UnixStream, context: &Arc<ApiContext>) {
+    let admitted = context.admission.check_peer(&stream);
     let service = service_fn(|request| async {
         let what = format!("{} {}", request.method(), request.uri());
-        let answer = desk
+        let answer = context
             .answer(&admitted, request)
             .await
             .unwrap_or_else(Refusal::into_answer);
-        desk.answers.count(answer.status());
+        context.answers.count(answer.status());
         log::debug!("api: {what}: {}", answer.status().as_u16());
         Ok::<_, Infallible>(answer)
     });

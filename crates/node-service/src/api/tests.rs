@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use super::serve::Desk;
+use super::serve::ApiContext;
 use super::{Api, listen};
 use host::admission::Admission;
 use node_api::boot_choice::BootChoice;
@@ -37,10 +37,10 @@ fn served_to(admission: Admission) -> Served {
     let socket = dir.path().join("node.sock");
     std::fs::write(&socket, "left behind").unwrap();
     let listener = listen(&socket).unwrap();
-    let desk = Desk::new(Arc::new(MemoryNode::default()), admission);
+    let context = ApiContext::new(Arc::new(MemoryNode::default()), admission);
     Served {
         client: NodeClient::at(&socket),
-        _api: Api::serve_to(listener, desk).unwrap(),
+        _api: Api::serve_to(listener, context).unwrap(),
         socket,
         _dir: dir,
     }

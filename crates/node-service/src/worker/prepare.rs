@@ -10,8 +10,8 @@ use bootimg::{Attached, Image};
 use localfs::{DirSource, Patience, SourceRoot, TimedSource};
 use yolofs::{Config, FileSystem, Mode};
 
+use super::access_log::AccessLog;
 use super::changes::Changes;
-use super::ears::Ears;
 use super::names;
 use crate::wire::{Fault, Handed};
 use bootstore::store::StoreSettings;
@@ -103,7 +103,7 @@ pub(super) struct Prepared {
     pub(super) nic: Option<Arc<Nic>>,
     pub(super) cached: Arc<CachedSource<Arc<BootPlace>, Arc<dyn BlockSource>>>,
     /// Hears what is asked for, if that is to be learned from.
-    pub(super) ears: Option<Arc<Ears>>,
+    pub(super) access_log: Option<Arc<AccessLog>>,
 }
 
 impl std::fmt::Debug for Prepared {
@@ -179,7 +179,7 @@ fn prepare_nic(
         disk: None,
         nic: Some(Arc::new(nic)),
         cached,
-        ears: None,
+        access_log: None,
     })
 }
 
@@ -251,9 +251,9 @@ fn prepare_disk(
         .with_space(space_within(&source, &root))
         .with_ledger(Arc::new(changes), &earlier)
         .with_waiter(source.waiter());
-    let ears = spec.auto.then(|| Arc::new(Ears::new()));
-    if let Some(ears) = &ears {
-        fs = fs.with_listener(Arc::clone(ears) as _);
+    let access_log = spec.auto.then(|| Arc::new(AccessLog::new()));
+    if let Some(access_log) = &access_log {
+        fs = fs.with_listener(Arc::clone(access_log) as _);
     }
     Ok(Prepared {
         fs: Arc::new(fs),
@@ -263,7 +263,7 @@ fn prepare_disk(
         disk: Some(Disk { root, source }),
         nic,
         cached,
-        ears,
+        access_log,
     })
 }
 

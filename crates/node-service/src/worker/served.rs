@@ -17,7 +17,7 @@ use yolofs::{
 
 use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
-use super::shelf::Opened;
+use super::served_mounts::Opened;
 use crate::wire::{Adoption, Fault, Handed};
 use crate::workers::SHARED_BY;
 use mounting::assemble::mount_mode;
@@ -233,14 +233,14 @@ impl Served {
     /// If nobody listened, or it cannot be written.
     pub(super) fn write_heard(&self, to: OwnedFd) -> Result<(), Refusal> {
         let Prepared { disk, tree, .. } = &self.prepared;
-        let heard = self.prepared.ears.as_ref().zip(disk.as_ref());
-        let (ears, disk) = heard.ok_or_else(|| {
+        let heard = self.prepared.access_log.as_ref().zip(disk.as_ref());
+        let (access_log, disk) = heard.ok_or_else(|| {
             Refusal::new(
                 Fault::Conflict,
                 anyhow!("this mount was not made with --auto"),
             )
         })?;
-        let trace = ears.take(&disk.root, tree).write();
+        let trace = access_log.take(&disk.root, tree).write();
         let trace = trace.context("writing down what the mount was asked for")?;
         std::fs::File::from(to)
             .write_all(&trace)

@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow};
 use parking_lot::Mutex;
 
 use super::prepare::Refusal;
-use super::shelf::Shelf;
+use super::served_mounts::ServedMounts;
 use crate::wire::{Answer, Fault, Handed, Question, WorkerStatus};
 use host::admission::Admission;
 
@@ -30,8 +30,8 @@ const DRAINED_MAX: u64 = 64 << 10;
 
 /// What the node talks to.
 #[derive(Debug)]
-pub(super) struct Desk {
-    shelf: Arc<Shelf>,
+pub(super) struct WorkerContext {
+    mounts: Arc<ServedMounts>,
     admission: Admission,
     callers: Mutex<Callers>,
 }
@@ -42,15 +42,15 @@ struct Callers {
     last: Instant,
 }
 
-impl Desk {
+impl WorkerContext {
     /// Returns one that answers whom `admission` admits.
-    pub(super) fn new(shelf: Arc<Shelf>, admission: Admission) -> Self {
+    pub(super) fn new(mounts: Arc<ServedMounts>, admission: Admission) -> Self {
         let callers = Callers {
             count: 0,
             last: Instant::now(),
         };
         Self {
-            shelf,
+            mounts,
             admission,
             callers: Mutex::new(callers),
         }
@@ -81,18 +81,18 @@ impl Desk {
                 Question::Adopt(adoption) => {
                     let handed = Handed::of(&adoption.spec, beside)
                         .map_err(|error| Refusal::new(Fault::Invalid, error))?;
-                    let hello = self.shelf.adopt(*adoption, handed)?;
+                    let hello = self.mounts.adopt(*adoption, handed)?;
                     Answer::Adopted { hello }
                 }
                 Question::Status { id } => Answer::Status(WorkerStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
-                    mounts: self.shelf.status(id.as_deref()),
+                    mounts: self.mounts.status(id.as_deref()),
                 }),
                 Question::Prewarm { id, budget_bytes } => {
-                    Answer::Prewarmed(self.shelf.get(&id)?.prewarm(budget_bytes)?)
+                    Answer::Prewarmed(self.mounts.get(&id)?.prewarm(budget_bytes)?)
                 }
                 Question::Swap { id, boot } => {
-                    self.shelf.swap(&id, &boot)?;
+                    self.mounts.swap(&id, &boot)?;
                     Answer::Done
                 }
                 Question::Heard { id } => {
@@ -103,19 +103,19 @@ impl Desk {
                             anyhow!("the descriptor to write to is missing"),
                         )
                     })?;
-                    self.shelf.get(&id)?.write_heard(to)?;
+                    self.mounts.get(&id)?.write_heard(to)?;
                     Answer::Done
                 }
                 Question::LetGo { id } => {
-                    self.shelf.get(&id)?.let_go();
+                    self.mounts.get(&id)?.let_go();
                     Answer::Done
                 }
                 Question::Close { id } => {
-                    self.shelf.close(&id)?;
+                    self.mounts.close(&id)?;
                     Answer::Done
                 }
                 Question::Hand { id } => {
-                    return Ok((Answer::Handed, Some(self.shelf.get(&id)?.hand()?)));
+                    return Ok((Answer::Handed, Some(self.mounts.get(&id)?.hand()?)));
                 }
             };
             Ok((answer, None))
@@ -135,7 +135,7 @@ impl Desk {
 }
 
 /// Somebody who asks.
-struct Caller(Arc<Desk>);
+struct Caller(Arc<WorkerContext>);
 
 impl Caller {
     fn talk(&self, stream: &UnixStream) -> anyhow::Result<()> {
@@ -188,12 +188,12 @@ pub(super) fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
 ///
 /// # Errors
 /// If the thread that accepts cannot be started.
-pub(super) fn serve(listener: UnixListener, desk: &Arc<Desk>) -> anyhow::Result<()> {
-    let desk = Arc::clone(desk);
+pub(super) fn serve(listener: UnixListener, context: &Arc<WorkerContext>) -> anyhow::Result<()> {
+    let context = Arc::clone(context);
     let accept = move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { continue };
-            let Some(caller) = desk.admit() else {
+            let Some(caller) = context.admit() else {
                 log::warn!("too many requests at a time");
                 continue;
             };

@@ -17,8 +17,8 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use tempfile::TempDir;
 use yolofs::{Busy, Connection, MountTable, Visible};
 
-use super::service::{self, Desk};
-use super::shelf::Shelf;
+use super::served_mounts::ServedMounts;
+use super::service::{self, WorkerContext};
 use crate::wire::{Adoption, Answer, Fault, Handed, Question, WorkerStatus, ask};
 use host::admission::Admission;
 use mounting::source::Source;
@@ -190,7 +190,7 @@ fn swap(boot: &str) -> Question {
 
 /// A worker in this process: what the program does but for its own process.
 struct Worker {
-    shelf: Arc<Shelf>,
+    mounts: Arc<ServedMounts>,
     socket: PathBuf,
     _dir: TempDir,
 }
@@ -200,18 +200,18 @@ impl Worker {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("workers/1.sock");
         let (over, ends) = std::sync::mpsc::channel();
-        let shelf = Arc::new(Shelf::start(over).unwrap());
-        let desk = Arc::new(Desk::new(Arc::clone(&shelf), Admission::own()));
+        let mounts = Arc::new(ServedMounts::start(over).unwrap());
+        let context = Arc::new(WorkerContext::new(Arc::clone(&mounts), Admission::own()));
         let listener = service::listen(&socket).unwrap();
-        service::serve(listener, &desk).unwrap();
-        let forgetting = Arc::clone(&shelf);
+        service::serve(listener, &context).unwrap();
+        let forgetting = Arc::clone(&mounts);
         std::thread::spawn(move || {
             for (id, _) in ends {
                 forgetting.forget(&id);
             }
         });
         Self {
-            shelf,
+            mounts,
             socket,
             _dir: dir,
         }
@@ -311,7 +311,7 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
     assert!(handed.private.is_some());
     drop(handed);
     node.finish(&[&worker]);
-    eventually("it is forgotten", || worker.shelf.is_empty());
+    eventually("it is forgotten", || worker.mounts.is_empty());
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn what_cannot_be_served_is_refused_and_leaves_the_place_free() {
         fault == Fault::Invalid && why.contains("No such file"),
         "{why}"
     );
-    assert!(worker.shelf.is_empty());
+    assert!(worker.mounts.is_empty());
     node.spec.boot = BootChoice::None;
     node.adopt(&worker).unwrap();
     read_anew(&node.path("mnt"), 1);
@@ -448,7 +448,7 @@ fn a_damaged_boot_image_is_not_swapped_in() {
 fn who_has_unmounted_is_told_of_what_is_still_open() {
     let (worker, mut node) = (Worker::new(), Node::new("none"));
     node.adopt(&worker).unwrap();
-    let held = worker.shelf.get("m").unwrap();
+    let held = worker.mounts.get("m").unwrap();
     node.visible.unmount(Busy::Wait, PATIENCE).unwrap();
     node.private = None;
     assert!(matches!(worker.ask(&let_go()), Answer::Done));

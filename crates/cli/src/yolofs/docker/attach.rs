@@ -13,7 +13,7 @@ use crate::output::{FormatArg, count, print};
 use bootstore::store::StoreSettings;
 use docker_service::start::start_daemon;
 use docker_service::station::{LOOK_EVERY, Station};
-use docker_service::talk::{Ask, DockerStatus, Told};
+use docker_service::talk::{DockerStatus, Request, Response};
 use docker_service::wanted::Chosen;
 use host::control::call;
 use host::run_dir::RunDir;
@@ -71,7 +71,7 @@ pub(super) fn run(
     let data_root = engine.engine().data_root()?;
     let chosen = args.images.chosen(engine)?;
     let station = Station::of(run_dir, &data_root);
-    let ask = Ask::Attach(chosen.clone());
+    let ask = Request::Attach(chosen.clone());
     let status = ask_someone(&ask, &station, store, run_dir, &data_root)?;
     if let Chosen::Images(images) = &chosen {
         refuse_unknown(&status, images, &args.images.images)?;
@@ -106,7 +106,7 @@ fn refuse_unknown(
 
 /// Asks the daemon, and starts it if there is none.
 fn ask_someone(
-    ask: &Ask,
+    ask: &Request,
     station: &Station,
     store: &StoreSettings,
     run_dir: &RunDir,
@@ -115,14 +115,14 @@ fn ask_someone(
     let deadline = Instant::now() + CHANGE_OVER;
     loop {
         match call(&station.socket(), ask, DEADLINE) {
-            Ok(Told::Status(status)) => return Ok(*status),
-            Ok(Told::Failed(why)) => bail!("{why}"),
+            Ok(Response::Status(status)) => return Ok(*status),
+            Ok(Response::Failed(why)) => bail!("{why}"),
             Err(error) if Instant::now() >= deadline => return Err(error),
-            Ok(Told::Leaving | Told::Warmed(_)) if Instant::now() >= deadline => {
+            Ok(Response::Leaving | Response::Warmed(_)) if Instant::now() >= deadline => {
                 bail!("the former daemon does not end")
             }
             // Nobody is there, or not for long.
-            Ok(Told::Leaving | Told::Warmed(_)) | Err(_) => {}
+            Ok(Response::Leaving | Response::Warmed(_)) | Err(_) => {}
         }
         let turn = run_dir.take_turn()?;
         // Whoever has the duty is on the way in, or out.

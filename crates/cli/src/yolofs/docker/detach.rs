@@ -14,7 +14,7 @@ use crate::exit::Outcome;
 use crate::output::{FormatArg, print, write_out};
 use docker_service::data_root::DataRoot;
 use docker_service::station::{LOOK_EVERY, Station};
-use docker_service::talk::{Ask, Told};
+use docker_service::talk::{Request, Response};
 use docker_service::wanted::{Chosen, Wanted};
 use host::control::call;
 use host::run_dir::RunDir;
@@ -60,13 +60,13 @@ pub(super) fn run(
 
 /// Asks the daemon, or notes what is no longer wanted in its stead if there is none.
 fn detach(chosen: &Chosen, station: &Station, data_root: &Path) -> anyhow::Result<()> {
-    let ask = Ask::Detach(chosen.clone());
+    let ask = Request::Detach(chosen.clone());
     let deadline = Instant::now() + CHANGE_OVER;
     loop {
         match call(&station.socket(), &ask, DEADLINE) {
-            Ok(Told::Status(_)) => return Ok(()),
-            Ok(Told::Failed(why)) => bail!("{why}"),
-            Ok(Told::Leaving | Told::Warmed(_)) | Err(_) => {}
+            Ok(Response::Status(_)) => return Ok(()),
+            Ok(Response::Failed(why)) => bail!("{why}"),
+            Ok(Response::Leaving | Response::Warmed(_)) | Err(_) => {}
         }
         // What is wanted is written by whoever has the duty, and by nobody else: a daemon on its
         // way in or out would write over it.

@@ -10,7 +10,7 @@ use crate::exit::Outcome;
 use crate::layers_text::layers_text;
 use crate::output::{FormatArg, count, print, table};
 use docker_service::station::Station;
-use docker_service::talk::{Ask, DockerStatus, ImageStatus, Told};
+use docker_service::talk::{DockerStatus, ImageStatus, Request, Response};
 use docker_service::wanted::Wanted;
 use host::control::call;
 use host::run_dir::RunDir;
@@ -43,10 +43,10 @@ pub(super) fn run(
 /// # Errors
 /// If neither is possible.
 pub(super) fn ask_or_look(station: &Station, data_root: &Path) -> anyhow::Result<DockerStatus> {
-    match call(&station.socket(), &Ask::Status, DEADLINE) {
-        Ok(Told::Status(status)) => return Ok(*status),
-        Ok(Told::Failed(why)) => bail!("{why}"),
-        Ok(Told::Leaving | Told::Warmed(_)) => {}
+    match call(&station.socket(), &Request::Status, DEADLINE) {
+        Ok(Response::Status(status)) => return Ok(*status),
+        Ok(Response::Failed(why)) => bail!("{why}"),
+        Ok(Response::Leaving | Response::Warmed(_)) => {}
         Err(error) => log::debug!("{error:#}"),
     }
     let wanted = Wanted::load(&station.wanted())?;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use snapshotter::{LayerDir, Snapshot, SnapshotId};
 
 use super::asked::Policy;
-use super::talk::{Ask, Boots, Told, Wanted};
+use super::talk::{Boots, Request, Response, Wanted};
 use super::{FirstBootStatus, recorder};
 use host::control::call;
 use host::interrupt::Interrupt;
@@ -62,8 +62,8 @@ impl FirstBootsHand {
     fn hello(&self, interrupt: &Interrupt) -> anyhow::Result<Boots> {
         let deadline = Instant::now() + START;
         loop {
-            match self.ask(&Ask::Hello(std::process::id()), QUICK) {
-                Ok(Told::Boots(boots)) => return Ok(boots),
+            match self.ask(&Request::Hello(std::process::id()), QUICK) {
+                Ok(Response::Boots(boots)) => return Ok(boots),
                 Ok(other) => bail!("unexpected response of the recorder: {other:?}"),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 // It does not listen yet, or another is about to.
@@ -74,9 +74,9 @@ impl FirstBootsHand {
         }
     }
 
-    fn ask(&self, ask: &Ask, patience: Duration) -> anyhow::Result<Told> {
+    fn ask(&self, ask: &Request, patience: Duration) -> anyhow::Result<Response> {
         match call(&self.socket, ask, patience).context("asking the recorder")? {
-            Told::Failed(why) => bail!("{why}"),
+            Response::Failed(why) => bail!("{why}"),
             told => Ok(told),
         }
     }
@@ -99,13 +99,13 @@ impl FirstBootsHand {
         }
         let container = (snapshot.id, &*snapshot.name);
         let wanted = Wanted::new(container, layers, top, ending);
-        match self.ask(&Ask::Record(Box::new(wanted)), MOUNTING) {
-            Ok(Told::Places(Some(places))) => {
+        match self.ask(&Request::Record(Box::new(wanted)), MOUNTING) {
+            Ok(Response::Places(Some(places))) => {
                 let places = some(places);
                 self.places.lock().insert(snapshot.id, places.clone());
                 Some(places)
             }
-            Ok(Told::Places(None)) => None,
+            Ok(Response::Places(None)) => None,
             Ok(other) => {
                 log::warn!("unexpected response of the recorder: {other:?}");
                 None
@@ -123,15 +123,15 @@ impl FirstBootsHand {
         if self.places.lock().remove(&id).is_none() {
             return;
         }
-        if let Err(error) = self.ask(&Ask::Removed(id.0), QUICK) {
+        if let Err(error) = self.ask(&Request::Removed(id.0), QUICK) {
             log::warn!("cannot unmount the recorders of snapshot {id}: {error:#}");
         }
     }
 
     /// Returns the boots that are or were recorded, those that are not over at the end.
     pub(crate) fn status(&self) -> Vec<FirstBootStatus> {
-        match self.ask(&Ask::Boots, QUICK) {
-            Ok(Told::Boots(boots)) => boots.status,
+        match self.ask(&Request::Boots, QUICK) {
+            Ok(Response::Boots(boots)) => boots.status,
             Ok(_) => Vec::new(),
             Err(error) => {
                 log::warn!("cannot query the first boots: {error:#}");

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use rawio::pidfd::PidFd;
 
 use super::super::mounts::wait_for_the_last;
-use super::talk::{Ask, Told};
+use super::talk::{Request, Response};
 use super::{FirstBoots, Keeper};
 use bootstore::store::StoreSettings;
 use host::control::{listen, serve};
@@ -199,23 +199,23 @@ struct Now {
 }
 
 impl Recorder {
-    fn answer(&self, ask: Ask) -> Told {
-        if let Ask::Hello(pid) = ask {
+    fn answer(&self, ask: Request) -> Response {
+        if let Request::Hello(pid) = ask {
             let mut now = self.now.lock();
             match PidFd::open(pid) {
                 Ok(snapshotter) if !now.leaving => now.snapshotter = snapshotter,
-                Ok(_) => return Told::Failed("the recorder is about to end".to_owned()),
-                Err(error) => return Told::Failed(format!("watching process {pid}: {error}")),
+                Ok(_) => return Response::Failed("the recorder is about to end".to_owned()),
+                Err(error) => return Response::Failed(format!("watching process {pid}: {error}")),
             }
         } else if self.now.lock().leaving {
-            return Told::Failed("the recorder is about to end".to_owned());
+            return Response::Failed("the recorder is about to end".to_owned());
         }
         match ask {
-            Ask::Hello(_) | Ask::Boots => Told::Boots(self.boots.all()),
-            Ask::Record(wanted) => Told::Places(self.boots.record(&wanted)),
-            Ask::Removed(id) => {
+            Request::Hello(_) | Request::Boots => Response::Boots(self.boots.all()),
+            Request::Record(wanted) => Response::Places(self.boots.record(&wanted)),
+            Request::Removed(id) => {
                 self.boots.removed(snapshotter::SnapshotId(id));
-                Told::Done
+                Response::Done
             }
         }
     }

@@ -15,9 +15,9 @@ use recording::until::Until;
 /// What the snapshotter asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", content = "of")]
-pub(super) enum Ask {
+pub(super) enum Request {
     /// Record for the process with this number, as long as that lives. Answered with
-    /// [`Told::Boots`].
+    /// [`Response::Boots`].
     Hello(u32),
     /// Mount these layers with a recorder.
     Record(Box<Wanted>),
@@ -30,19 +30,19 @@ pub(super) enum Ask {
 /// What the recorder answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer", content = "is")]
-pub(super) enum Told {
-    /// To [`Ask::Hello`] and [`Ask::Boots`].
+pub(super) enum Response {
+    /// To [`Request::Hello`] and [`Request::Boots`].
     Boots(Boots),
-    /// To [`Ask::Record`]: where the layers are mounted, nearest first; `None` if this boot is not
+    /// To [`Request::Record`]: where the layers are mounted, nearest first; `None` if this boot is not
     /// recorded.
     Places(Option<Vec<PathBuf>>),
-    /// To [`Ask::Removed`].
+    /// To [`Request::Removed`].
     Done,
     /// It was not done.
     Failed(String),
 }
 
-impl Reply for Told {
+impl Reply for Response {
     fn failed(why: String) -> Self {
         Self::Failed(why)
     }
@@ -140,22 +140,22 @@ mod tests {
         };
         let ending = Ending::Quiet(Duration::from_millis(200));
         let top = Digest([7; 32]);
-        let ask = Ask::Record(Box::new(Wanted::new(
+        let ask = Request::Record(Box::new(Wanted::new(
             (SnapshotId(9), "default/9/c"),
             std::slice::from_ref(&layer),
             top,
             ending,
         )));
         let text = serde_json::to_string(&ask).unwrap();
-        let Ask::Record(wanted) = serde_json::from_str(&text).unwrap() else {
+        let Request::Record(wanted) = serde_json::from_str(&text).unwrap() else {
             panic!("{text}")
         };
         assert_eq!((wanted.id, &*wanted.name), (9, "default/9/c"));
         assert_eq!((wanted.layers(), wanted.top), (vec![layer], top));
         assert_eq!(wanted.ending().unwrap(), ending);
-        let told = Told::Places(Some(vec!["/a".into()]));
+        let told = Response::Places(Some(vec!["/a".into()]));
         let text = serde_json::to_string(&told).unwrap();
-        let Told::Places(Some(places)) = serde_json::from_str(&text).unwrap() else {
+        let Response::Places(Some(places)) = serde_json::from_str(&text).unwrap() else {
             panic!("{text}")
         };
         assert_eq!(places, [PathBuf::from("/a")]);

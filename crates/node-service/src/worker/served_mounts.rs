@@ -19,7 +19,7 @@ const CLOSE: Duration = Duration::from_secs(4);
 
 /// All mounts, by name.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct ServedMounts {
     slots: Mutex<BTreeMap<String, Slot>>,
     open: Arc<Open>,
     prewarms: Queue,
@@ -33,7 +33,7 @@ enum Slot {
     Served(Arc<Served>),
 }
 
-impl Shelf {
+impl ServedMounts {
     /// Returns one that serves nothing yet; `over` is told of mounts whose session is over.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Shelf {
                 };
             }
         };
-        let place = Place { shelf: self, id };
+        let place = Place { mounts: self, id };
         let open = Opened::note(&self.open, &place.id);
         let served = Served::start(adoption, handed, self.over.clone())?.noted(open);
         let served = Arc::new(served);
@@ -155,7 +155,7 @@ impl Shelf {
     }
 }
 
-/// How many mounts of each name have something open: what is taken from the shelf may be in
+/// How many mounts of each name have something open: what is taken from the mounts may be in
 /// somebody's hand yet, or being dropped.
 #[derive(Debug, Default)]
 struct Open {
@@ -207,24 +207,24 @@ impl Drop for Opened {
 
 /// The place of a mount that is being adopted. Dropped, it is free again, unless it was filled.
 struct Place<'a> {
-    shelf: &'a Shelf,
+    mounts: &'a ServedMounts,
     id: String,
 }
 
 impl Place<'_> {
     fn fill(self, served: &Arc<Served>) {
         let slot = Slot::Served(Arc::clone(served));
-        let _taken = self.shelf.slots.lock().insert(self.id.clone(), slot);
+        let _taken = self.mounts.slots.lock().insert(self.id.clone(), slot);
         if served.is_over() {
             // It ended before it had a place to be taken out of.
-            self.shelf.forget(&self.id);
+            self.mounts.forget(&self.id);
         }
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut slots = self.shelf.slots.lock();
+        let mut slots = self.mounts.slots.lock();
         if matches!(slots.get(&self.id), Some(Slot::Taken)) {
             slots.remove(&self.id);
         }

@@ -18,7 +18,7 @@ const CHUNK: Duration = Duration::from_secs(60);
 const INDEX: Duration = Duration::from_secs(300);
 
 /// Keeps chunks, and the sources that they make.
-pub(crate) trait Shelf {
+pub(crate) trait ImportTarget {
     /// Returns what keeps chunks.
     fn chunks(&self) -> &dyn Keep;
 
@@ -39,7 +39,7 @@ pub(crate) trait Shelf {
 #[derive(Clone, Debug)]
 pub(crate) struct Here(pub(crate) Arc<Sources>);
 
-impl Shelf for Here {
+impl ImportTarget for Here {
     fn chunks(&self) -> &dyn Keep {
         &**self.0.store()
     }
@@ -73,7 +73,7 @@ impl Keep for There {
     }
 }
 
-impl Shelf for There {
+impl ImportTarget for There {
     fn chunks(&self) -> &dyn Keep {
         self
     }

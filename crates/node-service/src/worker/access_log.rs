@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
 
 /// Hears requests from one lesson to the next.
 #[derive(Debug)]
-pub(super) struct Ears(RwLock<Heard>);
+pub(super) struct AccessLog(RwLock<Heard>);
 
 #[derive(Debug)]
 struct Heard {
@@ -36,7 +36,7 @@ impl Heard {
     }
 }
 
-impl Ears {
+impl AccessLog {
     pub(super) fn new() -> Self {
         Self(RwLock::new(Heard::nothing()))
     }
@@ -48,7 +48,7 @@ impl Ears {
     }
 }
 
-impl Observer for Ears {
+impl Observer for AccessLog {
     fn note(&self, caller: Caller, event: Event, took: Duration) {
         let recorder = Arc::clone(&self.0.read().recorder);
         recorder.note(caller, event, took);

@@ -28,7 +28,7 @@ const YIELD_MAX: Duration = Duration::from_secs(5);
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
 /// What it takes to bring layers home.
-pub(super) struct Homeward {
+pub(super) struct DiskMover {
     pub(super) snapshotter: Weak<Snapshotter<ServedLowers>>,
     pub(super) placing: Placing,
     /// How long nothing was unpacked before layers go.
@@ -38,13 +38,13 @@ pub(super) struct Homeward {
 
 /// Goes slowly, after pulls, and not on when we are asked to end.
 struct Slowly<'a> {
-    homeward: &'a Homeward,
+    disk_mover: &'a DiskMover,
     throttle: Mutex<Throttle>,
 }
 
 impl Pace for Slowly<'_> {
     fn turn(&self, bytes: u64) -> ControlFlow<()> {
-        let of = self.homeward;
+        let of = self.disk_mover;
         let mut yielded = Duration::ZERO;
         while of.placing.is_busy(Duration::ZERO) && yielded < YIELD_MAX && !of.interrupt.asked() {
             of.sleep(YIELD);
@@ -58,14 +58,14 @@ impl Pace for Slowly<'_> {
     }
 }
 
-impl Homeward {
+impl DiskMover {
     /// Begins.
     ///
     /// # Errors
     /// If no thread can be had.
     pub(super) fn start(self) -> anyhow::Result<JoinHandle<()>> {
         std::thread::Builder::new()
-            .name("homeward".to_owned())
+            .name("disk_mover".to_owned())
             .spawn(move || self.run())
             .context("starting the thread that brings layers to the disk")
     }
@@ -75,7 +75,7 @@ impl Homeward {
             log::debug!("layers are brought to the disk at the usual priority: {error}");
         }
         let pace = Slowly {
-            homeward: self,
+            disk_mover: self,
             throttle: Mutex::new(Throttle::new(
                 Rate::per_second(BYTES_PER_SECOND),
                 std::sync::Arc::default(),
