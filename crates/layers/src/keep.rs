@@ -1,7 +1,6 @@
 //! Keeping what was recorded of a container's layer.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use anyhow::Context as _;
 use blocks::{BlockSource, CachedSource, Digest, ReplayPlan};
@@ -12,7 +11,7 @@ use tracer::Merged;
 use bootstore::store::{add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
-use mounting::source::{Source, timestamp};
+use mounting::source::Source;
 
 /// What to do about recordings of the layer that are there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,14 +115,9 @@ pub fn write(
     interrupt: &Interrupt,
 ) -> anyhow::Result<ImageId> {
     let info = SourceInfo {
-        label: source.root.label().to_string_lossy().into_owned(),
-        id: source.root.id(),
-        recorded_at: timestamp(SystemTime::now()).secs,
         command: about.command.clone(),
-        tool: concat!("yolofs ", env!("CARGO_PKG_VERSION")).to_owned(),
         ready_ms: about.ready_ms.clone(),
-        similarity_ppm: None,
-        source_bytes: source.bytes(),
+        ..source.info()
     };
     let request = WriteRequest {
         tree: &source.tree,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
 use blocks::{BlockSource, CachedSource, Namespace, Tree};
-use bootimg::{Attached, Image, ImageId};
+use bootimg::{Attached, Image, ImageId, Store};
 use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource};
 use tracer::Recorder;
 use yolofs::{Config, FileSystem, Mode, Readahead};
@@ -330,26 +330,35 @@ pub enum Unusable {
     Fails,
 }
 
+/// Finds the boot image of the store that is chosen for a source, if one is.
+fn find_image(
+    boot: &BootChoice,
+    store: &StoreSettings,
+    root: &SourceRoot,
+) -> anyhow::Result<Option<(Store, ImageId)>> {
+    match boot {
+        BootChoice::None | BootChoice::File(_) => Ok(None),
+        BootChoice::Auto => {
+            let Some(store) = store.open_existing()? else {
+                return Ok(None);
+            };
+            let found = store.find_source(root.id())?;
+            Ok(found.map(|id| (store, id)))
+        }
+        BootChoice::Image(wanted) => {
+            let store = store.open()?;
+            let id = store.resolve(wanted)?;
+            Ok(Some((store, id)))
+        }
+    }
+}
+
 /// Notes that the boot image of a source is used now, so that the store keeps it: who serves from it
 /// may not write. What cannot be found is not noted, and told when it is opened. Returns which it is.
 pub fn note_use(boot: &BootChoice, store: &StoreSettings, root: &SourceRoot) -> Option<ImageId> {
     let noted = || -> anyhow::Result<Option<ImageId>> {
-        let (store, id) = match boot {
-            BootChoice::None | BootChoice::File(_) => return Ok(None),
-            BootChoice::Auto => {
-                let Some(store) = store.open_existing()? else {
-                    return Ok(None);
-                };
-                let Some(id) = store.find_source(root.id())? else {
-                    return Ok(None);
-                };
-                (store, id)
-            }
-            BootChoice::Image(wanted) => {
-                let store = store.open()?;
-                let id = store.resolve(wanted)?;
-                (store, id)
-            }
+        let Some((store, id)) = find_image(boot, store, root)? else {
+            return Ok(None);
         };
         store.note_use(&id);
         Ok(Some(id))
@@ -370,26 +379,12 @@ pub fn choose_image(
     store: &StoreSettings,
     root: &SourceRoot,
 ) -> anyhow::Result<Option<(String, Arc<Image>)>> {
-    let (store, id) = match boot {
-        BootChoice::None => return Ok(None),
-        BootChoice::File(path) => {
-            let image = Image::open(path).context("opening the boot image")?;
-            return Ok(Some((path.display().to_string(), Arc::new(image))));
-        }
-        BootChoice::Auto => {
-            let Some(store) = store.open_existing()? else {
-                return Ok(None);
-            };
-            let Some(id) = store.find_source(root.id())? else {
-                return Ok(None);
-            };
-            (store, id)
-        }
-        BootChoice::Image(wanted) => {
-            let store = store.open()?;
-            let id = store.resolve(wanted)?;
-            (store, id)
-        }
+    if let BootChoice::File(path) = boot {
+        let image = Image::open(path).context("opening the boot image")?;
+        return Ok(Some((path.display().to_string(), Arc::new(image))));
+    }
+    let Some((store, id)) = find_image(boot, store, root)? else {
+        return Ok(None);
     };
     let name = store
         .names_of(&id)?

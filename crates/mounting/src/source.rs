@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use blocks::{FileId, Timestamp, Tree};
+use bootimg::SourceInfo;
 use host::progress;
 use localfs::{DirSource, Patience, Reason, SourceKind, SourceRoot, TimedSource};
 use rawio::destination::destination;
@@ -100,6 +101,22 @@ impl Source {
             .resolve(name.as_bytes())
             .context("the disk image is gone")?;
         Ok((name, file))
+    }
+
+    /// Returns what a boot image of this source that is made now says of it. Whoever knows the command that was
+    /// recorded, and how it went, adds that.
+    #[must_use]
+    pub fn info(&self) -> SourceInfo {
+        SourceInfo {
+            label: self.root.label().to_string_lossy().into_owned(),
+            id: self.root.id(),
+            recorded_at: timestamp(SystemTime::now()).secs,
+            command: Vec::new(),
+            tool: concat!("yolofs ", env!("CARGO_PKG_VERSION")).to_owned(),
+            ready_ms: Vec::new(),
+            similarity_ppm: None,
+            source_bytes: self.bytes(),
+        }
     }
 
     /// Returns the bytes of all regular files: what shares are shares of.

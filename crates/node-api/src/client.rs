@@ -93,7 +93,7 @@ impl NodeClient {
     /// Asks how the node is.
     ///
     /// # Errors
-    /// As [`CallError`] says; so with all requests below.
+    /// [`CallError`], whose variants say why.
     pub fn node(&self) -> Result<NodeView, CallError> {
         self.ask(Pace::Look, Method::GET, "/v1/node", &NOTHING)
     }
@@ -101,7 +101,7 @@ impl NodeClient {
     /// Asks how all mounts are.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn mounts(&self) -> Result<Vec<MountView>, CallError> {
         self.ask(Pace::Look, Method::GET, "/v1/mounts", &NOTHING)
     }
@@ -109,7 +109,7 @@ impl NodeClient {
     /// Asks how one mount is.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn mount(&self, id: &str) -> Result<MountView, CallError> {
         let path = format!("/v1/mounts/{id}");
         self.ask(Pace::Look, Method::GET, &path, &NOTHING)
@@ -118,7 +118,7 @@ impl NodeClient {
     /// Has the node mount. The same request again changes nothing.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn make(&self, spec: &MountSpec) -> Result<Made, CallError> {
         let received = self.send(Pace::Change, Method::POST, "/v1/mounts", Some(spec))?;
         Ok(Made {
@@ -130,7 +130,7 @@ impl NodeClient {
     /// Has the node unmount; `lazy` even if it is in use.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn unmount(&self, id: &str, lazy: bool) -> Result<(), CallError> {
         let path = format!("/v1/mounts/{id}?lazy={lazy}");
         self.send(Pace::Change, Method::DELETE, &path, NOTHING.as_ref())?;
@@ -140,7 +140,7 @@ impl NodeClient {
     /// Has the boot image of a mount brought into its page cache.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn prewarm(
         &self,
         id: &str,
@@ -158,7 +158,7 @@ impl NodeClient {
     /// Has a mount served from another boot image.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn swap(&self, id: &str, boot: BootChoice) -> Result<MountView, CallError> {
         let body = BootBody { boot };
         self.ask(
@@ -172,7 +172,7 @@ impl NodeClient {
     /// Has the node unmount all, and take no more mounts.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn drain(&self) -> Result<Drained, CallError> {
         self.ask(Pace::Change, Method::POST, "/v1/drain", &NOTHING)
     }
@@ -180,7 +180,7 @@ impl NodeClient {
     /// Has every mount served by another program from now on.
     ///
     /// # Errors
-    /// As there.
+    /// [`CallError`], whose variants say why.
     pub fn upgrade(&self, program: &Path) -> Result<Upgraded, CallError> {
         let body = UpgradeBody {
             program: program.to_owned(),

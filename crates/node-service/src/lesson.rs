@@ -6,11 +6,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use anyhow::{Context as _, bail, ensure};
 use blocks::{BlockSource, CachedSource, ReplayPlan};
-use bootimg::{ImageId, SourceInfo, Store, Variant, WriteRequest, decode_names, unite};
+use bootimg::{ImageId, Store, Variant, WriteRequest, decode_names, unite};
 use fdstore::{Inherited, Variables};
 use localfs::{Patience, SourceRoot};
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,7 @@ use tracer::{MergeOptions, Trace};
 use bootstore::store::{StoreSettings, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
-use mounting::source::{Source, timestamp};
+use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
 
 /// The descriptors it is started with, in this order.
@@ -154,16 +153,7 @@ fn keep(
         "{count} of the source's {whole} blocks were read, too many for a boot"
     );
     let interrupt = Interrupt::install()?;
-    let info = SourceInfo {
-        label: source.root.label().to_string_lossy().into_owned(),
-        id: source.root.id(),
-        recorded_at: timestamp(SystemTime::now()).secs,
-        command: Vec::new(),
-        tool: concat!("yolofs ", env!("CARGO_PKG_VERSION")).to_owned(),
-        ready_ms: Vec::new(),
-        similarity_ppm: None,
-        source_bytes: source.bytes(),
-    };
+    let info = source.info();
     let request = WriteRequest {
         tree: &source.tree,
         info: &info,
@@ -184,6 +174,8 @@ fn keep(
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use blocks::{Access, BlockIndex, BlockRange, Caller, Event, Observer as _, Warmth};
     use bootimg::StoreConfig;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blocks::ReplayPlan;
@@ -14,7 +13,7 @@ use tracer::Merged;
 use bootstore::store::{StoreSettings, add_written, watch};
 use host::interrupt::Interrupt;
 use host::progress;
-use mounting::source::{Source, timestamp};
+use mounting::source::Source;
 
 /// Where a boot image is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,18 +164,14 @@ fn info(source: &Source, recording: &Recording) -> SourceInfo {
     )]
     let similarity_ppm = (jaccard.clamp(0.0, 1.0) * 1e6) as u32;
     SourceInfo {
-        label: source.root.label().to_string_lossy().into_owned(),
-        id: source.root.id(),
-        recorded_at: timestamp(SystemTime::now()).secs,
         command: recording
             .command
             .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
-        tool: concat!("yolofs ", env!("CARGO_PKG_VERSION")).to_owned(),
         ready_ms: recording.ready_ms.clone(),
         similarity_ppm: (recording.merged.plan.runs > 1).then_some(similarity_ppm),
-        source_bytes: source.bytes(),
+        ..source.info()
     }
 }
 
