@@ -33,6 +33,6 @@ step cargo clippy --quiet --workspace --all-targets --all-features -- -D warning
 RUSTDOCFLAGS='-D warnings' step cargo doc --quiet --workspace --lib --no-deps
 step packaging/check.sh
 
-# The tests come last: whoever reads the output finds cargo's own summary lines at its end. All crates
-# at once, so that each is built once; unprivileged tests are those of `cargo test`, and among these.
-step cargo test --no-fail-fast --workspace --features privileged
+# The tests come last: whoever reads the output finds at its end who failed, who is flaky, and the sum. All
+# crates at once, so that each is built once; unprivileged tests are those of `cargo test`, and among these.
+step cargo xtask test --json target/suite.json

@@ -12,6 +12,7 @@ mod links;
 mod pages;
 mod quick;
 mod size;
+mod suite;
 mod workspace;
 
 /// The project's own chores
@@ -34,6 +35,8 @@ enum Chore {
     Links,
     /// Fail where a file has over 500 lines of code or a function over 80, and show the spread
     Size,
+    /// Run all tests, those that need root included, so that none hangs and a flaky one is known
+    Test(suite::Options),
     /// Write the man pages of the programs
     Man {
         /// Directory to write them to; made if it is not there
@@ -59,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Links => links::check(&workspace::root()?),
         Chore::Ci => quick::run(),
         Chore::Size => size::check(&workspace::root()?),
+        Chore::Test(options) => suite::test(&options),
         Chore::Man { out } => pages::man(&out),
         Chore::Completions { out } => pages::completions(&out),
     }

@@ -16,6 +16,8 @@ pub(crate) struct Package {
     pub(crate) library: Option<PathBuf>,
     /// What it depends on, for its tests and its build script too.
     pub(crate) dependencies: BTreeSet<String>,
+    /// Names of its features.
+    pub(crate) features: BTreeSet<String>,
 }
 
 /// Returns the directory of the workspace's manifest.
@@ -73,6 +75,10 @@ fn package(value: &Value) -> anyhow::Result<Package> {
             .iter()
             .map(|dependency| text(dependency, "name"))
             .collect::<Result<_, _>>()?,
+        features: value["features"]
+            .as_object()
+            .map(|features| features.keys().cloned().collect())
+            .unwrap_or_default(),
     })
 }
 
@@ -97,6 +103,7 @@ mod tests {
         assert!(blocks.dependencies.contains("thiserror"));
         // A dependency for tests only counts too.
         assert!(blocks.dependencies.contains("proptest"));
+        assert!(blocks.features.contains("testing"));
         let xtask = packages
             .iter()
             .find(|package| package.name == "xtask")

@@ -1,0 +1,152 @@
+//! Has cargo build the tests, and finds the programs that it made.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use super::program::Program;
+use crate::workspace;
+
+/// The tests that need root are behind this feature.
+const FEATURE: &str = "privileged";
+
+/// Which tests to build.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selection {
+    /// One package; all of the workspace if none.
+    pub(crate) package: Option<String>,
+    /// One integration test of it; all targets and the documentation if none.
+    pub(crate) test: Option<String>,
+}
+
+/// Builds what `cargo test` would run, and returns it in a fixed order, the documentation last.
+pub(crate) fn build(selection: &Selection) -> anyhow::Result<Vec<Program>> {
+    let root = workspace::root()?;
+    let selected = arguments(selection)?;
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--no-run"])
+        .arg("--message-format=json-render-diagnostics")
+        .args(&selected)
+        .current_dir(&root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("running cargo test --no-run")?;
+    ensure!(output.status.success(), "the tests cannot be built");
+    let messages = String::from_utf8(output.stdout).context("reading cargo's messages")?;
+    let mut programs: Vec<_> = messages
+        .lines()
+        .filter_map(|line| program(line).transpose())
+        .collect::<Result<_, _>>()?;
+    programs.sort();
+    if selection.test.is_none() {
+        programs.push(documentation(&root, &selected));
+    }
+    Ok(programs)
+}
+
+fn arguments(selection: &Selection) -> anyhow::Result<Vec<String>> {
+    let mut arguments = match &selection.package {
+        Some(package) => vec!["--package".to_owned(), package.clone()],
+        None => vec!["--workspace".to_owned()],
+    };
+    if has_feature(selection.package.as_deref())? {
+        arguments.extend(["--features".to_owned(), FEATURE.to_owned()]);
+    }
+    if let Some(test) = &selection.test {
+        arguments.extend(["--test".to_owned(), test.clone()]);
+    }
+    Ok(arguments)
+}
+
+/// Cargo refuses a feature that no selected package has.
+fn has_feature(package: Option<&str>) -> anyhow::Result<bool> {
+    let packages = workspace::load()?;
+    Ok(packages
+        .iter()
+        .filter(|known| package.is_none_or(|name| known.name == name))
+        .any(|known| known.features.contains(FEATURE)))
+}
+
+/// Reads one message of cargo's: a program with tests, or something else.
+fn program(message: &str) -> anyhow::Result<Option<Program>> {
+    let message: Value = serde_json::from_str(message).context("reading a message of cargo's")?;
+    let (Some(file), Some(true)) = (
+        message["executable"].as_str(),
+        message["profile"]["test"].as_bool(),
+    ) else {
+        return Ok(None);
+    };
+    let text = |value: &Value, what: &str| {
+        let text = value.as_str().map(str::to_owned);
+        text.with_context(|| format!("cargo's message about {file} lacks {what}"))
+    };
+    let manifest = PathBuf::from(text(&message["manifest_path"], "the manifest")?);
+    let directory = manifest.parent().context("a manifest without directory")?;
+    let package = directory.file_name().unwrap_or_default().to_string_lossy();
+    let target = &message["target"];
+    let kind = text(&target["kind"][0], "the kind of target")?;
+    let name = text(&target["name"], "the target's name")?;
+    Ok(Some(Program {
+        name: format!("{package} {kind} {name}"),
+        file: file.into(),
+        arguments: Vec::new(),
+        directory: directory.to_owned(),
+    }))
+}
+
+/// Cargo builds these while it runs them.
+fn documentation(root: &Path, selected: &[String]) -> Program {
+    let mut arguments = vec!["test".to_owned(), "--doc".to_owned()];
+    arguments.push("--no-fail-fast".to_owned());
+    arguments.extend(selected.iter().cloned());
+    Program {
+        name: "documentation".to_owned(),
+        file: env!("CARGO").into(),
+        arguments,
+        directory: root.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_programs_with_tests_only() {
+        let message = |executable: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/cli/Cargo.toml",
+                "target":{{"kind":["test"],"name":"nic"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let found = program(&message(r#""/w/target/nic-1""#, true)).unwrap();
+        let found = found.unwrap();
+        assert_eq!(found.name, "cli test nic");
+        assert_eq!(found.file, Path::new("/w/target/nic-1"));
+        assert_eq!(found.directory, Path::new("/w/crates/cli"));
+        assert_eq!(program(&message("null", true)).unwrap(), None);
+        assert_eq!(program(&message(r#""/w/nicfetch""#, false)).unwrap(), None);
+        assert_eq!(program(r#"{"reason":"build-finished"}"#).unwrap(), None);
+        assert!(program("{").is_err());
+        assert!(program(r#"{"executable":"/a","profile":{"test":true}}"#).is_err());
+    }
+
+    #[test]
+    fn asks_for_the_feature_where_there_is_one() {
+        let arguments = |package: Option<&str>, test: Option<&str>| {
+            let selection = Selection {
+                package: package.map(str::to_owned),
+                test: test.map(str::to_owned),
+            };
+            arguments(&selection).unwrap().join(" ")
+        };
+        assert_eq!(arguments(None, None), "--workspace --features privileged");
+        assert_eq!(arguments(Some("xtask"), None), "--package xtask");
+        assert_eq!(
+            arguments(Some("cli"), Some("help")),
+            "--package cli --features privileged --test help"
+        );
+    }
+}
