@@ -28,6 +28,7 @@ const LADDER: &[Rung] = &[
     rung("rawio", &[]),
     rung("distribution", &[]),
     rung("serving", &[]),
+    rung("link-emulator", &[]),
     // L1: libraries; these never import each other.
     rung("localfs", &["blocks", "rawio"]),
     rung("bootimg", &["blocks", "rawio"]),
@@ -35,6 +36,7 @@ const LADDER: &[Rung] = &[
     rung("tiering", &["blocks", "rawio"]),
     rung("oci", &["blocks", "distribution", "rawio"]),
     rung("chunks", &["blocks", "rawio"]),
+    rung("fetch", &[]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
     rung("fdstore", &["rawio"]),
@@ -42,7 +44,17 @@ const LADDER: &[Rung] = &[
     rung("confine", &[]),
     // L2: the file system knows the seams, not who implements them; the servers, what they serve.
     rung("yolofs", &["blocks", "rawio"]),
-    rung("blockservice", &["blocks", "chunks", "serving"]),
+    rung(
+        "blockservice",
+        &[
+            "blocks",
+            "bootimg",
+            "chunks",
+            "fetch",
+            "link-emulator",
+            "serving",
+        ],
+    ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
@@ -217,6 +229,7 @@ const LADDER: &[Rung] = &[
             "blockservice",
             "bootimg",
             "chunks",
+            "link-emulator",
             "localfs",
             "mirror",
             "oci",

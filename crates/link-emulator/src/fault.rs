@@ -1,0 +1,60 @@
+//! What is wrong with a line.
+
+use parking_lot::{Condvar, Mutex};
+
+/// What is wrong with a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None,
+    /// Nothing arrives, in either direction; what is on its way arrives later.
+    Stalled,
+    /// Connections are gone, and new ones end at once.
+    Dead,
+    /// One byte of each larger piece towards the client is another one.
+    Lying,
+}
+
+/// The fault that a line has now.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    now: Mutex<Now>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    fault: Fault,
+    closed: bool,
+}
+
+impl State {
+    pub(crate) fn set(&self, fault: Fault) {
+        self.now.lock().fault = fault;
+        self.changed.notify_all();
+    }
+
+    /// Notes that the link goes: nobody waits for a stall to end any more.
+    pub(crate) fn close(&self) {
+        self.now.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.now.lock().closed
+    }
+
+    pub(crate) fn get(&self) -> Fault {
+        self.now.lock().fault
+    }
+
+    /// Waits while the line is stalled, and returns whether bytes get through then.
+    pub(crate) fn passes(&self) -> bool {
+        let mut now = self.now.lock();
+        while now.fault == Fault::Stalled && !now.closed {
+            self.changed.wait(&mut now);
+        }
+        now.fault != Fault::Dead && !now.closed
+    }
+}
