@@ -1,0 +1,36 @@
+//! What an engine did, in numbers.
+
+/// Counters of an engine; they only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Pieces in these requests.
+    pub requested: u64,
+    /// Wanted pieces that somebody else had already asked for, or that a stream brought.
+    pub joins: u64,
+    /// Flights that became more urgent because of a join.
+    pub promotions: u64,
+    /// Pieces that were requested from a second peer because the first was late.
+    pub hedges: u64,
+    /// Pieces that were requested again after a failure.
+    pub retries: u64,
+    /// Pieces of streams that were requested ahead of their turn, or were not needed any more.
+    pub skips: u64,
+    /// Requests that were cancelled.
+    pub cancelled: u64,
+    /// Pieces that came more than once.
+    pub duplicates: u64,
+    /// Bytes of these.
+    pub duplicate_bytes: u64,
+    /// Bytes of all pieces that came, as they were sent.
+    pub received_bytes: u64,
+    /// Pieces that came with wrong bytes.
+    pub wrong: u64,
+    /// How often a peer stalled.
+    pub stalls: u64,
+    /// Wanted pieces that were refused because a bound was reached.
+    pub refused: u64,
+    /// Wanted pieces whose deadline passed.
+    pub late: u64,
+}

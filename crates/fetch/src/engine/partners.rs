@@ -1,0 +1,180 @@
+//! Peers: which there are, which can be asked, and which have stalled.
+
+use std::time::Duration;
+
+use super::wanting::End;
+use super::{Alarm, Engine};
+use crate::exchange::{Action, Lane, Peer, Server, StreamId};
+use crate::peers::{PeerState, State};
+use crate::want::{Key, Verdict};
+
+impl<K: Key> Engine<K> {
+    /// Adds a peer, which is down at first.
+    ///
+    /// # Panics
+    /// With more than 65 536 peers.
+    pub fn add_peer(&mut self, server: Server, lane: Lane) -> Peer {
+        let index = u16::try_from(self.peers.len()).expect("at most 65 536 peers");
+        self.peers.push(PeerState::new(server, lane, &self.config));
+        Peer(index)
+    }
+
+    /// Notes that a peer can be asked, and the round trip that connecting to it measured.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn on_peer_up(&mut self, now: Duration, peer: Peer, rtt: Option<Duration>) {
+        let state = &mut self.peers[peer.index()];
+        if let Some(rtt) = rtt {
+            state.link.round_trip(now, rtt);
+        }
+        if state.state != State::Banned {
+            state.state = State::Up;
+            state.heard = now;
+        }
+        self.watch(now, peer);
+    }
+
+    /// Notes that the connection of a peer is lost, with all requests and streams on it. What it
+    /// owed is requested from others, or ends as [`Verdict::Away`].
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn on_peer_lost(&mut self, now: Duration, peer: Peer) {
+        self.put_out(now, peer, State::Down);
+    }
+
+    /// Notes the end of a stream. What it promised and did not bring is requested if it is wanted.
+    pub fn on_stream_end(&mut self, now: Duration, stream: StreamId) {
+        let Some((peer, missing)) = self.streams.end(stream) else {
+            return;
+        };
+        self.hear(now, peer);
+        self.leave_stream(now, stream, &missing);
+        self.watch(now, peer);
+    }
+
+    /// Whether a peer can be asked.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    #[must_use]
+    pub fn is_up(&self, peer: Peer) -> bool {
+        self.peers[peer.index()].is_up()
+    }
+
+    /// Requests what waited for a stream.
+    fn leave_stream(&mut self, now: Duration, stream: StreamId, keys: &[K]) {
+        for key in keys {
+            if let Some(flight) = self.flights.get_mut(key)
+                && flight.stream == Some(stream)
+            {
+                flight.stream = None;
+                self.timers.clear(Alarm::Flight(*key));
+                self.enqueue(now, *key, End::Back);
+            }
+        }
+    }
+
+    /// Notes that a peer is alive.
+    pub(super) fn hear(&mut self, now: Duration, peer: Peer) {
+        let state = &mut self.peers[peer.index()];
+        state.heard = now;
+        if state.state == State::Stalled {
+            state.state = State::Up;
+            self.watch(now, peer);
+        }
+    }
+
+    /// Begins or ends the watch over a peer, as it owes something or not.
+    pub(super) fn watch(&mut self, now: Duration, peer: Peer) {
+        let state = &self.peers[peer.index()];
+        let owes = state.is_up() && (!state.requests.is_empty() || self.streams.owes(peer));
+        let watched = self.timers.get(Alarm::Peer(peer)).is_some();
+        let state = &mut self.peers[peer.index()];
+        if owes && !watched {
+            state.heard = now;
+            state.link.busy(now);
+            self.timers
+                .set(Alarm::Peer(peer), now + state.patience(&self.config));
+        } else if !owes && watched {
+            state.link.idle();
+            self.timers.clear(Alarm::Peer(peer));
+        }
+    }
+
+    /// The alarm of a peer rang: it has stalled, unless something came meanwhile.
+    pub(super) fn peer_silent(&mut self, now: Duration, peer: Peer) {
+        let state = &self.peers[peer.index()];
+        let until = state.heard + state.patience(&self.config);
+        if until > now {
+            self.timers.set(Alarm::Peer(peer), until);
+            return;
+        }
+        self.counts.stalls += 1;
+        self.actions.push_back(Action::Stalled { peer });
+        self.put_out(now, peer, State::Stalled);
+    }
+
+    /// Notes a piece with wrong bytes, and bans the server if there were too many.
+    pub(super) fn count_wrong(&mut self, now: Duration, server: Server) {
+        let wrong = self.wrong.entry(server).or_default();
+        *wrong += 1;
+        if *wrong < self.config.wrong_limit {
+            return;
+        }
+        for index in 0..self.peers.len() {
+            let state = &self.peers[index];
+            if let Ok(index) = u16::try_from(index)
+                && state.server == server
+                && state.state != State::Banned
+            {
+                self.put_out(now, Peer(index), State::Banned);
+            }
+        }
+    }
+
+    /// Takes a peer out of use, and has others bring what it owed.
+    fn put_out(&mut self, now: Duration, peer: Peer, state: State) {
+        let link = &mut self.peers[peer.index()];
+        if link.state != State::Banned {
+            link.state = state;
+        }
+        self.timers.clear(Alarm::Peer(peer));
+        self.peers[peer.index()].link.idle();
+        self.drop_requests(now, peer, state);
+        for stream in self.streams.ids_of(peer) {
+            let missing = match state {
+                // It may go on: what then comes first is welcome.
+                State::Stalled | State::Up => self.streams.expected_of(stream),
+                State::Down | State::Banned => {
+                    self.streams.end(stream).map_or_else(Vec::new, |end| end.1)
+                }
+            };
+            self.leave_stream(now, stream, &missing);
+        }
+        self.settle_queues(now);
+    }
+
+    /// Gives up all requests to a peer.
+    fn drop_requests(&mut self, now: Duration, peer: Peer, state: State) {
+        let open = std::mem::take(&mut self.peers[peer.index()].requests);
+        for id in open {
+            let Some(request) = self.drop_request(now, id) else {
+                continue;
+            };
+            if state != State::Down {
+                self.actions.push_back(Action::Cancel { peer, request: id });
+            }
+            for piece in request.pieces {
+                let Some(flight) = self.flights.get_mut(&piece.key) else {
+                    continue;
+                };
+                if flight.legs.contains(&id) {
+                    flight.legs.retain(|leg| *leg != id);
+                    self.failed(now, piece.key, Verdict::Away);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What callers ask for: tickets, joins and promotions.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Alarm, Engine};
+use crate::exchange::{Action, Peer, StreamId};
+use crate::flights::Flight;
+use crate::link::transfer;
+use crate::want::{Key, Piece, Priority, Ticket, Verdict};
+
+/// What a stream may be later than expected before a piece is requested after all: its server may
+/// have read a batch from a disk.
+const STREAM_GRACE: Duration = Duration::from_millis(5);
+
+/// Where a queued flight goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Front,
+    Back,
+}
+
+impl<K: Key> Engine<K> {
+    /// Asks for pieces. Each of them ends with one [`Action::Done`], at the latest at `deadline`.
+    ///
+    /// A piece that is named twice counts once. Without a peer that is up, they are
+    /// [`Verdict::Away`]; over the bounds of the configuration, they are [`Verdict::Busy`].
+    pub fn want(
+        &mut self,
+        now: Duration,
+        pieces: &[Piece<K>],
+        priority: Priority,
+        deadline: Duration,
+    ) -> Ticket {
+        let ticket = self.tickets.name();
+        let has_room = self.tickets.len() < self.config.tickets;
+        let mut known = BTreeSet::new();
+        let mut taken = BTreeSet::new();
+        for piece in pieces {
+            if !known.insert(piece.key) {
+                continue;
+            }
+            if has_room && self.takes(&piece.key, taken.len()) {
+                taken.insert(piece.key);
+            } else {
+                self.counts.refused += 1;
+                self.actions.push_back(Action::Done {
+                    ticket,
+                    key: piece.key,
+                    verdict: Verdict::Busy,
+                });
+            }
+        }
+        if taken.is_empty() {
+            return ticket;
+        }
+        self.timers.set(Alarm::Ticket(ticket), deadline);
+        self.tickets.open(ticket, priority, taken.clone());
+        // In the caller's order: it is the order of the queue.
+        for piece in pieces {
+            if taken.remove(&piece.key) {
+                self.add_waiter(now, *piece, priority, ticket);
+            }
+        }
+        ticket
+    }
+
+    /// Whether the bounds allow one more waiter for a piece, beside `taken` of the same ticket.
+    fn takes(&self, key: &K, taken: usize) -> bool {
+        self.tickets.waiting() + taken < self.config.waiting
+            && (self.flights.contains_key(key) || self.flights.len() + taken < self.config.flights)
+    }
+
+    /// Takes a ticket back: none of its pieces is reported any more, and what nobody else wants is
+    /// not fetched.
+    pub fn leave(&mut self, now: Duration, ticket: Ticket) {
+        self.timers.clear(Alarm::Ticket(ticket));
+        for key in self.tickets.close(ticket) {
+            self.remove_waiter(now, key, ticket);
+        }
+        // What ended before this call and was not polled yet.
+        self.actions
+            .retain(|action| !matches!(action, Action::Done { ticket: of, .. } if *of == ticket));
+    }
+
+    /// The deadline of a ticket passed.
+    pub(super) fn deadline(&mut self, now: Duration, ticket: Ticket) {
+        for key in self.tickets.close(ticket) {
+            self.counts.late += 1;
+            self.actions.push_back(Action::Done {
+                ticket,
+                key,
+                verdict: Verdict::Late,
+            });
+            self.remove_waiter(now, key, ticket);
+        }
+    }
+
+    fn add_waiter(&mut self, now: Duration, piece: Piece<K>, priority: Priority, ticket: Ticket) {
+        if let Some(flight) = self.flights.get_mut(&piece.key) {
+            self.counts.joins += 1;
+            flight.waiters.push(ticket);
+            if priority > flight.priority {
+                self.counts.promotions += 1;
+                self.change_priority(now, piece.key, priority);
+            }
+            return;
+        }
+        let mut flight = Flight::new(piece.bytes, priority);
+        flight.waiters.push(ticket);
+        self.flights.insert(piece.key, flight);
+        if self.wait_for_stream(now, piece.key) {
+            self.counts.joins += 1;
+        } else {
+            self.enqueue(now, piece.key, End::Back);
+        }
+    }
+
+    fn remove_waiter(&mut self, now: Duration, key: K, ticket: Ticket) {
+        let Some(flight) = self.flights.get_mut(&key) else {
+            return;
+        };
+        flight.waiters.retain(|waiter| *waiter != ticket);
+        if flight.waiters.is_empty() {
+            self.abandon(now, key);
+            return;
+        }
+        let (before, waiters) = (flight.priority, flight.waiters.clone());
+        let highest = waiters
+            .iter()
+            .filter_map(|waiter| self.tickets.priority(*waiter))
+            .max();
+        if let Some(priority) = highest
+            && priority != before
+        {
+            self.change_priority(now, key, priority);
+        }
+    }
+
+    /// Gives up a flight for which nobody waits.
+    pub(super) fn abandon(&mut self, now: Duration, key: K) {
+        let Some(flight) = self.flights.get_mut(&key) else {
+            return;
+        };
+        if flight.legs.is_empty() {
+            self.remove_flight(key);
+            return;
+        }
+        // What was requested together with something else comes anyway; it is not requested again.
+        let legs = flight.legs.clone();
+        self.dequeue(key);
+        for leg in legs {
+            self.cancel_unless_wanted(now, leg);
+        }
+    }
+
+    /// Makes a flight more or less urgent.
+    fn change_priority(&mut self, now: Duration, key: K, priority: Priority) {
+        let Some(flight) = self.flights.get(&key) else {
+            return;
+        };
+        let (queued, waits) = (flight.queued.is_some(), flight.stream.is_some());
+        self.dequeue(key);
+        if let Some(flight) = self.flights.get_mut(&key) {
+            flight.priority = priority;
+            if waits {
+                flight.stream = None;
+            }
+        }
+        if waits {
+            self.timers.clear(Alarm::Flight(key));
+            if !self.wait_for_stream(now, key) {
+                self.enqueue(now, key, End::Back);
+            }
+        } else if queued {
+            self.enqueue(now, key, End::Back);
+        } else {
+            self.watch_flight(now, key);
+        }
+    }
+
+    /// Lets a flight wait for a stream if one brings it in time, and returns whether it does.
+    fn wait_for_stream(&mut self, now: Duration, key: K) -> bool {
+        let Some((stream, peer, ahead)) = self.streams.coming(&key) else {
+            return false;
+        };
+        let Some(flight) = self.flights.get(&key) else {
+            return false;
+        };
+        let urgent = flight.priority == Priority::Demand;
+        let Some(alarm) = self.stream_alarm(now, peer, ahead, flight.bytes) else {
+            return false;
+        };
+        let (later, alarm) = alarm;
+        if urgent && later {
+            return false;
+        }
+        if urgent {
+            self.timers.set(Alarm::Flight(key), alarm);
+        }
+        if let Some(flight) = self.flights.get_mut(&key) {
+            flight.stream = Some(stream);
+        }
+        true
+    }
+
+    /// Returns whether a stream brings something later than a request of its own would, and when to
+    /// ask after all; `None` if the stream's peer cannot be waited for.
+    fn stream_alarm(
+        &self,
+        now: Duration,
+        peer: Peer,
+        ahead: u64,
+        bytes: u32,
+    ) -> Option<(bool, Duration)> {
+        let sender = &self.peers[peer.index()];
+        if !self.is_up(peer) {
+            return None;
+        }
+        let expected = transfer(ahead, sender.rate(&self.config));
+        let own = self
+            .peers
+            .iter()
+            .filter(|other| other.is_up() && other.serves(Priority::Demand))
+            .map(|other| other.demand_trip(bytes, &self.config))
+            .min()
+            .unwrap_or_else(|| sender.demand_trip(bytes, &self.config));
+        let grace = sender.link.variation().min(own).max(STREAM_GRACE);
+        Some((expected > own, now + expected + own + grace))
+    }
+
+    /// Notes that a peer will send pieces unasked, in this order, behind what it promised before on
+    /// the same stream. Pieces that were requested already are skipped.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn promised(&mut self, now: Duration, peer: Peer, stream: StreamId, pieces: &[Piece<K>]) {
+        let fresh = self
+            .streams
+            .promise(peer, stream, pieces, self.config.promised);
+        for piece in fresh {
+            let Some(flight) = self.flights.get(&piece.key) else {
+                continue;
+            };
+            if flight.legs.is_empty() && flight.stream.is_none() {
+                self.dequeue(piece.key);
+                self.timers.clear(Alarm::Flight(piece.key));
+                if !self.wait_for_stream(now, piece.key) {
+                    self.enqueue(now, piece.key, End::Back);
+                }
+            } else {
+                self.skip(piece.key);
+            }
+        }
+        self.watch(now, peer);
+    }
+
+    /// Notes that pieces are not needed from any stream: their senders are told.
+    pub fn unneeded(&mut self, now: Duration, keys: &[K]) {
+        for key in keys {
+            let sender = self.streams.coming(key).map(|(_, peer, _)| peer);
+            if self
+                .flights
+                .get(key)
+                .is_none_or(|flight| flight.stream.is_none())
+            {
+                self.skip(*key);
+            }
+            if let Some(peer) = sender {
+                self.watch(now, peer);
+            }
+        }
+    }
+}

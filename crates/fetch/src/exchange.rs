@@ -1,0 +1,132 @@
+//! What the engine and those who do its I/O tell each other.
+
+use crate::want::{Piece, Priority, Ticket, Verdict};
+
+/// A path to a server: one connection, or several that are used as one. Named by
+/// [`Engine::add_peer`](crate::Engine::add_peer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer(pub(crate) u16);
+
+impl Peer {
+    /// Returns its index: peers are counted from 0, in the order in which they were added.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A server, by a number that the caller chooses. What one peer of a server does not have, its other
+/// peers do not have either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server(pub u16);
+
+/// Which requests a peer is meant for. Other requests use it only if no other peer can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Requests for which somebody waits.
+    Demand,
+    /// Plans, readahead and fills.
+    Background,
+    /// All requests.
+    Any,
+}
+
+/// Names one [`Action::Request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(crate) u64);
+
+impl RequestId {
+    /// Returns its number, which no other request of the same engine has.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Names a stream of pieces that a peer sends unasked; the caller chooses the number, and never
+/// uses it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// What a piece came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The response to a request.
+    Request(RequestId),
+    /// A stream.
+    Stream(StreamId),
+}
+
+/// What a peer answered for one piece, after the caller verified it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its bytes, and they are right.
+    Here,
+    /// The server does not have it.
+    Absent,
+    /// The server has too much to do: it can be asked again later.
+    Busy,
+    /// The server could not read it, or the response was cut short.
+    Failed,
+    /// Bytes, but not those of the piece.
+    Wrong,
+}
+
+/// What is to be done with the bytes that [`Engine::on_piece`](crate::Engine::on_piece) was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Arrival {
+    /// They are the first copy: publish them before the next poll, which tells those who wait.
+    First,
+    /// Not the first copy, nothing that anybody waits for, or no bytes at all: drop them.
+    Unneeded,
+}
+
+/// What the caller has to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<K> {
+    /// Send a request.
+    Request {
+        /// To whom.
+        peer: Peer,
+        /// Its name, for [`Via::Request`].
+        request: RequestId,
+        /// What for: 1 to [`Config::batch`](crate::Config::batch) pieces, in the order in which they
+        /// are needed.
+        pieces: Vec<Piece<K>>,
+        /// How urgent it is.
+        priority: Priority,
+    },
+    /// Tell the sender of a stream not to send these.
+    Skip {
+        /// Who sends it.
+        peer: Peer,
+        /// Which stream.
+        stream: StreamId,
+        /// What is not needed: 1 to [`Config::batch`](crate::Config::batch) keys.
+        keys: Vec<K>,
+    },
+    /// Tell a peer that nobody wants the rest of a request.
+    Cancel {
+        /// Who was asked.
+        peer: Peer,
+        /// Which request.
+        request: RequestId,
+    },
+    /// A peer sends nothing although it should: look after its connection. It is asked again after
+    /// [`Engine::on_progress`](crate::Engine::on_progress) or
+    /// [`Engine::on_peer_up`](crate::Engine::on_peer_up).
+    Stalled {
+        /// Which one.
+        peer: Peer,
+    },
+    /// A piece of a ticket ended. Each ends exactly once, unless the ticket was left before.
+    Done {
+        /// Whose.
+        ticket: Ticket,
+        /// Which piece.
+        key: K,
+        /// How.
+        verdict: Verdict,
+    },
+}

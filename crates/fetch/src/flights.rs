@@ -1,0 +1,70 @@
+//! Pieces that are being fetched, and the requests that are open for them.
+
+use std::time::Duration;
+
+use crate::exchange::{Peer, RequestId, Server, StreamId};
+use crate::queue::Turn;
+use crate::want::{Piece, Priority, Ticket, Verdict};
+
+/// One piece that is being fetched, whoever wants it.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) bytes: u32,
+    pub(crate) priority: Priority,
+    pub(crate) waiters: Vec<Ticket>,
+    /// Requests that may bring it.
+    pub(crate) legs: Vec<RequestId>,
+    /// The stream that it waits for.
+    pub(crate) stream: Option<StreamId>,
+    /// Its place in the queue of its priority.
+    pub(crate) queued: Option<Turn>,
+    /// Attempts that failed.
+    pub(crate) failures: u8,
+    /// Who failed last: others are tried first.
+    pub(crate) failed_on: Option<Peer>,
+    /// Servers that do not have it.
+    pub(crate) refused: Vec<Server>,
+    /// How the last attempt failed.
+    pub(crate) why: Option<Verdict>,
+}
+
+impl Flight {
+    pub(crate) const fn new(bytes: u32, priority: Priority) -> Self {
+        Self {
+            bytes,
+            priority,
+            waiters: Vec::new(),
+            legs: Vec::new(),
+            stream: None,
+            queued: None,
+            failures: 0,
+            failed_on: None,
+            refused: Vec::new(),
+            why: None,
+        }
+    }
+
+    /// Whether something is under way that may bring it, or it is queued for that.
+    pub(crate) const fn is_moving(&self) -> bool {
+        !self.legs.is_empty() || self.stream.is_some() || self.queued.is_some()
+    }
+}
+
+/// An open request.
+#[derive(Debug)]
+pub(crate) struct Request<K> {
+    pub(crate) peer: Peer,
+    pub(crate) priority: Priority,
+    pub(crate) sent: Duration,
+    /// Its pieces are late from then on.
+    pub(crate) late: Duration,
+    /// Its pieces count as lost from then on.
+    pub(crate) lost: Duration,
+    /// What its peer has to have delivered in all before its pieces can count as lost: as long as less
+    /// came, they wait behind others on a line that is slower than it was.
+    pub(crate) behind: u64,
+    /// Whether no piece of it was answered so far.
+    pub(crate) silent: bool,
+    /// What was not answered.
+    pub(crate) pieces: Vec<Piece<K>>,
+}

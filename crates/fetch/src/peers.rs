@@ -1,0 +1,125 @@
+//! Who can be asked, and what is open at each.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::exchange::{Lane, RequestId, Server};
+use crate::link::{Link, transfer};
+use crate::want::Priority;
+
+/// Whether a peer can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Down,
+    Up,
+    /// It owes something and sends nothing.
+    Stalled,
+    /// Its server sent too many wrong pieces.
+    Banned,
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct PeerState {
+    pub(crate) server: Server,
+    pub(crate) lane: Lane,
+    pub(crate) state: State,
+    pub(crate) link: Link,
+    /// When something last came from it, or when it began to owe something.
+    pub(crate) heard: Duration,
+    pub(crate) requests: BTreeSet<RequestId>,
+    demand_bytes: u64,
+    background_bytes: u64,
+}
+
+impl PeerState {
+    pub(crate) const fn new(server: Server, lane: Lane, config: &Config) -> Self {
+        Self {
+            server,
+            lane,
+            state: State::Down,
+            link: Link::new(config.initial_rtt),
+            heard: Duration::ZERO,
+            requests: BTreeSet::new(),
+            demand_bytes: 0,
+            background_bytes: 0,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Whether it is meant for requests of a priority.
+    pub(crate) fn serves(&self, priority: Priority) -> bool {
+        match self.lane {
+            Lane::Any => true,
+            Lane::Demand => priority == Priority::Demand,
+            Lane::Background => priority != Priority::Demand,
+        }
+    }
+
+    pub(crate) fn window(&self, config: &Config) -> u64 {
+        self.link
+            .window(config.window_floor_bytes, config.window_cap_bytes)
+    }
+
+    pub(crate) fn rate(&self, config: &Config) -> u64 {
+        self.link.rate(config.window_floor_bytes)
+    }
+
+    /// The bytes that are on their way.
+    pub(crate) const fn in_flight(&self) -> u64 {
+        self.demand_bytes + self.background_bytes
+    }
+
+    /// How many bytes may be requested now at a priority, of `queued` that wait. Nothing unless it
+    /// is all of it or half of the window, which is what the line holds: what waits goes in few requests.
+    pub(crate) fn room(&self, priority: Priority, queued: u64, config: &Config) -> u64 {
+        // Whoever waits is not held back by what nobody waits for.
+        let used = match priority {
+            Priority::Demand => self.demand_bytes,
+            Priority::Plan | Priority::Fill => self.in_flight(),
+        };
+        let window = self.window(config);
+        let room = window.saturating_sub(used);
+        if used == 0 || queued <= room || room >= window / 2 {
+            room
+        } else {
+            0
+        }
+    }
+
+    /// When the last of `bytes` will have come if they are requested now.
+    pub(crate) fn expected(&self, bytes: u64, config: &Config) -> Duration {
+        self.link.rtt() + transfer(self.in_flight() + bytes, self.rate(config))
+    }
+
+    /// How long a piece takes that is requested now for somebody who waits.
+    pub(crate) fn demand_trip(&self, bytes: u32, config: &Config) -> Duration {
+        let ahead = self.demand_bytes + u64::from(bytes);
+        self.link.rtt() + transfer(ahead, self.rate(config))
+    }
+
+    /// How long it may be silent.
+    pub(crate) fn patience(&self, config: &Config) -> Duration {
+        (self.link.timeout() * 4).max(config.stall_floor)
+    }
+
+    pub(crate) const fn requested(&mut self, priority: Priority, bytes: u64) {
+        *self.bytes_of(priority) += bytes;
+    }
+
+    pub(crate) const fn settled(&mut self, priority: Priority, bytes: u64) {
+        let open = self.bytes_of(priority);
+        *open = open.saturating_sub(bytes);
+    }
+
+    const fn bytes_of(&mut self, priority: Priority) -> &mut u64 {
+        match priority {
+            Priority::Demand => &mut self.demand_bytes,
+            Priority::Plan | Priority::Fill => &mut self.background_bytes,
+        }
+    }
+}
