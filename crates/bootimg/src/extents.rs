@@ -141,21 +141,22 @@ pub(crate) const fn file_blocks(size: u64) -> u64 {
 }
 
 fn check_overlap(rows: &[Row]) -> Result<(), FormatError> {
-    let mut ranges: Vec<_> = rows
-        .iter()
-        .map(|row| (row.extent.file, row.extent.range))
-        .collect();
-    ranges.sort_unstable();
-    let overlap = ranges
-        .windows(2)
-        .any(|pair| matches!(pair, [(f, a), (g, b)] if f == g && b.start() < a.end()));
-    if overlap {
+    if any_overlap(rows.iter().map(|row| (row.extent.file, row.extent.range))) {
         return Err(FormatError::Rule {
             what: WHAT,
             rule: "two extents share a block",
         });
     }
     Ok(())
+}
+
+/// Returns whether two of these ranges share a block.
+pub(crate) fn any_overlap(ranges: impl Iterator<Item = (FileId, BlockRange)>) -> bool {
+    let mut ranges: Vec<_> = ranges.collect();
+    ranges.sort_unstable();
+    ranges
+        .windows(2)
+        .any(|pair| matches!(pair, [(f, a), (g, b)] if f == g && b.start() < a.end()))
 }
 
 fn check_cover(rows: &[Row], data_blocks: u64) -> Result<(), FormatError> {

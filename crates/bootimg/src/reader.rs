@@ -51,16 +51,29 @@ impl Image {
     /// # Errors
     /// If it cannot be read, is damaged, is no boot image, or is part of a store.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_within(path, u64::MAX)
+    }
+
+    /// The same, unless what it holds besides content takes more than `most` bytes of memory: for
+    /// who takes images from anybody. Limits of the format are for who records them.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if it is larger.
+    pub fn open_within(path: impl AsRef<Path>, most: u64) -> Result<Self, OpenError> {
         let path = path.as_ref();
         let file = open_regular(path).map_err(|source| OpenError::Io {
             path: path.to_owned(),
             source,
         })?;
-        Self::of_file(file, path)
+        Self::of_file_within(file, path, most)
     }
 
     /// Opens a mapped or packed image that is in a file; `path` is for messages.
     pub(crate) fn of_file(file: File, path: &Path) -> Result<Self, OpenError> {
+        Self::of_file_within(file, path, u64::MAX)
+    }
+
+    fn of_file_within(file: File, path: &Path, most: u64) -> Result<Self, OpenError> {
         let located = |error| match error {
             ReadError::Io(source) => OpenError::Io {
                 path: path.to_owned(),
@@ -72,6 +85,12 @@ impl Image {
             },
         };
         let sealed = Sealed::read(Backing::file(file)).map_err(located)?;
+        let bytes = sealed.description_len();
+        if bytes > most {
+            let what = "description of what boots read";
+            let limit = most;
+            return Err(located(FormatError::TooLarge { what, bytes, limit }.into()));
+        }
         if sealed.header.variant == Variant::Thin {
             return Err(OpenError::Thin {
                 path: path.to_owned(),
@@ -252,6 +271,15 @@ impl Sealed {
             header,
             footer,
         })
+    }
+
+    /// Returns how many bytes all sections but the content have when they are decoded.
+    fn description_len(&self) -> u64 {
+        let sections = self.header.sections.iter();
+        let sections = sections.filter(|section| section.kind != SectionKind::Data);
+        sections
+            .map(|section| section.decoded_len)
+            .fold(0, u64::saturating_add)
     }
 
     /// Returns what the image tells of its recording.

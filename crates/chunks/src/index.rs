@@ -1,6 +1,7 @@
 //! The index of a source: its metadata, and the chunks of its files (`docs/nicfetch-protocol.md`).
 
 mod build;
+mod packed;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use blocks::{Broken, ContentId, DecodeTreeError, FileId, Input, NodeKind, Tree};
 use crate::{CHUNK_MAX, ChunkId};
 
 pub use build::{BuildError, Built, Keep, KeepError, Tally, build};
+pub use packed::{pack, unpack};
 
 /// Bytes of a chunk, as a length in a file.
 pub const CHUNK_BYTES: u64 = CHUNK_MAX as u64;

@@ -250,6 +250,16 @@ impl Catalog {
         kept.into_iter().map(|kept| kept.entry).collect()
     }
 
+    /// Returns the file of a boot image, which may be gone when it is opened; `None` if it is not
+    /// there any more.
+    #[must_use]
+    pub fn boot_path(&self, index: &ContentId, boot: &ContentId) -> Option<PathBuf> {
+        let state = self.boots.state.lock();
+        let mut kept = state.kept.get(index).into_iter().flatten();
+        kept.find(|kept| kept.entry.id == *boot)
+            .map(|kept| kept.path.clone())
+    }
+
     /// Returns `len` bytes of a boot image from `offset`, fewer at its end; `None` if it is not
     /// there any more.
     ///
