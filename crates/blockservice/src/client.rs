@@ -15,17 +15,20 @@ mod connect;
 mod connection;
 mod driver;
 mod fill;
+mod flights;
+mod keep;
 mod nic_cache;
 mod planned;
+mod read_ahead;
+mod registered;
 mod remote;
-mod responses;
-mod single_flight;
 mod source;
+mod start;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use blocks::ContentId;
@@ -41,12 +44,17 @@ use serving::transport::{Address, TlsClient};
 
 use connection::Connection;
 use driver::{Driver, Keeper};
+use flights::Flights;
+use registered::RegisteredSource;
 
 pub use fill::Filled;
 pub use nic_cache::NicCache;
 pub use planned::{InOrder, Planned};
 pub use remote::{Remote, RemoteCounts};
 pub use source::{NicSource, Origin, SourceCounts};
+pub use start::{ServedPlan, Started, Wanted};
+
+pub use crate::wire::Ask;
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -137,24 +145,15 @@ pub enum ClientError {
     },
 }
 
-/// A source that was opened by name: what both connections open again when they are made again.
-#[derive(Debug)]
-pub(crate) struct RegisteredSource {
-    /// Its number among those of the client.
-    pub(crate) number: usize,
-    pub(crate) name: Vec<u8>,
-    /// The only index that is taken under this name.
-    pub(crate) id: ContentId,
-}
-
 /// What both connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ClientConfig,
-    pub(crate) sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
-    /// A demand read was given up, and nothing was heard since.
-    pub(crate) silent: AtomicBool,
+    sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
+    /// The bytes that may be requested at a time; 0 until the service has told it.
     pub(crate) window: AtomicU64,
+    /// For what is numbered, and never twice the same.
+    numbers: AtomicU64,
 }
 
 /// A client of one service.
@@ -179,16 +178,19 @@ impl Client {
         let shared = Arc::new(Shared {
             config,
             sources: parking_lot::Mutex::default(),
-            silent: AtomicBool::new(false),
             window: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
         });
-        let connection = || {
-            let (connection, commands) = Connection::new(Arc::clone(&shared));
+        let connection = |lane| {
+            let (connection, commands) = Connection::new(lane, Arc::clone(&shared));
             let _task = driver.spawn(connect::keep(Arc::clone(&connection), commands));
             connection
         };
-        let connections = [connection(), connection()];
-        let _task = driver.spawn(connect::probe(Arc::clone(&shared), connections.clone()));
+        let connections = [0, 1].map(connection);
+        let _task = driver.spawn(connect::probe(
+            shared.config.patience.clone(),
+            connections.clone(),
+        ));
         Ok(Self {
             shared,
             connections,
@@ -211,8 +213,9 @@ impl Client {
     /// Returns whether reads are asked of the service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        !self.shared.silent.load(Relaxed)
-            && self.connections.iter().any(|connection| connection.is_up())
+        self.connections
+            .iter()
+            .any(|connection| connection.responds())
     }
 
     /// Opens the source `name`. Its index is fetched unless `have` returns the one of this id.
@@ -259,20 +262,30 @@ impl Client {
     /// not. As long as it is not, or has another index under this name, every read is a miss.
     #[must_use]
     pub fn remote(&self, name: &[u8], index: Arc<Index>) -> Remote {
-        let source = {
-            let mut sources = self.shared.sources.lock();
-            let source = Arc::new(RegisteredSource {
-                number: sources.len(),
-                name: name.to_vec(),
-                id: index.id(),
-            });
-            sources.push(Arc::clone(&source));
-            source
-        };
+        let source = self.register(name);
+        source.name_index(index.id());
         for connection in &self.connections {
             connection.open(&source);
         }
-        Remote::new(&self.driver, &self.shared, &self.connections, source, index)
+        let (driver, shared) = (&self.driver, &self.shared);
+        let flights = Flights::new(driver, shared, &self.connections, &source, index);
+        Remote::new(flights)
+    }
+
+    /// Notes a source that both connections open whenever they are made.
+    fn register(&self, name: &[u8]) -> Arc<RegisteredSource> {
+        let number = self.shared.numbers.fetch_add(1, Relaxed);
+        let source = Arc::new(RegisteredSource::new(number, name));
+        let mut sources = self.shared.sources.lock();
+        sources.retain(|source| !source.is_over());
+        sources.push(Arc::clone(&source));
+        source
+    }
+
+    /// Forgets a source that could not be had.
+    fn unregister(&self, source: &Arc<RegisteredSource>) {
+        let mut sources = self.shared.sources.lock();
+        sources.retain(|known| known.number != source.number);
     }
 
     /// Returns the boot images that the service keeps of a source, newest first.
@@ -424,5 +437,12 @@ impl Client {
     fn within<T>(&self, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
         let wait = async { timeout(patience, what).await.ok() };
         self.driver.block_on(wait).flatten()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // What waits for a connection waits in vain.
+        self.connections.iter().for_each(|c| c.close());
     }
 }

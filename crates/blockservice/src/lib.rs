@@ -26,5 +26,8 @@
 
 pub mod client;
 pub mod identity;
+mod plan_order;
 pub mod service;
 pub mod wire;
+
+pub use plan_order::{PLAN_CHUNKS_MAX, plan_order};

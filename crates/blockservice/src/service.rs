@@ -3,6 +3,8 @@
 //! ```text
 //! connection ── READ ──► Schedule ──► readers (threads) ──► writer of the connection ──► socket
 //!    │                   priority, then VMs in turn          at most 512 KiB wait there
+//!    ├─ START ──► Prepared (index, plan), then a stream: a job that goes through the schedule
+//!    │            again and again
 //!    └─ OPEN, GET, PUT, …: answered by the connection itself, one after the other
 //! ```
 //!
@@ -13,11 +15,15 @@ mod connection;
 mod counters;
 mod handshake;
 mod hot;
+mod link;
 mod machine;
 mod memory;
 mod outgoing;
+mod prepared;
 mod readers;
+mod recent;
 mod schedule;
+mod stream;
 mod uploads;
 
 use std::collections::HashMap;
@@ -42,9 +48,12 @@ use serving::rate::RateLimiters;
 use serving::transport::{Accepted, Listener, PeerAddress};
 
 use counters::ChunkCounters;
+use link::Link;
 use machine::{Identity, Vm};
 use memory::Memory;
+use prepared::Prepared;
 use readers::Readers;
+use stream::StreamCounters;
 use uploads::{Step, Uploads};
 
 /// Refused connections that get an error frame, at a time; others are closed at once.
@@ -63,8 +72,14 @@ pub struct Limits {
     pub put_step_bytes: u64,
     /// The deadline for these bytes.
     pub put_step: Duration,
-    /// Bytes of the cache in memory of chunks that were read.
+    /// Bytes of the cache in memory of chunks that were read. As many as a quarter of it are used
+    /// besides for chunks as they are stored.
     pub hot_bytes: u64,
+    /// Streams, of all VMs together; who starts one more gets index and plan.
+    pub streams: usize,
+    /// A network with a round trip of at most this is as fast as memory: chunks are sent
+    /// decompressed there.
+    pub fast_round_trip: Duration,
     /// Connections, of all VMs together.
     pub connections: usize,
     /// Connections of one VM, and of one address.
@@ -91,6 +106,8 @@ impl Default for Limits {
             put_step_bytes: 1 << 20, // one who is slower takes three hours for the longest
             put_step: Duration::from_secs(10), // as a frame
             hot_bytes: 256 << 20,  // what some hosts' boots read
+            streams: 1024,         // each queues 640 KiB at most
+            fast_round_trip: Duration::from_micros(300), // PCIe and loopback; a switch takes more
             connections: 4096,     // two for each of some thousand VMs
             connections_of_one: 64, // thirty mounts
             send_rate_of_one: None,
@@ -139,6 +156,8 @@ pub(crate) struct Shared {
     pub(crate) counts: Arc<Counts>,
     memory: Arc<Memory>,
     uploads: Arc<Uploads>,
+    pub(crate) prepared: Prepared,
+    pub(crate) streams: Arc<Semaphore>,
     paces: Option<RateLimiters<Identity>>,
     by_machine: Arc<ConnectionCounts<Identity>>,
     by_link: Arc<ConnectionCounts<PeerAddress>>,
@@ -157,6 +176,7 @@ impl std::fmt::Debug for Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) chunks: ChunkCounters,
+    pub(crate) streams: StreamCounters,
     pub(crate) refused: AtomicU64,
     pub(crate) connections: AtomicU64,
 }
@@ -178,6 +198,8 @@ impl Service {
         let shared = Shared {
             uploads: Uploads::new(limits.memory_bytes / 2, &memory),
             memory,
+            prepared: Prepared::default(),
+            streams: Arc::new(Semaphore::new(limits.streams.min(Semaphore::MAX_PERMITS))),
             paces: limits.send_rate_of_one.map(RateLimiters::new),
             by_machine: Arc::default(),
             by_link: Arc::default(),
@@ -203,6 +225,7 @@ impl Service {
     pub fn register_metrics(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("nicfetch_blocks");
         self.shared.counts.chunks.register(registry);
+        self.shared.counts.streams.register(registry);
         self.shared.readers.register_metrics(registry);
         let shared = Arc::clone(&self.shared);
         register_samples(registry, move || shared.boot_samples());
@@ -268,6 +291,11 @@ impl Shared {
                 "Bytes of memory that boot images take while they are uploaded.",
                 self.uploads.taken(),
             ),
+            Sample::gauge(
+                "prepared_bytes",
+                "Bytes of memory that packed indexes and plans take.",
+                self.prepared.bytes(),
+            ),
         ]
     }
 
@@ -317,6 +345,15 @@ impl Shared {
     fn seat_of(&self, identity: &Identity) -> Option<ConnectionPermit<Identity>> {
         let most = self.limits.connections_of_one;
         self.by_machine.take(identity.clone(), most)
+    }
+
+    /// Returns how fast the way to a client is whose answer took so long.
+    fn link(&self, peer: &PeerAddress, round_trip: Duration) -> Link {
+        match self.paces {
+            // What is sent decompressed takes more of a rate.
+            Some(_) => Link::Slow,
+            None => Link::of(peer, round_trip, self.limits.fast_round_trip),
+        }
     }
 
     /// Returns the state of a machine, which all its connections share.

@@ -8,8 +8,9 @@ mod message;
 pub(crate) mod stream;
 
 pub use frame::{
-    BODY_MAX, DATA_MAX, Direction, Frame, FrameError, HEAD_BYTES, Head, Seal, VERSION,
+    BODY_MAX, DATA_MAX, Direction, Frame, FrameError, HEAD_BYTES, Head, PROTOCOLS, Seal, VERSION,
 };
 pub use message::{
-    ErrorCode, Message, Method, Nonce, Priority, Proof, Status, TEXT_MAX, WANTS_MAX, What,
+    Ask, ErrorCode, Message, Method, Nonce, Priority, Proof, SKIPS_MAX, Status, TEXT_MAX,
+    WANTS_MAX, What,
 };

@@ -6,13 +6,14 @@ mod rig;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use blocks::ContentId;
 use blockservice::identity::Access;
 use blockservice::wire::{
-    BODY_MAX, DATA_MAX, Direction, ErrorCode, Frame, FrameError, HEAD_BYTES, Head, Message, Method,
-    Priority, Seal, Status, What,
+    Ask, BODY_MAX, DATA_MAX, Direction, ErrorCode, Frame, FrameError, HEAD_BYTES, Head, Message,
+    Method, Priority, SKIPS_MAX, Seal, Status, What,
 };
 use chunks::BootEntry;
 use proptest::prelude::*;
@@ -80,8 +81,73 @@ fn ends() -> Vec<Message> {
     ]
 }
 
+/// One message of each kind that came with version 2.
+fn streams(handle: u32, id: ContentId) -> Vec<Message> {
+    vec![
+        Message::Start {
+            ask: Ask::Chunks,
+            have: id,
+            name: b"sha256:ab".to_vec(),
+        },
+        Message::Started {
+            handle,
+            codec: 1,
+            id,
+            raw_len: 1000,
+            packed_len: 300,
+            plan_len: 200,
+            plan_chunks: 3,
+        },
+        Message::Index,
+        Message::Plan,
+        Message::Streamed {
+            chunk: 9,
+            status: Status::Here,
+            codec: 1,
+            raw_len: 4,
+        },
+        Message::StreamEnd {
+            sent: 1,
+            skipped: 2,
+            failed: 3,
+        },
+        Message::Skip {
+            chunks: vec![3, 1, 2],
+        },
+    ]
+}
+
+fn with_data(message: Message) -> Frame {
+    let has = matches!(
+        message,
+        Message::Chunk { .. }
+            | Message::Piece
+            | Message::Put { .. }
+            | Message::Index
+            | Message::Plan
+            | Message::Streamed { .. }
+    );
+    let data = if has { b"data".to_vec() } else { Vec::new() };
+    Frame {
+        request: 0x0102_0304,
+        message,
+        data,
+    }
+}
+
 /// One frame of each kind.
 fn samples() -> Vec<Frame> {
+    [samples_of_version_1(), samples_of_version_2()].concat()
+}
+
+/// One frame of each kind that came with version 2.
+fn samples_of_version_2() -> Vec<Frame> {
+    let messages = streams(7, ContentId::of(b"id"));
+    messages.into_iter().map(with_data).collect()
+}
+
+/// One frame of each kind that version 1 has.
+fn samples_of_version_1() -> Vec<Frame> {
     let id = ContentId::of(b"id");
     let handle = 7;
     let reads = vec![
@@ -116,18 +182,6 @@ fn samples() -> Vec<Frame> {
             absent: 1,
         },
     ];
-    let with_data = |message: Message| {
-        let has = matches!(
-            message,
-            Message::Chunk { .. } | Message::Piece | Message::Put { .. }
-        );
-        let data = if has { b"data".to_vec() } else { Vec::new() };
-        Frame {
-            request: 0x0102_0304,
-            message,
-            data,
-        }
-    };
     let messages = [handshake(), reads, boots(handle, id), ends()];
     messages.into_iter().flatten().map(with_data).collect()
 }
@@ -153,24 +207,25 @@ fn read(bytes: &[u8]) -> Result<Frame, FrameError> {
     Frame::parse(&head, body, data.to_vec(), &mut seal())
 }
 
-/// The bytes of version 1 stay what they are: who talks to an old service depends on them.
+/// The bytes of each version stay what they are: who talks to an older peer depends on them.
 #[test]
-fn frames_of_version_1_stay_what_they_are() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/frames-v1.txt");
-    let hex = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
+fn frames_stay_what_they_are() {
+    let hex = |bytes: Vec<u8>| {
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>() + "\n"
     };
-    let now: String = samples()
-        .iter()
-        .map(|frame| hex(&written(frame)) + "\n")
-        .collect();
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(path, &now).unwrap();
+    for (name, frames) in [
+        ("frames-v1.txt", samples_of_version_1()),
+        ("frames-v2.txt", samples_of_version_2()),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let path = path.join(name);
+        let now: String = frames.iter().map(|frame| hex(written(frame))).collect();
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::write(&path, &now).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), now, "{name}");
     }
-    assert_eq!(std::fs::read_to_string(path).unwrap(), now);
 }
 
 #[test]
@@ -215,6 +270,16 @@ fn a_frame_that_is_repeated_or_left_out_breaks_the_seal() {
 }
 
 #[test]
+fn lists_of_chunks_have_bounds() {
+    let skip = |count: usize| {
+        let chunks = vec![1; count];
+        read(&written(&Frame::new(1, Message::Skip { chunks })))
+    };
+    assert!(skip(1).is_ok() && skip(SKIPS_MAX).is_ok());
+    assert!(skip(0).is_err() && skip(SKIPS_MAX + 1).is_err());
+}
+
+#[test]
 fn lengths_are_bounded_before_anything_is_allocated() {
     let bytes = written(&Frame::new(1, Message::Piece));
     let with = |at: usize, len: usize| {
@@ -246,7 +311,7 @@ proptest! {
     /// A forger knows the public seal: then every rule has to hold by itself.
     #[test]
     fn forged_bodies_are_refused_or_read(
-        kind in 0_u8..30,
+        kind in 0_u8..34,
         body in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         let mut bytes = written(&Frame::new(1, Message::Stat));

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, BufReader, split};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, split};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
-use super::Shared;
+use super::Patience;
 use super::connection::{Command, Connection};
 use crate::identity::{Transcript, nonce, same};
-use crate::wire::stream::{ReadError, read_frame, write_frame};
-use crate::wire::{Direction, Frame, Message, Method, Seal, VERSION};
+use crate::wire::stream::{ReadError, read_frame, write_frame, write_frames};
+use crate::wire::{Direction, Frame, Message, Method, PROTOCOLS, Seal};
 use serving::transport::{Stream, connect};
 
 /// What is read of a connection at once, unless it is the data of a large chunk, which goes to
@@ -46,7 +46,12 @@ struct Standing {
     stream: Box<dyn Stream>,
     incoming: Seal,
     outgoing: Seal,
+    /// What is still to be sent before anything else.
+    first: Vec<Frame>,
 }
+
+/// Since this version, requests may follow the proof at once.
+const EARLY_SINCE: u16 = 2;
 
 /// Keeps a connection until the client is dropped.
 pub(super) async fn keep(connection: Arc<Connection>, mut commands: UnboundedReceiver<Command>) {
@@ -54,7 +59,7 @@ pub(super) async fn keep(connection: Arc<Connection>, mut commands: UnboundedRec
     let (first, most) = patience.again;
     let mut again = first;
     loop {
-        let made = timeout(patience.connect, meet(&connection.shared)).await;
+        let made = timeout(patience.connect, meet(&connection)).await;
         let lost = match made.unwrap_or(Err(Lost::Late)) {
             Ok(standing) => {
                 again = first;
@@ -96,28 +101,31 @@ async fn wait(
     }
 }
 
-/// Connects, and authenticates both sides.
-async fn meet(shared: &Shared) -> Result<Standing, Lost> {
+/// Connects, and authenticates both sides. What the connection begins with travels with the proof,
+/// if the service's version of the protocol allows it.
+async fn meet(connection: &Connection) -> Result<Standing, Lost> {
+    let shared = &connection.shared;
     let config = &shared.config;
     let mut stream = connect(&config.address, config.tls.as_ref()).await?;
     let mut outgoing = Seal::open(Direction::ToService);
     let mut incoming = Seal::open(Direction::ToClient);
     let client = nonce()?;
-    let version = u16::from(VERSION);
     let hello = Message::Hello {
-        versions: (version, version),
+        versions: (*PROTOCOLS.start(), *PROTOCOLS.end()),
         nonce: client,
         name: config.name.clone(),
     };
+    let sent = Instant::now();
     write_frame(&mut stream, &Frame::new(0, hello), &mut outgoing).await?;
     let answer = read_frame(&mut stream, &mut incoming).await?.message;
-    let (method, service, theirs) = match answer {
+    connection.measured(sent.elapsed());
+    let (version, method, service, theirs) = match answer {
         Message::Challenge {
+            version,
             method,
             nonce,
             proof,
-            ..
-        } => (method, nonce, proof),
+        } if PROTOCOLS.contains(&version) => (version, method, nonce, proof),
         Message::Error { text, .. } => return Err(Lost::Refused(text)),
         _ => return Err(Lost::Order("no challenge")),
     };
@@ -138,16 +146,20 @@ async fn meet(shared: &Shared) -> Result<Standing, Lost> {
             key.proof(Direction::ToService, &transcript)
         }
     };
-    write_frame(
-        &mut stream,
-        &Frame::new(0, Message::Prove { proof }),
-        &mut outgoing,
-    )
-    .await?;
+    let mut packet = Frame::new(0, Message::Prove { proof }).encode(&mut outgoing);
     if let (Method::Key, Some(key)) = (method, config.key) {
         outgoing.rekey(key.seal(Direction::ToService, &transcript));
         incoming.rekey(key.seal(Direction::ToClient, &transcript));
     }
+    let mut first = connection.begin(version);
+    if version >= EARLY_SINCE {
+        for frame in std::mem::take(&mut first) {
+            packet.extend_from_slice(&frame.encode(&mut outgoing));
+            packet.extend_from_slice(&frame.data);
+        }
+    }
+    stream.write_all(&packet).await?;
+    stream.flush().await?;
     match read_frame(&mut stream, &mut incoming).await?.message {
         Message::Welcome { window, .. } => shared.window.store(u64::from(window), Relaxed),
         Message::Error { text, .. } => return Err(Lost::Refused(text)),
@@ -157,6 +169,7 @@ async fn meet(shared: &Shared) -> Result<Standing, Lost> {
         stream,
         incoming,
         outgoing,
+        first,
     })
 }
 
@@ -168,15 +181,11 @@ async fn run(
 ) -> Lost {
     let (read, write) = split(standing.stream);
     let read = BufReader::with_capacity(READ_BUFFER, read);
-    // Before anybody can read: what is read waits until it is open.
-    for source in connection.shared.sources.lock().iter() {
-        connection.open(source);
-    }
-    connection.begin();
+    connection.welcomed();
     let reset = connection.reset.notified();
     tokio::select! {
         lost = hear(connection, read, standing.incoming) => lost,
-        lost = ask(connection, commands, write, standing.outgoing) => lost,
+        lost = ask(connection, commands, write, standing.outgoing, standing.first) => lost,
         () = reset => Lost::Silent,
     }
 }
@@ -199,46 +208,42 @@ async fn ask<W: AsyncWrite + Unpin>(
     commands: &mut UnboundedReceiver<Command>,
     mut to: W,
     mut seal: Seal,
+    mut frames: Vec<Frame>,
 ) -> Lost {
     let silent = connection.shared.config.patience.silent;
     loop {
-        let mut batch = Vec::new();
-        if commands.recv_many(&mut batch, BATCH).await == 0 {
-            return Lost::Order("nothing: the client is gone");
-        }
-        for request in connection.requests(batch) {
-            let frame = connection.note(request);
-            match timeout(silent, write_frame(&mut to, &frame, &mut seal)).await {
+        // Together: one packet where they fit in one.
+        if !frames.is_empty() {
+            match timeout(silent, write_frames(&mut to, frames.iter(), &mut seal)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return error.into(),
                 Err(_) => return Lost::Silent,
             }
         }
+        let mut batch = Vec::new();
+        if commands.recv_many(&mut batch, BATCH).await == 0 {
+            return Lost::Order("nothing: the client is gone");
+        }
+        frames = connection.frames(batch);
     }
 }
 
-/// Probes a service that does not respond, and resets its connections after too long a time.
-pub(super) async fn probe(shared: Arc<Shared>, connections: [Arc<Connection>; 2]) {
-    let patience = shared.config.patience.clone();
+/// Probes connections that fell silent, and resets them after too long a time.
+pub(super) async fn probe(patience: Patience, connections: [Arc<Connection>; 2]) {
     loop {
         sleep(patience.probe).await;
-        if !shared.silent.load(Relaxed) {
-            continue;
-        }
-        let mut answered = false;
         for connection in connections.iter().filter(|connection| connection.is_up()) {
-            let asked = timeout(patience.probe, connection.ask(Message::Stat, Vec::new())).await;
-            answered |= matches!(asked, Ok(Some(_)));
+            if !connection.is_silent() {
+                continue;
+            }
+            // Whatever comes, the connection hears it.
+            let _heard = timeout(patience.probe, connection.ask(Message::Stat, Vec::new())).await;
             let silence = connection
                 .heard()
                 .map(|heard| Instant::now().duration_since(heard));
             if silence.is_some_and(|silence| silence > patience.silent) {
                 connection.reset.notify_one();
             }
-        }
-        if answered {
-            log::info!("the block service responds again");
-            shared.silent.store(false, Relaxed);
         }
     }
 }

@@ -1,26 +1,43 @@
 //! A connection as seen by its users: requests go in; each gets a response, or learns that none will
 //! come.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+mod starting;
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fetch::{RequestId, StreamId, Via};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::responses::{Reply, Responder};
-use super::{RegisteredSource, Shared};
-use crate::wire::{ErrorCode, Frame, Message, Priority, Status, WANTS_MAX};
-use chunks::{Codec, Stored};
+use super::Shared;
+use super::registered::{Receiver, RegisteredSource, Reply};
+use crate::wire::{ErrorCode, Frame, Message, Priority, SKIPS_MAX};
+use blocks::ContentId;
+use starting::{Progress, Starting};
+
+pub(super) use starting::{StartAnswer, StartRefused, StartRequest};
+
+/// The first version of the protocol that has START.
+const STARTS_SINCE: u16 = 2;
 
 /// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    /// Its number: 0 for demand, 1 for everything else.
+    lane: usize,
     pub(super) shared: Arc<Shared>,
     commands: mpsc::UnboundedSender<Command>,
     state: Mutex<ConnectionState>,
+    /// STARTs that were not sent yet; they wait for a connection.
+    starts: Mutex<Vec<StartRequest>>,
     up: AtomicBool,
+    /// Something was asked for, and nothing came for too long.
+    silent: AtomicBool,
+    /// The round trip of the handshake, in microseconds; 0 before the first.
+    round_trip_us: AtomicU64,
     /// Requests that the connection is re-established.
     pub(super) reset: Notify,
     changed: Notify,
@@ -28,12 +45,14 @@ pub(crate) struct Connection {
 
 #[derive(Debug, Default)]
 struct ConnectionState {
+    /// The version of the protocol.
+    version: u16,
     next: u64,
     pending: HashMap<u64, Pending>,
-    /// By number of the source: its handle in this connection.
-    handles: HashMap<usize, u32>,
+    /// By number of the source: its handle in this connection, and the index that it is of.
+    handles: HashMap<u64, (u32, ContentId)>,
     /// By number of a source that is being opened: the reads that wait for it.
-    opening: HashMap<usize, Vec<Reads>>,
+    opening: HashMap<u64, Vec<Reads>>,
     heard: Option<Instant>,
 }
 
@@ -42,47 +61,68 @@ struct ConnectionState {
 pub(super) enum Command {
     Ask(Message, Vec<u8>, oneshot::Sender<Frame>),
     Open(Arc<RegisteredSource>),
+    /// Send the STARTs that wait.
+    Start,
     Read(Reads),
-    /// Cancel the READs that are not wanted any more.
-    CancelUnwanted,
+    /// Cancel a READ: the number of its source, and the request.
+    Cancel(u64, RequestId),
+    /// Do not send these chunks of the stream of a request.
+    Skip(u64, Vec<u32>),
+    /// End the stream of a request.
+    CancelStream(u64),
 }
 
-/// Wanted chunks of one source.
+/// Wanted chunks of one source: one READ.
 #[derive(Debug)]
 pub(super) struct Reads {
     pub(super) source: Arc<RegisteredSource>,
+    pub(super) request: RequestId,
     pub(super) priority: Priority,
-    pub(super) wants: Vec<Want>,
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(super) struct Want {
-    pub(super) number: u32,
-    pub(super) responder: Responder,
+    /// How long the service may take before it need not bother.
+    pub(super) deadline: Duration,
+    pub(super) chunks: Vec<u32>,
 }
 
 #[derive(Debug)]
 enum Pending {
     Answer(oneshot::Sender<Frame>),
     Opened(Arc<RegisteredSource>),
-    Chunks(Vec<Option<Responder>>),
+    Start(Box<Starting>),
+    Chunks(OpenRead),
+    Stream(StreamId, Weak<dyn Receiver>),
+}
+
+/// A READ that is not answered yet.
+#[derive(Debug)]
+struct OpenRead {
+    source: Arc<RegisteredSource>,
+    request: RequestId,
+    /// By place: the chunk, until it is answered.
+    chunks: Vec<Option<u32>>,
 }
 
 /// A frame to write, and the receiver of its response.
-pub(super) struct Request {
-    pub(super) frame: Frame,
+#[derive(Debug)]
+struct Request {
+    frame: Frame,
     pending: Option<Pending>,
 }
 
 impl Connection {
-    pub(super) fn new(shared: Arc<Shared>) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
+    pub(super) fn new(
+        lane: usize,
+        shared: Arc<Shared>,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         let connection = Self {
+            lane,
             shared,
             commands,
             state: Mutex::default(),
+            starts: Mutex::default(),
             up: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            round_trip_us: AtomicU64::new(0),
             reset: Notify::new(),
             changed: Notify::new(),
         };
@@ -91,6 +131,34 @@ impl Connection {
 
     pub(super) fn is_up(&self) -> bool {
         self.up.load(Relaxed)
+    }
+
+    /// Returns whether requests are waited for: it is up, and not silent.
+    pub(super) fn responds(&self) -> bool {
+        self.is_up() && !self.is_silent()
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Relaxed)
+    }
+
+    /// Notes that something is owed and nothing came for too long.
+    pub(super) fn fell_silent(&self) {
+        if self.is_up() && !self.silent.swap(true, Relaxed) {
+            log::warn!("the block service does not respond: requests do not wait for it");
+        }
+    }
+
+    /// Notes how long the handshake's first response took.
+    pub(super) fn measured(&self, round_trip: Duration) {
+        let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+        self.round_trip_us.store(micros.max(1), Relaxed);
+    }
+
+    /// Returns how long the handshake's first response took, after the first handshake.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let micros = self.round_trip_us.load(Relaxed);
+        (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Waits until the connection was made or lost, or a short while.
@@ -110,46 +178,75 @@ impl Connection {
             return None;
         }
         let (answer, answered) = oneshot::channel();
-        self.commands
-            .send(Command::Ask(message, data, answer))
-            .ok()?;
+        self.send(Command::Ask(message, data, answer));
         answered.await.ok()
     }
 
     /// Opens a source, on this connection and after each reconnect.
     pub(super) fn open(&self, source: &Arc<RegisteredSource>) {
-        let _told = self.commands.send(Command::Open(Arc::clone(source)));
+        self.send(Command::Open(Arc::clone(source)));
     }
 
-    /// Requests chunks.
+    /// Starts a source, on this connection or on the next one that is made.
+    pub(super) fn start(&self, request: StartRequest) {
+        self.starts.lock().push(request);
+        self.send(Command::Start);
+    }
+
+    /// Requests chunks. What was sent to a connection that is lost meanwhile is not answered: the
+    /// receiver of the source is told of the loss.
     pub(super) fn read(&self, reads: Reads) {
-        // What is not asked is lost with its responders.
-        if !reads.wants.is_empty() && self.is_up() {
-            let _told = self.commands.send(Command::Read(reads));
-        }
+        self.send(Command::Read(reads));
     }
 
-    /// Cancels READs that are not wanted any more.
-    pub(super) fn cancel_unwanted(&self) {
-        let _told = self.commands.send(Command::CancelUnwanted);
+    /// Cancels a READ of the source of this number.
+    pub(super) fn cancel(&self, source: u64, request: RequestId) {
+        self.send(Command::Cancel(source, request));
     }
 
-    /// Resets the state for a new connection.
-    pub(super) fn begin(&self) {
-        let mut state = self.state.lock();
-        *state = ConnectionState {
+    /// Takes chunks out of a stream.
+    pub(super) fn skip(&self, stream: u64, chunks: Vec<u32>) {
+        self.send(Command::Skip(stream, chunks));
+    }
+
+    /// Ends a stream.
+    pub(super) fn cancel_stream(&self, stream: u64) {
+        self.send(Command::CancelStream(stream));
+    }
+
+    fn send(&self, command: Command) {
+        // The other end goes with the client.
+        let _sent = self.commands.send(command);
+    }
+
+    /// Resets the state for a new connection of a version of the protocol, and returns the frames
+    /// that it begins with.
+    pub(super) fn begin(&self, version: u16) -> Vec<Frame> {
+        *self.state.lock() = ConnectionState {
+            version,
             next: 1,
             heard: Some(Instant::now()),
             ..ConnectionState::default()
         };
-        drop(state);
+        let mut sources = self.shared.sources.lock().clone();
+        // What is being started opens the source on its connection.
+        sources.retain(|source| self.lane == 0 || source.id().is_some());
+        let opens = sources.into_iter().map(Command::Open);
+        self.frames(opens.chain([Command::Start]).collect())
+    }
+
+    /// Lets requests through: the service has welcomed us.
+    pub(super) fn welcomed(&self) {
+        self.silent.store(false, Relaxed);
         self.up.store(true, Relaxed);
+        self.tell_all(|receiver| receiver.link_changed(self.lane));
         self.changed.notify_waiters();
     }
 
     /// Stops sending requests: the service shuts down; it still responds.
     fn leave(&self) {
         self.up.store(false, Relaxed);
+        self.tell_all(|receiver| receiver.link_changed(self.lane));
     }
 
     /// Ends the connection: all requests are lost.
@@ -158,13 +255,26 @@ impl Connection {
         // Whoever waits sees its sender go; outside of the lock, for they may ask again.
         let lost = std::mem::take(&mut *self.state.lock());
         drop(lost);
+        self.tell_all(|receiver| receiver.link_changed(self.lane));
         self.changed.notify_waiters();
     }
 
-    /// Turns commands into requests: reads of one source and priority are merged.
-    pub(super) fn requests(&self, commands: Vec<Command>) -> Vec<Request> {
+    /// Gives up what waits for a connection: none will be made again.
+    pub(super) fn close(&self) {
+        self.end();
+        let starts = std::mem::take(&mut *self.starts.lock());
+        drop(starts);
+    }
+
+    fn tell_all(&self, tell: impl Fn(&dyn Receiver)) {
+        let sources = self.shared.sources.lock().clone();
+        let receivers = sources.iter().filter_map(|source| source.receiver());
+        receivers.for_each(|receiver| tell(&*receiver));
+    }
+
+    /// Turns commands into frames, and registers the receivers of their responses.
+    pub(super) fn frames(&self, commands: Vec<Command>) -> Vec<Frame> {
         let mut requests = Vec::new();
-        let mut all_reads: Vec<Reads> = Vec::new();
         for command in commands {
             match command {
                 Command::Ask(message, data, answer) => {
@@ -173,101 +283,110 @@ impl Connection {
                         message,
                         data,
                     };
-                    let pending = Some(Pending::Answer(answer));
-                    requests.push(Request { frame, pending });
+                    requests.push((frame, Pending::Answer(answer)).into());
                 }
                 Command::Open(source) => {
                     let mut state = self.state.lock();
-                    state.opening.entry(source.number).or_default();
+                    if state.handles.contains_key(&source.number)
+                        || state.opening.contains_key(&source.number)
+                    {
+                        continue;
+                    }
+                    state.opening.insert(source.number, Vec::new());
                     drop(state);
                     let name = source.name.clone();
                     let frame = Frame::new(0, Message::Open { name });
-                    let pending = Some(Pending::Opened(source));
-                    requests.push(Request { frame, pending });
+                    requests.push((frame, Pending::Opened(source)).into());
                 }
-                Command::Read(reads) => {
-                    let together = |other: &&mut Reads| {
-                        let source = (reads.source.number, reads.priority);
-                        source == (other.source.number, other.priority)
-                    };
-                    match all_reads.iter_mut().find(together) {
-                        Some(other) => other.wants.extend(reads.wants),
-                        None => all_reads.push(reads),
-                    }
+                Command::Start => requests.extend(self.take_starts()),
+                Command::Read(reads) => requests.extend(self.read_of(reads)),
+                Command::Cancel(source, request) => {
+                    requests.extend(self.cancel_of(source, request));
                 }
-                Command::CancelUnwanted => requests.extend(self.cancels()),
+                Command::Skip(stream, chunks) => {
+                    let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
+                    let frame = |chunks| Frame::new(stream, Message::Skip { chunks });
+                    requests.extend(pieces.map(frame).map(Request::from));
+                }
+                Command::CancelStream(stream) => {
+                    requests.push(Frame::new(stream, Message::Cancel).into());
+                }
             }
         }
-        // The most urgent first.
-        all_reads.sort_by_key(|reads| reads.priority);
-        for reads in all_reads {
-            self.requests_of(reads, &mut requests);
+        requests
+            .into_iter()
+            .map(|request| self.note(request))
+            .collect()
+    }
+
+    /// Returns the STARTs that somebody still waits for.
+    fn take_starts(&self) -> Vec<Request> {
+        let version = self.state.lock().version;
+        let starts = std::mem::take(&mut *self.starts.lock());
+        let mut requests = Vec::new();
+        for start in starts {
+            if start.waiter.strong_count() == 0 {
+                continue;
+            }
+            if version < STARTS_SINCE {
+                let _nobody = (start.begin)(Err(StartRefused::Old));
+                continue;
+            }
+            let starting = Starting::new(start);
+            let frame = Frame::new(0, starting.message());
+            requests.push((frame, Pending::Start(Box::new(starting))).into());
         }
         requests
     }
 
-    /// Turns reads into requests, unless their source is not open yet.
-    fn requests_of(&self, reads: Reads, requests: &mut Vec<Request>) {
+    /// Turns reads into a request, unless their source is not open yet.
+    fn read_of(&self, reads: Reads) -> Option<Request> {
         let mut state = self.state.lock();
         if let Some(parked) = state.opening.get_mut(&reads.source.number) {
-            return parked.push(reads);
+            parked.push(reads);
+            return None;
         }
-        let Some(handle) = state.handles.get(&reads.source.number).copied() else {
-            // It could not be opened. Outside of the lock, for whoever waits may ask again.
-            drop(state);
-            return drop(reads);
-        };
+        let handle = state.handles.get(&reads.source.number).copied();
         drop(state);
-        let Reads {
-            priority,
-            mut wants,
-            ..
-        } = reads;
-        while !wants.is_empty() {
-            let rest = wants.split_off(wants.len().min(WANTS_MAX));
-            requests.push(self.read_of(handle, priority, wants));
-            wants = rest;
-        }
-    }
-
-    fn read_of(&self, handle: u32, priority: Priority, wants: Vec<Want>) -> Request {
-        // Who asks for this is gone by then: so may be the service's work.
-        let give_up = self.shared.config.patience.give_up.as_millis();
-        let deadline_ms = match priority {
-            Priority::Demand => u32::try_from(give_up).unwrap_or(u32::MAX),
-            Priority::Readahead | Priority::Prefetch => 0,
+        let handle = handle.filter(|(_, id)| reads.source.id() == Some(id));
+        let Some((handle, _)) = handle else {
+            // It could not be opened.
+            if let Some(receiver) = reads.source.receiver() {
+                receiver.refused(self.lane);
+            }
+            return None;
         };
-        let chunks = wants.iter().map(|want| want.number).collect();
         let read = Message::Read {
             handle,
-            priority,
-            deadline_ms,
-            chunks,
+            priority: reads.priority,
+            deadline_ms: u32::try_from(reads.deadline.as_millis()).unwrap_or(0),
+            chunks: reads.chunks.clone(),
         };
-        let answers = wants.into_iter().map(|want| Some(want.responder)).collect();
-        Request {
-            frame: Frame::new(0, read),
-            pending: Some(Pending::Chunks(answers)),
-        }
+        let open = OpenRead {
+            source: reads.source,
+            request: reads.request,
+            chunks: reads.chunks.into_iter().map(Some).collect(),
+        };
+        Some((Frame::new(0, read), Pending::Chunks(open)).into())
     }
 
-    /// Cancels the READs of which no chunk is wanted any more.
-    fn cancels(&self) -> Vec<Request> {
+    fn cancel_of(&self, source: u64, request: RequestId) -> Option<Request> {
         let mut state = self.state.lock();
-        let is_cancelled = |pending: &Pending| match pending {
-            Pending::Chunks(wants) => wants.iter().flatten().all(Responder::is_cancelled),
-            Pending::Answer(_) | Pending::Opened(_) => false,
+        for parked in state.opening.values_mut() {
+            parked.retain(|reads| (reads.source.number, reads.request) != (source, request));
+        }
+        let is_it = |pending: &Pending| match pending {
+            Pending::Chunks(open) => (open.source.number, open.request) == (source, request),
+            _ => false,
         };
-        let vain = state.pending.extract_if(|_, pending| is_cancelled(pending));
-        let cancel = |request| Request {
-            frame: Frame::new(request, Message::Cancel),
-            pending: None,
-        };
-        vain.map(|(request, _)| cancel(request)).collect()
+        let found = state.pending.iter().find(|(_, pending)| is_it(pending));
+        let number = *found?.0;
+        state.pending.remove(&number);
+        Some(Frame::new(number, Message::Cancel).into())
     }
 
     /// Numbers a request, and registers the receiver of its response.
-    pub(super) fn note(&self, request: Request) -> Frame {
+    fn note(&self, request: Request) -> Frame {
         let Request { mut frame, pending } = request;
         if let Some(pending) = pending {
             let mut state = self.state.lock();
@@ -280,8 +399,11 @@ impl Connection {
 
     /// Delivers a response; returns whether the connection goes on.
     pub(super) fn take(&self, frame: Frame) -> bool {
-        let mut state = self.state.lock();
-        state.heard = Some(Instant::now());
+        self.state.lock().heard = Some(Instant::now());
+        if self.silent.swap(false, Relaxed) {
+            log::info!("the block service responds again");
+            self.tell_all(|receiver| receiver.progressed(self.lane));
+        }
         match frame.message {
             Message::Chunk {
                 place,
@@ -289,21 +411,22 @@ impl Connection {
                 codec,
                 raw_len,
             } => {
-                let reply = match (status, Codec::from_number(codec)) {
-                    (Status::Here, Some(codec)) => Reply::Here(Stored {
-                        codec,
-                        raw_len,
-                        bytes: frame.data,
-                    }),
-                    (Status::Busy | Status::Late, _) => Reply::NotNow,
-                    _ => Reply::No,
-                };
-                state.chunk(frame.request, place, reply);
+                let reply = Reply::of(status, codec, raw_len, frame.data);
+                self.chunk(frame.request, place, reply);
+                true
+            }
+            Message::Streamed {
+                chunk,
+                status,
+                codec,
+                raw_len,
+            } => {
+                let reply = Reply::of(status, codec, raw_len, frame.data);
+                self.streamed(frame.request, chunk, reply);
                 true
             }
             Message::GoAway { within_ms } => {
                 log::info!("the block service shuts down within {within_ms} ms");
-                drop(state);
                 self.leave();
                 true
             }
@@ -311,49 +434,122 @@ impl Connection {
                 log::warn!("the block service ended the connection: {text} ({code:?})");
                 false
             }
-            _ => {
-                match state.pending.remove(&frame.request) {
-                    Some(Pending::Answer(answer)) => {
-                        drop(state);
-                        // Whoever asked may have given up.
-                        let _told = answer.send(frame);
-                    }
-                    Some(Pending::Opened(source)) => {
-                        let parked = state.opened(&source, &frame.message);
-                        drop(state);
-                        for reads in parked {
-                            let _told = self.commands.send(Command::Read(reads));
-                        }
-                    }
-                    // An error about a READ: whoever waits sees its responders go.
-                    Some(Pending::Chunks(_)) | None => {}
+            _ => self.answer(frame),
+        }
+    }
+
+    fn chunk(&self, request: u64, place: u16, reply: Reply) {
+        let mut state = self.state.lock();
+        // A READ that was called off may still be answered.
+        let Some(Pending::Chunks(open)) = state.pending.get_mut(&request) else {
+            return;
+        };
+        let chunk = open
+            .chunks
+            .get_mut(usize::from(place))
+            .and_then(Option::take);
+        let (source, id) = (Arc::clone(&open.source), open.request);
+        if open.chunks.iter().all(Option::is_none) {
+            state.pending.remove(&request);
+        }
+        drop(state);
+        if let (Some(chunk), Some(receiver)) = (chunk, source.receiver()) {
+            receiver.came(self.lane, Via::Request(id), chunk, reply);
+        }
+    }
+
+    fn streamed(&self, request: u64, chunk: u32, reply: Reply) {
+        let mut state = self.state.lock();
+        let Some(Pending::Stream(stream, to)) = state.pending.get(&request) else {
+            return;
+        };
+        let (stream, receiver) = (*stream, to.upgrade());
+        if receiver.is_none() {
+            state.pending.remove(&request);
+        }
+        drop(state);
+        match receiver {
+            Some(receiver) => receiver.came(self.lane, Via::Stream(stream), chunk, reply),
+            None => self.cancel_stream(request),
+        }
+    }
+
+    /// Delivers a response that is no chunk.
+    fn answer(&self, frame: Frame) -> bool {
+        let number = frame.request;
+        let pending = self.state.lock().pending.remove(&number);
+        match pending {
+            Some(Pending::Answer(answer)) => {
+                // Whoever asked may have given up.
+                let _told = answer.send(frame);
+                true
+            }
+            Some(Pending::Opened(source)) => {
+                self.opened(&source, &frame.message);
+                true
+            }
+            Some(Pending::Start(starting)) => self.started(*starting, frame),
+            Some(Pending::Stream(stream, to)) => {
+                if let Some(receiver) = to.upgrade() {
+                    receiver.stream_ended(stream);
                 }
                 true
             }
-        }
-    }
-}
-
-impl ConnectionState {
-    fn chunk(&mut self, request: u64, place: u16, reply: Reply) {
-        // A READ that was called off may still be answered.
-        let Some(Pending::Chunks(wants)) = self.pending.get_mut(&request) else {
-            return;
-        };
-        if let Some(responder) = wants.get_mut(usize::from(place)).and_then(Option::take) {
-            responder.tell(reply);
-        }
-        if wants.iter().all(Option::is_none) {
-            self.pending.remove(&request);
+            // An error about a READ, for each of its chunks.
+            Some(Pending::Chunks(open)) => {
+                let left = open.chunks.into_iter().flatten();
+                if let Some(receiver) = open.source.receiver() {
+                    let via = Via::Request(open.request);
+                    left.for_each(|chunk| receiver.came(self.lane, via, chunk, Reply::Failed));
+                }
+                true
+            }
+            None => true,
         }
     }
 
-    /// Notes the handle of a source, and returns the reads that waited for it.
-    fn opened(&mut self, source: &RegisteredSource, answer: &Message) -> Vec<Reads> {
+    /// Takes a frame of the answer to a START; returns whether the connection goes on.
+    fn started(&self, mut starting: Starting, frame: Frame) -> bool {
+        let number = frame.request;
+        let progress = starting.take(frame);
+        if let Some((handle, id)) = starting.handle() {
+            let source = starting.request.source.number;
+            self.state.lock().handles.insert(source, (handle, id));
+        }
+        match progress {
+            Progress::Going => {
+                let pending = Pending::Start(Box::new(starting));
+                self.state.lock().pending.insert(number, pending);
+                true
+            }
+            Progress::Complete => {
+                let stream = starting.request.stream;
+                if let Some(receiver) = starting.begin(number) {
+                    let pending = Pending::Stream(stream, receiver);
+                    self.state.lock().pending.insert(number, pending);
+                } else {
+                    // Nobody takes what may follow.
+                    self.cancel_stream(number);
+                }
+                true
+            }
+            Progress::Over(why) => {
+                let goes_on = matches!(why, StartRefused::Refused(..));
+                let _nobody = (starting.request.begin)(Err(why));
+                goes_on
+            }
+        }
+    }
+
+    /// Notes the handle of a source, and sends the reads that waited for it.
+    fn opened(&self, source: &RegisteredSource, answer: &Message) {
         let name = String::from_utf8_lossy(&source.name);
+        let mut state = self.state.lock();
+        let mut is_open = false;
         match answer {
-            Message::Opened { handle, id, .. } if *id == source.id => {
-                self.handles.insert(source.number, *handle);
+            Message::Opened { handle, id, .. } if source.id().is_none_or(|known| known == id) => {
+                state.handles.insert(source.number, (*handle, *id));
+                is_open = true;
             }
             Message::Opened { id, .. } => log::warn!(
                 "{name} has another index now ({}) and is not read from the service; mount it \
@@ -370,6 +566,31 @@ impl ConnectionState {
             }
             other => log::warn!("the block service did not open {name}: {other:?}"),
         }
-        self.opening.remove(&source.number).unwrap_or_default()
+        let parked = state.opening.remove(&source.number);
+        drop(state);
+        for reads in parked.unwrap_or_default() {
+            self.send(Command::Read(reads));
+        }
+        if let (false, Some(receiver)) = (is_open, source.receiver()) {
+            receiver.refused(self.lane);
+        }
+    }
+}
+
+impl From<(Frame, Pending)> for Request {
+    fn from((frame, pending): (Frame, Pending)) -> Self {
+        Self {
+            frame,
+            pending: Some(pending),
+        }
+    }
+}
+
+impl From<Frame> for Request {
+    fn from(frame: Frame) -> Self {
+        Self {
+            frame,
+            pending: None,
+        }
     }
 }

@@ -9,7 +9,7 @@ use blocks::{
 };
 
 use super::Remote;
-use super::remote::Chunk;
+use super::flights::Chunk;
 use crate::wire::Priority;
 use chunks::index::CHUNK_BYTES;
 

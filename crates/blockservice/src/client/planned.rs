@@ -3,22 +3,23 @@
 //! Which blocks these are is told by a boot image that another machine made. It is trusted with that
 //! only: the bytes are those of the source's chunks, each of which is verified.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use blocks::{BlockCache, BlockRange, FileId, FileKey, Lookup, RangeSet, ReplayPlan};
 use parking_lot::Mutex;
 
 use super::NicSource;
+use super::flights::{Ahead, Chunk};
 use super::nic_cache::blocks_of;
-use super::remote::Chunk;
+use crate::plan_order;
 use crate::wire::Priority;
 
-/// Chunks that are fetched ahead at a time, at most: 4 MiB of a window that is usually 16.
-const BATCH: usize = 32;
-/// Chunks that are kept while a plan is gone through, at most: it comes back to many of them, for
-/// other blocks. 32 MiB.
-const KEPT: usize = 256;
+/// How many chunks of a plan are on their way, or came and were not read, at most: 64 MiB, half of what
+/// is kept of them.
+const AHEAD: usize = 512;
+/// How many are asked for at a time.
+const PART: usize = 128;
 
 /// The blocks of a plan: what of them is asked for is a hit, if the service has it.
 #[derive(Debug)]
@@ -33,13 +34,7 @@ impl Planned {
     /// Returns the blocks of a plan, whose files are those of the source's index.
     #[must_use]
     pub fn new(source: Arc<NicSource>, plan: &ReplayPlan) -> Self {
-        let index = source.remote().index();
-        let (mut order, mut known) = (Vec::new(), HashSet::new());
-        for extent in &plan.extents {
-            let start = extent.range.bytes().start;
-            let chunks = index.covering(extent.file, start, extent.range.byte_len());
-            order.extend(chunks.filter(|number| known.insert(*number)));
-        }
+        let order = plan_order(source.remote().index(), plan);
         // In order they are put together quickly, however another machine has mixed them.
         let mut ranges: Vec<_> = plan.extents.iter().map(|e| (e.file, e.range)).collect();
         ranges.sort_unstable_by_key(|(file, range)| (*file, range.start()));
@@ -62,7 +57,7 @@ impl Planned {
         InOrder {
             planned: self,
             places,
-            kept: Mutex::default(),
+            coming: Mutex::default(),
         }
     }
 
@@ -105,54 +100,52 @@ impl BlockCache for Planned {
     }
 }
 
-/// [`Planned`], with what comes next at hand. Meant for one thread, and not for long: it keeps what
-/// it fetched.
+/// [`Planned`], with what comes next on its way. Meant for one thread, and not for long.
 #[derive(Debug)]
 pub struct InOrder<'a> {
     planned: &'a Planned,
     /// By chunk: its place in the order.
     places: HashMap<u32, usize>,
-    kept: Mutex<FetchedChunks>,
+    coming: Mutex<Coming>,
 }
 
-/// Chunks that were fetched; the oldest go first.
+/// What was asked for ahead.
 #[derive(Debug, Default)]
-struct FetchedChunks {
-    chunks: BTreeMap<u32, Chunk>,
-    ages: VecDeque<u32>,
-}
-
-impl FetchedChunks {
-    fn add(&mut self, number: u32, chunk: Chunk) {
-        if self.chunks.insert(number, chunk).is_none() {
-            self.ages.push_back(number);
-        }
-        if self.ages.len() > KEPT
-            && let Some(oldest) = self.ages.pop_front()
-        {
-            self.chunks.remove(&oldest);
-        }
-    }
+struct Coming {
+    /// Everything before this place of the order.
+    asked: usize,
+    parts: VecDeque<Ahead>,
 }
 
 impl InOrder<'_> {
-    /// Returns chunks, and fetches, if one of them is not at hand, what comes after it, too.
+    /// Returns chunks, after it has asked for those that come next.
     fn fetch(&self, chunks: &[u32]) -> Vec<Option<Chunk>> {
-        let mut kept = self.kept.lock();
-        let lacking = chunks.iter().find(|n| !kept.chunks.contains_key(n));
-        if let Some(place) = lacking.and_then(|number| self.places.get(number)) {
-            let next = self.planned.order[*place..].iter();
-            let next = next.filter(|number| !kept.chunks.contains_key(number));
-            let next: Vec<_> = next.take(BATCH).copied().collect();
-            let found = self.planned.source.at_hand(&next, Priority::Readahead);
-            for (number, chunk) in next.into_iter().zip(found) {
-                if let Some(chunk) = chunk {
-                    kept.add(number, chunk);
-                }
+        let places = chunks.iter().filter_map(|number| self.places.get(number));
+        if let Some(place) = places.max() {
+            self.ask_ahead(*place);
+        }
+        let source = &self.planned.source;
+        source.at_hand(chunks, Priority::Readahead)
+    }
+
+    /// Asks for what comes after `place`, as far as it was not asked for.
+    fn ask_ahead(&self, place: usize) {
+        let order = &self.planned.order;
+        let mut coming = self.coming.lock();
+        while coming.asked < order.len() && coming.asked < place + AHEAD {
+            let end = order.len().min(coming.asked + PART);
+            let part = order[coming.asked..end].iter().copied();
+            let part: Vec<_> = part.filter(|n| !self.planned.source.has(*n)).collect();
+            coming.asked = end;
+            if !part.is_empty() {
+                let part = self.planned.source.remote().ahead(&part);
+                coming.parts.push_back(part);
+            }
+            // What was passed is here, or nobody comes back to it.
+            if coming.parts.len() > AHEAD / PART + 1 {
+                coming.parts.pop_front();
             }
         }
-        let at_hand = chunks.iter().map(|number| kept.chunks.get(number).cloned());
-        at_hand.collect()
     }
 }
 

@@ -14,7 +14,8 @@ use blocks::prompt::{self, Patience};
 use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
 
 use super::Remote;
-use super::remote::Chunk;
+use super::flights::Chunk;
+use super::keep::StoreThread;
 use crate::wire::Priority;
 use chunks::index::{CHUNK_BYTES, Place, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class};
@@ -61,6 +62,8 @@ struct Counters {
 pub struct NicSource {
     remote: Remote,
     local: OnceLock<Arc<dyn ChunkStore>>,
+    /// Puts what came into the local store.
+    keeping: OnceLock<StoreThread>,
     origin: Option<Box<dyn Origin>>,
     deadline: Duration,
     counters: Counters,
@@ -84,19 +87,28 @@ impl NicSource {
         origin: Option<Box<dyn Origin>>,
         deadline: Duration,
     ) -> Self {
-        Self {
+        let source = Self {
             remote,
-            local: local.map(OnceLock::from).unwrap_or_default(),
+            local: OnceLock::new(),
+            keeping: OnceLock::new(),
             origin,
             deadline,
             counters: Counters::default(),
+        };
+        if let Some(local) = local {
+            source.keep_in(local);
         }
+        source
     }
 
     /// Keeps what comes in `local` from now on, and takes from there what it has. Without effect if
     /// there is a local store already.
     pub fn keep_in(&self, local: Arc<dyn ChunkStore>) {
-        let _there_is_one = self.local.set(local);
+        if self.local.set(Arc::clone(&local)).is_err() {
+            return;
+        }
+        let keeping = self.keeping.get_or_init(|| StoreThread::start(local));
+        self.remote.keep_with(keeping.queue());
     }
 
     /// Returns what it asks.
@@ -124,9 +136,13 @@ impl NicSource {
     }
 
     /// Returns a chunk out of memory or of the local store.
-    fn near(&self, number: u32, id: &ChunkId) -> Option<Chunk> {
-        if let Some(chunk) = self.remote.recent(number) {
-            return Some(chunk);
+    fn near(&self, number: u32, id: &ChunkId, priority: Priority) -> Option<Chunk> {
+        let kept = match priority {
+            Priority::Demand => self.remote.recent(number),
+            Priority::Readahead | Priority::Prefetch => self.remote.peek(number),
+        };
+        if kept.is_some() {
+            return kept;
         }
         if *id == ZEROS {
             let len = self.remote.index().place(number)?.len;
@@ -165,94 +181,87 @@ impl NicSource {
             return None;
         }
         self.counters.origin.fetch_add(1, Relaxed);
-        Some(Arc::new(raw))
+        let chunk = Arc::new(raw);
+        self.remote.remember(number, &chunk);
+        if let Some(keeping) = self.keeping.get() {
+            keeping.keep((*id, Arc::clone(&chunk), Class::Demand));
+        }
+        Some(chunk)
     }
 
-    fn keep(&self, number: u32, id: &ChunkId, chunk: &Chunk) {
-        self.remote.remember(number, chunk);
-        if let Some(local) = self.local.get()
-            && let Err(error) = local.put(id, chunk, Class::Demand)
-        {
-            log::debug!("a chunk was not kept: {error}");
-        }
+    /// Returns whether a chunk is on this machine.
+    pub(super) fn has(&self, number: u32) -> bool {
+        let id = self.remote.index().chunk(number);
+        let local = self.local.get();
+        self.remote.peek(number).is_some()
+            || id.is_some_and(|id| id == ZEROS || local.is_some_and(|local| local.contains(&id)))
     }
 
     /// Returns chunks out of memory, of the local store or of the service, if it has them now:
     /// nothing is tried again, and nobody else is asked.
     pub(super) fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
         let id = |number: u32| self.remote.index().chunk(number);
-        let near = |number: &u32| self.near(*number, &id(*number)?);
+        let near = |number: &u32| self.near(*number, &id(*number)?, priority);
         let mut found: Vec<_> = numbers.iter().map(near).collect();
-        if prompt::patience() == Patience::None {
-            return found;
-        }
-        let lacking = || {
-            found
-                .iter()
-                .zip(numbers)
-                .filter(|(found, _)| found.is_none())
-        };
-        let numbers: Vec<_> = lacking().map(|(_, number)| *number).collect();
-        let patience = self.remote.patience().give_up;
-        let fetched = self.remote.fetch_these(&numbers, priority, patience);
-        let places = found.iter_mut().filter(|found| found.is_none());
-        for ((place, number), chunk) in places.zip(numbers).zip(fetched) {
-            let (Some(chunk), Some(id)) = (&chunk, id(number)) else {
-                continue;
-            };
-            self.counters.service.fetch_add(1, Relaxed);
-            self.keep(number, &id, chunk);
-            *place = Some(Arc::clone(chunk));
+        if prompt::patience() != Patience::None {
+            // Ends early when the service is away or silent.
+            let patience = self.remote.patience().transfer;
+            self.fetch_lacking(&mut found, numbers, priority, patience);
         }
         found
+    }
+
+    /// Asks the service for what was not found.
+    fn fetch_lacking(
+        &self,
+        found: &mut [Option<Chunk>],
+        numbers: &[u32],
+        priority: Priority,
+        patience: Duration,
+    ) {
+        let lacking = found
+            .iter()
+            .zip(numbers)
+            .filter(|(found, _)| found.is_none());
+        let lacking: Vec<_> = lacking.map(|(_, number)| *number).collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let fetched = self.remote.fetch_these(&lacking, priority, patience);
+        let places = found.iter_mut().filter(|found| found.is_none());
+        for (place, chunk) in places.zip(fetched) {
+            let came = u64::from(chunk.is_some());
+            self.counters.service.fetch_add(came, Relaxed);
+            *place = chunk;
+        }
     }
 
     /// Returns the chunks, from wherever they can be had, or why they cannot.
     fn chunks(&self, numbers: std::ops::Range<u32>) -> Result<Vec<Chunk>, SourceErrorKind> {
         let end = Instant::now() + self.deadline;
         let index = self.remote.index();
-        let first = numbers.start;
-        let ids = &index.chunks()[first as usize..numbers.end as usize];
-        let mut have: Vec<Option<Chunk>> = (first..)
-            .zip(ids)
-            .map(|(number, id)| self.near(number, id))
-            .collect();
+        let ids = &index.chunks()[numbers.start as usize..numbers.end as usize];
+        let numbers: Vec<_> = numbers.collect();
+        self.remote.touched(&numbers);
+        let near = |(number, id): (&u32, &ChunkId)| self.near(*number, id, Priority::Demand);
+        let mut have: Vec<Option<Chunk>> = numbers.iter().zip(ids).map(near).collect();
         loop {
-            // From the first that lacks to the last: the service answers what lies between once
-            // more, from memory.
-            let lacking = |have: &[Option<Chunk>]| {
-                let from = have.iter().position(Option::is_none)?;
-                let to = have.iter().rposition(Option::is_none)?;
-                Some((from, to + 1))
-            };
-            let Some((from, to)) = lacking(&have) else {
+            if have.iter().all(Option::is_some) {
                 return Ok(have.into_iter().flatten().collect());
-            };
+            }
             if prompt::patience() == Patience::None {
                 return Err(SourceErrorKind::WouldWait);
             }
-            let number = |at: usize| first + u32::try_from(at).unwrap_or(0);
-            let give_up = self.remote.patience().give_up;
-            let found = self
-                .remote
-                .fetch(number(from)..number(to), Priority::Demand, give_up);
-            for (at, found) in (from..to).zip(found) {
-                if have[at].is_some() {
-                    continue;
-                }
-                let found = match found {
-                    Some(chunk) => {
-                        self.counters.service.fetch_add(1, Relaxed);
-                        Some(chunk)
-                    }
-                    None => self.origins(number(at), &ids[at]),
-                };
-                if let Some(chunk) = found {
-                    self.keep(number(at), &ids[at], &chunk);
-                    have[at] = Some(chunk);
+            // The service is waited for as long as it does something.
+            let left = end.saturating_duration_since(Instant::now());
+            let patience = left.max(self.remote.patience().give_up);
+            self.fetch_lacking(&mut have, &numbers, Priority::Demand, patience);
+            for ((number, id), place) in numbers.iter().zip(ids).zip(&mut have) {
+                if place.is_none() {
+                    *place = self.origins(*number, id);
                 }
             }
-            if lacking(&have).is_none() {
+            if have.iter().all(Option::is_some) {
                 continue;
             }
             if Instant::now() >= end {
@@ -261,6 +270,13 @@ impl NicSource {
             }
             sleep(AGAIN);
         }
+    }
+}
+
+impl Drop for NicSource {
+    fn drop(&mut self) {
+        // The thread that keeps chunks ends with the last way to it.
+        self.remote.keep_with(None);
     }
 }
 

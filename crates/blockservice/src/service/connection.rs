@@ -3,13 +3,14 @@
 mod answer;
 mod read;
 mod refusal;
+mod start;
 mod upload;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, BufReader, split};
@@ -19,8 +20,10 @@ use tokio::time::timeout;
 
 use super::counters::MachineCounters;
 use super::handshake::{Authenticated, meet};
+use super::link::Link;
 use super::machine::Vm;
 use super::outgoing::Outgoing;
+use super::stream::Stream;
 use super::{Shared, ended};
 use crate::wire::stream::{ReadError, read_frame, write_frame};
 use crate::wire::{Direction, ErrorCode, Frame, Message, Seal};
@@ -64,6 +67,8 @@ pub(super) async fn serve(
         name,
         seat,
         sources,
+        protocol,
+        link,
         incoming,
         outgoing,
     } = guest;
@@ -76,11 +81,15 @@ pub(super) async fn serve(
         name: name.clone(),
         vm,
         may_open: sources,
+        protocol,
+        link,
         to,
         sources: HashMap::new(),
         reads: HashMap::new(),
         next_handle: 1,
         put: None,
+        stream: Weak::new(),
+        starting: Arc::default(),
     };
     let began = Instant::now();
     connection.run(&mut read, incoming, stop).await;
@@ -125,12 +134,19 @@ struct Connection<'a> {
     /// What it got.
     tally: Arc<MachineCounters>,
     may_open: crate::identity::Sources,
+    /// The version of the protocol that both speak.
+    protocol: u16,
+    link: Link,
     to: Arc<Outgoing>,
     sources: HashMap<u32, Arc<Index>>,
-    /// The READs that may not be answered yet, and how to call them off.
+    /// The READs and STARTs that may not be answered yet, and how to call them off.
     reads: HashMap<u64, Arc<AtomicBool>>,
     next_handle: u32,
     put: Option<Upload>,
+    /// The last stream, until it is over.
+    stream: Weak<Stream>,
+    /// A clone for each START that is going on.
+    starting: Arc<()>,
 }
 
 impl Connection<'_> {
@@ -227,6 +243,8 @@ impl Connection<'_> {
                 }
                 Ok(())
             }
+            Message::Start { ask, have, name } => self.start(request, ask, have, name).await,
+            Message::Skip { chunks } => self.skip(request, &chunks),
             other => self.answer(request, other, data).await,
         }
     }

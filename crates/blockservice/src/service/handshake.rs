@@ -1,12 +1,14 @@
 //! The service's side of the handshake: authenticates a client.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Shared;
+use super::link::Link;
 use super::machine::{Identity, Name, Vm};
 use crate::identity::{Key, Sources, Transcript, nonce, same};
 use crate::wire::stream::{ReadError, read_frame, write_frame};
-use crate::wire::{Direction, ErrorCode, Frame, Message, Method, Seal, VERSION, WANTS_MAX};
+use crate::wire::{Direction, ErrorCode, Frame, Message, Method, PROTOCOLS, Seal, WANTS_MAX};
 use serving::connections::ConnectionPermit;
 use serving::transport::Connected;
 
@@ -18,6 +20,9 @@ pub(super) struct Authenticated {
     /// Counts it among the connections of its machine.
     pub(super) seat: ConnectionPermit<Identity>,
     pub(super) sources: Sources,
+    /// The version of the protocol that both speak.
+    pub(super) protocol: u16,
+    pub(super) link: Link,
     /// What its frames are sealed with.
     pub(super) incoming: Seal,
     /// What frames to it are sealed with.
@@ -49,7 +54,11 @@ impl Refused {
             Self::Read(_) | Self::Io(_) => return None,
             Self::Order => (ErrorCode::Rule, self.to_string()),
             Self::Version(..) => {
-                let text = format!("this service speaks version {VERSION}");
+                let text = format!(
+                    "this service speaks versions {} to {}",
+                    PROTOCOLS.start(),
+                    PROTOCOLS.end()
+                );
                 (ErrorCode::Version, text)
             }
             Self::Denied { .. } => (ErrorCode::Denied, "authentication failed".to_owned()),
@@ -65,11 +74,14 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Authen
     let mut outgoing = Seal::open(Direction::ToClient);
     let met = greet(shared, with, &mut incoming, &mut outgoing).await;
     let link = with.peer.link;
-    let met = met.and_then(|(name, is, sources)| {
-        let identity = Identity::of(&name, is, &link);
+    let met = met.and_then(|greeted| {
+        let identity = Identity::of(&greeted.name, greeted.is, &link);
         match shared.seat_of(&identity) {
-            Some(seat) => Ok((name, identity, sources, seat)),
-            None => Err(Refused::TooMany { name: shown(&name) }),
+            Some(seat) => Ok((greeted, identity, seat)),
+            None => {
+                let name = shown(&greeted.name);
+                Err(Refused::TooMany { name })
+            }
         }
     });
     let answer = match &met {
@@ -82,15 +94,26 @@ pub(super) async fn meet(shared: &Shared, with: &mut Connected) -> Result<Authen
     if let Some(answer) = answer {
         write_frame(&mut with.stream, &Frame::new(0, answer), &mut outgoing).await?;
     }
-    let (name, identity, sources, seat) = met?;
+    let (greeted, identity, seat) = met?;
     Ok(Authenticated {
         vm: shared.vm(&identity),
-        name,
+        name: greeted.name,
         seat,
-        sources,
+        sources: greeted.sources,
+        protocol: greeted.protocol,
+        link: greeted.link,
         incoming,
         outgoing,
     })
+}
+
+/// What a client said and proved.
+struct Greeted {
+    name: Vec<u8>,
+    is: Name,
+    sources: Sources,
+    protocol: u16,
+    link: Link,
 }
 
 async fn greet(
@@ -98,7 +121,7 @@ async fn greet(
     with: &mut Connected,
     incoming: &mut Seal,
     outgoing: &mut Seal,
-) -> Result<(Vec<u8>, Name, Sources), Refused> {
+) -> Result<Greeted, Refused> {
     let hello = read_frame(&mut with.stream, incoming).await?;
     let Message::Hello {
         versions,
@@ -109,7 +132,8 @@ async fn greet(
         return Err(Refused::Order);
     };
     let (low, high) = versions;
-    if !(low..=high).contains(&u16::from(VERSION)) {
+    let protocol = high.min(*PROTOCOLS.end());
+    if protocol < low.max(*PROTOCOLS.start()) {
         return Err(Refused::Version(low, high));
     }
     let service = nonce()?;
@@ -127,7 +151,7 @@ async fn greet(
         name: &name,
     };
     let challenge = Message::Challenge {
-        version: u16::from(VERSION),
+        version: protocol,
         method: if key.is_some() {
             Method::Key
         } else {
@@ -136,8 +160,10 @@ async fn greet(
         nonce: service,
         proof: key.map_or([0; 32], |key| key.proof(Direction::ToClient, &transcript)),
     };
+    let asked = Instant::now();
     write_frame(&mut with.stream, &Frame::new(0, challenge), outgoing).await?;
     let answer = read_frame(&mut with.stream, incoming).await?;
+    let link = shared.link(&with.peer.link, asked.elapsed());
     let Message::Prove { proof } = answer.message else {
         return Err(Refused::Order);
     };
@@ -150,7 +176,13 @@ async fn greet(
     }
     let sources = shared.access.sources(&name);
     let sources = sources.ok_or_else(|| denied(&name))?;
-    Ok((name, is, sources))
+    Ok(Greeted {
+        name,
+        is,
+        sources,
+        protocol,
+        link,
+    })
 }
 
 /// Returns the key that a client has to prove; `None` if it need not.

@@ -1,4 +1,5 @@
-//! A cache in memory of decompressed chunks that machines read.
+//! A cache in memory of chunks that machines read: decompressed for fast links, and as stored for slow
+//! ones.
 //!
 //! Chunks on the disk are compressed: decompression is most of the cost of a read for the client, and
 //! reading and verifying the file most of it for the service. Machines of one host read the same tens
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 
+use super::link::Link;
 use chunks::{ChunkId, Class, Codec, Stored};
 use chunks::{Fingerprint as _, Item, Limit, PolicyKind, Residents};
 use serving::load::{Level, Load};
@@ -44,10 +46,23 @@ pub(crate) struct HotCache {
 struct Shared {
     most: u64,
     kept: Mutex<Cached>,
+    /// As stored: this takes no work, so that it is kept at once.
+    packed: Mutex<Packed>,
     load: Arc<Load>,
 }
 
 type Cached = Residents<ChunkId, Arc<Vec<u8>>>;
+
+type Packed = Residents<ChunkId, Arc<Stored>>;
+
+/// What chunks as stored take: as many as those that are decompressed.
+const fn packed_most(most: u64) -> u64 {
+    most / 4
+}
+
+fn none_packed(most: u64) -> Packed {
+    Residents::new(PolicyKind::Sieve, Limit::bytes(packed_most(most)))
+}
 
 fn none(most: u64) -> Cached {
     Residents::new(PolicyKind::Sieve, Limit::bytes(most))
@@ -62,6 +77,7 @@ impl HotCache {
         let shared = Arc::new(Shared {
             most,
             kept: Mutex::new(none(most)),
+            packed: Mutex::new(none_packed(most)),
             load: Arc::clone(load),
         });
         let (offers, offered) = sync_channel(WAITING);
@@ -81,9 +97,18 @@ impl HotCache {
         })
     }
 
-    /// Returns a chunk if it is in the cache.
-    pub(crate) fn get(&self, id: &ChunkId) -> Option<Stored> {
+    /// Returns a chunk if it is in the cache in the form for this link.
+    pub(crate) fn get(&self, id: &ChunkId, link: Link) -> Option<Stored> {
         self.offers.as_ref()?;
+        if link == Link::Slow {
+            let packed = {
+                let mut packed = self.shared.packed.lock();
+                packed.hit(id, Class::Demand);
+                Arc::clone(packed.get(id)?)
+            };
+            self.answers.inc();
+            return Some((*packed).clone());
+        }
         let raw = {
             let mut kept = self.shared.kept.lock();
             kept.hit(id, Class::Demand);
@@ -99,8 +124,14 @@ impl HotCache {
 
     /// Notes that a chunk was read from the store; caches it if there is room, or if it was read
     /// before.
-    pub(crate) fn note(&self, id: &ChunkId, stored: &Stored) {
+    pub(crate) fn note(&self, id: &ChunkId, stored: &Stored, link: Link) {
         let Some(offers) = &self.offers else { return };
+        if link == Link::Slow {
+            if !self.shared.is_pressed() {
+                self.shared.keep_packed(id, stored);
+            }
+            return;
+        }
         let print = id.fingerprint();
         let place = usize::try_from(print >> 32).unwrap_or(0) % SEEN;
         let again = self.seen[place].swap(print, Relaxed) == print;
@@ -115,7 +146,7 @@ impl HotCache {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let shared = Arc::clone(&self.shared);
         register_samples(registry, move || {
-            let bytes = shared.kept.lock().bytes();
+            let bytes = shared.bytes();
             let help = "Bytes of chunks in memory.";
             vec![Sample::gauge("hot_bytes", help, bytes)]
         });
@@ -135,8 +166,28 @@ impl Drop for HotCache {
 }
 
 impl Shared {
+    /// Returns what all of it takes.
+    fn bytes(&self) -> u64 {
+        let packed = self.packed.lock().bytes();
+        packed + self.kept.lock().bytes()
+    }
+
     fn is_pressed(&self) -> bool {
         self.load.level() >= Level::Careful
+    }
+
+    fn keep_packed(&self, id: &ChunkId, stored: &Stored) {
+        let item = Item {
+            fingerprint: id.fingerprint(),
+            bytes: u32::try_from(stored.bytes.len()).unwrap_or(u32::MAX),
+            class: Class::Demand,
+        };
+        let stored = Arc::new(stored.clone());
+        let mut gone = Vec::new();
+        let mut packed = self.packed.lock();
+        if packed.get(id).is_none() {
+            packed.admit(*id, stored, item, &mut |_, stored| gone.push(stored));
+        }
     }
 
     fn has_room(&self, bytes: u32) -> bool {
@@ -151,11 +202,12 @@ impl Shared {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.is_pressed() && self.kept.lock().bytes() > 0 {
+            if self.is_pressed() && self.bytes() > 0 {
                 let gone = std::mem::replace(&mut *self.kept.lock(), none(self.most));
+                let packed = std::mem::replace(&mut *self.packed.lock(), none_packed(self.most));
                 log::info!(
                     "{} cached chunks were dropped: the machine is under load",
-                    gone.len()
+                    gone.len() + packed.len()
                 );
             }
         }
@@ -193,7 +245,7 @@ mod tests {
     fn kept(hot: &HotCache, id: &ChunkId) -> Stored {
         let start = Instant::now();
         loop {
-            if let Some(stored) = hot.get(id) {
+            if let Some(stored) = hot.get(id, Link::Fast) {
                 return stored;
             }
             assert!(start.elapsed() < Duration::from_secs(60), "it is not kept");
@@ -202,7 +254,7 @@ mod tests {
     }
 
     fn bytes(hot: &HotCache) -> u64 {
-        hot.shared.kept.lock().bytes()
+        hot.shared.bytes()
     }
 
     #[test]
@@ -210,7 +262,7 @@ mod tests {
         let hot = HotCache::start(2500, &Arc::default()).unwrap();
         let chunks: Vec<_> = (0..4).map(chunk).collect();
         for (n, (id, stored)) in (0..).zip(&chunks[..2]) {
-            hot.note(id, stored);
+            hot.note(id, stored, Link::Fast);
             let found = kept(&hot, id);
             assert_eq!((found.codec, found.raw_len), (Codec::Raw, 1000));
             assert_eq!(found.open(id).unwrap(), vec![n; 1000]);
@@ -222,12 +274,12 @@ mod tests {
         let [.., once, twice] = &chunks[..] else {
             unreachable!()
         };
-        hot.note(&once.0, &once.1);
-        hot.note(&twice.0, &twice.1);
-        hot.note(&twice.0, &twice.1);
+        hot.note(&once.0, &once.1, Link::Fast);
+        hot.note(&twice.0, &twice.1, Link::Fast);
+        hot.note(&twice.0, &twice.1, Link::Fast);
         // Its turn came after that of the one before.
         kept(&hot, &twice.0);
-        assert_eq!(hot.get(&once.0), None);
+        assert_eq!(hot.get(&once.0, Link::Fast), None);
         assert_eq!(bytes(&hot), 2000);
     }
 
@@ -236,15 +288,15 @@ mod tests {
         let hot = HotCache::start(2500, &Arc::default()).unwrap();
         for n in 0..10 {
             let (id, stored) = chunk(n);
-            hot.note(&id, &stored);
-            hot.note(&id, &stored);
+            hot.note(&id, &stored, Link::Fast);
+            hot.note(&id, &stored, Link::Fast);
             kept(&hot, &id);
             assert!(bytes(&hot) <= 2500);
         }
         let nothing = HotCache::start(0, &Arc::default()).unwrap();
         let (id, stored) = chunk(1);
-        (0..3).for_each(|_| nothing.note(&id, &stored));
-        assert_eq!((nothing.get(&id), bytes(&nothing)), (None, 0));
+        (0..3).for_each(|_| nothing.note(&id, &stored, Link::Fast));
+        assert_eq!((nothing.get(&id, Link::Fast), bytes(&nothing)), (None, 0));
     }
 
     #[test]
@@ -252,12 +304,12 @@ mod tests {
         let hot = HotCache::start(1 << 20, &Arc::default()).unwrap();
         let (one, two, three) = (chunk(1), chunk(2), chunk(3));
         for (id, stored) in [(&one.0, &two.1), (&three.0, &three.1)] {
-            hot.note(id, stored);
-            hot.note(id, stored);
+            hot.note(id, stored, Link::Fast);
+            hot.note(id, stored, Link::Fast);
         }
         // It came after the other.
         kept(&hot, &three.0);
-        assert_eq!(hot.get(&one.0), None);
+        assert_eq!(hot.get(&one.0, Link::Fast), None);
     }
 
     #[test]
@@ -265,8 +317,8 @@ mod tests {
         let load = Arc::new(Load::default());
         let hot = HotCache::start(1 << 20, &load).unwrap();
         let (id, stored) = chunk(1);
-        hot.note(&id, &stored);
-        hot.note(&id, &stored);
+        hot.note(&id, &stored, Link::Fast);
+        hot.note(&id, &stored, Link::Fast);
         kept(&hot, &id);
         load.set(Level::Careful, None);
         let start = Instant::now();
@@ -274,5 +326,27 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "it stays");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn what_goes_over_a_network_is_kept_as_stored() {
+        let load = Arc::new(Load::default());
+        let (one, two) = (chunk(1), chunk(2));
+        let room = 4 * (one.1.bytes.len() as u64 + 1);
+        let hot = HotCache::start(room, &load).unwrap();
+        hot.note(&one.0, &one.1, Link::Slow);
+        assert_eq!(hot.get(&one.0, Link::Slow), Some(one.1.clone()));
+        assert_eq!(hot.get(&one.0, Link::Fast), None);
+        assert_eq!(bytes(&hot), one.1.bytes.len() as u64);
+        hot.note(&two.0, &two.1, Link::Slow);
+        assert!(bytes(&hot) * 4 <= room, "one had to go");
+        load.set(Level::Careful, None);
+        let start = Instant::now();
+        while bytes(&hot) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it stays");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        hot.note(&one.0, &one.1, Link::Slow);
+        assert_eq!(bytes(&hot), 0, "it needs its memory");
     }
 }

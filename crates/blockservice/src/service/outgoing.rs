@@ -85,11 +85,21 @@ impl Outgoing {
 
     /// Waits until there is room for an answer that needs no credit.
     pub(crate) async fn wait_for_room(&self) {
+        self.wait_below(ANSWERS).await;
+    }
+
+    /// Waits until there is room for a piece of something long, behind which urgent chunks would
+    /// have to wait.
+    pub(crate) async fn wait_for_piece(&self) {
+        self.wait_below(ROOM).await;
+    }
+
+    async fn wait_below(&self, bytes: u64) {
         loop {
             let wrote = self.gauge.wrote.notified();
             tokio::pin!(wrote);
             wrote.as_mut().enable();
-            if self.gauge.bytes.load(SeqCst) < ANSWERS || self.is_over() {
+            if self.gauge.bytes.load(SeqCst) < bytes || self.is_over() {
                 return;
             }
             wrote.await;

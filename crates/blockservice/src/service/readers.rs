@@ -11,11 +11,13 @@ use prometheus_client::registry::Registry;
 
 use super::counters::MachineCounters;
 use super::hot::HotCache;
+use super::link::Link;
 use super::machine::{Credit, Identity, Vm};
 use super::outgoing::{Outgoing, RoomListener};
 use super::schedule::Schedule;
+use super::stream::Stream;
 use super::{Counts, Limits};
-use crate::wire::{Frame, Message, Priority, Status};
+use crate::wire::{DATA_MAX, Frame, Message, Priority, Status};
 use chunks::index::{Index, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
 
@@ -23,8 +25,25 @@ use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, Stored};
 /// work.
 const AT_ONCE: u64 = 8 * CHUNK_MAX as u64;
 
+/// What a thread does in one turn.
+enum Job {
+    /// Answers a want.
+    Want(Box<Want>),
+    /// Sends the next chunk of a stream.
+    Stream(Arc<Stream>),
+}
+
+impl Job {
+    fn to(&self) -> &Outgoing {
+        match self {
+            Self::Want(want) => &want.to,
+            Self::Stream(stream) => &stream.client().to,
+        }
+    }
+}
+
 /// A request for a chunk.
-pub(crate) struct Job {
+pub(crate) struct Want {
     pub(crate) request: u64,
     /// Its place in the READ.
     pub(crate) place: u16,
@@ -38,6 +57,7 @@ pub(crate) struct Job {
     pub(crate) cancelled: Arc<AtomicBool>,
     /// Returned when the response was written.
     pub(crate) credit: Option<Credit>,
+    pub(crate) link: Link,
     pub(crate) to: Arc<Outgoing>,
 }
 
@@ -79,14 +99,9 @@ impl Readers {
             }),
             more: Condvar::new(),
         });
-        // What is sent as it is takes more of a rate than what is compressed.
-        let hot_bytes = match limits.send_rate_of_one {
-            None => limits.hot_bytes,
-            Some(_) => 0,
-        };
         let reader = Arc::new(ChunkReader {
             store,
-            hot: HotCache::start(hot_bytes, &limits.load)?,
+            hot: HotCache::start(limits.hot_bytes, &limits.load)?,
             counts: Arc::clone(counts),
         });
         let start = |n| {
@@ -94,7 +109,14 @@ impl Readers {
             let name = format!("nicfetch-read-{n}");
             let run = move || {
                 while let Some(job) = queue.next() {
-                    reader.answer(job);
+                    match job {
+                        Job::Want(want) => reader.answer(*want),
+                        Job::Stream(stream) => {
+                            if reader.send_next(&stream) {
+                                queue.put_stream(stream);
+                            }
+                        }
+                    }
                 }
             };
             std::thread::Builder::new().name(name).spawn(run)
@@ -135,22 +157,23 @@ impl Readers {
         Arc::clone(&self.queue) as Arc<dyn RoomListener>
     }
 
-    /// Enqueues jobs.
+    /// Enqueues wants.
     ///
     /// A few demand reads of chunks in memory are handled at once if the queue is empty: handing
     /// them to a thread takes longer than reading them.
-    pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut jobs: Vec<(u64, Job)>) {
-        let few = jobs.iter().map(|(cost, _)| cost).sum::<u64>() <= AT_ONCE;
+    pub(crate) fn push(&self, priority: Priority, vm: &Vm, mut wants: Vec<(u64, Want)>) {
+        let few = wants.iter().map(|(cost, _)| cost).sum::<u64>() <= AT_ONCE;
         if priority == Priority::Demand && few && self.nobody_waits(priority) {
-            jobs.retain_mut(|(_, job)| !self.reader.answer_now(job));
-            if jobs.is_empty() {
+            wants.retain_mut(|(_, want)| !self.reader.answer_now(want));
+            if wants.is_empty() {
                 return;
             }
         }
-        let many = jobs.len() > 1;
+        let many = wants.len() > 1;
         let mut state = self.queue.state.lock();
-        for (cost, job) in jobs {
-            state.schedule.push(priority, &vm.identity, cost, job);
+        for (cost, want) in wants {
+            let want = Job::Want(Box::new(want));
+            state.schedule.push(priority, &vm.identity, cost, want);
         }
         drop(state);
         if many {
@@ -158,6 +181,11 @@ impl Readers {
         } else {
             self.queue.more.notify_one();
         }
+    }
+
+    /// Has the chunks of a stream sent.
+    pub(crate) fn stream(&self, stream: Arc<Stream>) {
+        self.queue.put_stream(stream);
     }
 
     fn nobody_waits(&self, priority: Priority) -> bool {
@@ -188,11 +216,21 @@ impl Queue {
             if state.over {
                 return None;
             }
-            if let Some(job) = state.schedule.pop(|job| job.to.has_room()) {
+            if let Some(job) = state.schedule.pop(|job| job.to().has_room()) {
                 return Some(job);
             }
             self.more.wait(&mut state);
         }
+    }
+
+    /// Puts a stream at the end of the queue.
+    fn put_stream(&self, stream: Arc<Stream>) {
+        let (cost, owner) = (stream.cost(), stream.owner().clone());
+        let mut state = self.state.lock();
+        let job = Job::Stream(stream);
+        state.schedule.push(Priority::Readahead, &owner, cost, job);
+        drop(state);
+        self.more.notify_one();
     }
 }
 
@@ -205,68 +243,98 @@ impl RoomListener for Queue {
 }
 
 impl ChunkReader {
-    /// Handles a job if its chunk is in memory, and returns whether it was.
-    fn answer_now(&self, job: &mut Job) -> bool {
-        if job.id == ZEROS || !job.to.has_room() {
+    /// Handles a want if its chunk is in memory, and returns whether it was.
+    fn answer_now(&self, want: &mut Want) -> bool {
+        if want.id == ZEROS || !want.to.has_room() {
             return false;
         }
-        let Some(stored) = self.take(job, |store, id, class| store.get_now(id, class)) else {
+        let Some(stored) = self.take(&want.id, want.priority, want.link, |store, id, class| {
+            store.get_now(id, class)
+        }) else {
             return false;
         };
         let counts = &self.counts;
-        counts.chunks.waited(job.priority, job.asked.elapsed());
-        send(counts, job, stored);
+        counts.chunks.waited(want.priority, want.asked.elapsed());
+        send(counts, want, stored);
         true
     }
 
-    fn answer(&self, mut job: Job) {
-        if job.cancelled.load(Relaxed) || job.to.is_over() {
+    fn answer(&self, mut want: Want) {
+        if want.cancelled.load(Relaxed) || want.to.is_over() {
             return;
         }
         let (counts, now) = (&self.counts, Instant::now());
-        let waited = now.saturating_duration_since(job.asked);
-        counts.chunks.waited(job.priority, waited);
-        if job.deadline.is_some_and(|deadline| deadline < now) {
-            return refuse(counts, &mut job, Status::Late);
+        let waited = now.saturating_duration_since(want.asked);
+        counts.chunks.waited(want.priority, waited);
+        if want.deadline.is_some_and(|deadline| deadline < now) {
+            return refuse(counts, &mut want, Status::Late);
         }
         // Nobody who has the index asks for zeros.
-        let stored = if job.id == ZEROS {
+        let stored = if want.id == ZEROS {
             None
         } else {
-            self.take(&job, |store, id, class| store.get(id, class))
+            self.take(&want.id, want.priority, want.link, |store, id, class| {
+                store.get(id, class)
+            })
         };
         let Some(stored) = stored else {
-            return refuse(counts, &mut job, Status::Absent);
+            return refuse(counts, &mut want, Status::Absent);
         };
-        send(counts, &mut job, stored);
+        send(counts, &mut want, stored);
+    }
+
+    /// Sends the next chunk of a stream, and returns whether it goes on.
+    fn send_next(&self, stream: &Stream) -> bool {
+        let Some((number, id)) = stream.take() else {
+            stream.end();
+            return false;
+        };
+        let client = stream.client();
+        let priority = Priority::Readahead;
+        let get = |store: &dyn ChunkStore, id: &ChunkId, class| store.get(id, class);
+        let found = self.take(&id, priority, client.link, get);
+        let found = match found {
+            None => Err(Status::Absent),
+            Some(stored) if stored.bytes.len() > DATA_MAX => Err(Status::Failed),
+            Some(stored) => Ok(stored),
+        };
+        let counts = &self.counts.chunks;
+        match &found {
+            Ok(stored) => counts.sent(priority, &client.machine, stored.bytes.len() as u64),
+            Err(why) => counts.count(priority, *why),
+        }
+        stream.send(number, found);
+        true
     }
 
     /// Gets a chunk from the cache in memory, or by `read`. Prefetched chunks are sent as stored:
     /// they are read once, and the client may store them in this form.
     fn take(
         &self,
-        job: &Job,
+        id: &ChunkId,
+        priority: Priority,
+        link: Link,
         read: impl Fn(&dyn ChunkStore, &ChunkId, Class) -> Option<Stored>,
     ) -> Option<Stored> {
-        let class = class_of(job.priority);
+        let class = class_of(priority);
         if class == Class::Prefetch {
-            return read(&*self.store, &job.id, class);
+            return read(&*self.store, id, class);
         }
-        if let Some(hot) = self.hot.get(&job.id) {
-            self.store.note_use(&job.id, class);
+        if let Some(hot) = self.hot.get(id, link) {
+            self.store.note_use(id, class);
             return Some(hot);
         }
-        let stored = read(&*self.store, &job.id, class)?;
-        self.hot.note(&job.id, &stored);
+        let stored = read(&*self.store, id, class)?;
+        self.hot.note(id, &stored, link);
         Some(stored)
     }
 }
 
 /// Responds without a chunk.
-fn refuse(counts: &Counts, job: &mut Job, why: Status) {
-    counts.chunks.count(job.priority, why);
-    let refused = status(job.request, job.place, why);
-    job.to.send(refused, job.credit.take());
+fn refuse(counts: &Counts, want: &mut Want, why: Status) {
+    counts.chunks.count(want.priority, why);
+    let refused = status(want.request, want.place, why);
+    want.to.send(refused, want.credit.take());
 }
 
 /// Returns the class of an access for the eviction policy.
@@ -279,25 +347,25 @@ const fn class_of(priority: Priority) -> Class {
 }
 
 /// Sends a chunk, and with it the credit.
-fn send(counts: &Counts, job: &mut Job, stored: Stored) {
-    if stored.bytes.len() > crate::wire::DATA_MAX {
-        return refuse(counts, job, Status::Failed);
+fn send(counts: &Counts, want: &mut Want, stored: Stored) {
+    if stored.bytes.len() > DATA_MAX {
+        return refuse(counts, want, Status::Failed);
     }
     let bytes = stored.bytes.len() as u64;
-    counts.chunks.sent(job.priority, &job.machine, bytes);
+    counts.chunks.sent(want.priority, &want.machine, bytes);
     let codec: Codec = stored.codec;
     let message = Message::Chunk {
-        place: job.place,
+        place: want.place,
         status: Status::Here,
         codec: codec as u8,
         raw_len: stored.raw_len,
     };
     let frame = Frame {
-        request: job.request,
+        request: want.request,
         message,
         data: stored.bytes,
     };
-    job.to.send(frame, job.credit.take());
+    want.to.send(frame, want.credit.take());
 }
 
 /// Returns the response to a wanted chunk without content.

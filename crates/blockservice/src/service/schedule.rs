@@ -10,6 +10,10 @@ use chunks::CHUNK_MAX;
 /// is always enough for its first job.
 const QUANTUM: u64 = CHUNK_MAX as u64;
 
+/// How many jobs of an owner are looked at for one that can be done: those of a connection that is not
+/// read must not keep the owner's other connections waiting.
+const LOOKED_AT: usize = 256;
+
 /// Queued jobs, each of one owner and one priority. Pure: threads that work on them call
 /// [`pop`](Self::pop).
 #[derive(Debug)]
@@ -78,20 +82,21 @@ impl<K: Clone + Eq + Hash, J> Class<K, J> {
         for _ in 0..2 * self.turns.len() {
             let owner = self.turns.front()?.clone();
             let queue = self.queues.get_mut(&owner)?;
-            let (cost, job) = queue.jobs.front()?;
-            if !can(job) {
+            let jobs = queue.jobs.iter().take(LOOKED_AT);
+            let mut costs = jobs.enumerate().filter(|(_, (_, job))| can(job));
+            let Some((at, cost)) = costs.next().map(|(at, (cost, _))| (at, *cost)) else {
                 // Who cannot go saves nothing up.
                 queue.deficit = 0;
                 self.turns.rotate_left(1);
                 continue;
-            }
-            if queue.deficit < *cost {
+            };
+            if queue.deficit < cost {
                 queue.deficit += QUANTUM;
                 self.turns.rotate_left(1);
                 continue;
             }
             queue.deficit -= cost;
-            let (_, job) = queue.jobs.pop_front()?;
+            let (_, job) = queue.jobs.remove(at)?;
             if queue.jobs.is_empty() {
                 self.queues.remove(&owner);
                 self.turns.pop_front();
@@ -133,6 +138,20 @@ mod tests {
         let order = drain(&mut schedule);
         let place = order.iter().position(|(who, _)| *who == "modest");
         assert!(place.unwrap() <= 2, "{place:?}");
+    }
+
+    #[test]
+    fn what_cannot_go_keeps_nothing_else_of_its_owner_waiting() {
+        let mut schedule = Schedule::new();
+        for job in ["stuck", "first", "stuck", "second"] {
+            schedule.push(Priority::Readahead, &1, QUANTUM, job);
+        }
+        let mut next = || schedule.pop(|job| *job != "stuck");
+        assert_eq!(
+            [next(), next(), next()],
+            [Some("first"), Some("second"), None]
+        );
+        assert_eq!(drain(&mut schedule), ["stuck", "stuck"]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use chunks::BootEntry;
 pub const TEXT_MAX: usize = 512;
 /// The most chunks that one READ may want.
 pub const WANTS_MAX: usize = 64;
+/// The most chunks that one SKIP may name: more are several of them.
+pub const SKIPS_MAX: usize = 4096;
 /// The most boot images that are listed for a source.
 const BOOTS_MAX: usize = 64;
 
@@ -47,13 +49,17 @@ numbered! {
         Hello = 1, Challenge = 2, Prove = 3, Welcome = 4, Open = 5, Opened = 6, Read = 7,
         Chunk = 8, Cancel = 9, Prefetch = 10, Prefetched = 11, Get = 12, Piece = 13, Boots = 14,
         BootList = 15, Put = 16, PutDone = 17, Stat = 18, Stats = 19, GoAway = 21,
-        Error = 22,
+        Error = 22, Start = 23, Started = 24, Index = 25, Plan = 26, Streamed = 27,
+        StreamEnd = 28, Skip = 29,
     }
 }
 
 impl Kind {
     pub(crate) const fn has_data(self) -> bool {
-        matches!(self, Self::Chunk | Self::Piece | Self::Put)
+        matches!(
+            self,
+            Self::Chunk | Self::Piece | Self::Put | Self::Index | Self::Plan | Self::Streamed
+        )
     }
 }
 
@@ -102,6 +108,18 @@ numbered! {
         Index = 0,
         /// A boot image of the source.
         Boot = 1,
+    }
+}
+
+numbered! {
+    /// What a START asks for.
+    pub enum Ask: u8 {
+        /// The index of the source.
+        Index = 0,
+        /// The index and the plan of its boots.
+        Plan = 1,
+        /// The index, the plan, and the chunks that the plan names.
+        Chunks = 2,
     }
 }
 
@@ -214,6 +232,36 @@ pub enum Message {
         code: ErrorCode,
         text: String,
     },
+    Start {
+        ask: Ask,
+        have: ContentId,
+        name: Vec<u8>,
+    },
+    Started {
+        handle: u32,
+        codec: u8,
+        id: ContentId,
+        raw_len: u64,
+        packed_len: u64,
+        plan_len: u64,
+        plan_chunks: u32,
+    },
+    Index,
+    Plan,
+    Streamed {
+        chunk: u32,
+        status: Status,
+        codec: u8,
+        raw_len: u32,
+    },
+    StreamEnd {
+        sent: u32,
+        skipped: u32,
+        failed: u32,
+    },
+    Skip {
+        chunks: Vec<u32>,
+    },
 }
 
 impl Message {
@@ -240,6 +288,13 @@ impl Message {
             Self::Stats { .. } => Kind::Stats,
             Self::GoAway { .. } => Kind::GoAway,
             Self::Error { .. } => Kind::Error,
+            Self::Start { .. } => Kind::Start,
+            Self::Started { .. } => Kind::Started,
+            Self::Index => Kind::Index,
+            Self::Plan => Kind::Plan,
+            Self::Streamed { .. } => Kind::Streamed,
+            Self::StreamEnd { .. } => Kind::StreamEnd,
+            Self::Skip { .. } => Kind::Skip,
         }
     }
 }

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub(crate) mod raw;
+pub(crate) mod streams;
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -196,13 +197,21 @@ impl Rig {
 
     /// Returns how many bytes of chunks the service keeps in memory.
     pub(crate) fn hot_bytes(&self) -> u64 {
+        self.metric("hot_bytes")
+    }
+
+    /// Returns a metric of the service.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
         let mut registry = Registry::default();
         let running = self.running.as_ref().unwrap();
         running.service.register_metrics(&mut registry);
         let page = exposition(&registry);
-        let mut lines = page.lines();
-        let bytes = lines.find_map(|line| line.strip_prefix("nicfetch_blocks_hot_bytes "));
-        bytes.unwrap().parse().unwrap()
+        let line = format!("nicfetch_blocks_{name} ");
+        let value = page.lines().find_map(|row| row.strip_prefix(&line));
+        value
+            .unwrap_or_else(|| panic!("{name}: {page}"))
+            .parse()
+            .unwrap()
     }
 
     /// Returns a client that is not connected yet; on a busy machine half a second is nothing.

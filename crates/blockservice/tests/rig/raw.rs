@@ -115,6 +115,12 @@ impl<S: Read + Write> Raw<S> {
         Ok(Frame::parse(&head, &body, data, &mut self.incoming).unwrap())
     }
 
+    /// Goes on with other keys in both directions.
+    pub(crate) fn rekey(&mut self, outgoing: [u8; 32], incoming: [u8; 32]) {
+        self.outgoing.rekey(outgoing);
+        self.incoming.rekey(incoming);
+    }
+
     /// Returns what the next frames are sealed with.
     pub(crate) fn incoming_seal(&mut self) -> Seal {
         std::mem::replace(&mut self.incoming, Seal::open(Direction::ToClient))

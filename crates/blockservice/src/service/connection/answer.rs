@@ -12,6 +12,7 @@ use chunks::index::Index;
 
 /// The most sources that one connection may open: one for each layer of a node's images.
 const SOURCES_MAX: usize = 1024;
+
 impl Connection<'_> {
     /// Answers what is answered at once.
     pub(super) async fn answer(
@@ -22,8 +23,9 @@ impl Connection<'_> {
     ) -> Result<(), Refusal> {
         match message {
             Message::Open { name } => {
-                let opened = self.open(name).await?;
-                self.say(request, opened);
+                let (handle, index) = self.open(name).await?;
+                let (id, len) = (index.id(), index.bytes().len() as u64);
+                self.say(request, Message::Opened { handle, len, id });
             }
             Message::Get {
                 handle,
@@ -88,7 +90,7 @@ impl Connection<'_> {
     }
 
     /// Opens a source, and tells the access log.
-    async fn open(&mut self, name: Vec<u8>) -> Result<Message, Refusal> {
+    pub(super) async fn open(&mut self, name: Vec<u8>) -> Result<(u32, Arc<Index>), Refusal> {
         let shown = name.escape_ascii().to_string();
         let opened = self.open_source(name).await;
         let came = match &opened {
@@ -99,7 +101,7 @@ impl Connection<'_> {
         opened
     }
 
-    async fn open_source(&mut self, name: Vec<u8>) -> Result<Message, Refusal> {
+    async fn open_source(&mut self, name: Vec<u8>) -> Result<(u32, Arc<Index>), Refusal> {
         // Absent and forbidden must look the same.
         let no_source = || Refusal(ErrorCode::NoSource, "there is no such source".to_owned());
         if !self.may_open.has(&name) {
@@ -115,13 +117,8 @@ impl Connection<'_> {
         let index = index.ok_or_else(no_source)?;
         let handle = self.next_handle;
         self.next_handle += 1;
-        let opened = Message::Opened {
-            handle,
-            len: index.bytes().len() as u64,
-            id: index.id(),
-        };
-        self.sources.insert(handle, index);
-        Ok(opened)
+        self.sources.insert(handle, Arc::clone(&index));
+        Ok((handle, index))
     }
 
     async fn piece(

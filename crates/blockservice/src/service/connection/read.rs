@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::super::readers::{Job, status};
+use super::super::readers::{Want, status};
 use super::{Connection, Refusal};
 use crate::wire::{Priority, Status};
 
@@ -27,7 +27,7 @@ impl Connection<'_> {
         let within = Duration::from_millis(u64::from(deadline_ms));
         let asked = Instant::now();
         let deadline = (deadline_ms > 0).then(|| asked + within);
-        let mut jobs = Vec::with_capacity(chunks.len());
+        let mut wants = Vec::with_capacity(chunks.len());
         for (place, number) in (0_u16..).zip(chunks) {
             let (Some(id), Some(at)) = (index.chunk(*number), index.place(*number)) else {
                 return Err(Refusal::rule("there is no such chunk in the index"));
@@ -41,7 +41,7 @@ impl Connection<'_> {
                 self.put_off(request, place, priority);
                 continue;
             };
-            let job = Job {
+            let want = Want {
                 request,
                 place,
                 id,
@@ -51,12 +51,13 @@ impl Connection<'_> {
                 deadline,
                 cancelled: Arc::clone(&cancelled),
                 credit: Some(credit),
+                link: self.link,
                 to: Arc::clone(&self.to),
             };
-            jobs.push((u64::from(at.len), job));
+            wants.push((u64::from(at.len), want));
         }
         self.reads.insert(request, cancelled);
-        self.shared.readers.push(priority, &self.vm, jobs);
+        self.shared.readers.push(priority, &self.vm, wants);
         Ok(())
     }
 

@@ -31,7 +31,12 @@ impl Message {
                 let body = body.u16(*code as u16).count(text.len());
                 body.bytes(text.as_bytes()).end();
             }
-            Self::Cancel | Self::Piece | Self::Stat => {}
+            Self::Start { .. }
+            | Self::Started { .. }
+            | Self::Streamed { .. }
+            | Self::StreamEnd { .. }
+            | Self::Skip { .. } => self.put_stream(body),
+            Self::Cancel | Self::Piece | Self::Stat | Self::Index | Self::Plan => {}
         }
     }
 
@@ -98,6 +103,51 @@ impl Message {
                 count,
             } => body.u32(*handle).u32(*first).u32(*count).end(),
             Self::Prefetched { present, absent } => body.u32(*present).u32(*absent).end(),
+            _ => {}
+        }
+    }
+
+    /// Appends the body of a message about a stream.
+    fn put_stream(&self, body: Body<'_>) {
+        match self {
+            Self::Start { ask, have, name } => {
+                let body = body.u8(*ask as u8).zeros::<3>();
+                body.bytes(&have.0).name(name).end();
+            }
+            Self::Started {
+                handle,
+                codec,
+                id,
+                raw_len,
+                packed_len,
+                plan_len,
+                plan_chunks,
+            } => {
+                let body = body.u32(*handle).u8(*codec).zeros::<3>().bytes(&id.0);
+                let body = body.u64(*raw_len).u64(*packed_len).u64(*plan_len);
+                body.u32(*plan_chunks).zeros::<4>().end();
+            }
+            Self::Streamed {
+                chunk,
+                status,
+                codec,
+                raw_len,
+            } => {
+                let body = body.u32(*chunk).u8(*status as u8).u8(*codec);
+                body.zeros::<2>().u32(*raw_len).end();
+            }
+            Self::StreamEnd {
+                sent,
+                skipped,
+                failed,
+            } => body.u32(*sent).u32(*skipped).u32(*failed).end(),
+            Self::Skip { chunks } => {
+                let body = body.count(chunks.len()).zeros::<2>();
+                chunks
+                    .iter()
+                    .fold(body, |body, chunk| body.u32(*chunk))
+                    .end();
+            }
             _ => {}
         }
     }

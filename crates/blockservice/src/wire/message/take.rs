@@ -4,7 +4,8 @@ use blocks::{Broken, ContentId, Input};
 use chunks::BootEntry;
 
 use super::{
-    BOOTS_MAX, ErrorCode, Kind, Message, Method, Priority, Status, TEXT_MAX, WANTS_MAX, What,
+    Ask, BOOTS_MAX, ErrorCode, Kind, Message, Method, Priority, SKIPS_MAX, Status, TEXT_MAX,
+    WANTS_MAX, What,
 };
 
 impl Message {
@@ -73,6 +74,17 @@ impl Message {
                 within_ms: input.u32()?,
             },
             Kind::Error => take_error(input)?,
+            Kind::Start => take_start(input)?,
+            Kind::Started => take_started(input)?,
+            Kind::Index => Self::Index,
+            Kind::Plan => Self::Plan,
+            Kind::Streamed => take_streamed(input)?,
+            Kind::StreamEnd => Self::StreamEnd {
+                sent: input.u32()?,
+                skipped: input.u32()?,
+                failed: input.u32()?,
+            },
+            Kind::Skip => take_skip(input)?,
         })
     }
 }
@@ -129,17 +141,66 @@ fn take_read(input: &mut Input<'_>) -> Result<Message, Broken> {
     if count == 0 || count > WANTS_MAX {
         return Err(input.broken("a READ wants 1 to 64 chunks"));
     }
-    let chunks = input.records::<4>(count)?;
-    let chunks = chunks
-        .iter()
-        .map(|chunk| u32::from_le_bytes(*chunk))
-        .collect();
     Ok(Message::Read {
         handle,
         priority,
         deadline_ms,
-        chunks,
+        chunks: take_chunks(input, count)?,
     })
+}
+
+fn take_start(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let ask = known(input, Ask::from_number)?;
+    zero(input, 3)?;
+    Ok(Message::Start {
+        ask,
+        have: take_id(input)?,
+        name: take_name(input)?,
+    })
+}
+
+fn take_started(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let (handle, codec) = (input.u32()?, input.u8()?);
+    zero(input, 3)?;
+    let started = Message::Started {
+        handle,
+        codec,
+        id: take_id(input)?,
+        raw_len: input.u64()?,
+        packed_len: input.u64()?,
+        plan_len: input.u64()?,
+        plan_chunks: input.u32()?,
+    };
+    zero(input, 4)?;
+    Ok(started)
+}
+
+fn take_streamed(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let chunk = input.u32()?;
+    let status = known(input, Status::from_number)?;
+    let codec = input.u8()?;
+    zero(input, 2)?;
+    Ok(Message::Streamed {
+        chunk,
+        status,
+        codec,
+        raw_len: input.u32()?,
+    })
+}
+
+fn take_skip(input: &mut Input<'_>) -> Result<Message, Broken> {
+    let count = usize::from(input.u16()?);
+    zero(input, 2)?;
+    if count == 0 || count > SKIPS_MAX {
+        return Err(input.broken("a SKIP names 1 to 4096 chunks"));
+    }
+    let chunks = take_chunks(input, count)?;
+    Ok(Message::Skip { chunks })
+}
+
+fn take_chunks(input: &mut Input<'_>, count: usize) -> Result<Vec<u32>, Broken> {
+    let chunks = input.records::<4>(count)?.iter();
+    Ok(chunks.map(|chunk| u32::from_le_bytes(*chunk)).collect())
 }
 
 fn take_get(input: &mut Input<'_>) -> Result<Message, Broken> {

@@ -1,0 +1,192 @@
+//! A START that is being answered: the index and the plan come in pieces, before the first chunk.
+
+use std::sync::Weak;
+
+use blocks::ContentId;
+use bootimg::PLAN_MAX;
+use chunks::Codec;
+use chunks::index::INDEX_MAX;
+use fetch::StreamId;
+
+use super::super::registered::{Receiver, RegisteredSource};
+use crate::wire::{Ask, ErrorCode, Frame, Message};
+use std::sync::Arc;
+
+/// What a START brought before its chunks.
+#[derive(Debug)]
+pub(in crate::client) struct StartAnswer {
+    /// The id of the index.
+    pub(in crate::client) id: ContentId,
+    /// The index, packed, and its raw length; `None` if the client has it.
+    pub(in crate::client) index: Option<(Codec, Vec<u8>, u64)>,
+    /// The plan, if there is one.
+    pub(in crate::client) plan: Option<Vec<u8>>,
+    /// The stream that follows, if one does, and the number of its request.
+    pub(in crate::client) stream: Option<(StreamId, u64)>,
+}
+
+/// Why a START was not answered.
+#[derive(Debug)]
+pub(in crate::client) enum StartRefused {
+    /// The service speaks version 1 of the protocol, which has no START.
+    Old,
+    /// The service refused it.
+    Refused(ErrorCode, String),
+    /// What came is not an answer.
+    Wrong(&'static str),
+}
+
+/// Takes the answer of a START, and returns who is told of the chunks that follow. Dropped without a
+/// call if the connection is lost.
+pub(in crate::client) type Begin = Box<
+    dyn FnOnce(Result<StartAnswer, StartRefused>) -> Option<Weak<dyn Receiver>> + Send + 'static,
+>;
+
+/// A START that is wanted.
+pub(in crate::client) struct StartRequest {
+    pub(in crate::client) source: Arc<RegisteredSource>,
+    pub(in crate::client) ask: Ask,
+    /// The index that the client has; zeros for none.
+    pub(in crate::client) have: ContentId,
+    /// Chosen by the client, for the stream that may follow.
+    pub(in crate::client) stream: StreamId,
+    /// Gone when nobody waits for it any more.
+    pub(in crate::client) waiter: Weak<()>,
+    pub(in crate::client) begin: Begin,
+}
+
+impl std::fmt::Debug for StartRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartRequest")
+            .field("source", &self.source.number)
+            .field("ask", &self.ask)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What STARTED announced.
+#[derive(Debug)]
+struct Announced {
+    handle: u32,
+    id: ContentId,
+    codec: Codec,
+    raw_len: u64,
+    packed_len: u64,
+    plan_len: u64,
+}
+
+/// A START that was sent.
+#[derive(Debug)]
+pub(super) struct Starting {
+    pub(super) request: StartRequest,
+    announced: Option<Announced>,
+    index: Vec<u8>,
+    plan: Vec<u8>,
+}
+
+/// How far a START is answered.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// More comes.
+    Going,
+    /// Index and plan are there.
+    Complete,
+    /// It is refused, or the answer breaks a rule.
+    Over(StartRefused),
+}
+
+impl Starting {
+    pub(super) const fn new(request: StartRequest) -> Self {
+        Self {
+            request,
+            announced: None,
+            index: Vec::new(),
+            plan: Vec::new(),
+        }
+    }
+
+    /// Returns the message that asks.
+    pub(super) fn message(&self) -> Message {
+        Message::Start {
+            ask: self.request.ask,
+            have: self.request.have,
+            name: self.request.source.name.clone(),
+        }
+    }
+
+    /// Takes one frame of the answer. Memory grows with what comes, not with what was announced.
+    pub(super) fn take(&mut self, frame: Frame) -> Progress {
+        match (frame.message, &self.announced) {
+            (Message::Error { code, text }, _) => {
+                return Progress::Over(StartRefused::Refused(code, text));
+            }
+            (
+                Message::Started {
+                    handle,
+                    codec,
+                    id,
+                    raw_len,
+                    packed_len,
+                    plan_len,
+                    ..
+                },
+                None,
+            ) => {
+                let Some(codec) = Codec::from_number(codec) else {
+                    return Progress::Over(StartRefused::Wrong("a codec of the index"));
+                };
+                if raw_len > INDEX_MAX || packed_len > raw_len || plan_len > PLAN_MAX {
+                    return Progress::Over(StartRefused::Wrong("a length beyond its limit"));
+                }
+                self.announced = Some(Announced {
+                    handle,
+                    id,
+                    codec,
+                    raw_len,
+                    packed_len,
+                    plan_len,
+                });
+            }
+            (Message::Index, Some(_)) => self.index.extend_from_slice(&frame.data),
+            (Message::Plan, Some(_)) => self.plan.extend_from_slice(&frame.data),
+            _ => return Progress::Over(StartRefused::Wrong("an answer to START")),
+        }
+        self.progress()
+    }
+
+    fn progress(&self) -> Progress {
+        let Some(announced) = &self.announced else {
+            return Progress::Going;
+        };
+        let have = (self.index.len() as u64, self.plan.len() as u64);
+        if have.0 > announced.packed_len || have.1 > announced.plan_len {
+            Progress::Over(StartRefused::Wrong("more than was announced"))
+        } else if have == (announced.packed_len, announced.plan_len) {
+            Progress::Complete
+        } else {
+            Progress::Going
+        }
+    }
+
+    /// Returns the handle of the source, and the id of its index, when STARTED has come.
+    pub(super) fn handle(&self) -> Option<(u32, ContentId)> {
+        let announced = self.announced.as_ref()?;
+        Some((announced.handle, announced.id))
+    }
+
+    /// Hands over what came, and returns who takes the chunks of the stream, if one follows.
+    pub(super) fn begin(self, number: u64) -> Option<Weak<dyn Receiver>> {
+        let Some(announced) = self.announced else {
+            return (self.request.begin)(Err(StartRefused::Wrong("no STARTED")));
+        };
+        let streams = self.request.ask == Ask::Chunks && announced.plan_len > 0;
+        let packed = announced.packed_len > 0;
+        let answer = StartAnswer {
+            id: announced.id,
+            index: packed.then_some((announced.codec, self.index, announced.raw_len)),
+            plan: (announced.plan_len > 0).then_some(self.plan),
+            stream: streams.then_some((self.request.stream, number)),
+        };
+        (self.request.begin)(Ok(answer))
+    }
+}

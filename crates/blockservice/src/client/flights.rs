@@ -1,0 +1,485 @@
+//! The chunks of one source that are on their way: one flight for each, whoever wants it.
+//!
+//! The engine of the crate `fetch` decides what is asked for where and when; here its decisions are
+//! carried out on the two connections, what comes is verified, once, and those who wait are told.
+
+mod kept;
+mod wait;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fetch::{
+    Action, Arrival, Config, Engine, Lane, Outcome, Peer, Piece, Priority, Server, StreamId,
+    Ticket, Verdict, Via,
+};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::Shared;
+use super::connection::{Connection, Reads};
+use super::driver::Driver;
+use super::read_ahead::{Line, ReadAhead};
+use super::registered::{Receiver, RegisteredSource, Reply};
+use crate::wire;
+use chunks::index::{Index, ZEROS};
+use chunks::{ChunkId, Class};
+use kept::{Kept, Room};
+use wait::Waiting;
+
+pub(super) use wait::Ahead;
+
+/// The bytes of a chunk, verified.
+pub(super) type Chunk = Arc<Vec<u8>>;
+/// A chunk for the local store.
+pub(super) type Keepable = (ChunkId, Chunk, Class);
+
+/// The window of a service that has not told it yet.
+const WINDOW: u64 = 16 << 20;
+/// How long the timer sleeps when nothing is expected.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Between two looks at the clock, at least.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Counts of what came and did not.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) chunks: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) absent: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) away: AtomicU64,
+    pub(super) lies: AtomicU64,
+    pub(super) streams: AtomicU64,
+}
+
+/// The flights of one source.
+#[derive(Debug)]
+pub(super) struct Flights {
+    driver: Arc<Driver>,
+    shared: Arc<Shared>,
+    connections: [Arc<Connection>; 2],
+    source: Arc<RegisteredSource>,
+    index: Arc<Index>,
+    /// The times of the engine are counted from here.
+    epoch: Instant,
+    state: Mutex<State>,
+    /// Wakes the timer: it is to look at the clock earlier than it was.
+    timer: Arc<Notify>,
+    read_ahead: ReadAhead,
+    pub(super) counters: Counters,
+}
+
+#[derive(Debug)]
+struct State {
+    engine: Engine<u32>,
+    peers: [Peer; 2],
+    up: [bool; 2],
+    tickets: HashMap<Ticket, Waiting>,
+    kept: Kept,
+    /// The streams that are going on, by the number of their START.
+    streams: HashMap<StreamId, u64>,
+    /// When the timer looks at the clock next.
+    wake: Option<Duration>,
+    /// How urgently the chunk that landed last was wanted by those who were told of it.
+    wanted: Option<Priority>,
+    /// Who keeps what came in the local store.
+    keeper: Option<SyncSender<Keepable>>,
+}
+
+impl Flights {
+    /// Returns the flights of a source whose index is known, and has them told what comes.
+    pub(super) fn new(
+        driver: &Arc<Driver>,
+        shared: &Arc<Shared>,
+        connections: &[Arc<Connection>; 2],
+        source: &Arc<RegisteredSource>,
+        index: Arc<Index>,
+    ) -> Arc<Self> {
+        let patience = &shared.config.patience;
+        let window = match shared.window.load(Relaxed) {
+            0 => WINDOW,
+            window => window,
+        };
+        let mut engine = Engine::new(Config {
+            in_flight_bytes: window,
+            window_cap_bytes: window,
+            hedge_floor: patience.hedge,
+            stall_floor: patience.give_up,
+            // A chunk that is wrong is read elsewhere; the service may have been mended by the next.
+            wrong_limit: u32::MAX,
+            ..Config::default()
+        });
+        let peers = [Lane::Demand, Lane::Background].map(|lane| engine.add_peer(Server(0), lane));
+        let flights = Arc::new(Self {
+            driver: Arc::clone(driver),
+            shared: Arc::clone(shared),
+            connections: connections.clone(),
+            source: Arc::clone(source),
+            index,
+            epoch: Instant::now(),
+            state: Mutex::new(State {
+                engine,
+                peers,
+                up: [false; 2],
+                tickets: HashMap::new(),
+                kept: Kept::new(),
+                streams: HashMap::new(),
+                wake: None,
+                wanted: None,
+                keeper: None,
+            }),
+            timer: Arc::new(Notify::new()),
+            read_ahead: ReadAhead::default(),
+            counters: Counters::default(),
+        });
+        let told: Weak<Self> = Arc::downgrade(&flights);
+        source.tell(told.clone());
+        (0..connections.len()).for_each(|lane| flights.link_changed(lane));
+        let _task = driver.spawn(keep_time(told, Arc::clone(&flights.timer)));
+        flights
+    }
+
+    pub(super) const fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+
+    pub(super) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Returns the name of the source.
+    pub(super) fn name(&self) -> String {
+        String::from_utf8_lossy(&self.source.name).into_owned()
+    }
+
+    /// Returns whether a read would be requested now.
+    pub(super) fn is_there(&self) -> bool {
+        self.connections
+            .iter()
+            .any(|connection| connection.responds())
+    }
+
+    /// Returns what the engine counted.
+    pub(super) fn engine_counts(&self) -> fetch::Counts {
+        self.state.lock().engine.counts()
+    }
+
+    /// Notes that somebody reads chunks, and has those fetched that he probably reads next.
+    pub(super) fn touched(&self, numbers: &[u32]) {
+        let Some(line) = self.line() else {
+            return;
+        };
+        let next = self.read_ahead.touched(&self.index, line, numbers);
+        if !next.is_empty() {
+            let _it_ends_by_itself = self.want_ahead(&next);
+        }
+    }
+
+    /// Returns what is known of the line; `None` as long as there is none, or a stream uses it.
+    fn line(&self) -> Option<Line> {
+        let connections = self.connections.iter();
+        let round_trip = connections.filter_map(|c| c.round_trip()).min()?;
+        let state = self.state.lock();
+        let rates = state.peers.map(|peer| state.engine.link(peer).rate);
+        let rate = rates.into_iter().max().unwrap_or(0);
+        state
+            .streams
+            .is_empty()
+            .then_some(Line { round_trip, rate })
+    }
+
+    /// Has what comes put into a store.
+    pub(super) fn keep_with(&self, keeper: Option<SyncSender<Keepable>>) {
+        self.state.lock().keeper = keeper;
+    }
+
+    /// Notes what a stream that has begun will bring, in order. `request` is the number of its START.
+    pub(super) fn promised(&self, stream: StreamId, request: u64, order: &[u32]) {
+        self.counters.streams.fetch_add(1, Relaxed);
+        let now = self.now();
+        let mut state = self.state.lock();
+        let peer = state.peers[1];
+        state.streams.insert(stream, request);
+        let pieces: Vec<_> = order
+            .iter()
+            .filter_map(|number| self.piece(*number))
+            .collect();
+        state.engine.promised(now, peer, stream, &pieces);
+        self.act(&mut state, now, None);
+    }
+
+    /// Returns a chunk that is in memory, for a reader.
+    pub(super) fn recent(&self, number: u32) -> Option<Chunk> {
+        self.state.lock().kept.get(number)
+    }
+
+    /// Returns a chunk that is in memory, for who replays a plan and comes back to it.
+    pub(super) fn peek(&self, number: u32) -> Option<Chunk> {
+        self.state.lock().kept.peek(number)
+    }
+
+    /// Keeps a chunk in memory that was read from elsewhere. No stream need bring it.
+    pub(super) fn remember(&self, number: u32, chunk: &Chunk) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.kept.add_read(number, chunk);
+        if !state.streams.is_empty() {
+            state.engine.unneeded(now, &[number]);
+            self.act(&mut state, now, None);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn piece(&self, number: u32) -> Option<Piece<u32>> {
+        let bytes = self.index.place(number)?.len;
+        Some(Piece { key: number, bytes })
+    }
+
+    /// Returns a chunk that nobody has to be asked for: one of zeros.
+    fn zeros(&self, number: u32) -> Option<Chunk> {
+        let place = self.index.place(number)?;
+        let is_zeros = self.index.chunk(number) == Some(ZEROS);
+        is_zeros.then(|| Arc::new(vec![0; place.len as usize]))
+    }
+
+    /// Carries out what the engine decides. `landed` is what came just now.
+    fn act(&self, state: &mut State, now: Duration, landed: Option<(u32, &Chunk)>) {
+        while let Some(action) = state.engine.poll(now) {
+            match action {
+                Action::Request {
+                    peer,
+                    request,
+                    pieces,
+                    priority,
+                } => self.connections[peer.index()].read(Reads {
+                    source: Arc::clone(&self.source),
+                    request,
+                    priority: on_the_wire(priority),
+                    deadline: self.shared.config.patience.transfer,
+                    chunks: pieces.iter().map(|piece| piece.key).collect(),
+                }),
+                Action::Skip { peer, stream, keys } => {
+                    if let Some(request) = state.streams.get(&stream) {
+                        self.connections[peer.index()].skip(*request, keys);
+                    }
+                }
+                Action::Cancel { peer, request } => {
+                    self.connections[peer.index()].cancel(self.source.number, request);
+                }
+                Action::Stalled { peer } => self.connections[peer.index()].fell_silent(),
+                Action::Done {
+                    ticket,
+                    key,
+                    verdict,
+                } => self.done(state, ticket, key, verdict, landed),
+            }
+        }
+        let next = state.engine.next_wake();
+        if next.is_some_and(|next| state.wake.is_none_or(|wake| next < wake)) {
+            state.wake = next;
+            self.timer.notify_one();
+        }
+    }
+
+    /// Tells a ticket how one of its chunks ended.
+    fn done(
+        &self,
+        state: &mut State,
+        ticket: Ticket,
+        key: u32,
+        verdict: Verdict,
+        landed: Option<(u32, &Chunk)>,
+    ) {
+        let counters = &self.counters;
+        let counter = match verdict {
+            Verdict::Here | Verdict::Wrong => None,
+            Verdict::Absent | Verdict::Failed => Some(&counters.absent),
+            Verdict::Away if !self.connections.iter().any(|c| c.is_up()) => Some(&counters.away),
+            Verdict::Away | Verdict::Late | Verdict::Busy => Some(&counters.late),
+        };
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Relaxed);
+        }
+        let chunk = landed.filter(|(number, _)| *number == key);
+        let chunk = chunk.filter(|_| verdict == Verdict::Here);
+        let Some(waiting) = state.tickets.get_mut(&ticket) else {
+            return;
+        };
+        if chunk.is_some() {
+            state.wanted = state.wanted.max(Some(waiting.priority));
+        }
+        if waiting.end(key, chunk.map(|(_, chunk)| chunk)) {
+            state.tickets.remove(&ticket);
+        }
+    }
+
+    /// Keeps a chunk that has landed for who reads it next, in memory and in the local store.
+    fn keep(&self, state: &mut State, now: Duration, id: ChunkId, number: u32, chunk: &Chunk) {
+        let class = match state.wanted {
+            Some(Priority::Demand) => {
+                state.kept.add_read(number, chunk);
+                Class::Demand
+            }
+            Some(Priority::Plan) | None => {
+                let room = state.kept.add_ahead(now, number, chunk);
+                if room == Room::Full {
+                    // It comes faster than it is read: the rest is asked for when it is needed.
+                    let streams = state.streams.values();
+                    streams.for_each(|request| self.connections[1].cancel_stream(*request));
+                }
+                Class::Prefetch
+            }
+            // Who fills a store has it, and puts it there.
+            Some(Priority::Fill) => return,
+        };
+        if let Some(keeper) = &state.keeper {
+            // A disk that does not keep up keeps less.
+            let _kept = keeper.try_send((id, Arc::clone(chunk), class));
+        }
+    }
+
+    /// Lets time pass, and returns how long nothing is to be done.
+    fn tick(&self) -> Duration {
+        let now = self.now();
+        let mut state = self.state.lock();
+        // The timer is awake: nobody has to wake it.
+        state.wake = Some(Duration::ZERO);
+        self.act(&mut state, now, None);
+        let expires = state.kept.expire(now);
+        let wake = state.engine.next_wake().into_iter().chain(expires).min();
+        state.wake = wake;
+        let wait = wake.map_or(IDLE, |wake| wake.saturating_sub(now));
+        wait.max(TICK)
+    }
+}
+
+impl Receiver for Flights {
+    fn came(&self, lane: usize, via: Via, number: u32, reply: Reply) {
+        let Some(id) = self.index.chunk(number) else {
+            return;
+        };
+        let (mut outcome, mut bytes, mut chunk) = (Outcome::Failed, 0, None);
+        match reply {
+            Reply::Here(stored) => {
+                bytes = u32::try_from(stored.bytes.len()).unwrap_or(u32::MAX);
+                // Whatever is wrong with it, it is not the chunk.
+                chunk = stored.open(&id).ok().map(Arc::new);
+                outcome = match chunk {
+                    Some(_) => Outcome::Here,
+                    None => Outcome::Wrong,
+                };
+            }
+            Reply::Absent => outcome = Outcome::Absent,
+            Reply::Busy => outcome = Outcome::Busy,
+            Reply::Failed => {}
+        }
+        if outcome == Outcome::Wrong {
+            let name = self.name();
+            log::warn!(
+                "the block service sent wrong content for a chunk of {name}: it is read from another source"
+            );
+            self.counters.lies.fetch_add(1, Relaxed);
+        }
+        let now = self.now();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let peer = state.peers[lane];
+        let arrival = state
+            .engine
+            .on_piece(now, peer, via, number, outcome, bytes);
+        let landed = chunk.as_ref().filter(|_| arrival == Arrival::First);
+        state.wanted = None;
+        self.act(state, now, landed.map(|chunk| (number, chunk)));
+        let Some(chunk) = landed else {
+            return;
+        };
+        self.counters.chunks.fetch_add(1, Relaxed);
+        self.counters.bytes.fetch_add(chunk.len() as u64, Relaxed);
+        self.keep(state, now, id, number, chunk);
+    }
+
+    fn stream_ended(&self, stream: StreamId) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.streams.remove(&stream);
+        state.engine.on_stream_end(now, stream);
+        self.act(&mut state, now, None);
+    }
+
+    fn link_changed(&self, lane: usize) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let is_up = self.connections[lane].is_up();
+        if state.up[lane] != is_up {
+            state.up[lane] = is_up;
+            let peer = state.peers[lane];
+            if is_up {
+                let rtt = self.connections[lane].round_trip();
+                state.engine.on_peer_up(now, peer, rtt);
+            } else {
+                if lane == 1 {
+                    state.streams.clear();
+                }
+                state.engine.on_peer_lost(now, peer);
+            }
+        }
+        self.act(&mut state, now, None);
+    }
+
+    fn refused(&self, lane: usize) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        // It stays so until the connection is made again.
+        if state.up[lane] {
+            let peer = state.peers[lane];
+            state.engine.on_peer_lost(now, peer);
+        }
+        self.act(&mut state, now, None);
+    }
+
+    fn progressed(&self, lane: usize) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        if state.up[lane] {
+            let peer = state.peers[lane];
+            state.engine.on_progress(now, peer);
+        }
+        self.act(&mut state, now, None);
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        // It sees that there is nothing left to time.
+        self.timer.notify_one();
+    }
+}
+
+/// Lets time pass for the flights of a source until they are gone.
+async fn keep_time(flights: Weak<Flights>, timer: Arc<Notify>) {
+    loop {
+        let Some(wait) = flights.upgrade().map(|flights| flights.tick()) else {
+            return;
+        };
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = timer.notified() => {}
+        }
+    }
+}
+
+const fn on_the_wire(priority: Priority) -> wire::Priority {
+    match priority {
+        Priority::Demand => wire::Priority::Demand,
+        Priority::Plan => wire::Priority::Readahead,
+        Priority::Fill => wire::Priority::Prefetch,
+    }
+}

@@ -1,0 +1,209 @@
+//! Chunks in memory: those that were read, and those that came before anybody read them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Chunk;
+
+/// Bytes of chunks that were read: a reader of 4 KiB comes back for the next 4 KiB, and a page that
+/// the kernel dropped costs no round trip.
+const READ_BYTES: usize = 32 << 20;
+/// Bytes of chunks that nobody has read yet: a plan is replayed about as fast as it comes.
+const AHEAD_BYTES: usize = 128 << 20;
+/// How long these are kept, before they count as read.
+const AHEAD: Duration = Duration::from_secs(30);
+
+/// The chunks of one source that are in memory. Losing one costs a request.
+#[derive(Debug)]
+pub(super) struct Kept {
+    read: Lru,
+    ahead: Lru,
+    /// By chunk that is ahead: since when.
+    since: HashMap<u32, Duration>,
+}
+
+/// Whether there was room for a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Enough,
+    /// Others went before anybody read them.
+    Full,
+}
+
+impl Kept {
+    pub(super) fn new() -> Self {
+        Self {
+            read: Lru::new(READ_BYTES),
+            ahead: Lru::new(AHEAD_BYTES),
+            since: HashMap::new(),
+        }
+    }
+
+    /// Returns a chunk for a reader.
+    pub(super) fn get(&mut self, number: u32) -> Option<Chunk> {
+        if let Some(chunk) = self.ahead.remove(number) {
+            self.since.remove(&number);
+            self.read.insert(number, Arc::clone(&chunk));
+            return Some(chunk);
+        }
+        self.read.get(number)
+    }
+
+    /// Returns a chunk for who replays a plan, and comes back to it.
+    pub(super) fn peek(&self, number: u32) -> Option<Chunk> {
+        let chunk = self.ahead.peek(number);
+        chunk.or_else(|| self.read.peek(number))
+    }
+
+    /// Keeps a chunk that was read.
+    pub(super) fn add_read(&mut self, number: u32, chunk: &Chunk) {
+        if self.ahead.remove(number).is_some() {
+            self.since.remove(&number);
+        }
+        self.read.insert(number, Arc::clone(chunk));
+    }
+
+    /// Keeps a chunk that nobody has read yet.
+    pub(super) fn add_ahead(&mut self, now: Duration, number: u32, chunk: &Chunk) -> Room {
+        if self.read.peek(number).is_some() {
+            return Room::Enough;
+        }
+        self.since.insert(number, now);
+        let gone = self.ahead.insert(number, Arc::clone(chunk));
+        gone.iter().for_each(|number| {
+            self.since.remove(number);
+        });
+        if gone.is_empty() {
+            Room::Enough
+        } else {
+            Room::Full
+        }
+    }
+
+    /// Moves what nobody read for long to what was read, and returns when there is more to move.
+    pub(super) fn expire(&mut self, now: Duration) -> Option<Duration> {
+        loop {
+            let oldest = self.ahead.oldest()?;
+            let since = self.since.get(&oldest).copied().unwrap_or_default();
+            let end = since + AHEAD;
+            if end > now {
+                return Some(end);
+            }
+            let _moved = self.get(oldest);
+        }
+    }
+}
+
+/// Chunks of so many bytes at most; what was not used for the longest time goes first.
+#[derive(Debug)]
+struct Lru {
+    most: usize,
+    bytes: usize,
+    uses: u64,
+    chunks: HashMap<u32, (u64, Chunk)>,
+    /// By the number of its last use.
+    order: BTreeMap<u64, u32>,
+}
+
+impl Lru {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            bytes: 0,
+            uses: 0,
+            chunks: HashMap::new(),
+            order: BTreeMap::new(),
+        }
+    }
+
+    fn peek(&self, number: u32) -> Option<Chunk> {
+        self.chunks.get(&number).map(|(_, chunk)| Arc::clone(chunk))
+    }
+
+    fn get(&mut self, number: u32) -> Option<Chunk> {
+        let chunk = self.remove(number)?;
+        self.insert(number, Arc::clone(&chunk));
+        Some(chunk)
+    }
+
+    fn oldest(&self) -> Option<u32> {
+        self.order.first_key_value().map(|(_, number)| *number)
+    }
+
+    /// Keeps a chunk, and returns those that had to go for it.
+    fn insert(&mut self, number: u32, chunk: Chunk) -> Vec<u32> {
+        self.remove(number);
+        self.uses += 1;
+        self.bytes += chunk.len();
+        self.order.insert(self.uses, number);
+        self.chunks.insert(number, (self.uses, chunk));
+        let mut gone = Vec::new();
+        while self.bytes > self.most
+            && let Some(oldest) = self.oldest()
+        {
+            self.remove(oldest);
+            gone.push(oldest);
+        }
+        gone
+    }
+
+    fn remove(&mut self, number: u32) -> Option<Chunk> {
+        let (used, chunk) = self.chunks.remove(&number)?;
+        self.order.remove(&used);
+        self.bytes -= chunk.len();
+        Some(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(len: usize) -> Chunk {
+        Arc::new(vec![1; len])
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first() {
+        let mut lru = Lru::new(10);
+        assert!(lru.insert(1, chunk(4)).is_empty());
+        assert!(lru.insert(2, chunk(4)).is_empty());
+        assert!(lru.get(1).is_some());
+        assert_eq!(lru.insert(3, chunk(6)), [2]);
+        assert!(lru.peek(2).is_none() && lru.peek(1).is_some() && lru.peek(3).is_some());
+        assert_eq!(lru.insert(3, chunk(10)), [1]);
+        assert_eq!(lru.bytes, 10);
+        assert_eq!(
+            lru.insert(4, chunk(11)),
+            [3, 4],
+            "what has no room is not kept"
+        );
+        assert_eq!((lru.bytes, lru.order.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_ahead_stays_until_it_is_read_or_old() {
+        let mut kept = Kept::new();
+        let at = Duration::from_secs;
+        assert_eq!(kept.expire(at(0)), None);
+        assert_eq!(kept.add_ahead(at(1), 1, &chunk(1)), Room::Enough);
+        assert_eq!(kept.add_ahead(at(2), 2, &chunk(1)), Room::Enough);
+        assert!(kept.peek(1).is_some());
+        assert_eq!(kept.expire(at(3)), Some(at(1) + AHEAD));
+        assert!(kept.get(1).is_some());
+        assert_eq!(kept.expire(at(3)), Some(at(2) + AHEAD), "1 was read");
+        assert_eq!(kept.expire(at(2) + AHEAD), None);
+        assert!(kept.get(2).is_some() && kept.since.is_empty());
+    }
+
+    #[test]
+    fn memory_for_what_is_ahead_is_bounded() {
+        let mut kept = Kept::new();
+        let large = chunk(AHEAD_BYTES / 2);
+        let added = [1, 2, 3].map(|n| kept.add_ahead(Duration::ZERO, n, &large));
+        assert_eq!(added, [Room::Enough, Room::Enough, Room::Full]);
+        assert!(kept.peek(1).is_none() && kept.peek(3).is_some());
+        assert_eq!(kept.since.len(), 2);
+    }
+}

@@ -1,0 +1,215 @@
+//! Who waits for chunks, and who only has them fetched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use fetch::{Priority, Ticket};
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use super::{Chunk, Flights};
+
+/// How long what nobody waits for may take.
+const AHEAD: Duration = Duration::from_secs(60);
+
+/// A ticket of the engine, and what has become of its chunks.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) priority: Priority,
+    /// Chunks that did not end.
+    open: usize,
+    /// What came, for who waits for it; `None` if nobody does.
+    found: Option<HashMap<u32, Chunk>>,
+    done: Arc<Notify>,
+}
+
+impl Waiting {
+    fn new(priority: Priority, open: usize, found: Option<HashMap<u32, Chunk>>) -> Self {
+        Self {
+            priority,
+            open,
+            found,
+            done: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Notes how one chunk ended, and returns whether nobody needs the ticket any more.
+    pub(super) fn end(&mut self, number: u32, chunk: Option<&Chunk>) -> bool {
+        self.open = self.open.saturating_sub(1);
+        if let (Some(found), Some(chunk)) = (&mut self.found, chunk) {
+            found.insert(number, Arc::clone(chunk));
+        }
+        if self.open == 0 {
+            self.done.notify_one();
+        }
+        self.open == 0 && self.found.is_none()
+    }
+}
+
+/// A ticket that is taken back when this is dropped.
+#[derive(Debug)]
+struct Held<'a> {
+    flights: &'a Flights,
+    ticket: Ticket,
+}
+
+impl Held<'_> {
+    /// Returns what came so far, and how many chunks did not end.
+    fn take(&self) -> (HashMap<u32, Chunk>, usize) {
+        let mut state = self.flights.state.lock();
+        let waiting = state.tickets.get_mut(&self.ticket);
+        waiting.map_or_else(Default::default, |waiting| {
+            let found = waiting.found.as_mut().map(std::mem::take);
+            (found.unwrap_or_default(), waiting.open)
+        })
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.flights.leave(self.ticket);
+    }
+}
+
+/// Chunks that are fetched without anybody waiting for them, until this is dropped.
+#[derive(Debug)]
+pub(in crate::client) struct Ahead {
+    flights: Arc<Flights>,
+    ticket: Ticket,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.flights.leave(self.ticket);
+    }
+}
+
+impl Flights {
+    /// Returns chunks by their numbers: what is in memory, and what comes until `deadline`. Waits on
+    /// the calling thread. Ends early when it is known that nothing more comes, and when the client
+    /// is dropped.
+    pub(in crate::client) fn fetch(
+        &self,
+        numbers: &[u32],
+        priority: Priority,
+        deadline: Instant,
+    ) -> Vec<Option<Chunk>> {
+        let mut found = self.at_hand(numbers, priority);
+        if found.iter().all(Option::is_some) {
+            return found;
+        }
+        let lacking = found
+            .iter()
+            .zip(numbers)
+            .filter(|(chunk, _)| chunk.is_none());
+        let lacking: Vec<_> = lacking.map(|(_, number)| *number).collect();
+        // Who drives for a moment only keeps those away who would make the connection again.
+        if !self.is_there() {
+            self.counters.away.fetch_add(lacking.len() as u64, Relaxed);
+            return found;
+        }
+        // Asked by whoever drives: then nobody has to be woken for it.
+        let came = async {
+            let held = self.want(&lacking, priority, deadline)?;
+            let done = {
+                let state = self.state.lock();
+                Arc::clone(&state.tickets.get(&held.ticket)?.done)
+            };
+            let _in_time = timeout_at(deadline.into(), done.notified()).await;
+            let (came, open) = held.take();
+            self.counters.late.fetch_add(open as u64, Relaxed);
+            Some(came)
+        };
+        let Some(came) = self.driver.block_on(came).flatten() else {
+            self.counters.away.fetch_add(lacking.len() as u64, Relaxed);
+            return found;
+        };
+        for (place, number) in found.iter_mut().zip(numbers) {
+            if place.is_none() {
+                *place = came.get(number).map(Arc::clone);
+            }
+        }
+        found
+    }
+
+    /// Has chunks fetched soon; they are kept in memory for who reads them.
+    pub(in crate::client) fn ahead(self: &Arc<Self>, numbers: &[u32]) -> Ahead {
+        let ticket = self.want_ahead(numbers);
+        Ahead {
+            flights: Arc::clone(self),
+            ticket,
+        }
+    }
+
+    /// As [`ahead`](Self::ahead), until they came or it takes too long.
+    pub(in crate::client) fn want_ahead(&self, numbers: &[u32]) -> Ticket {
+        let now = self.now();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let lacking = numbers
+            .iter()
+            .filter(|number| state.kept.peek(**number).is_none() && self.zeros(**number).is_none());
+        let pieces: Vec<_> = lacking.filter_map(|number| self.piece(*number)).collect();
+        let ticket = state.engine.want(now, &pieces, Priority::Plan, now + AHEAD);
+        if !pieces.is_empty() {
+            let waiting = Waiting::new(Priority::Plan, pieces.len(), None);
+            state.tickets.insert(ticket, waiting);
+        }
+        self.act(state, now, None);
+        ticket
+    }
+
+    fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
+        let mut state = self.state.lock();
+        let mut look = |number: &u32| {
+            let kept = match priority {
+                Priority::Demand => state.kept.get(*number),
+                Priority::Plan | Priority::Fill => state.kept.peek(*number),
+            };
+            kept.or_else(|| self.zeros(*number))
+        };
+        numbers.iter().map(&mut look).collect()
+    }
+
+    /// Asks for chunks; `None` if there is none of these.
+    fn want(&self, numbers: &[u32], priority: Priority, deadline: Instant) -> Option<Held<'_>> {
+        let now = self.now();
+        let deadline = deadline.saturating_duration_since(self.epoch);
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        // What came since we looked is found at once, and what is named twice is wanted once.
+        let (mut found, mut pieces) = (HashMap::new(), Vec::new());
+        let mut known = std::collections::HashSet::new();
+        for number in numbers.iter().filter(|number| known.insert(**number)) {
+            match state.kept.peek(*number) {
+                Some(chunk) => {
+                    found.insert(*number, chunk);
+                }
+                None => pieces.extend(self.piece(*number)),
+            }
+        }
+        let ticket = state.engine.want(now, &pieces, priority, deadline);
+        let waiting = Waiting::new(priority, pieces.len(), Some(found));
+        if pieces.is_empty() {
+            waiting.done.notify_one();
+        }
+        state.tickets.insert(ticket, waiting);
+        self.act(state, now, None);
+        drop(guard);
+        Some(Held {
+            flights: self,
+            ticket,
+        })
+    }
+
+    fn leave(&self, ticket: Ticket) {
+        let now = self.now();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.tickets.remove(&ticket);
+        state.engine.leave(now, ticket);
+        self.act(state, now, None);
+    }
+}

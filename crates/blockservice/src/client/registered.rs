@@ -1,0 +1,106 @@
+//! A source that was opened by name: what both connections open again when they are made again.
+
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock, Weak};
+
+use blocks::ContentId;
+use chunks::{Codec, Stored};
+use fetch::{StreamId, Via};
+
+use crate::wire::Status;
+
+/// The response of a service about a chunk.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// The chunk, not verified.
+    Here(Stored),
+    /// The service does not have it.
+    Absent,
+    /// The service is too busy.
+    Busy,
+    /// The service could not read it, or answered something else.
+    Failed,
+}
+
+impl Reply {
+    /// Returns what a service said about a chunk.
+    pub(super) fn of(status: Status, codec: u8, raw_len: u32, bytes: Vec<u8>) -> Self {
+        match (status, Codec::from_number(codec)) {
+            (Status::Here, Some(codec)) => Self::Here(Stored {
+                codec,
+                raw_len,
+                bytes,
+            }),
+            (Status::Busy | Status::Late, _) => Self::Busy,
+            (Status::Absent, _) => Self::Absent,
+            (Status::Here | Status::Failed, _) => Self::Failed,
+        }
+    }
+}
+
+/// Who is told what comes for one source, and which connections can be used for it.
+pub(super) trait Receiver: Debug + Send + Sync {
+    /// A response came on the connection `lane`.
+    fn came(&self, lane: usize, via: Via, chunk: u32, reply: Reply);
+
+    /// A stream is over: what it promised and did not bring does not come.
+    fn stream_ended(&self, stream: StreamId);
+
+    /// The connection `lane` was made or lost.
+    fn link_changed(&self, lane: usize);
+
+    /// The connection `lane` was made, but the source could not be opened on it.
+    fn refused(&self, lane: usize);
+
+    /// Something came on the connection `lane` after a silence.
+    fn progressed(&self, lane: usize);
+}
+
+/// A source that was opened by name.
+#[derive(Debug)]
+pub(super) struct RegisteredSource {
+    /// Its number among those of the client.
+    pub(super) number: u64,
+    pub(super) name: Vec<u8>,
+    /// The only index that is taken under this name; unknown until the service has told it.
+    id: OnceLock<ContentId>,
+    receiver: OnceLock<Weak<dyn Receiver>>,
+}
+
+impl RegisteredSource {
+    pub(super) fn new(number: u64, name: &[u8]) -> Self {
+        Self {
+            number,
+            name: name.to_vec(),
+            id: OnceLock::new(),
+            receiver: OnceLock::new(),
+        }
+    }
+
+    /// Returns the id of its index, if it is known.
+    pub(super) fn id(&self) -> Option<&ContentId> {
+        self.id.get()
+    }
+
+    /// Notes the id of its index; the first one counts.
+    pub(super) fn name_index(&self, id: ContentId) {
+        let _first = self.id.set(id);
+    }
+
+    /// Returns who is told what comes, unless nobody is any more or yet.
+    pub(super) fn receiver(&self) -> Option<Arc<dyn Receiver>> {
+        self.receiver.get()?.upgrade()
+    }
+
+    /// Sets who is told what comes; the first one counts.
+    pub(super) fn tell(&self, receiver: Weak<dyn Receiver>) {
+        let _first = self.receiver.set(receiver);
+    }
+
+    /// Returns whether whoever read it is gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.receiver
+            .get()
+            .is_some_and(|receiver| receiver.strong_count() == 0)
+    }
+}

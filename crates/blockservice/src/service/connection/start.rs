@@ -1,0 +1,222 @@
+//! START requests: index, plan and chunks of a source in one exchange.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use blocks::ContentId;
+
+use super::super::Shared;
+use super::super::outgoing::Outgoing;
+use super::super::prepared::{NotMade, Packed, Plan};
+use super::super::stream::{Receiver, Stream};
+use super::{Connection, Refusal, error_of};
+use crate::wire::{Ask, DATA_MAX, ErrorCode, Frame, Message};
+use chunks::index::Index;
+
+/// The first version of the protocol that has streams.
+pub(super) const STREAMS_SINCE: u16 = 2;
+/// The most STARTs of a connection that are not answered yet.
+const STARTS_MAX: usize = 8;
+
+/// A START whose answers are not all queued yet. It does not keep its connection from other
+/// requests: a plan may take a while to make.
+struct Starting {
+    shared: Arc<Shared>,
+    to: Arc<Outgoing>,
+    request: u64,
+    handle: u32,
+    index: Arc<Index>,
+    /// Whether the client has the index.
+    has: Has,
+    ask: Ask,
+    cancelled: Arc<AtomicBool>,
+    stream: Option<Arc<Stream>>,
+}
+
+/// What a client has of the index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Has {
+    Nothing,
+    All,
+}
+
+impl Connection<'_> {
+    /// Opens a source, and has what is asked for sent.
+    pub(super) async fn start(
+        &mut self,
+        request: u64,
+        ask: Ask,
+        have: ContentId,
+        name: Vec<u8>,
+    ) -> Result<(), Refusal> {
+        self.needs_streams()?;
+        let busy = |text: &str| Err(Refusal(ErrorCode::Busy, text.to_owned()));
+        if ask == Ask::Chunks
+            && self
+                .stream
+                .upgrade()
+                .is_some_and(|stream| !stream.is_over())
+        {
+            return busy("a connection has one stream at a time");
+        }
+        // Each that is going on has a clone.
+        if Arc::strong_count(&self.starting) > STARTS_MAX {
+            return busy("too many sources are being opened");
+        }
+        let (handle, index) = self.open(name).await?;
+        let cancelled = Arc::new(AtomicBool::new(false));
+        self.reads.insert(request, Arc::clone(&cancelled));
+        let stream = match ask {
+            Ask::Chunks => self.stream_of(request, &index, &cancelled),
+            Ask::Index | Ask::Plan => None,
+        };
+        if let Some(stream) = &stream {
+            self.stream = Arc::downgrade(stream);
+        }
+        let starting = Starting {
+            shared: Arc::clone(self.shared),
+            to: Arc::clone(&self.to),
+            request,
+            handle,
+            has: match index.id() == have {
+                true => Has::All,
+                false => Has::Nothing,
+            },
+            index,
+            ask,
+            cancelled,
+            stream,
+        };
+        let going_on = Arc::clone(&self.starting);
+        tokio::spawn(async move {
+            starting.run().await;
+            drop(going_on);
+        });
+        Ok(())
+    }
+
+    /// Leaves chunks out of the stream.
+    pub(super) fn skip(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
+        self.needs_streams()?;
+        // One that is over may be answered by what was on its way.
+        if let Some(stream) = self.stream.upgrade()
+            && stream.request() == request
+        {
+            stream.skip(chunks);
+        }
+        Ok(())
+    }
+
+    fn needs_streams(&self) -> Result<(), Refusal> {
+        match self.protocol >= STREAMS_SINCE {
+            true => Ok(()),
+            false => Err(Refusal::rule("this frame is of version 2")),
+        }
+    }
+
+    /// Returns a stream, unless there are too many: then its client reads chunks by itself.
+    fn stream_of(
+        &self,
+        request: u64,
+        index: &Arc<Index>,
+        cancelled: &Arc<AtomicBool>,
+    ) -> Option<Arc<Stream>> {
+        let Ok(seat) = Arc::clone(&self.shared.streams).try_acquire_owned() else {
+            self.shared.counts.refused.fetch_add(1, Relaxed);
+            return None;
+        };
+        let client = Receiver {
+            to: Arc::clone(&self.to),
+            vm: Arc::clone(&self.vm),
+            machine: Arc::clone(&self.tally),
+            link: self.link,
+        };
+        let counts = &self.shared.counts.streams;
+        let (index, cancelled) = (Arc::clone(index), Arc::clone(cancelled));
+        let stream = Stream::new(request, index, client, cancelled, counts, seat);
+        Some(Arc::new(stream))
+    }
+}
+
+impl Starting {
+    async fn run(self) {
+        let prepared = &self.shared.prepared;
+        let packed = match self.has {
+            Has::All => Ok(None),
+            Has::Nothing => prepared.packed(&self.index).await.map(Some),
+        };
+        let packed = match packed {
+            Ok(packed) => packed,
+            Err(NotMade) => return self.fail(),
+        };
+        let plan = match self.ask {
+            Ask::Index => None,
+            Ask::Plan | Ask::Chunks => prepared.plan(&self.shared.catalog, &self.index).await,
+        };
+        if let (Some(stream), Some(plan)) = (&self.stream, &plan) {
+            // Before the client knows of them: from now on it may skip.
+            stream.set_order(&plan.order);
+        }
+        self.say(self.started(packed.as_deref(), plan.as_deref()));
+        if let Some(packed) = packed {
+            self.send(&Message::Index, &packed.bytes).await;
+        }
+        if let Some(plan) = plan {
+            let counts = &self.shared.counts.streams;
+            counts.plan_bytes.inc_by(plan.bytes.len() as u64);
+            self.send(&Message::Plan, &plan.bytes).await;
+        }
+        match self.stream {
+            // Its end is sent with it.
+            Some(stream) => self.shared.readers.stream(stream),
+            None => self.say(Message::StreamEnd {
+                sent: 0,
+                skipped: 0,
+                failed: 0,
+            }),
+        }
+    }
+
+    fn started(&self, packed: Option<&Packed>, plan: Option<&Plan>) -> Message {
+        let streamed = plan.filter(|_| self.stream.is_some());
+        let plan_chunks = streamed.map_or(0, |plan| plan.order.len());
+        Message::Started {
+            handle: self.handle,
+            codec: packed.map_or(0, |packed| packed.codec as u8),
+            id: self.index.id(),
+            raw_len: self.index.bytes().len() as u64,
+            packed_len: packed.map_or(0, |packed| packed.bytes.len() as u64),
+            plan_len: plan.map_or(0, |plan| plan.bytes.len() as u64),
+            plan_chunks: u32::try_from(plan_chunks).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Sends something long in pieces, no quicker than the client takes them.
+    async fn send(&self, message: &Message, bytes: &[u8]) {
+        for piece in bytes.chunks(DATA_MAX) {
+            self.to.wait_for_piece().await;
+            if self.cancelled.load(Relaxed) || self.to.is_over() {
+                return;
+            }
+            let (request, message, data) = (self.request, message.clone(), piece.to_vec());
+            let frame = Frame {
+                request,
+                message,
+                data,
+            };
+            self.to.send(frame, None);
+        }
+    }
+
+    fn fail(&self) {
+        if let Some(stream) = &self.stream {
+            stream.give_up();
+        }
+        let text = "the index could not be compressed";
+        self.say(error_of(ErrorCode::Failed, text));
+    }
+
+    fn say(&self, message: Message) {
+        self.to.send(Frame::new(self.request, message), None);
+    }
+}

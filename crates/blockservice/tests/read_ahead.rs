@@ -1,0 +1,142 @@
+//! What a reader without a plan costs on a far line, in requests and bytes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod rig;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blocks::testing::{MemSource, Node, tree};
+use blocks::{BlockSource as _, FileId, Tree};
+use blockservice::client::{Client, ClientConfig, NicSource, Patience};
+use blockservice::identity::Access;
+use blockservice::service::Limits;
+use chunks::index::{CHUNK_BYTES, build};
+use link_emulator::{Link, Shape};
+use rig::{Rig, content};
+use serving::transport::Address;
+
+const LONG: Duration = Duration::from_secs(60);
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+
+/// A service at the end of a line, and a source of it with files of these sizes in one directory.
+struct Far {
+    source: NicSource,
+    tree: Arc<Tree>,
+    contents: Vec<Vec<u8>>,
+    _client: Client,
+    _link: Link,
+    rig: Rig,
+}
+
+fn far(sizes: &[u64]) -> Far {
+    let mut rig = Rig::new();
+    let names: Vec<_> = (1..=sizes.len()).map(|n| format!("f{n:04}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).zip(1_u32..).collect();
+    let mut nodes = vec![Node::dir(&names)];
+    nodes.extend(sizes.iter().map(|size| Node::file(*size)));
+    let tree = Arc::new(tree(&nodes).unwrap());
+    let mut files = MemSource::default();
+    let contents: Vec<_> = (1..)
+        .zip(sizes)
+        .map(|(n, size)| content(n, *size))
+        .collect();
+    for (n, content) in (1_u32..).zip(&contents) {
+        files.insert(tree.key(FileId(n)).unwrap(), content.clone());
+    }
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let built = build(b"far", &tree, &files, &*rig.store, go_on).unwrap();
+    rig.catalog.add(b"far", &built.index).unwrap();
+    let port = rig.start_at_port(Access::open(), Limits::default());
+    let mut link = Link::new(Shape::new(ROUND_TRIP, 1000));
+    let any = "127.0.0.1:0".parse().unwrap();
+    let address = link.carry(&any, port.to_string().parse().unwrap()).unwrap();
+    let client = Client::start(ClientConfig {
+        address: Address::Tcp(address.to_string()),
+        name: b"vm".to_vec(),
+        key: None,
+        tls: None,
+        patience: Patience {
+            give_up: LONG,
+            transfer: LONG,
+            ..Patience::default()
+        },
+    });
+    let client = client.unwrap();
+    assert!(client.wait_until_connected(LONG));
+    let remote = client.open(b"far", None, |_| None).unwrap();
+    Far {
+        source: NicSource::new(remote, None, None, LONG),
+        tree,
+        contents,
+        _client: client,
+        _link: link,
+        rig,
+    }
+}
+
+impl Far {
+    /// Reads so many bytes of a file, and compares them.
+    fn read(&self, file: u32, offset: u64, len: usize) {
+        let key = self.tree.key(FileId(file)).unwrap();
+        let mut buf = vec![0; len];
+        let read = self.source.read_at(&key, offset, &mut buf).unwrap();
+        let all = &self.contents[file as usize - 1];
+        let start = usize::try_from(offset).unwrap();
+        assert!(read > 0 && buf[..read] == all[start..start + read]);
+    }
+
+    /// Returns how many chunks somebody had to wait a round trip for.
+    fn waited_for(&self) -> u64 {
+        self.rig
+            .metric(r#"answers_total{priority="demand",answer="sent"}"#)
+    }
+}
+
+#[test]
+fn small_files_of_a_directory_come_together() {
+    const FILES: u32 = 200;
+    let far = far(&[5000; FILES as usize]);
+    for file in 1..=FILES {
+        far.read(file, 0, 5000);
+    }
+    let counts = far.source.remote().counts();
+    assert_eq!(counts.chunks, u64::from(FILES), "each comes once");
+    assert_eq!(counts.duplicate_bytes, 0);
+    assert!(far.waited_for() < u64::from(FILES) / 4, "{counts:?}");
+}
+
+#[test]
+fn a_file_that_is_read_on_is_requested_ahead() {
+    let chunks = 192;
+    let far = far(&[chunks * CHUNK_BYTES]);
+    for chunk in 0..chunks {
+        far.read(1, chunk * CHUNK_BYTES, 4096);
+    }
+    let counts = far.source.remote().counts();
+    assert_eq!((counts.chunks, counts.duplicate_bytes), (chunks, 0));
+    assert!(
+        far.waited_for() < chunks / 2,
+        "{} {counts:?}",
+        far.waited_for()
+    );
+}
+
+#[test]
+fn what_is_read_at_random_of_a_large_file_brings_little_else() {
+    let chunks = 200;
+    let far = far(&[chunks * CHUNK_BYTES]);
+    // Steps that never repeat.
+    let read = (1..30).map(|n| n * n / 2 * 7 % chunks);
+    let read: std::collections::BTreeSet<_> = read.collect();
+    let mut scattered: Vec<_> = read.iter().copied().collect();
+    scattered.sort_by_key(|chunk| chunk.wrapping_mul(0x9E37_79B9) % 1009);
+    for chunk in &scattered {
+        far.read(1, chunk * CHUNK_BYTES, 4096);
+    }
+    let counts = far.source.remote().counts();
+    let most = read.len() as u64 * 6 / 5;
+    assert!(counts.chunks <= most, "{counts:?}");
+}
