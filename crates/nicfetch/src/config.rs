@@ -1,5 +1,6 @@
 //! What `nicfetch serve` is told, by flags or in a file: docs/nicfetch.md shows all of it.
 
+mod document;
 mod limits;
 mod words;
 
@@ -172,7 +173,7 @@ impl Config {
     /// If it cannot be read, or has words that are not known.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = small_file(path)?;
-        let config = serde_json::from_slice(&text);
+        let config = document::parse(path, &text);
         config.with_context(|| format!("reading the configuration {}", path.display()))
     }
 
@@ -238,11 +239,11 @@ impl Config {
                     && blocks.blocks_size.is_none()
                     && blocks.blocks_hot.is_none()
                     && !blocks.blocks_from_pulls),
-            "what is said of blocks is of no use without \"blocks\": say where they are served"
+            "what is said of blocks is of no use without blocks: say where they are served"
         );
         ensure!(
             !blocks.blocks_open || blocks.blocks_access.is_none(),
-            "\"blocks_open\" and \"blocks_access\" exclude each other: remove one"
+            "blocks_open and blocks_access exclude each other: remove one"
         );
         Ok(blocks)
     }
@@ -264,7 +265,7 @@ impl Config {
         let blob_bytes = all.checked_sub(block_bytes).with_context(|| {
             let (chunks, all) = (Size(block_bytes), Size(all));
             format!(
-                "chunks cannot take {chunks} of {all}: make --size larger, or --blocks-size smaller"
+                "chunks cannot take {chunks} of {all}: make size larger, or blocks_size smaller"
             )
         })?;
         let boot_bytes = block_bytes / BOOT_SHARE;
@@ -336,7 +337,7 @@ impl Config {
     pub(crate) fn registries(&self) -> anyhow::Result<Vec<(Arc<Upstream>, Access)>> {
         ensure!(
             self.mirrors() || self.blocks.is_some(),
-            "there is nothing to serve: name a registry with --upstream, or use --blocks ADDR"
+            "there is nothing to serve: name a registry (upstreams), or where blocks are served (blocks)"
         );
         let mut names = HashSet::new();
         for UpstreamEntry { name, .. } in &self.upstreams {
@@ -358,11 +359,11 @@ impl UpstreamEntry {
     fn prepare(&self) -> anyhow::Result<(Arc<Upstream>, Access)> {
         let access = match (&self.access, &self.credentials) {
             (None, Some(_)) => bail!(
-                "it has credentials but no \"access\": say who may have what they open \
-                 (\"all\", or a list of clients)"
+                "it has credentials but no access: say who may have what they open (\"all\", or a list of \
+                 clients)"
             ),
             (Some(AccessEntry::Upstream), Some(_)) => bail!(
-                "with \"access\": \"upstream\" clients bring their own credentials: remove either"
+                "with access = \"upstream\" clients bring their own credentials: remove either"
             ),
             (None | Some(AccessEntry::All), _) => Access::All,
             (Some(AccessEntry::Upstream), None) => Access::Upstream,
@@ -410,8 +411,8 @@ fn login(path: &Path) -> anyhow::Result<Login> {
         "{shown} has a password and may be read by others: chmod 600 {shown}"
     );
     let text = small_file(path)?;
-    let file: LoginFile = serde_json::from_slice(&text).with_context(|| {
-        format!("reading {shown} (it should be {{\"username\": …, \"password\": …}})")
+    let file: LoginFile = document::parse(path, &text).with_context(|| {
+        format!("reading {shown} (it needs username = \"…\" and password = \"…\")")
     })?;
     Ok(Login {
         username: file.username,
@@ -434,9 +435,12 @@ fn small_file(path: &Path) -> anyhow::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
+    fn config(text: &str) -> Result<Config, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
     fn prepared(upstream: &str) -> Result<Access, String> {
-        let text = format!(r#"{{"upstreams": [{upstream}]}}"#);
-        let config: Config = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let config = config(&format!("[[upstreams]]\n{upstream}"))?;
         let mut registries = config.registries().map_err(|error| format!("{error:#}"))?;
         Ok(registries.remove(0).1)
     }
@@ -445,39 +449,62 @@ mod tests {
     fn who_may_have_what_must_be_said_where_it_matters() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("login");
-        fs::write(&path, r#"{"username": "u", "password": "p"}"#).unwrap();
+        fs::write(&path, "username = \"u\"\npassword = \"p\"\n").unwrap();
         let entry = |more: &str| {
             let path = path.display();
-            format!(r#"{{"name": "r.io", "url": "https://r.io", "credentials": "{path}"{more}}}"#)
+            format!("name = \"r.io\"\nurl = \"https://r.io\"\ncredentials = \"{path}\"\n{more}")
         };
         let chmod = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         chmod(0o644);
-        let all = entry(r#", "access": "all""#);
+        let all = entry(r#"access = "all""#);
         assert!(prepared(&all).unwrap_err().contains("chmod 600"));
         chmod(0o600);
         assert_eq!(prepared(&all), Ok(Access::All));
         assert!(prepared(&entry("")).unwrap_err().contains("who may have"));
-        let upstream = entry(r#", "access": "upstream""#);
+        let upstream = entry(r#"access = "upstream""#);
         assert!(prepared(&upstream).unwrap_err().contains("their own"));
         let clients =
-            r#", "access": {"clients": [{"from": ["10.0.0.0/8"], "repositories": ["a/*"]}]}"#;
+            r#"access = { clients = [{ from = ["10.0.0.0/8"], repositories = ["a/*"] }] }"#;
         assert!(
             matches!(prepared(&entry(clients)), Ok(Access::Clients(rules)) if rules.len() == 1)
         );
         let bad = clients.replace("10.0.0.0/8", "10.0.0.0/64");
         assert!(prepared(&entry(&bad)).unwrap_err().contains("10.0.0.0/64"));
-        let inside = r#", "access": "all", "redirect_networks": ["10.2.0.0/16"]"#;
+        let inside = "access = \"all\"\nredirect_networks = [\"10.2.0.0/16\"]";
         assert_eq!(prepared(&entry(inside)), Ok(Access::All));
         let bad = inside.replace("/16", "/33");
         assert!(prepared(&entry(&bad)).unwrap_err().contains("10.2.0.0/33"));
+        // As earlier releases had it.
+        fs::write(&path, r#"{"username": "u", "password": "p"}"#).unwrap();
+        assert_eq!(prepared(&all), Ok(Access::All));
     }
 
     #[test]
-    fn words_that_are_not_known_are_refused() {
-        assert!(prepared(r#"{"name": "a", "url": "https://a", "acess": "all"}"#).is_err());
-        assert!(prepared(r#"{"name": "a", "url": "ftp://a"}"#).is_err());
-        let twice = r#"{"name": "a", "url": "https://a"}, {"name": "a", "url": "https://b"}"#;
-        assert!(prepared(twice).unwrap_err().contains("twice"));
+    fn fields_that_are_not_known_are_refused() {
+        let a = "name = \"a\"\nurl = \"https://a\"\n";
+        assert!(prepared(&format!("{a}acess = \"all\"")).is_err());
+        assert!(prepared("name = \"a\"\nurl = \"ftp://a\"").is_err());
+        let twice = prepared(&format!("{a}[[upstreams]]\n{a}"));
+        assert!(twice.unwrap_err().contains("twice"));
+    }
+
+    /// The example in the documentation, and what packaging names.
+    #[test]
+    fn the_documented_file_is_read() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/nicfetch.md");
+        let docs = fs::read_to_string(docs).unwrap();
+        let (_, section) = docs.split_once("## The configuration file").unwrap();
+        let (_, example) = section.split_once("```toml\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nicfetch.toml");
+        fs::write(&path, example).unwrap();
+        let config = Config::read(&path).unwrap();
+        let names = config.upstreams.iter().map(|entry| entry.name.as_str());
+        assert_eq!(Vec::from_iter(names), ["docker.io", "registry.corp:5000"]);
+        let clients = &config.upstreams[1].access;
+        assert!(matches!(clients, Some(AccessEntry::Clients(rules)) if rules.len() == 1));
+        assert_eq!(config.size.0, 40 << 30);
     }
 
     #[test]
@@ -500,31 +527,28 @@ mod tests {
     #[test]
     fn blobs_and_chunks_share_what_there_is() {
         let budgets = |text: &str| {
-            let config: Config = serde_json::from_str(text).map_err(|error| error.to_string())?;
+            let config = config(text)?;
             let budgets = config.budgets().map_err(|error| format!("{error:#}"))?;
             config.blocks().map_err(|error| format!("{error:#}"))?;
             let blocks = budgets.chunk_bytes + budgets.boot_bytes;
             assert_eq!(budgets.boot_bytes, blocks / 8);
             Ok::<_, String>((budgets.blob_bytes >> 30, blocks >> 30))
         };
-        let hub = r#""upstreams": [{"name": "a", "url": "https://a"}]"#;
-        let blocks = r#""size": "8G", "blocks": "127.0.0.1:5052", "blocks_open": true"#;
-        assert_eq!(budgets(&format!("{{{hub}}}")), Ok((16, 0)));
-        assert_eq!(budgets(&format!("{{{blocks}}}")), Ok((0, 8)));
-        assert_eq!(budgets(&format!("{{{blocks}, {hub}}}")), Ok((4, 4)));
-        let said = format!(r#"{{{blocks}, {hub}, "blocks_size": "6G"}}"#);
+        let hub = r#"upstreams = [{ name = "a", url = "https://a" }]"#;
+        let blocks = "size = \"8G\"\nblocks = \"127.0.0.1:5052\"\nblocks_open = true";
+        assert_eq!(budgets(hub), Ok((16, 0)));
+        assert_eq!(budgets(blocks), Ok((0, 8)));
+        assert_eq!(budgets(&format!("{blocks}\n{hub}")), Ok((4, 4)));
+        let said = format!("{blocks}\n{hub}\nblocks_size = \"6G\"");
         assert_eq!(budgets(&said), Ok((2, 6)));
         let wrong = |text: &str, why: &str| {
             let said = budgets(text).unwrap_err();
             assert!(said.contains(why), "{said}");
         };
-        wrong(&said.replace("6G", "9G"), "--blocks-size smaller");
+        wrong(&said.replace("6G", "9G"), "blocks_size smaller");
         wrong(&said.replace("127.0.0.1:5052", "nowhere"), "nowhere");
-        let both = said.replace(
-            "\"blocks_open\"",
-            "\"blocks_access\": \"a\", \"blocks_open\"",
-        );
+        let both = said.replace("blocks_open", "blocks_access = \"a\"\nblocks_open");
         wrong(&both, "remove one");
-        wrong(r#"{"blocks_size": "1G"}"#, "where they are served");
+        wrong("blocks_size = \"1G\"", "where they are served");
     }
 }
