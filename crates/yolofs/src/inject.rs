@@ -82,15 +82,16 @@ impl Part {
     }
 }
 
-/// Pushes the content of a plan, in its order, and counts in `report` what became of it.
+/// Pushes the content of a plan, in its order, and counts in `report` what became of it. The first of it
+/// is read from the cache while `walk` replays the names: a cache that is far away needs its round trips.
 pub(crate) fn push(
     serving: &Serving,
     plan: &ReplayPlan,
     cache: &dyn BlockCache,
     options: &PrewarmOptions<'_>,
     walker: &mut Walker,
-    progress: Progress,
     report: &mut PrewarmReport,
+    walk: impl FnOnce(&mut Walker, &mut PrewarmReport) -> Result<Progress, PrewarmError>,
 ) -> Result<Pushed, PrewarmError> {
     let fs = serving.file_system();
     let _watch = fs.watch(plan.extents.iter().map(|extent| extent.file));
@@ -106,19 +107,6 @@ pub(crate) fn push(
     if let Some(one_in) = options.hold_back {
         jobs = hold_back(&jobs, fs.sample(), one_in);
     }
-    let progress = Progress {
-        bytes: report.present_bytes,
-        bytes_total: total,
-        ..progress
-    };
-    let mut pusher = Pusher {
-        serving,
-        fs,
-        walker,
-        report,
-        pushed: Pushed::new(),
-        progress,
-    };
     let result = std::thread::scope(|scope| {
         let (to_write, filled) = sync_channel(BUFFERS);
         let (to_fill, empty) = sync_channel(BUFFERS);
@@ -131,15 +119,30 @@ pub(crate) fn push(
             .spawn_scoped(scope, move || fill(jobs, cache, &empty, &to_write))
             .map_err(PrewarmError::Push)?;
         // When the writer ends early, its ends of the channels go, and with them the reader.
-        let written = pusher.write_all(options, filled, &to_fill);
+        let written = walk(walker, report).and_then(|walked| {
+            let progress = Progress {
+                bytes: report.present_bytes,
+                bytes_total: total,
+                ..walked
+            };
+            let mut pusher = Pusher {
+                serving,
+                fs,
+                walker,
+                report,
+                pushed: Pushed::new(),
+                progress,
+            };
+            pusher.write_all(options, filled, &to_fill)?;
+            Ok(pusher.pushed)
+        });
         drop(to_fill);
         reader.join().map_err(|_| PrewarmError::Cache)?;
         written
     });
-    let pushed = pusher.pushed;
     let brought = report.injected_bytes + report.present_bytes;
     report.skipped_bytes = total.saturating_sub(brought);
-    result.map(|()| pushed)
+    result
 }
 
 /// Cuts extents into jobs: neighbours in the same file are joined, what lies behind the end of a

@@ -3,8 +3,9 @@
 //! The kernel caches a page only below an inode that it knows, and knows an inode only as long as
 //! a name or a descriptor leads to it. So the prewarm looks every recorded name up through the
 //! private mount, holds descriptors on the files whose content comes next, and only then pushes
-//! blocks. It runs on its caller's thread, which must not serve requests of the mount, and yields
-//! to demand.
+//! blocks. The first blocks are read while names are looked up. It runs on its caller's thread, which
+//! must not serve requests of the mount, and yields to requests that are being answered, but not to
+//! those that wait for the source.
 
 mod names;
 mod walk;
@@ -112,7 +113,7 @@ pub struct PrewarmReport {
     pub locked_bytes: u64,
     /// Time it took to replay names.
     pub walk_time: Duration,
-    /// Time it took to push content.
+    /// Time it took to push content, after that.
     pub push_time: Duration,
     /// Whether it was told to end before its time, or ran out of time.
     pub cancelled: bool,
@@ -190,13 +191,18 @@ impl Serving {
         let Held { walker, locks } = &mut *held;
         let walker = walker.get_or_insert_with(|| Walker::new(root));
         let mut report = PrewarmReport::default();
+        let namespace = &**self.file_system().names();
+        walker
+            .prepare(namespace, plan, options.max_pins)
+            .map_err(PrewarmError::Walk)?;
         let start = Instant::now();
-        let progress = self.walk(plan, options, walker, &mut report)?;
-        report.walk_time = start.elapsed();
-
-        let start = Instant::now();
-        let pushed = inject::push(self, plan, cache, options, walker, progress, &mut report)?;
-        report.push_time = start.elapsed();
+        let walk = |walker: &mut Walker, report: &mut PrewarmReport| {
+            let walked = self.walk(plan, options, walker, report)?;
+            report.walk_time = start.elapsed();
+            Ok(walked)
+        };
+        let pushed = inject::push(self, plan, cache, options, walker, &mut report, walk)?;
+        report.push_time = start.elapsed().saturating_sub(report.walk_time);
         if options.lock == Lock::Yes {
             for (file, set) in &pushed {
                 // What cannot be kept is left to the kernel, like all the rest without a lock.
@@ -227,9 +233,6 @@ impl Serving {
             touches_total: plan.touches.len() as u64,
             ..Progress::default()
         };
-        walker
-            .prepare(&**fs.names(), plan, options.max_pins)
-            .map_err(PrewarmError::Walk)?;
         walker.settle_protocol(plan, fs);
         for touches in plan.touches.chunks(STEP) {
             if options.is_over() {

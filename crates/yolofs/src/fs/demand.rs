@@ -27,6 +27,11 @@ impl Demand {
         Serving(Arc::clone(self))
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.serving.load(SeqCst) == 0
+    }
+
     /// Waits until no request is being served, but no longer than `patience`.
     pub(crate) fn wait_idle(&self, patience: Duration) {
         if self.serving.load(SeqCst) == 0 {

@@ -34,8 +34,8 @@ pub(super) fn over<R, T>(
     let Some(waiter) = fs.waiter() else {
         return give(reply, ask(fs)); // nothing is put off then
     };
-    // Background work yields until it is answered, and not until the source has answered.
-    let place = Arc::new(Mutex::new(Some((reply, fs.demand().enter()))));
+    // Background work does not yield to who waits for the source: it may bring what he waits for.
+    let place = Arc::new(Mutex::new(Some(reply)));
     let give = {
         let fs = Arc::clone(fs);
         move |reply, answer| {
@@ -49,14 +49,14 @@ pub(super) fn over<R, T>(
         move || {
             let answer = ask(&fs);
             let taken = place.lock().take();
-            if let Some((reply, _busy)) = taken {
+            if let Some(reply) = taken {
                 give(reply, answer);
             }
         }
     };
     let late = move |error| {
         let taken = place.lock().take();
-        if let Some((reply, _busy)) = taken {
+        if let Some(reply) = taken {
             give(reply, Err(FsError::Source(error)));
         }
     };
@@ -85,4 +85,47 @@ pub(super) fn over_read(
         counting.count_read(&read);
         give_data(reply, read.map(|_| bytes));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blocks::SourceError;
+    use blocks::prompt::Waiter;
+    use blocks::testing::{MemSource, Node, tree};
+
+    use crate::fs::Config;
+
+    /// Keeps what somebody is to wait for.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+
+    impl Waiter for Kept {
+        fn wait_for(&self, work: Box<dyn FnOnce() + Send>, _: Box<dyn FnOnce(SourceError) + Send>) {
+            self.0.lock().push(work);
+        }
+    }
+
+    #[test]
+    fn background_work_does_not_yield_to_who_waits_for_the_source() {
+        let waiter = Arc::new(Kept::default());
+        let names = Arc::new(tree(&[Node::dir(&[])]).unwrap());
+        let fs = FileSystem::new(names, Arc::new(MemSource::default()), Config::default());
+        let fs = Arc::new(fs.with_waiter(waiter.clone()));
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let given = Arc::clone(&answers);
+        over(
+            &fs,
+            "reply",
+            |_| Ok(7),
+            move |reply, answer| {
+                given.lock().push((reply, answer.ok()));
+            },
+        );
+        assert_eq!(answers.lock().len(), 0);
+        assert!(fs.demand().is_idle());
+        let work = std::mem::take(&mut *waiter.0.lock());
+        work.into_iter().for_each(|work| work());
+        assert_eq!(*answers.lock(), [("reply", Some(7))]);
+    }
 }

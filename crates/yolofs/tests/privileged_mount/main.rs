@@ -17,6 +17,7 @@ mod overlay;
 mod prewarm;
 mod pushes;
 mod read_only;
+mod requested;
 mod rig;
 mod takeover;
 mod undisturbed;

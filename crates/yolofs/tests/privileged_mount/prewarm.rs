@@ -113,11 +113,11 @@ fn a_prewarmed_boot_sends_no_request() {
     });
 }
 
-fn run(start: u64, len: u64) -> BlockRange {
+pub(crate) fn run(start: u64, len: u64) -> BlockRange {
     BlockRange::with_len(BlockIndex(start), len)
 }
 
-fn extents(runs: &[(u32, BlockRange)]) -> ReplayPlan {
+pub(crate) fn extents(runs: &[(u32, BlockRange)]) -> ReplayPlan {
     let extent = |(file, range): &(u32, BlockRange)| Extent {
         file: FileId(*file),
         range: *range,

@@ -369,19 +369,29 @@ impl Harness {
         self.refused += 1;
     }
 
-    /// Whether everybody who may have a file open, as it is shown, may open it as it is now.
+    /// Whether everybody who may have a file open, as it is shown, may open it as it is now, whichever of its
+    /// names was used.
     fn is_open_to_the_same(&self, file: usize) -> bool {
-        let path = self.tree_path(file);
         let passed = |dir: &usize| {
             let dir = self.file(*dir);
             dir.scanned.is_passed_like(&dir.now)
         };
-        path.iter().all(passed) && self.shown(file).is_followed_by(&self.file(file).now)
+        let mut dirs = self.dirs_with(file);
+        dirs.all(|dir| self.path_to(dir).iter().all(passed))
+            && self.shown(file).is_followed_by(&self.file(file).now)
     }
 
-    /// The directories on the way to a file by its first name.
-    fn tree_path(&self, file: usize) -> Vec<usize> {
-        let mut path = vec![self.file(file).parent];
+    /// The directories that have a name of a file.
+    fn dirs_with(&self, file: usize) -> impl Iterator<Item = usize> {
+        let files = self.model.files.iter().enumerate();
+        files
+            .filter(move |(_, dir)| dir.names.values().any(|named| *named == file))
+            .map(|(dir, _)| dir)
+    }
+
+    /// A directory and those above it.
+    fn path_to(&self, dir: usize) -> Vec<usize> {
+        let mut path = vec![dir];
         while path.last() != Some(&0) {
             path.extend(path.last().map(|dir| self.file(*dir).parent));
         }
