@@ -13,6 +13,7 @@ pub mod known;
 mod lock;
 mod marks;
 pub mod mover;
+mod open_files;
 pub mod pace;
 pub mod plan;
 mod remembered;

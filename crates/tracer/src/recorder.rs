@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use blocks::{Caller, Event, Observer, Touch, Tree};
@@ -86,6 +86,8 @@ pub struct Recorder {
     /// When the last answer was given, in microseconds since `start`, plus one; 0 before the
     /// first.
     last_us: AtomicU64,
+    /// Whether content was read.
+    has_read: AtomicBool,
     commands: Commands,
     notes: Mutex<Notes>,
 }
@@ -119,6 +121,7 @@ impl Recorder {
             allowance,
             start: Instant::now(),
             last_us: AtomicU64::new(0),
+            has_read: AtomicBool::new(false),
             commands: Commands::new(proc),
             notes: Mutex::default(),
         }
@@ -130,6 +133,13 @@ impl Recorder {
     pub fn last_event(&self) -> Option<Instant> {
         let last_us = self.last_us.load(Relaxed).checked_sub(1)?;
         self.start.checked_add(Duration::from_micros(last_us))
+    }
+
+    /// Returns whether content was read so far: mounting a root and making directories in it looks
+    /// names up and reads nothing, so it is no boot.
+    #[must_use]
+    pub fn has_read(&self) -> bool {
+        self.has_read.load(Relaxed)
     }
 
     /// Returns how many events were kept so far.
@@ -178,6 +188,9 @@ impl Observer for Recorder {
     fn note(&self, caller: Caller, event: Event, took: Duration) {
         let now = self.start.elapsed();
         self.last_us.fetch_max(micros(now) + 1, Relaxed);
+        if matches!(event, Event::Read(_)) {
+            self.has_read.store(true, Relaxed);
+        }
         // The kernel passes on names that are longer than any name can be; they are no use to a
         // replay.
         if !trace::is_possible(&event) {
