@@ -4,6 +4,7 @@
 //! that is started again finds it there. This process only remembers which layer it has attached
 //! where, and from which boot image.
 
+mod attachments;
 mod patience;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use blocks::{Digest, SourceId};
+use blocks::Digest;
 use bootimg::{Image, ImageId, Store, layer_name, place_name};
 use localfs::{Patience, SourceRoot};
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ use super::reach::privileges_at;
 use super::warm::Hold;
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
 use crate::status::LayerStatus;
+use attachments::{Attachment, Attachments};
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{is_covered, labelled, top_at};
@@ -56,24 +58,9 @@ pub(crate) struct NodeServer {
     all_xattrs: bool,
     node: PatientClient,
     interrupt: Interrupt,
-    now: Mutex<Now>,
+    attachments: Attachments,
     /// Writing a boot image goes through one file of this process.
     binding: Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct Now {
-    attached: BTreeMap<PathBuf, Attached>,
-    lost: u64,
-}
-
-/// A layer that this process has attached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Attached {
-    layer: Digest,
-    /// Its directory.
-    source: SourceId,
-    image: ImageId,
 }
 
 impl NodeServer {
@@ -96,7 +83,7 @@ impl NodeServer {
             all_xattrs: xattrs == XattrAnswers::Always,
             node: PatientClient::new(node, interrupt.clone()),
             interrupt: interrupt.clone(),
-            now: Mutex::default(),
+            attachments: Attachments::default(),
             binding: Mutex::new(()),
         })
     }
@@ -145,7 +132,7 @@ impl NodeServer {
     /// Returns whether a mount shows the directory that is at its source's path now. One that this
     /// process has attached does: who takes the directory away takes the mount away first.
     fn shows(&self, mount: &MountView, place: &LayerPlace, root: &SourceRoot) -> bool {
-        if self.now.lock().attached.contains_key(&place.target) {
+        if self.attachments.contains(&place.target) {
             return true;
         }
         let boot = mount.status.boot.as_ref();
@@ -191,13 +178,12 @@ impl NodeServer {
                 Attach::Attached
             }
         };
-        let attached = Attached {
+        let attachment = Attachment {
             layer: place.layer,
             source,
             image,
         };
-        let mut now = self.now.lock();
-        now.attached.insert(place.target.clone(), attached);
+        self.attachments.insert(&place.target, attachment);
         Ok(became)
     }
 
@@ -227,24 +213,22 @@ impl NodeServer {
 
     /// Returns where mounts of ours are, and forgets those that somebody else unmounted.
     fn sweep(&self) -> BTreeSet<PathBuf> {
-        // Locked before the table is read: what is attached meanwhile is not missed in it.
-        let mut now = self.now.lock();
-        let listed = match labelled(MOUNT_KIND, &self.label) {
-            Ok(listed) => BTreeSet::from_iter(listed),
+        let moment = self.attachments.moment();
+        match labelled(MOUNT_KIND, &self.label) {
+            Ok(listed) => {
+                let listed = BTreeSet::from_iter(listed);
+                self.attachments.retain(moment, &listed);
+                listed
+            }
             Err(error) => {
                 log::warn!("{error:#}");
-                return now.attached.keys().cloned().collect();
+                self.attachments.all().into_keys().collect()
             }
-        };
-        let before = now.attached.len();
-        now.attached.retain(|target, _| listed.contains(target));
-        let gone = before - now.attached.len();
-        now.lost = now.lost.saturating_add(gone as u64);
-        listed
+        }
     }
 
     /// Whether a layer was recorded again in its directory. A store that cannot say has no news.
-    fn is_outdated(&self, attached: &Attached) -> bool {
+    fn is_outdated(&self, attached: &Attachment) -> bool {
         let newest = self.store.layer_at(&attached.layer, attached.source);
         matches!(newest, Ok(Some(newest)) if newest != attached.image)
     }
@@ -255,10 +239,10 @@ impl NodeServer {
     }
 
     /// Returns what the node tells of one of our mounts; `None` if nobody knows its layer.
-    fn told(
+    fn status_of(
         &self,
         mount: MountView,
-        attached: &BTreeMap<PathBuf, Attached>,
+        attached: &BTreeMap<PathBuf, Attachment>,
     ) -> Option<LayerStatus> {
         let target = mount.status.mountpoint;
         let mut boot = mount.status.boot.unwrap_or_default();
@@ -297,7 +281,7 @@ impl LayerServer for NodeServer {
             }
             _ => {}
         }
-        self.now.lock().attached.remove(target);
+        self.attachments.remove(target);
         Ok(())
     }
 
@@ -326,8 +310,7 @@ impl LayerServer for NodeServer {
 
     fn outdated(&self) -> BTreeSet<PathBuf> {
         let mut listed = self.sweep();
-        // The store is asked without the lock.
-        let known = self.now.lock().attached.clone();
+        let known = self.attachments.all();
         listed.retain(|target| {
             let attached = known.get(target);
             attached.is_none_or(|attached| self.is_outdated(attached))
@@ -346,21 +329,21 @@ impl LayerServer for NodeServer {
 
     fn lost(&self) -> u64 {
         self.sweep();
-        self.now.lock().lost
+        self.attachments.lost()
     }
 
     fn status(&self) -> Vec<LayerStatus> {
         self.sweep();
-        let attached = self.now.lock().attached.clone();
+        let attached = self.attachments.all();
         match self.node.ask(COMES_BACK_TO_LOOK, NodeClient::mounts) {
             Ok(mounts) => mounts
                 .into_iter()
                 .filter(|mount| mount.label.as_deref() == Some(&self.label))
-                .filter_map(|mount| self.told(mount, &attached))
+                .filter_map(|mount| self.status_of(mount, &attached))
                 .collect(),
             Err(error) => {
                 log::warn!("cannot query the counters of layers: {error:#}");
-                let unheard = attached.into_iter().map(|(target, attached)| {
+                let unknown = attached.into_iter().map(|(target, attached)| {
                     let (boot, served) = Default::default();
                     LayerStatus::of(
                         attached.layer,
@@ -370,7 +353,7 @@ impl LayerServer for NodeServer {
                         served,
                     )
                 });
-                unheard.collect()
+                unknown.collect()
             }
         }
     }

@@ -26,9 +26,6 @@ use node_api::mount_state::MountState;
 /// the boot set of a layer once, from a disk that may be busy.
 const TURN: Duration = Duration::from_secs(60);
 
-/// Blocks of memory of this size, in bytes, are mapped by themselves: smaller ones are many.
-const LARGE_BLOCK: u32 = 1 << 20;
-
 /// Serves layers until dropped; then all are unmounted, lazily where they are in use.
 #[derive(Debug)]
 pub(crate) struct OwnServer {
@@ -68,6 +65,17 @@ impl Layers {
         });
         served.collect()
     }
+
+    /// Has a layer leave that is still served at its place; returns whether it was.
+    fn leave(&mut self, target: &Path, served: &Arc<Served>) -> bool {
+        match self.by_target.get(target) {
+            Some(Slot::Served(now)) if Arc::ptr_eq(now, served) => {}
+            _ => return false,
+        }
+        self.by_target.remove(target);
+        self.leaving.push(Arc::clone(served));
+        true
+    }
 }
 
 impl OwnServer {
@@ -80,9 +88,7 @@ impl OwnServer {
         xattrs: XattrAnswers,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
-        // Each session has a buffer for the largest request there may be, 16 MiB, of which layers
-        // that are only read touch the first page.
-        rawio::malloc::map_blocks_from(LARGE_BLOCK);
+        mounting::buffers::map_large();
         Ok(Self {
             store,
             xattrs,
@@ -97,7 +103,10 @@ impl OwnServer {
 
     /// Whether the layer was recorded again in its directory. A store that cannot say has no news.
     fn is_outdated(&self, served: &Served) -> bool {
-        let used = served.image.image().info();
+        let Some(image) = served.boot.image() else {
+            return false;
+        };
+        let used = image.image().info();
         let newest = self.store.layer_at(served.layer(), used.source.id);
         matches!(newest, Ok(Some(newest)) if newest != used.id)
     }
@@ -152,27 +161,24 @@ impl OwnServer {
         self.layers.lock().served()
     }
 
-    /// Takes note of mounts that somebody else unmounted, and forgets what nobody uses any more.
+    /// Takes note of mounts that somebody else unmounted, and forgets what nobody uses any more. Mounts are looked
+    /// at without the lock.
     fn sweep(&self) {
-        // Dropped without the lock: that joins threads.
-        let over: Vec<Arc<Served>> = {
-            let mut layers = self.layers.lock();
-            let gone: Vec<PathBuf> = layers
-                .by_target
-                .iter()
-                .filter(|(_, slot)| matches!(slot, Slot::Served(s) if !s.mount.visible()))
-                .map(|(target, _)| target.clone())
-                .collect();
-            for target in gone {
-                if let Some(Slot::Served(served)) = layers.by_target.remove(&target) {
-                    served.cancel_prewarm();
-                    layers.leaving.push(served);
-                    self.lost.fetch_add(1, SeqCst);
-                }
-            }
-            layers.leaving.extract_if(.., |s| s.is_over()).collect()
+        let (mut gone, mut over) = {
+            let layers = self.layers.lock();
+            (layers.served(), layers.leaving.clone())
         };
-        drop(over);
+        gone.retain(|(_, served)| !served.mount.visible());
+        over.retain(|served| served.is_over());
+        for (target, served) in gone {
+            if self.layers.lock().leave(&target, &served) {
+                served.cancel_prewarm();
+                self.lost.fetch_add(1, SeqCst);
+            }
+        }
+        let is_over = |served: &Arc<Served>| over.iter().any(|other| Arc::ptr_eq(served, other));
+        // The last reference is dropped without the lock: that joins threads.
+        self.layers.lock().leaving.retain(|s| !is_over(s));
     }
 
     /// Waits until nobody else works on the place, and keeps others away until dropped.
@@ -302,7 +308,10 @@ impl LayerServer for OwnServer {
     }
 
     fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer> {
-        let is_from = |served: &&Arc<Served>| served.image.image().info().id == *image;
+        let is_from = |served: &&Arc<Served>| {
+            let used = served.boot.image();
+            used.is_some_and(|used| used.image().info().id == *image)
+        };
         let served: Vec<Arc<Served>> = {
             let layers = self.layers.lock();
             let slots = layers.by_target.values().filter_map(|slot| match slot {

@@ -58,6 +58,12 @@ impl RecordedLayer {
         self.recorded.last_event()
     }
 
+    /// Returns whether content was read so far; names alone do not count.
+    #[must_use]
+    pub fn has_read(&self) -> bool {
+        self.recorded.has_read()
+    }
+
     /// Ends the recording and leaves the mount to whoever uses it.
     #[must_use]
     pub fn stop(&self) -> Heard {

@@ -1,27 +1,25 @@
 //! One layer that is served from its boot image.
 
-use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use blocks::{CachedSource, Digest};
-use bootimg::{Attached, Image};
-use localfs::{DirSource, Patience, TimedSource};
-use yolofs::{
-    Busy, Config, FileSystem, Layering, Mode, Mount, MountOptions, PrewarmOptions, PrewarmReport,
-    XattrAnswers,
-};
+use blocks::Digest;
+use bootimg::{Image, layer_name};
+use yolofs::{Busy, FileSystem, Layering, Mount, MountOptions, PrewarmReport, XattrAnswers};
 
 use super::reach::privileges_at;
 use crate::server::LayerPlace;
 use host::mount_table::needs_root;
+use mounting::assembly::{self, Assembly, AssemblyOptions, Parts};
+use mounting::boot::Boot;
 use mounting::descriptors::files_for_each_of;
-use mounting::prewarming::Prewarming;
-use mounting::source::{Source, space_within};
+use mounting::prewarming::{PrewarmRequest, Prewarming};
+use mounting::source::Source;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::mount_state::PrewarmState;
+use node_api::serve_mode::ServeMode;
 
 /// How long users of a mount may take to let go of it.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -32,15 +30,12 @@ const PINS_MAX: u64 = 2048;
 /// As many layers as a node with a hundred images has share the descriptors for that.
 const PINS_SHARED_BY: u64 = 512;
 
-/// The source of a layer: what the boot image has not, the directory has.
-type Cached = CachedSource<Arc<Attached>, Arc<TimedSource<DirSource>>>;
-
 /// A layer with its mount. Dropping it unmounts, lazily if it is in use.
 #[derive(Debug)]
 pub struct Served {
     pub place: LayerPlace,
-    pub image: Arc<Attached>,
-    pub source: Arc<Cached>,
+    pub boot: Arc<Boot>,
+    pub parts: Parts,
     pub mount: Mount,
     prewarming: Prewarming,
 }
@@ -57,36 +52,20 @@ impl Served {
         layering: Layering,
         xattrs: XattrAnswers,
     ) -> anyhow::Result<Self> {
-        // Mostly the two trees are equal. One of them is enough then: the trees are most of what
-        // a served layer takes of memory.
-        let tree = if **image.tree() == *source.tree {
-            Arc::clone(image.tree())
-        } else {
-            Arc::clone(&source.tree)
+        let boot = Boot::attach(layer_name(&place.layer), image, &source.tree);
+        let options = AssemblyOptions {
+            mode: Some(ServeMode::Lower),
+            xattrs,
+            ..AssemblyOptions::default()
         };
-        let root = Arc::clone(&source.root);
-        let source = Source { root, tree };
-        let image = Arc::new(image.attach(&source.tree));
-        let reader = TimedSource::new(source.reader(), Patience::default());
-        let reader = Arc::new(reader);
-        let cached = Arc::new(CachedSource::new(Arc::clone(&image), Arc::clone(&reader)));
-        let boot_files: HashSet<_> = image.plan().extents.iter().map(|e| e.file).collect();
-        let mode = Mode::Lower;
-        let fs = FileSystem::new(
-            Arc::clone(&source.tree) as _,
-            Arc::clone(&cached) as _,
-            Config { mode, boot_files },
-        )
-        .with_xattr_answers(xattrs)
-        .with_sparse(Arc::clone(&reader) as _)
-        .with_attrs(Arc::clone(&reader) as _)
-        .with_space(space_within(&reader, &source.root))
-        .with_waiter(reader.waiter());
+        let tree = Arc::clone(&source.tree);
+        let Assembly { fs, parts } =
+            assembly::of_disk(&source.root, tree, Some(Arc::clone(&boot)), &options)?;
         let mount = mount(fs, place, layering)?;
         Ok(Self {
             place: place.clone(),
-            image,
-            source: cached,
+            boot,
+            parts,
             mount,
             prewarming: Prewarming::new(PrewarmState::Waiting),
         })
@@ -107,25 +86,21 @@ impl Served {
     /// # Errors
     /// If the mount cannot be used. That costs speed only.
     pub fn prewarm(&self) -> anyhow::Result<PrewarmSummary> {
-        let max_pins = Some(files_for_each_of(PINS_SHARED_BY).min(PINS_MAX));
-        let prewarmed = self.prewarming.run(|cancel| {
-            let options = PrewarmOptions {
-                cancel: Some(cancel),
-                max_pins,
-                ..PrewarmOptions::default()
-            };
-            let blocks = self.image.passing();
-            let result = self.mount.prewarm(self.image.plan(), &blocks, &options);
-            match result {
-                // Unmounted by whoever removes the layer: nothing is wrong.
-                Err(_) if !self.mount.visible() => Ok(PrewarmReport {
-                    cancelled: true,
-                    ..PrewarmReport::default()
-                }),
-                result => result,
-            }
-        });
-        prewarmed.context("bringing the boot image into the page cache")
+        let request = PrewarmRequest {
+            max_pins: Some(files_for_each_of(PINS_SHARED_BY).min(PINS_MAX)),
+            ..PrewarmRequest::default()
+        };
+        self.prewarming
+            .prewarm(&self.boot, &request, |plan, blocks, options| {
+                match self.mount.prewarm(plan, blocks, options) {
+                    // Unmounted by whoever removes the layer: nothing is wrong.
+                    Err(_) if !self.mount.visible() => Ok(PrewarmReport {
+                        cancelled: true,
+                        ..PrewarmReport::default()
+                    }),
+                    result => result,
+                }
+            })
     }
 
     /// Makes a prewarm end soon, whether it has begun or not.

@@ -1,7 +1,5 @@
 //! What `status` shows of a layer.
 
-use mounting::mount_status::boot_status;
-use mounting::mount_status::served_status;
 use std::path::PathBuf;
 
 use blocks::Digest;
@@ -60,29 +58,14 @@ impl LayerStatus {
 impl Served {
     /// Returns its status, as that of a layer in this state.
     pub fn status(&self, state: MountState) -> LayerStatus {
-        let (layer, target) = (*self.layer(), self.place.target.clone());
-        LayerStatus::of(
-            layer,
-            target,
-            state,
-            self.boot_status(),
-            self.served_status(),
-        )
-    }
-
-    fn boot_status(&self) -> BootStatus {
-        let name = bootimg::layer_name(self.layer());
         let counters = self.mount.counters();
-        boot_status(&name, &self.image, &counters, self.prewarm_state())
-    }
-
-    fn served_status(&self) -> ServedStatus {
-        served_status(
-            &self.mount.counters(),
-            Some(self.source.counts()),
-            self.image.plan().block_count(),
-            self.source.source().timekeeping(),
-            None,
+        let boot = self.parts.boot_status(&counters, self.prewarm_state());
+        LayerStatus::of(
+            *self.layer(),
+            self.place.target.clone(),
+            state,
+            boot.unwrap_or_default(),
+            self.parts.served_status(&counters),
         )
     }
 }

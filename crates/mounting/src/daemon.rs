@@ -2,10 +2,8 @@
 //! when the mount does.
 
 mod happening;
+mod prepare;
 
-use crate::mount_status::boot_status;
-use crate::mount_status::first_miss;
-use crate::mount_status::served_status;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,25 +11,20 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use blocks::Tree;
-use bootimg::Attached;
-use localfs::SourceRoot;
 use parking_lot::Mutex;
 use tracer::Recorder;
-use yolofs::{Busy, End, Lock, Mode, Mount, MountOptions, Privileges};
+use yolofs::{Busy, End, Lock, Mount};
 
 use happening::{Happening, ask_to_unmount, end_talks};
+use prepare::{Prepared, mount_options, note_uses, prepare};
 
-use super::assemble::{Cached, Timed, assemble, mount_mode, note_use, passes_files, readahead};
 use super::from::From;
 use super::mounter::Helper;
 use super::prewarmer::Prewarmer;
+use crate::assembly::{Assembly, Parts};
 use crate::confinement;
-use crate::mount_status::warnings;
-use crate::nic::Nic;
 use crate::request::MountRequest;
 use bootstore::store::StoreSettings;
-use bootstore::tiers;
 use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
@@ -56,51 +49,12 @@ const USERS_CHECK: Duration = Duration::from_secs(3600);
 struct Daemon {
     run_dir: RunDir,
     record: MountRecord,
-    mode: Mode,
     mount: Arc<Mount>,
-    boot: Option<Boot>,
-    /// The source, if it is on a disk.
-    root: Option<Arc<SourceRoot>>,
-    disk: Option<Arc<Timed>>,
-    nic: Option<Arc<Nic>>,
+    parts: Parts,
+    /// Brings the boot image into the page cache, if there is one.
+    prewarmer: Option<Arc<Prewarmer>>,
     recorder: Option<Arc<Recorder>>,
-    tree: Arc<Tree>,
     started: SystemTime,
-}
-
-/// The boot image in use.
-struct Boot {
-    name: String,
-    image: Arc<Attached>,
-    source: Arc<Cached>,
-    prewarmer: Arc<Prewarmer>,
-}
-
-impl std::fmt::Debug for Boot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Boot")
-            .field("name", &self.name)
-            .field("image", &self.image)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Boot {
-    /// Returns the boot image that a mount was assembled with.
-    fn of(
-        (name, image, source): (String, Arc<Attached>, Arc<Cached>),
-        lock: Lock,
-        mount: &Arc<Mount>,
-    ) -> Self {
-        let (blocks, on) = (Arc::clone(source.cache()), Arc::clone(mount));
-        let prewarmer = Prewarmer::new(on, Arc::clone(&image), blocks, lock);
-        Self {
-            name,
-            image,
-            source,
-            prewarmer,
-        }
-    }
 }
 
 /// Mounts and serves until the mount is over; calls `serving` once, when it is served.
@@ -111,6 +65,7 @@ pub fn serve(
     mountpoint: &Path,
     serving: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    crate::buffers::map_large();
     crate::descriptors::allow_many_files();
     // Opened before the mount covers it: a mount may lie over its own source.
     let from = From::open(&request.source, request.source_deadline)?;
@@ -127,19 +82,20 @@ pub fn serve(
     let network = request.nic.clone().map(|spec| spec.needs());
     confinement::before_mounting(run_dir.path(), trace.as_deref(), network.as_ref())?;
     let interrupt = Interrupt::install_abrupt()?;
-    let assembly = assemble(request, store, &from)?;
+    let Prepared { assembly, recorder } = prepare(request, store, &from)?;
+    let Assembly { fs, parts } = assembly;
+    let boot = parts.boot.current();
     let shown = from.shown();
     let id = RunDir::id_of(mountpoint);
     // Looked at again: while we scanned, another daemon may have taken the place.
     let turn = run_dir.take_turn()?;
     clear_dead(run_dir, mountpoint, Some(&helper), &turn)?;
     let listener = listen(&run_dir.socket(&id))?;
-    let mut options = mount_options(request, mountpoint, &shown)?;
-    options.readahead = readahead(request, assembly.boot.is_some());
+    let mut options = mount_options(request, boot.as_deref(), mountpoint, &shown)?;
     options.mounter = helper;
     // From here on there is something to be taken away.
     interrupt.be_orderly();
-    let mount = Mount::start(Arc::new(assembly.fs), &options)
+    let mount = Mount::start(Arc::new(fs), &options)
         .with_context(|| format!("mounting on {}{}", mountpoint.display(), needs_root()))?;
     let mount = Arc::new(mount);
     let record = MountRecord {
@@ -147,29 +103,20 @@ pub fn serve(
         pid_started: process_start(std::process::id())?,
         source: shown,
         mountpoint: mountpoint.to_path_buf(),
-        boot_image: assembly
-            .boot
-            .as_ref()
-            .map(|(_, image, _)| image.image().info().id.to_string()),
+        boot_image: boot.as_ref().map(|boot| boot.recorded.id()),
         id: id.clone(),
     };
     run_dir.write(&record)?;
     drop(turn);
     let lock = if request.lock { Lock::Yes } else { Lock::No };
-    let boot = assembly
-        .boot
-        .map(|assembled| Boot::of(assembled, lock, &mount));
+    let prewarmer = boot.map(|boot| Prewarmer::new(Arc::clone(&mount), boot, lock));
     let daemon = Arc::new(Daemon {
         run_dir: run_dir.clone(),
         record,
-        mode: assembly.mode,
         mount,
-        boot,
-        root: from.root().cloned(),
-        disk: assembly.disk,
-        nic: assembly.nic,
-        recorder: assembly.recorder,
-        tree: assembly.tree,
+        parts,
+        prewarmer,
+        recorder,
         started: SystemTime::now(),
     });
     // The directory it was started in must not stay busy because of us.
@@ -181,34 +128,6 @@ pub fn serve(
         Some(path) => daemon.keep_trace(&path, &from),
         None => daemon.share_boot(&from),
     }
-}
-
-/// Notes that the boot image and the files of a source are used, so that they stay on their tiers.
-fn note_uses(request: &MountRequest, store: &StoreSettings, root: &Arc<SourceRoot>) {
-    let image = note_use(&request.boot, store, root);
-    let Ok(tiers) = store.tiers() else {
-        return;
-    };
-    tiers::whole::note_use(&tiers, root.path());
-    if let Some(id) = image {
-        let passed = passes_files(request, root).then(|| root.dir_path());
-        tiers::ways::note_passing(&tiers, &id, passed);
-    }
-}
-
-/// Returns how a request has a source mounted that the mount table shows as `shown`.
-fn mount_options(
-    request: &MountRequest,
-    mountpoint: &Path,
-    shown: &Path,
-) -> anyhow::Result<MountOptions> {
-    let mut options = MountOptions::new(mountpoint, shown.to_string_lossy());
-    options.threads = std::num::NonZeroUsize::new(usize::from(request.threads))
-        .context("a mount needs a thread")?;
-    if request.suid_dev {
-        options.privileges = Privileges::Honoured;
-    }
-    Ok(options)
 }
 
 /// Clears what an earlier daemon left at this place when it crashed, or has the helper do it if this
@@ -249,7 +168,7 @@ impl Daemon {
         interrupt: &Interrupt,
         serving: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let network = request.nic.clone().filter(|_| self.nic.is_some());
+        let network = request.nic.clone().filter(|_| self.parts.nic.is_some());
         let network = network.map(|spec| spec.needs());
         confinement::once_mounted(network.as_ref())?;
         let (tell, happenings) = channel();
@@ -354,13 +273,13 @@ impl Daemon {
     /// Starts to bring the boot image into the page cache, if that is wanted, and waits for it,
     /// if that is wanted.
     fn first_prewarm(&self, request: &MountRequest) -> anyhow::Result<()> {
-        let Some(boot) = self.boot.as_ref().filter(|_| !request.no_inject) else {
+        let Some(prewarmer) = self.prewarmer.as_ref().filter(|_| !request.no_inject) else {
             return Ok(());
         };
         if request.record.is_some() {
             return Ok(()); // a recording must not learn from a prewarm
         }
-        let prewarm = boot.prewarmer.start(request.budget_bytes)?;
+        let prewarm = prewarmer.start(request.budget_bytes)?;
         if request.wait_prewarm {
             // A panic of the prewarm is on the log, and costs speed only.
             let _ended = prewarm.join();
@@ -369,12 +288,12 @@ impl Daemon {
     }
 
     fn prewarm(&self, budget: Option<u64>) -> Answer {
-        let Some(boot) = &self.boot else {
+        let Some(prewarmer) = &self.prewarmer else {
             return Answer::Failed {
                 why: "the mount has no boot image".to_owned(),
             };
         };
-        match boot.prewarmer.run(budget) {
+        match prewarmer.run(budget) {
             Ok(summary) => Answer::Prewarmed(summary),
             Err(error) => Answer::Failed {
                 why: format!("{error:#}"),
@@ -392,8 +311,8 @@ impl Daemon {
     }
 
     fn stop_prewarm(&self) {
-        if let Some(boot) = &self.boot {
-            boot.prewarmer.cancel();
+        if let Some(prewarmer) = &self.prewarmer {
+            prewarmer.cancel();
         }
     }
 
@@ -405,50 +324,33 @@ impl Daemon {
 
     fn status(&self) -> MountStatus {
         let counters = self.mount.counters();
-        let boot = self.boot.as_ref();
-        let boot_blocks = boot.map_or(0, |boot| boot.image.plan().block_count());
+        let prewarm = self.prewarmer.as_ref().map(|prewarmer| prewarmer.state());
         MountStatus {
             id: self.record.id.clone(),
             mountpoint: self.record.mountpoint.clone(),
             source: self.record.source.clone(),
-            mode: mount_mode(self.mode),
+            mode: self.parts.mount_mode(),
             state: if self.mount.visible() {
                 MountState::Serving
             } else {
                 MountState::Leaving
             },
             pid: Some(self.record.pid),
-            boot: boot.map(|boot| {
-                boot_status(&boot.name, &boot.image, &counters, boot.prewarmer.state())
-            }),
-            served: Some(served_status(
-                &counters,
-                boot.map(|boot| boot.source.counts()),
-                boot_blocks,
-                self.disk
-                    .as_ref()
-                    .map(|disk| disk.timekeeping())
-                    .or_else(|| self.nic.as_ref()?.timekeeping())
-                    .unwrap_or_default(),
-                boot.and_then(|boot| boot.source.first_miss())
-                    .map(|miss| first_miss(&miss, &self.tree)),
-            )),
-            nic: self.nic.as_ref().map(|nic| nic.status()),
-            warnings: warnings(
-                self.root.as_deref(),
-                boot.map(|boot| (boot.name.as_str(), &*boot.image)),
-            ),
+            boot: prewarm.and_then(|prewarm| self.parts.boot_status(&counters, prewarm)),
+            served: Some(self.parts.served_status(&counters)),
+            nic: self.parts.nic.as_ref().map(|nic| nic.status()),
+            warnings: self.parts.warnings(),
         }
     }
 
     /// Gives the service a boot image of what was recorded for it.
     fn share_boot(&self, from: &From) -> anyhow::Result<()> {
-        let (Some(recorder), Some(nic)) = (&self.recorder, &self.nic) else {
+        let (Some(recorder), Some(nic)) = (&self.recorder, &self.parts.nic) else {
             return Ok(());
         };
-        let trace = recorder.finish(from.trace_info(self.started), &self.tree);
+        let trace = recorder.finish(from.trace_info(self.started), &self.parts.tree);
         let aside = self.run_dir.log(&self.record.id).with_extension("bimg");
-        nic.share(&trace, &self.tree, &aside)
+        nic.share(&trace, &self.parts.tree, &aside)
             .context("sharing the boot image")
     }
 
@@ -457,7 +359,7 @@ impl Daemon {
         let Some(recorder) = &self.recorder else {
             return Ok(());
         };
-        let trace = recorder.finish(from.trace_info(self.started), &self.tree);
+        let trace = recorder.finish(from.trace_info(self.started), &self.parts.tree);
         crate::source::write_trace(&trace, path)
     }
 }

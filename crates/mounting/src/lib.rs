@@ -1,5 +1,5 @@
-//! Mounts: what one serves is put together here ([`assemble`]), from a source ([`source`]), a boot image of
-//! the store, tiers, and a block service ([`nic`]).
+//! Mounts: what one serves is put together here ([`assembly`]), from a source ([`source`]), a boot image of
+//! the store ([`boot`]), tiers, and a block service ([`nic`]).
 //!
 //! A mount that has a process of its own is served by [`daemon`], with a helper beside it ([`mounter`]) that
 //! mounts and unmounts; those of a node and of layers take the parts. What a process gives up before it
@@ -7,7 +7,9 @@
 
 #![forbid(unsafe_code)]
 
-pub mod assemble;
+pub mod assembly;
+pub mod boot;
+pub mod buffers;
 pub mod confinement;
 pub mod daemon;
 pub mod descriptors;

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use blocks::Tree;
 use blocks::prompt::Waiter;
-use blocks::{ContentId, Tree};
-use blockservice::client::{Client, ClientConfig, NicCache, NicSource, Origin, Patience, Remote};
+use blockservice::client::{
+    Ask, Client, ClientConfig, NicCache, NicSource, Origin, Patience, Remote, ServedPlan, Wanted,
+};
 use blockservice::identity::Key;
 use chunks::index::Index;
 use chunks::{Catalog, ChunkStore, DiskStore, StoreConfig};
@@ -25,7 +27,8 @@ use serving::transport::{Address, TlsClient, TlsFiles};
 use fill::Filler;
 use origin::OriginDir;
 
-pub use boot::{BootBlocks, NicBoot};
+pub use boot::{BootBlocks, NicBoot, Recorded};
+use node_api::boot_choice::BootChoice;
 use node_api::nic::{NicName, NicSpec};
 use node_api::nic_needs::{CHUNKS, SOURCES};
 
@@ -42,8 +45,19 @@ pub struct Nic {
     address: Address,
     name: NicName,
     way: Way,
+    /// What the service said of boots of the source when it was opened.
+    told: Told,
+    plan: Option<ServedPlan>,
     /// The last to go: what is above asks it.
     client: Client,
+}
+
+/// Whether the service was asked for a plan when the source was opened, and knows plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// It was, and if there is one, it came.
+    Everything,
+    Nothing,
 }
 
 /// How the source is read.
@@ -65,9 +79,14 @@ impl Nic {
         let name = spec.beside()?.clone();
         let client = connect(spec)?;
         let address = &spec.address;
-        let _known = client.wait_until_connected(WELCOME);
-        let remote = match client.open(name.name.as_bytes(), name.id, |_| None) {
-            Ok(remote) => remote,
+        let wanted = Wanted {
+            name: name.name.as_bytes(),
+            id: name.id,
+            have: None,
+            ask: Ask::Index,
+        };
+        let remote = match client.start_source(&wanted, WELCOME) {
+            Ok(started) => started.remote,
             Err(error) => {
                 let error = anyhow::Error::new(error);
                 log::warn!(
@@ -83,11 +102,14 @@ impl Nic {
             address: address.clone(),
             name,
             way: Way::Beside(cache),
+            told: Told::Nothing,
+            plan: None,
             client,
         }))
     }
 
-    /// Connects for a mount of a source that is not on the disk. `served` is the index that it was
+    /// Connects for a mount of a source that is not on the disk; the plan of its boots, and the chunks
+    /// that it names, come with it if `boot` leaves the choice to the service. `served` is the index that it was
     /// served with before: then it is served with that one, whether the service is there or not.
     ///
     /// # Errors
@@ -97,29 +119,31 @@ impl Nic {
         spec: &NicSpec,
         name: &NicName,
         served: Option<Arc<Index>>,
+        boot: &BootChoice,
         deadline: Duration,
     ) -> anyhow::Result<Self> {
         spec.check_alone()?;
         let address = &spec.address;
         let client = connect(spec)?;
-        let (remote, local, later) = match served {
+        let (opened, local, later) = match served {
             // Its users wait: whatever takes time is done beside serving them.
             Some(index) => {
                 let cache = spec.cache.clone().map(|dir| (dir, spec.cache_bytes));
                 let open = cache.map(|(dir, bytes)| move || Ok(Local::open(&dir, bytes)?.store));
-                (client.remote(name.name.as_bytes(), index), None, open)
+                let remote = client.remote(name.name.as_bytes(), index);
+                (Opened::before(remote), None, open)
             }
             None => {
                 let local = spec.cache.as_deref();
                 let local = local.map(|dir| Local::open(dir, spec.cache_bytes));
                 let local = local.transpose()?;
-                (open(&client, name, local.as_ref())?, local, None)
+                (open(&client, name, local.as_ref(), boot)?, local, None)
             }
         };
         let origin = spec.origin.as_deref().map(OriginDir::open).transpose()?;
         let origin = origin.map(|origin| Box::new(origin) as Box<dyn Origin>);
         let store = local.map(|local| local.store);
-        let source = NicSource::new(remote, store, origin, deadline);
+        let source = NicSource::new(opened.remote, store, origin, deadline);
         let source = Arc::new(source);
         let filler = spec.cache.as_ref();
         let filler = filler.map(|_| Filler::start(Arc::clone(&source), later));
@@ -128,6 +152,8 @@ impl Nic {
             address: address.clone(),
             name: name.clone(),
             way: Way::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
+            told: opened.told,
+            plan: opened.plan,
             client,
         })
     }
@@ -215,8 +241,31 @@ impl Local {
     }
 }
 
+/// A source that was opened, and what the service said of its boots.
+struct Opened {
+    remote: Remote,
+    told: Told,
+    plan: Option<ServedPlan>,
+}
+
+impl Opened {
+    /// Returns a source that was known before.
+    const fn before(remote: Remote) -> Self {
+        Self {
+            remote,
+            told: Told::Nothing,
+            plan: None,
+        }
+    }
+}
+
 /// Opens a source: with the index that the service has, or with the one that is kept of it.
-fn open(client: &Client, name: &NicName, local: Option<&Local>) -> anyhow::Result<Remote> {
+fn open(
+    client: &Client,
+    name: &NicName,
+    local: Option<&Local>,
+    boot: &BootChoice,
+) -> anyhow::Result<Opened> {
     let bytes = name.name.as_bytes();
     let kept = local.and_then(|local| {
         let kept = local.catalog.source(bytes);
@@ -228,18 +277,37 @@ fn open(client: &Client, name: &NicName, local: Option<&Local>) -> anyhow::Resul
     });
     let kept = kept.filter(|kept| name.id.is_none_or(|id| kept.id() == id));
     let patience = if kept.is_some() { WELCOME } else { NEEDED };
-    let _known = client.wait_until_connected(patience);
-    let have = |id: &ContentId| kept.clone().filter(|kept| kept.id() == *id);
-    match (client.open(bytes, name.id, have), &kept) {
-        (Ok(remote), _) => {
+    let ask = match (boot, &kept) {
+        // Most of its chunks are here already.
+        (BootChoice::Auto, Some(_)) => Ask::Plan,
+        (BootChoice::Auto, None) => Ask::Chunks,
+        _ => Ask::Index,
+    };
+    let wanted = Wanted {
+        name: bytes,
+        id: name.id,
+        have: kept.clone(),
+        ask,
+    };
+    match (client.start_source(&wanted, patience), kept) {
+        (Ok(started), _) => {
             if let Some(local) = local {
                 let keeping = || format!("keeping the index of {}", name.label());
                 local
                     .catalog
-                    .add(bytes, remote.index())
+                    .add(bytes, started.remote.index())
                     .with_context(keeping)?;
             }
-            Ok(remote)
+            let told = match started.version {
+                1 => Told::Nothing,
+                _ if ask == Ask::Index => Told::Nothing,
+                _ => Told::Everything,
+            };
+            Ok(Opened {
+                remote: started.remote,
+                told,
+                plan: started.plan,
+            })
         }
         (Err(error), Some(kept)) => {
             log::warn!(
@@ -247,7 +315,7 @@ fn open(client: &Client, name: &NicName, local: Option<&Local>) -> anyhow::Resul
                 name.label(),
                 anyhow::Error::new(error)
             );
-            Ok(client.remote(bytes, Arc::clone(kept)))
+            Ok(Opened::before(client.remote(bytes, kept)))
         }
         (Err(error), None) => Err(error).with_context(|| format!("opening {}", name.label())),
     }

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow};
-use blocks::BlockCache;
-use bootimg::Attached;
-use yolofs::{Lock, Mount, PrewarmOptions};
+use anyhow::anyhow;
+use yolofs::{Lock, Mount};
 
-use crate::nic::BootBlocks;
-use crate::prewarming::{Prewarming, affordable};
+use crate::boot::Boot;
+use crate::prewarming::{PrewarmRequest, Prewarming};
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::mount_state::PrewarmState;
 
@@ -16,24 +14,17 @@ use node_api::mount_state::PrewarmState;
 #[derive(Debug)]
 pub struct Prewarmer {
     mount: Arc<Mount>,
-    image: Arc<Attached>,
-    blocks: Arc<BootBlocks>,
+    boot: Arc<Boot>,
     lock: Lock,
     prewarming: Prewarming,
 }
 
 impl Prewarmer {
-    /// Prewarms `mount` from an image whose blocks are `blocks`.
-    pub fn new(
-        mount: Arc<Mount>,
-        image: Arc<Attached>,
-        blocks: Arc<BootBlocks>,
-        lock: Lock,
-    ) -> Arc<Self> {
+    /// Prewarms `mount` from a boot image.
+    pub fn new(mount: Arc<Mount>, boot: Arc<Boot>, lock: Lock) -> Arc<Self> {
         Arc::new(Self {
             mount,
-            image,
-            blocks,
+            boot,
             lock,
             prewarming: Prewarming::new(PrewarmState::Off),
         })
@@ -50,19 +41,19 @@ impl Prewarmer {
     }
 
     /// Prewarms on this thread, which must not be one that serves requests.
+    ///
+    /// # Errors
+    /// If the mount cannot be used.
     pub fn run(&self, budget_bytes: Option<u64>) -> anyhow::Result<PrewarmSummary> {
-        let prewarmed = self.prewarming.run(|cancel| {
-            let options = PrewarmOptions {
-                lock: affordable(self.lock, self.image.plan().block_count(), budget_bytes),
-                cancel: Some(cancel),
-                budget_bytes,
-                ..PrewarmOptions::default()
-            };
-            let plan = self.image.plan();
-            let prewarm = |blocks: &dyn BlockCache| self.mount.prewarm(plan, blocks, &options);
-            self.blocks.in_order(prewarm)
-        });
-        prewarmed.context("bringing the boot image into the page cache")
+        let request = PrewarmRequest {
+            lock: self.lock,
+            budget_bytes,
+            ..PrewarmRequest::default()
+        };
+        self.prewarming
+            .prewarm(&self.boot, &request, |plan, blocks, options| {
+                self.mount.prewarm(plan, blocks, options)
+            })
     }
 
     /// Prewarms on a thread of its own. A failure costs speed only: it is logged.

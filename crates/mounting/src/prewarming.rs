@@ -1,12 +1,16 @@
-//! Where the prewarms of a mount stand, whoever serves it.
+//! Prewarms: boot images are brought into the page cache of a mount here, whoever serves it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
+use anyhow::Context as _;
+use blocks::{BlockCache, ReplayPlan};
 use parking_lot::Mutex;
-use yolofs::{Lock, PrewarmReport};
+use yolofs::{Lock, PrewarmError, PrewarmOptions, PrewarmReport};
 
+use crate::boot::Boot;
 use crate::memory_group;
 use host::size::Size;
 use node_api::mount_daemon::PrewarmSummary;
@@ -14,7 +18,7 @@ use node_api::mount_state::PrewarmState;
 
 /// Returns whether to lock so many blocks: not if a memory group of this process would have it killed over
 /// that. They are brought into memory all the same, and the log says that they are not kept there.
-pub fn affordable(lock: Lock, blocks: u64, budget_bytes: Option<u64>) -> Lock {
+fn affordable(lock: Lock, blocks: u64, budget_bytes: Option<u64>) -> Lock {
     let bytes = (blocks * 4096).min(budget_bytes.unwrap_or(u64::MAX));
     match memory_group::room() {
         Some(room) if lock == Lock::Yes && bytes > room => {
@@ -28,6 +32,19 @@ pub fn affordable(lock: Lock, blocks: u64, budget_bytes: Option<u64>) -> Lock {
         }
         _ => lock,
     }
+}
+
+/// How a boot image is brought into the page cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PrewarmRequest {
+    /// Whether the pages are kept in memory, if memory groups (cgroups) leave room for that.
+    pub lock: Lock,
+    /// At most so many bytes are pushed.
+    pub budget_bytes: Option<u64>,
+    /// At most so many files are held by descriptors.
+    pub max_pins: Option<u64>,
+    /// One in so many blocks is held back, to sample how much of what is pushed is needed.
+    pub hold_back: Option<NonZeroU32>,
 }
 
 /// The prewarms of one mount; at most one runs at a time.
@@ -65,12 +82,42 @@ impl Prewarming {
         self.cancel.lock().store(true, SeqCst);
     }
 
-    /// Prewarms on this thread, when no other prewarm of this mount runs. `prewarm` is to end soon when what
-    /// it is given is set.
+    /// Brings a boot image into the page cache, on this thread, which must not be one that serves requests. It
+    /// waits for a prewarm of this mount that runs. `inject` pushes the blocks into the mount.
+    ///
+    /// # Errors
+    /// If the mount cannot be used. That costs speed only.
+    pub fn prewarm(
+        &self,
+        boot: &Boot,
+        request: &PrewarmRequest,
+        inject: impl FnOnce(
+            &ReplayPlan,
+            &dyn BlockCache,
+            &PrewarmOptions<'_>,
+        ) -> Result<PrewarmReport, PrewarmError>,
+    ) -> anyhow::Result<PrewarmSummary> {
+        let plan = boot.recorded.plan();
+        let prewarmed = self.run(|cancel| {
+            let options = PrewarmOptions {
+                lock: affordable(request.lock, plan.block_count(), request.budget_bytes),
+                cancel: Some(cancel),
+                budget_bytes: request.budget_bytes,
+                max_pins: request.max_pins,
+                hold_back: request.hold_back,
+                ..PrewarmOptions::default()
+            };
+            boot.blocks
+                .in_order(|blocks| inject(plan, blocks, &options))
+        });
+        prewarmed.context("bringing the boot image into the page cache")
+    }
+
+    /// Runs `prewarm` when no other prewarm of this mount runs. It is to end soon when what it is given is set.
     ///
     /// # Errors
     /// What `prewarm` says.
-    pub fn run<E>(
+    fn run<E>(
         &self,
         prewarm: impl FnOnce(&AtomicBool) -> Result<PrewarmReport, E>,
     ) -> Result<PrewarmSummary, E> {

@@ -76,6 +76,11 @@ impl Recorded {
         self.recorder.last_event()
     }
 
+    /// Returns whether content was read so far.
+    pub fn has_read(&self) -> bool {
+        self.recorder.has_read()
+    }
+
     /// Ends the recording: the boot is over. The mount goes on for whoever uses it.
     pub fn stop(&self) -> Heard {
         self.recorder.stop()

@@ -17,6 +17,17 @@ use tracer::{Trace, TraceInfo};
 use yolofs::Space;
 
 /// A source with all of its metadata.
+///
+/// ```
+/// use mounting::source::Source;
+///
+/// let dir = tempfile::tempdir()?;
+/// std::fs::write(dir.path().join("file"), [7; 5000])?;
+/// let source = Source::open(dir.path())?;
+/// assert_eq!(source.bytes(), 5000);
+/// assert!(source.tree.resolve(b"file").is_some());
+/// # Ok::<(), anyhow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The opened directory.

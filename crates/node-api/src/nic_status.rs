@@ -28,6 +28,18 @@ pub struct NicStatus {
     pub lies: u64,
     /// Reads that were asked a second time because the first took long.
     pub hedged: u64,
+    /// Requests for chunks that were sent to it.
+    #[serde(default)]
+    pub requests: u64,
+    /// Streams of the chunks of a plan that it began.
+    #[serde(default)]
+    pub streams: u64,
+    /// Bytes of chunks as they came, compressed or not.
+    #[serde(default)]
+    pub wire_bytes: u64,
+    /// Bytes of those that came twice.
+    #[serde(default)]
+    pub duplicate_bytes: u64,
     /// Chunks out of the mount's own cache.
     pub local_chunks: u64,
     /// Chunks from the origin, which were right.

@@ -97,7 +97,8 @@ impl Owner {
         // Whoever finds the mount after a crash of ours finds its worker.
         self.record(mount);
         let (adoption, held) = mount.adoption();
-        let beside = mount.descriptors(&held);
+        let descriptors = mount.descriptors(&held);
+        let beside = descriptors.in_order();
         let question = Question::Adopt(Box::new(adoption));
         match worker.ask_with(&question, &beside, ADOPTION) {
             Ok((Answer::Adopted { hello }, _)) => {

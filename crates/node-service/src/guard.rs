@@ -78,7 +78,7 @@ impl Owner {
         kept.push(("api".to_owned(), Arc::new(api.context("the API's socket")?)));
         for mount in &mounts {
             for (kind, file) in mount.kept() {
-                kept.push((name(kind, mount.visible.ids()), file));
+                kept.push((name(kind, mount.visible.ids().minor), file));
             }
         }
         let files: Vec<_> = kept

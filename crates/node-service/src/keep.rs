@@ -6,13 +6,11 @@ use std::time::Duration;
 use fdstore::{Link, Notifier};
 use yolofs::MountIds;
 
+use super::descriptors::KeptDescriptor;
 use super::owned::Owned;
 
 /// How long the keeper may take to notice what it was sent.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What descriptors of a mount are kept.
-pub(crate) const KINDS: [&str; 3] = ["device", "private", "source"];
 
 /// The way to the keeper. Whatever goes wrong on it is logged: the mount is
 /// served all the same, and only the node's own death would be worse.
@@ -21,11 +19,11 @@ pub(crate) struct Keep {
     notifier: Notifier,
 }
 
-/// Returns the name of a descriptor. The number of a mount's device is short, and no two mounts
-/// have the same as long as either is there: all names together must fit into one variable.
+/// Returns the name of a descriptor of the mount whose device has this minor number. It is short, and no two
+/// mounts have the same as long as either is there: all names together must fit into one variable.
 #[must_use]
-pub(crate) fn name(kind: &str, mount: MountIds) -> String {
-    format!("{kind}-{}", mount.minor)
+pub(crate) fn name(kind: KeptDescriptor, minor: u32) -> String {
+    format!("{}-{minor}", kind.name())
 }
 
 impl Keep {
@@ -42,7 +40,7 @@ impl Keep {
     /// Has the descriptors of a mount kept.
     pub(crate) fn put(&self, mount: &Owned) {
         for (kind, file) in mount.kept() {
-            self.put_one(&name(kind, mount.visible.ids()), file.as_fd());
+            self.put_one(&name(kind, mount.visible.ids().minor), file.as_fd());
         }
         self.settle();
     }
@@ -53,8 +51,8 @@ impl Keep {
     }
 
     /// Has one kind of descriptor of a mount forgotten.
-    pub(crate) fn drop_kind(&self, kind: &str, mount: MountIds) {
-        self.drop_name(&name(kind, mount));
+    pub(crate) fn drop_kind(&self, kind: KeptDescriptor, mount: MountIds) {
+        self.drop_name(&name(kind, mount.minor));
     }
 
     /// Has one descriptor forgotten.
@@ -77,9 +75,9 @@ impl Keep {
 
 /// Whether a name is that of a mount's descriptor, and if so of which kind and device number.
 #[must_use]
-pub(crate) fn parse(name: &str) -> Option<(&'static str, u32)> {
+pub(crate) fn parse(name: &str) -> Option<(KeptDescriptor, u32)> {
     let (kind, minor) = name.split_once('-')?;
-    let kind = KINDS.into_iter().find(|known| *known == kind)?;
+    let kind = KeptDescriptor::named(kind)?;
     Some((kind, minor.parse().ok()?))
 }
 
@@ -93,12 +91,13 @@ pub(crate) struct Returned {
 
 impl Returned {
     /// Puts one to its place.
-    pub(crate) fn put(&mut self, kind: &str, file: OwnedFd) {
-        match kind {
-            "device" => self.device = Some(file),
-            "source" => self.source = Some(file),
-            _ => self.private = Some(file),
-        }
+    pub(crate) fn put(&mut self, kind: KeptDescriptor, file: OwnedFd) {
+        let place = match kind {
+            KeptDescriptor::Device => &mut self.device,
+            KeptDescriptor::Source => &mut self.source,
+            KeptDescriptor::Private => &mut self.private,
+        };
+        *place = Some(file);
     }
 }
 
@@ -108,13 +107,10 @@ mod tests {
 
     #[test]
     fn names_are_short_and_come_apart_again() {
-        let ids = MountIds {
-            id: 31,
-            major: 0,
-            minor: 47,
-        };
-        assert_eq!(name("device", ids), "device-47");
-        assert_eq!(parse("device-47"), Some(("device", 47)));
+        for kind in KeptDescriptor::ALL {
+            assert_eq!(parse(&name(kind, 47)), Some((kind, 47)));
+        }
+        assert_eq!(name(KeptDescriptor::Device, 47), "device-47");
         assert_eq!(parse("device"), None);
         assert_eq!(parse("api-47"), None);
         assert_eq!(parse("source-x"), None);

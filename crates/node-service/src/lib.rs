@@ -13,6 +13,7 @@
 mod adopt;
 pub mod api;
 mod deaths;
+mod descriptors;
 mod drain;
 mod drift;
 mod guard;

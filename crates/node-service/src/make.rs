@@ -10,7 +10,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout, poll};
 use yolofs::{Busy, Connection, MountError, MountTable, Visible};
 
-use super::owned::{Kept, Owned, Service};
+use super::descriptors::{KeptDescriptor, MountDescriptors};
+use super::owned::{Owned, Service};
 use super::owner::Owner;
 use super::place;
 use super::turns::Turn;
@@ -18,7 +19,7 @@ use super::wire::Question;
 use bootstore::store::StoreSettings;
 use bootstore::tiers::ways::note_passing;
 use host::mount_table::{in_use_below, overlay_on};
-use mounting::assemble::note_use;
+use mounting::boot::note_use;
 use node_api::control::{Made, NodeError};
 use node_api::spec::MountSpec;
 use node_records::hello::HelloBytes;
@@ -74,7 +75,7 @@ impl Owner {
         }
         if self.count() >= self.config.most_mounts {
             return Err(NodeError::Unavailable(format!(
-                "the node has {} mounts, and takes no more (--max-mounts)",
+                "the node has {} mounts, and takes no more: that is its limit",
                 self.config.most_mounts
             )));
         }
@@ -169,7 +170,7 @@ impl Owner {
         let key = format!("{id}-{minor}");
         self.records.forget(&key);
         let (device, hello) = connection.into_parts();
-        let kept = Kept {
+        let held = MountDescriptors {
             device,
             source,
             names: self.records.names(&key)?,
@@ -190,7 +191,7 @@ impl Owner {
             restarts: 0,
             last_gap_ms: None,
         };
-        let mount = Owned::new(&instance, kept);
+        let mount = Owned::new(&instance, held);
         mount.record(&self.records)?;
         self.keep.put(&mount);
         self.add(&mount);
@@ -284,7 +285,8 @@ impl Owner {
         let Some(private) = mount.take_private() else {
             return;
         };
-        self.keep.drop_kind("private", mount.visible.ids());
+        self.keep
+            .drop_kind(KeptDescriptor::Private, mount.visible.ids());
         self.keep.settle();
         self.record(mount);
         drop(private);
@@ -301,7 +303,7 @@ impl Owner {
         }
         mount.set_over();
         drop(mount.take_private());
-        for kind in super::keep::KINDS {
+        for kind in KeptDescriptor::ALL {
             self.keep.drop_kind(kind, mount.visible.ids());
         }
         self.keep.settle();

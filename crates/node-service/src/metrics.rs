@@ -7,18 +7,17 @@
 //! listed, and words from short lists of our own. No process id is a label: each restart would
 //! leave a series behind.
 
+mod encode;
 mod process;
 mod table;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use std::collections::{BTreeMap, HashSet};
 
 use node_api::mount_state::MountState;
 use node_api::view::{MountView, NodeView};
 use process::Memory;
-use table::METRICS;
 
 /// Mounts with series of their own, the first by mount point. With some forty series for each,
 /// more would be a burden to whoever collects them; how many are left out is a metric, too.
@@ -58,6 +57,7 @@ enum Kind {
     Gauge,
 }
 
+#[cfg(test)]
 impl Kind {
     const fn word(self) -> &'static str {
         match self {
@@ -80,7 +80,14 @@ enum Read {
 #[derive(Clone, Debug, PartialEq)]
 struct Sample {
     labels: Vec<String>,
-    value: f64,
+    value: Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Value {
+    Count(u64),
+    /// A number with a fraction.
+    Ratio(f64),
 }
 
 /// Returns the page for Prometheus.
@@ -93,11 +100,7 @@ pub(crate) fn page(node: NodeView, mounts: Vec<MountView>, answers: BTreeMap<u16
         mounts,
         answers,
     };
-    let mut page = String::new();
-    for metric in METRICS {
-        text::write(&mut page, metric, &metric.samples(&seen));
-    }
-    page
+    encode::page(seen)
 }
 
 impl Seen {

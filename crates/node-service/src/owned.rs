@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use yolofs::Visible;
 
 use super::deaths::{Cause, Deaths, Verdict};
+use super::descriptors::{KeptDescriptor, MountDescriptors};
 use super::wire::Adoption;
 use super::workers::Worker;
 use node_api::mount_state::{MountMode, MountState};
@@ -18,19 +19,6 @@ use node_api::view::MountView;
 use node_records::company::Company;
 use node_records::hello::HelloBytes;
 use node_records::instance::{Instance, Records};
-
-/// What must outlive every worker: while the node holds these, the mount is only slow, not dead.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    /// The FUSE device.
-    pub device: OwnedFd,
-    /// The source, opened before the mount covered it; none if it is on no disk.
-    pub source: Option<OwnedFd>,
-    /// The names that the kernel knows.
-    pub names: OwnedFd,
-    /// The root of the private mount; none when the visible one is gone.
-    pub private: Option<OwnedFd>,
-}
 
 /// A mount of the node, from the moment it is in the mount table until nobody uses it any more.
 #[derive(Debug)]
@@ -86,20 +74,20 @@ pub(crate) enum Service {
 
 impl Owned {
     /// Returns what the record says, with what is held.
-    pub(crate) fn new(instance: &Instance, kept: Kept) -> Arc<Self> {
+    pub(crate) fn new(instance: &Instance, held: MountDescriptors) -> Arc<Self> {
         let place = instance.spec.mountpoint.clone();
         let alone_since = Some(Instant::now());
         Arc::new(Self {
             id: instance.id.clone(),
             key: instance.key.clone(),
             visible: Visible::resume(place, instance.mount.into()),
-            device: kept.device,
-            names: kept.names,
+            device: held.device,
+            names: held.names,
             state: Mutex::new(State {
                 spec: instance.spec.clone(),
                 hello: instance.hello.clone(),
-                private: kept.private.map(Arc::new),
-                source: kept.source.map(Arc::new),
+                private: held.private.map(Arc::new),
+                source: held.source.map(Arc::new),
                 told: false,
                 service: Service::Nobody,
                 over: false,
@@ -162,14 +150,17 @@ impl Owned {
         (adoption, [state.source.clone(), state.private.clone()])
     }
 
-    /// Returns the descriptors in the order in which they travel.
+    /// Returns the descriptors, the source and the private mount being those of [`Owned::adoption`].
     pub(crate) fn descriptors<'a>(
         &'a self,
         [source, private]: &'a [Option<Arc<OwnedFd>>; 2],
-    ) -> Vec<BorrowedFd<'a>> {
-        let (source, private) = (source.as_deref(), private.as_deref());
-        let all = [Some(&self.device), source, Some(&self.names), private];
-        all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
+    ) -> MountDescriptors<BorrowedFd<'a>> {
+        MountDescriptors {
+            device: self.device.as_fd(),
+            source: source.as_ref().map(|fd| fd.as_fd()),
+            names: self.names.as_fd(),
+            private: private.as_ref().map(|fd| fd.as_fd()),
+        }
     }
 
     /// Returns what tells of the source: itself, and the names that the kernel knows; `None` if the
@@ -180,15 +171,20 @@ impl Owned {
     }
 
     /// Returns what is kept over the node's own death, with what each is.
-    pub(crate) fn kept(&self) -> Vec<(&'static str, Arc<OwnedFd>)> {
+    pub(crate) fn kept(&self) -> Vec<(KeptDescriptor, Arc<OwnedFd>)> {
         let mut kept = Vec::new();
         match self.device.try_clone() {
-            Ok(device) => kept.push(("device", Arc::new(device))),
+            Ok(device) => kept.push((KeptDescriptor::Device, Arc::new(device))),
             Err(error) => log::warn!("{}: its device is not kept: {error}", self.id),
         }
         let state = self.state.lock();
-        kept.extend(state.source.clone().map(|fd| ("source", fd)));
-        kept.extend(state.private.clone().map(|fd| ("private", fd)));
+        kept.extend(state.source.clone().map(|fd| (KeptDescriptor::Source, fd)));
+        kept.extend(
+            state
+                .private
+                .clone()
+                .map(|fd| (KeptDescriptor::Private, fd)),
+        );
         kept
     }
 

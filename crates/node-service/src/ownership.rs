@@ -92,7 +92,7 @@ pub(crate) fn taken(run_dir: &RunDir, owner: Option<u32>) -> anyhow::Error {
     let owner = owner.map_or_else(String::new, |pid| format!(" (process {pid})"));
     anyhow!(
         "another node{owner} owns the mounts of {}: use that one (yolofs node status), end it \
-         first, or give this one a --run-dir and a --state-dir of its own",
+         first, or give this one a run directory and a state directory of its own",
         run_dir.path().display()
     )
 }
@@ -101,7 +101,7 @@ fn state_taken(dir: &Path, owner: Option<u32>) -> anyhow::Error {
     let owner = owner.map_or_else(String::new, |pid| format!(" (process {pid})"));
     anyhow!(
         "another node{owner}, of another run directory, keeps its mounts in {}: give this one a \
-         --state-dir of its own",
+         state directory of its own",
         dir.display()
     )
 }

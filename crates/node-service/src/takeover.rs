@@ -9,11 +9,12 @@ use anyhow::{Context as _, bail};
 use yolofs::{Busy, MountIds, Visible};
 
 use super::adopt::QUICK;
+use super::descriptors::{KeptDescriptor, MountDescriptors};
 use super::keep::{self, Returned};
-use super::owned::{Kept, Owned};
+use super::owned::Owned;
 use super::owner::Owner;
 use super::probe::{Heard, ask_all};
-use super::wire::{Answer, Handed, Question};
+use super::wire::{Answer, Question};
 use super::workers::Worker;
 use node_records::instance::Instance;
 
@@ -68,8 +69,8 @@ impl Owner {
         }
         for minor in returned.into_keys() {
             log::warn!("the keeper had descriptors of an unknown mount");
-            for kind in keep::KINDS {
-                self.keep.drop_name(&format!("{kind}-{minor}"));
+            for kind in KeptDescriptor::ALL {
+                self.keep.drop_name(&keep::name(kind, minor));
             }
         }
         for worker in workers.values() {
@@ -99,7 +100,7 @@ impl Owner {
         worker: Option<&Arc<Worker>>,
         heard: &Heard,
     ) -> anyhow::Result<Arc<Owned>> {
-        let (kept, from_keeper) = match (kept, worker) {
+        let (held, from_keeper) = match (kept, worker) {
             (
                 Returned {
                     device: Some(device),
@@ -111,7 +112,7 @@ impl Owner {
                 && source.is_some() == instance.spec.is_on_disk() =>
             {
                 (
-                    Kept {
+                    MountDescriptors {
                         device,
                         source,
                         names: self.records.names(&instance.key)?,
@@ -123,7 +124,7 @@ impl Owner {
             (_, Some(worker)) => (handed_back(instance, worker)?, false),
             (_, None) => bail!("neither the keeper nor a worker has its descriptors"),
         };
-        let mount = Owned::new(instance, kept);
+        let mount = Owned::new(instance, held);
         if let Some(worker) = worker {
             self.pool.claim(worker, &mount);
             mount.found(worker);
@@ -152,7 +153,7 @@ impl Owner {
 }
 
 /// Asks a worker for the descriptors of a mount that it serves: it has them, too.
-fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<Kept> {
+fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<MountDescriptors> {
     let question = Question::Hand {
         id: instance.key.clone(),
     };
@@ -161,16 +162,5 @@ fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<Kept> {
         Answer::Handed => {}
         other => bail!("unexpected response of its worker: {other:?}"),
     }
-    let Handed {
-        device,
-        source,
-        names,
-        private,
-    } = Handed::of(&instance.spec, files).context("what its worker handed back")?;
-    Ok(Kept {
-        device,
-        source,
-        names,
-        private,
-    })
+    MountDescriptors::received(&instance.spec, files).context("what its worker handed back")
 }

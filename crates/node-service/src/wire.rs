@@ -10,7 +10,7 @@
 mod tests;
 
 use node_records::hello::HelloBytes;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -33,8 +33,7 @@ pub(crate) const READY: &str = "ready";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask")]
 pub(crate) enum Question {
-    /// Serve this mount from now on; [`Handed`] travels beside the question. Answered when it is
-    /// served.
+    /// Serve this mount from now on; its descriptors travel beside the question. Answered when it is served.
     Adopt(Box<Adoption>),
     /// How are the mounts? Answered from counters, at once.
     Status {
@@ -91,56 +90,6 @@ pub(crate) struct Adoption {
     pub hello: HelloBytes,
 }
 
-/// The descriptors of a mount, in the order in which they travel.
-#[derive(Debug)]
-pub(crate) struct Handed {
-    /// The FUSE device.
-    pub device: OwnedFd,
-    /// The source, as it was opened before the mount covered it; absent if it is on no disk.
-    pub source: Option<OwnedFd>,
-    /// A file, open for reading and writing. The first worker writes down in it the names and
-    /// attributes that it serves; later ones read it instead of scanning the source: the kernel
-    /// knows inodes by their numbers, and these must not change with the source. Empty until then.
-    /// Of a source of a block service it is the index.
-    pub names: OwnedFd,
-    /// The root of the private mount; absent if the visible one is gone, and only those who still
-    /// use it are to be served.
-    pub private: Option<OwnedFd>,
-}
-
-impl Handed {
-    /// Returns all of them, in the order in which they travel.
-    #[must_use]
-    pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
-        let (source, private) = (self.source.as_ref(), self.private.as_ref());
-        let all = [Some(&self.device), source, Some(&self.names), private];
-        all.into_iter().flatten().map(|fd| fd.as_fd()).collect()
-    }
-
-    /// Takes what came for a mount that was asked for like this.
-    ///
-    /// # Errors
-    /// If it is not as many as such a mount has.
-    pub(crate) fn of(spec: &MountSpec, descriptors: Vec<OwnedFd>) -> anyhow::Result<Self> {
-        let count = descriptors.len();
-        let mut descriptors = descriptors.into_iter();
-        let device = descriptors.next();
-        let on_disk = spec.is_on_disk();
-        let source = if on_disk { descriptors.next() } else { None };
-        let names = descriptors.next();
-        let private = descriptors.next();
-        match (device, names, descriptors.next()) {
-            (Some(device), Some(names), None) if source.is_some() == on_disk => Ok(Self {
-                device,
-                source,
-                names,
-                private,
-            }),
-            _ => bail!("received {count} descriptors, which is wrong for this mount"),
-        }
-    }
-}
-
 /// What a worker answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
@@ -158,7 +107,7 @@ pub(crate) enum Answer {
     Prewarmed(PrewarmSummary),
     /// To [`Question::Swap`], [`Question::Heard`], [`Question::LetGo`] and [`Question::Close`].
     Done,
-    /// To [`Question::Hand`]: [`Handed`] travels beside the answer.
+    /// To [`Question::Hand`]: the mount's descriptors travel beside the answer.
     Handed,
     /// It was not done.
     Refused {

@@ -41,10 +41,6 @@ use service::WorkerContext;
 /// A worker that serves nothing and is asked nothing ends after so long.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Blocks of memory of this size, in bytes, are mapped by themselves: each session has a buffer
-/// for the largest request there may be, of which the first page is touched.
-const LARGE_BLOCK: u32 = 1 << 20;
-
 /// The last to go when memory runs short, but before the node itself and the system's own.
 const OOM_SCORE: &str = "-800";
 
@@ -80,7 +76,7 @@ fn confine(args: WorkerSettings) -> anyhow::Result<()> {
 /// # Errors
 /// If nobody can ask it.
 pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
-    rawio::malloc::map_blocks_from(LARGE_BLOCK);
+    mounting::buffers::map_large();
     mounting::descriptors::allow_many_files();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         log::debug!("this worker is as likely to be killed as any other process: {error}");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use blocks::{BlockCache, BlockRange, FileKey, Lookup};
-use blockservice::client::Planned;
+use blocks::{BlockCache, BlockRange, FileKey, Lookup, ReplayPlan};
+use blockservice::client::{Planned, ServedPlan};
 use bootimg::Attached;
 
 /// The boot image of a source of the service.
@@ -11,10 +11,48 @@ use bootimg::Attached;
 pub struct NicBoot {
     /// What it is called.
     pub name: String,
-    /// The image, attached to the source's index.
-    pub image: Arc<Attached>,
+    /// What boots read.
+    pub recorded: Recorded,
     /// Its blocks.
     pub blocks: BootBlocks,
+}
+
+/// What is known of what boots of a source read.
+#[derive(Debug)]
+pub enum Recorded {
+    /// A boot image, attached to the tree that is served.
+    Image(Arc<Attached>),
+    /// A plan that the service made of a boot image.
+    Plan(ServedPlan),
+}
+
+impl Recorded {
+    /// Returns what to bring back, and in which order.
+    #[must_use]
+    pub fn plan(&self) -> &ReplayPlan {
+        match self {
+            Self::Image(image) => image.plan(),
+            Self::Plan(served) => &served.plan,
+        }
+    }
+
+    /// Returns the boot image, if it is here.
+    #[must_use]
+    pub const fn image(&self) -> Option<&Arc<Attached>> {
+        match self {
+            Self::Image(image) => Some(image),
+            Self::Plan(_) => None,
+        }
+    }
+
+    /// Returns the id of its content.
+    #[must_use]
+    pub fn id(&self) -> String {
+        match self {
+            Self::Image(image) => image.image().info().id.to_string(),
+            Self::Plan(served) => served.id.to_string(),
+        }
+    }
 }
 
 /// The blocks of a boot image.

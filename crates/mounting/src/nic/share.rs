@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
 use blocks::Tree;
-use blockservice::client::Planned;
+use blockservice::client::{Ask, NicSource, Planned, ServedPlan, Wanted};
 use bootimg::{Image, Progress, SourceInfo, Variant, WriteRequest, unite, write_image};
 use tracer::{MergeOptions, Trace};
 
-use super::Nic;
-use super::boot::{BootBlocks, NicBoot};
+use super::boot::{BootBlocks, NicBoot, Recorded};
+use super::{NEEDED, Nic, Told};
 use crate::source::timestamp;
 use node_api::boot_choice::BootChoice;
 
@@ -40,16 +40,23 @@ impl Nic {
         match choice {
             BootChoice::None => Ok(None),
             BootChoice::Auto => {
+                let source = self.source().context("only a source of the service")?;
+                if let Some(boot) = self.served_boot(source) {
+                    return Ok(Some(boot));
+                }
+                if self.told == Told::Everything {
+                    return Ok(None);
+                }
                 let Some((name, image)) = self.newest_boot() else {
                     return Ok(None);
                 };
-                let source = self.source().context("only a source of the service")?;
                 let image = Arc::new(image.attach(tree));
                 let planned = Planned::new(Arc::clone(source), image.plan());
                 let blocks = BootBlocks::OfSource(planned);
+                let recorded = Recorded::Image(image);
                 Ok(Some(NicBoot {
                     name,
-                    image,
+                    recorded,
                     blocks,
                 }))
             }
@@ -58,9 +65,10 @@ impl Nic {
                 let image = Arc::new(Arc::new(image).attach(tree));
                 let blocks = BootBlocks::Own(Arc::clone(&image));
                 let name = path.display().to_string();
+                let recorded = Recorded::Image(image);
                 Ok(Some(NicBoot {
                     name,
-                    image,
+                    recorded,
                     blocks,
                 }))
             }
@@ -69,6 +77,33 @@ impl Nic {
                  have the service's (--boot auto)"
             ),
         }
+    }
+
+    /// Returns the plan that came with the source, or that comes now for a source that was known
+    /// before. One that cannot be had costs speed only.
+    fn served_boot(&self, source: &Arc<NicSource>) -> Option<NicBoot> {
+        let plan = match self.told {
+            Told::Everything => self.plan.clone(),
+            Told::Nothing => self.ask_for_plan(),
+        }?;
+        let blocks = BootBlocks::OfSource(Planned::new(Arc::clone(source), &plan.plan));
+        Some(NicBoot {
+            name: format!("{}:{}", self.name.label(), plan.id.short()),
+            recorded: Recorded::Plan(plan),
+            blocks,
+        })
+    }
+
+    fn ask_for_plan(&self) -> Option<ServedPlan> {
+        let wanted = Wanted {
+            name: self.name.name.as_bytes(),
+            id: Some(self.index().id()),
+            have: Some(Arc::clone(self.index())),
+            ask: Ask::Plan,
+        };
+        let started = self.client.start_source(&wanted, NEEDED);
+        let failed = |error: &_| log::debug!("{}: no plan: {error}", self.name.label());
+        started.inspect_err(failed).ok()?.plan
     }
 
     /// Returns the newest boot image that the service has of the source, with what to call it.

@@ -1,6 +1,6 @@
 //! The table of metrics. Names follow Prometheus' habits: base units, `_total` for counters.
 
-use super::{Kind, Metric, Read, Sample, Seen};
+use super::{Kind, Metric, Read, Sample, Seen, Value};
 use node_api::mount_state::MountState;
 use node_api::status::{BootStatus, ServedStatus};
 use node_api::view::MountView;
@@ -239,7 +239,7 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Mount(|mount| {
             let gap = mount.last_gap_ms.map(|ms| Sample {
                 labels: Vec::new(),
-                value: ms as f64 / 1000.0,
+                value: Value::Ratio(ms as f64 / 1000.0),
             });
             gap.into_iter().collect()
         }),
@@ -308,7 +308,7 @@ pub(super) static METRICS: &[Metric] = &[
         read: Read::Mount(|mount| {
             let ratio = mount.status.served.as_ref().map(|served| Sample {
                 labels: Vec::new(),
-                value: served.divergence_permille as f64 / 1000.0,
+                value: Value::Ratio(served.divergence_permille as f64 / 1000.0),
             });
             ratio.into_iter().collect()
         }),
@@ -465,8 +465,7 @@ fn mounts_by_state(seen: &Seen) -> Vec<Sample> {
 }
 
 fn sample(labels: Vec<String>, value: u64) -> Sample {
-    // Prometheus knows only floating point numbers.
-    let value = value as f64;
+    let value = Value::Count(value);
     Sample { labels, value }
 }
 

@@ -1,11 +1,14 @@
 //! What travels, and what must not.
 
+use std::os::fd::AsFd as _;
+
 use host::framed::{DESCRIPTORS_MAX, HEADER, PROTOCOL};
 use node_records::hello::HelloBytes;
 
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::descriptors::MountDescriptors;
 use proptest::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,31 +32,22 @@ fn an_adoption_arrives_with_its_descriptors() {
     let (node, worker) = UnixStream::pair().unwrap();
     let deadline = Instant::now() + PATIENCE;
     let file = || OwnedFd::from(tempfile::tempfile().unwrap());
-    let handed = Handed {
+    let held = MountDescriptors {
         device: file(),
         source: Some(file()),
         names: file(),
         private: Some(file()),
     };
     let question = Question::Adopt(Box::new(adoption()));
-    send(&node, &question, &handed.all(), deadline).unwrap();
-    drop(handed);
+    send(&node, &question, &held.in_order(), deadline).unwrap();
+    drop(held);
     let (question, files) = receive(&worker, deadline).unwrap();
     let Question::Adopt(arrived) = question else {
         panic!("{question:?}")
     };
     assert_eq!(*arrived, adoption());
-    let disk = adoption().spec;
-    assert!(Handed::of(&disk, files).unwrap().private.is_some());
-    let files = |count: usize| std::iter::repeat_with(file).take(count).collect::<Vec<_>>();
-    assert!(Handed::of(&disk, files(3)).unwrap().private.is_none());
-    let nic = r#"{"source": "nic:web", "mountpoint": "/mnt", "store": "/store",
-        "nic": {"address": "nic:5052"}}"#;
-    let nic: MountSpec = serde_json::from_str(nic).unwrap();
-    assert!(Handed::of(&nic, files(3)).unwrap().private.is_some());
-    for (spec, count) in [(&disk, 2), (&disk, 5), (&nic, 1), (&nic, 4)] {
-        assert!(Handed::of(spec, files(count)).is_err(), "{count}");
-    }
+    let arrived = MountDescriptors::received(&arrived.spec, files).unwrap();
+    assert!(arrived.source.is_some() && arrived.private.is_some());
 }
 
 #[test]

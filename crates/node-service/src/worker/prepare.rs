@@ -5,23 +5,22 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use blocks::{BlockCache, BlockRange, BlockSource, CachedSource, FileKey, Lookup, SwapCache, Tree};
-use bootimg::{Attached, Image};
-use localfs::{DirSource, Patience, SourceRoot, TimedSource};
-use yolofs::{Config, FileSystem, Mode};
+use blocks::Tree;
+use localfs::{Patience, SourceRoot};
 
 use super::access_log::AccessLog;
 use super::changes::Changes;
 use super::names;
-use crate::wire::{Fault, Handed};
+use crate::descriptors::MountDescriptors;
+use crate::wire::Fault;
 use bootstore::store::StoreSettings;
-use mounting::assemble::{Timed, Unusable, choose_image, mode, refuse_foreign, warn_stale};
-use mounting::nic::{BootBlocks, Nic, NicBoot};
-use mounting::source::{Source, space_within};
+use mounting::assembly::{self, Assembly, AssemblyOptions};
+use mounting::boot::{Boot, BootRequest, Foreign, Unusable};
+use mounting::nic::Nic;
+use mounting::source::Source;
 use mounting::xattrs::answers;
 use node_api::boot_choice::BootChoice;
 use node_api::nic::{NicName, NicSpec};
-use node_api::serve_mode::ServeMode;
 use node_api::spec::{MountSpec, Place};
 
 /// Why something was not done, and whose fault it is.
@@ -44,87 +43,21 @@ impl From<anyhow::Error> for Refusal {
     }
 }
 
-/// A boot image in use.
-#[derive(Debug)]
-pub(super) struct Boot {
-    pub(super) name: String,
-    pub(super) image: Arc<Attached>,
-    pub(super) blocks: BootBlocks,
-}
-
-impl Boot {
-    fn attach(name: String, image: Arc<Image>, tree: &Tree) -> Self {
-        let image = Arc::new(image.attach(tree));
-        let blocks = BootBlocks::Own(Arc::clone(&image));
-        Self::of(NicBoot {
-            name,
-            image,
-            blocks,
-        })
-    }
-
-    fn of(boot: NicBoot) -> Self {
-        let NicBoot {
-            name,
-            image,
-            blocks,
-        } = boot;
-        warn_stale(&name, &image);
-        Self {
-            name,
-            image,
-            blocks,
-        }
-    }
-}
-
-impl BlockCache for Boot {
-    fn get(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
-        self.blocks.get(file, range, out)
-    }
-
-    fn get_once(&self, file: &FileKey, range: BlockRange, out: &mut [u8]) -> Lookup {
-        self.blocks.get_once(file, range, out)
-    }
-}
-
-/// The place of a boot image, which may be exchanged.
-pub(super) type BootPlace = SwapCache<Boot>;
-
 /// What is served.
+#[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) fs: Arc<FileSystem>,
-    pub(super) mode: Mode,
-    pub(super) tree: Arc<Tree>,
-    pub(super) boot: Arc<BootPlace>,
-    /// The source, if it is on a disk.
-    pub(super) disk: Option<Disk>,
-    /// The block service, if one is asked.
-    pub(super) nic: Option<Arc<Nic>>,
-    pub(super) cached: Arc<CachedSource<Arc<BootPlace>, Arc<dyn BlockSource>>>,
+    pub(super) assembly: Assembly,
     /// Hears what is asked for, if that is to be learned from.
     pub(super) access_log: Option<Arc<AccessLog>>,
 }
 
-impl std::fmt::Debug for Prepared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared")
-            .field("mode", &self.mode)
-            .field("boot", &self.boot)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A source that is on a disk.
-#[derive(Debug)]
-pub(super) struct Disk {
-    pub(super) root: Arc<SourceRoot>,
-    pub(super) source: Arc<Timed>,
-}
-
 /// Prepares a mount. `told` says whether the kernel was answered by an earlier worker: then the
 /// names are those that it knows, and a boot image that is gone costs speed only.
-pub(super) fn prepare(spec: &MountSpec, handed: &Handed, told: bool) -> Result<Prepared, Refusal> {
+pub(super) fn prepare(
+    spec: &MountSpec,
+    handed: &MountDescriptors,
+    told: bool,
+) -> Result<Prepared, Refusal> {
     let place = spec.place();
     match place.map_err(|error| Refusal::new(Fault::Invalid, error))? {
         Place::Disk(nic) => prepare_disk(spec, nic.as_ref(), handed, told),
@@ -137,64 +70,55 @@ fn prepare_nic(
     spec: &MountSpec,
     asked: &NicSpec,
     name: &NicName,
-    handed: &Handed,
+    handed: &MountDescriptors,
     told: bool,
 ) -> Result<Prepared, Refusal> {
     let served = names::read_index(&handed.names, told)?.map(Arc::new);
     let is_first = served.is_none();
-    let nic = Nic::alone(asked, name, served, Patience::default().deadline)
-        .map_err(|error| Refusal::new(Fault::Invalid, error))?;
+    let nic = Nic::alone(
+        asked,
+        name,
+        served,
+        &spec.boot,
+        Patience::default().deadline,
+    )
+    .map_err(|error| Refusal::new(Fault::Invalid, error))?;
     if is_first {
         names::write_index(&handed.names, nic.index())?;
     }
-    let tree = Arc::clone(nic.index().tree());
     // Who waits for the next worker waits for no boot image: that one is fetched later.
     let boot = match (is_first, &spec.boot) {
         (false, BootChoice::Auto) => None,
         _ => nic_boot(&nic, &spec.boot).or_else(|refusal| left_out(spec, refusal, told))?,
     };
-    let boot = Arc::new(SwapCache::new(boot.map(Arc::new)));
-    let source = nic.source().context("the service has no source")?;
-    let below = Arc::clone(source) as Arc<dyn BlockSource>;
-    let cached = Arc::new(CachedSource::new(Arc::clone(&boot), below));
-    let mode = match spec.mode {
-        Some(ServeMode::Disk) => Mode::Disk,
-        Some(ServeMode::Lower) | None => Mode::Lower,
-    };
-    let config = Config {
-        mode,
-        ..Config::default()
-    };
-    let waiter = nic
-        .waiter()
-        .context("there is no thread that waits for the service")?;
-    let fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
-        .with_xattr_answers(answers(spec.all_xattrs))
-        .with_waiter(waiter);
+    let assembly = assembly::of_service(nic, boot, &options(spec))?;
     Ok(Prepared {
-        fs: Arc::new(fs),
-        mode,
-        tree,
-        boot,
-        disk: None,
-        nic: Some(Arc::new(nic)),
-        cached,
+        assembly,
         access_log: None,
     })
+}
+
+/// Returns how a mount of the node is served.
+fn options(spec: &MountSpec) -> AssemblyOptions<'_> {
+    AssemblyOptions {
+        mode: spec.mode,
+        xattrs: answers(spec.all_xattrs),
+        ..AssemblyOptions::default()
+    }
 }
 
 /// Opens a boot image for a source of a block service.
 ///
 /// # Errors
 /// If it was asked for and cannot be used.
-pub(super) fn nic_boot(nic: &Nic, choice: &BootChoice) -> Result<Option<Boot>, Refusal> {
+pub(super) fn nic_boot(nic: &Nic, choice: &BootChoice) -> Result<Option<Arc<Boot>>, Refusal> {
     let boot = nic.choose_boot(choice);
     let boot = boot.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-    Ok(boot.map(Boot::of))
+    Ok(boot.map(Boot::of_service))
 }
 
 /// Does without a boot image, if the kernel goes by what an earlier worker said already.
-fn left_out(spec: &MountSpec, refusal: Refusal, told: bool) -> Result<Option<Boot>, Refusal> {
+fn left_out(spec: &MountSpec, refusal: Refusal, told: bool) -> Result<Option<Arc<Boot>>, Refusal> {
     if !told {
         return Err(refusal);
     }
@@ -207,7 +131,7 @@ fn left_out(spec: &MountSpec, refusal: Refusal, told: bool) -> Result<Option<Boo
 fn prepare_disk(
     spec: &MountSpec,
     asked: Option<&NicSpec>,
-    handed: &Handed,
+    handed: &MountDescriptors,
     told: bool,
 ) -> Result<Prepared, Refusal> {
     let (root, scanned) = names_of(spec, handed, told)?;
@@ -218,51 +142,18 @@ fn prepare_disk(
     }
     let boot = open_boot(spec, &spec.boot, &root, &scanned);
     let boot = boot.or_else(|refusal| left_out(spec, refusal, told))?;
-    // Mostly the two trees are equal. One of them is enough then: the trees are most of what a mount
-    // takes of memory.
-    let tree = match &boot {
-        Some(boot) if **boot.image.image().tree() == *scanned => {
-            Arc::clone(boot.image.image().tree())
-        }
-        _ => scanned,
+    let options = AssemblyOptions {
+        nic: asked,
+        ..options(spec)
     };
-    let boot_place = Arc::new(SwapCache::new(boot.map(Arc::new)));
-    let reader = DirSource::new(Arc::clone(&root), Arc::clone(&tree) as _);
-    let source = Arc::new(TimedSource::new(Arc::new(reader), Patience::default()));
-    let nic = match asked {
-        Some(asked) => Nic::beside(asked, &tree)?.map(Arc::new),
-        None => None,
-    };
-    let below: Arc<dyn BlockSource> = match nic.as_ref().and_then(|nic| nic.cache()) {
-        Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&source))),
-        None => Arc::clone(&source) as _,
-    };
-    let cached = Arc::new(CachedSource::new(Arc::clone(&boot_place), below));
-    let mode = mode(spec.mode, &root);
-    let config = Config {
-        mode,
-        ..Config::default()
-    };
-    // No file is passed through: our successor would not know the ids that the kernel has of those.
-    let mut fs = FileSystem::new(Arc::clone(&tree) as _, Arc::clone(&cached) as _, config)
-        .with_xattr_answers(answers(spec.all_xattrs))
-        .with_sparse(Arc::clone(&source) as _)
-        .with_attrs(Arc::clone(&source) as _)
-        .with_space(space_within(&source, &root))
-        .with_ledger(Arc::new(changes), &earlier)
-        .with_waiter(source.waiter());
+    let mut assembly = assembly::of_disk(&root, scanned, boot, &options)?;
+    assembly.fs = assembly.fs.with_ledger(Arc::new(changes), &earlier);
     let access_log = spec.auto.then(|| Arc::new(AccessLog::new()));
     if let Some(access_log) = &access_log {
-        fs = fs.with_listener(Arc::clone(access_log) as _);
+        assembly.fs = assembly.fs.with_listener(Arc::clone(access_log) as _);
     }
     Ok(Prepared {
-        fs: Arc::new(fs),
-        mode,
-        tree,
-        boot: boot_place,
-        disk: Some(Disk { root, source }),
-        nic,
-        cached,
+        assembly,
         access_log,
     })
 }
@@ -271,7 +162,7 @@ fn prepare_disk(
 /// source, and writes down what it found.
 fn names_of(
     spec: &MountSpec,
-    handed: &Handed,
+    handed: &MountDescriptors,
     told: bool,
 ) -> Result<(Arc<SourceRoot>, Arc<Tree>), Refusal> {
     let source = handed.source.as_ref();
@@ -309,18 +200,18 @@ pub(super) fn open_boot(
     choice: &BootChoice,
     root: &SourceRoot,
     tree: &Tree,
-) -> Result<Option<Boot>, Refusal> {
+) -> Result<Option<Arc<Boot>>, Refusal> {
     let store = StoreSettings::to_read(spec.store.clone());
-    let chosen = choose_image(choice, Unusable::LeftOut, &store, root);
-    let chosen = chosen.map_err(|error| Refusal::new(Fault::Invalid, error))?;
-    let Some((name, image)) = chosen else {
-        return Ok(None);
+    let request = BootRequest {
+        choice,
+        store: &store,
+        unusable: Unusable::LeftOut,
+        // A mount that does not last is of an engine's layer, which may have been moved since.
+        foreign: match spec.lasting {
+            true => Foreign::Refused,
+            false => Foreign::Used,
+        },
     };
-    let boot = Boot::attach(name, image, tree);
-    // What is not a wish is of an engine's layer, which may have been moved since.
-    if spec.lasting {
-        refuse_foreign(choice, &boot.name, &boot.image, root)
-            .map_err(|error| Refusal::new(Fault::Invalid, error))?;
-    }
-    Ok(Some(boot))
+    let boot = request.resolve(root, tree);
+    boot.map_err(|error| Refusal::new(Fault::Invalid, error))
 }

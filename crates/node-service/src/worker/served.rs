@@ -1,8 +1,5 @@
 //! One mount that is served.
 
-use mounting::mount_status::boot_status;
-use mounting::mount_status::first_miss;
-use mounting::mount_status::served_status;
 use std::io::Write as _;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::OwnedFd;
@@ -10,25 +7,24 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, anyhow, bail};
-use blocks::BlockCache;
-use yolofs::{
-    Connection, End, Ended, Hello, Lock, PrewarmOptions, Readahead, ServeOptions, Serving,
-};
+use yolofs::{Connection, End, Ended, Hello, Lock, Readahead, ServeOptions, Serving};
 
-use super::prepare::{Boot, Prepared, Refusal, nic_boot, open_boot, prepare};
+use super::access_log::AccessLog;
+use super::prepare::{Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
 use super::served_mounts::Opened;
-use crate::wire::{Adoption, Fault, Handed};
+use crate::descriptors::MountDescriptors;
+use crate::wire::{Adoption, Fault};
 use crate::workers::SHARED_BY;
-use mounting::assemble::mount_mode;
+use mounting::assembly::{Assembly, Parts};
+use mounting::boot::Boot;
 use mounting::descriptors::files_for_each_of;
-use mounting::mount_status::warnings;
-use mounting::prewarming::{Prewarming, affordable};
+use mounting::prewarming::{PrewarmRequest, Prewarming};
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::PrewarmSummary;
 use node_api::mount_state::{MountState, PrewarmState};
 use node_api::spec::MountSpec;
-use node_api::status::{FirstMiss, MountStatus};
+use node_api::status::MountStatus;
 
 /// One block in so many is held back from the page cache of a mount that is learned from: some
 /// thirty of a usual boot image, each of which costs a boot one request.
@@ -42,7 +38,9 @@ pub(super) type Over = Sender<(String, End)>;
 pub(super) struct Served {
     id: String,
     spec: MountSpec,
-    prepared: Prepared,
+    parts: Parts,
+    /// Hears what is asked for, if that is to be learned from.
+    access_log: Option<Arc<AccessLog>>,
     serving: Serving,
     prewarming: Prewarming,
     /// For a node that has lost its own.
@@ -62,15 +60,23 @@ impl Served {
     /// # Errors
     /// If its source or the boot image that was asked for cannot be used, or the kernel was told
     /// something else before.
-    pub(super) fn start(adoption: Adoption, handed: Handed, over: Over) -> Result<Self, Refusal> {
+    pub(super) fn start(
+        adoption: Adoption,
+        handed: MountDescriptors,
+        over: Over,
+    ) -> Result<Self, Refusal> {
         let Adoption { id, spec, hello } = adoption;
         let answer = Some(hello.answer).filter(|answer| !answer.is_empty());
         let hello = Hello::from_parts(hello.request, answer)
             .map_err(|error| Refusal::new(Fault::Invalid, error))?;
         let threads = NonZeroUsize::new(usize::from(spec.threads))
             .ok_or_else(|| Refusal::new(Fault::Invalid, anyhow!("a mount needs a thread")))?;
-        let prepared = prepare(&spec, &handed, hello.answer().is_some())?;
-        let Handed {
+        let Prepared {
+            assembly,
+            access_log,
+        } = prepare(&spec, &handed, hello.answer().is_some())?;
+        let Assembly { fs, parts } = assembly;
+        let MountDescriptors {
             device,
             source,
             names,
@@ -88,8 +94,7 @@ impl Served {
         };
         let leaving = private.is_none();
         let connection = Connection::from_parts(device, hello);
-        let fs = Arc::clone(&prepared.fs);
-        let serving = Serving::start(fs, &connection, private, &options)
+        let serving = Serving::start(Arc::new(fs), &connection, private, &options)
             .with_context(|| format!("serving {}", spec.mountpoint.display()))?;
         if leaving {
             serving.let_go();
@@ -97,7 +102,8 @@ impl Served {
         Ok(Self {
             id,
             spec,
-            prepared,
+            parts,
+            access_log,
             serving,
             prewarming: Prewarming::new(PrewarmState::Off),
             device: connection.into_parts().0,
@@ -131,14 +137,14 @@ impl Served {
 
     /// Returns whether it has a boot image that shall be in the page cache, or may have one.
     pub(super) fn wants_prewarm(&self) -> bool {
-        let has_one = self.prepared.boot.current().is_some() || self.misses_boot();
+        let has_one = self.parts.boot.current().is_some() || self.misses_boot();
         self.spec.inject && self.serving.visible() && has_one
     }
 
     /// Returns whether the service may have a boot image of it that was not waited for.
     fn misses_boot(&self) -> bool {
-        let is_far = self.prepared.disk.is_none();
-        is_far && self.spec.boot == BootChoice::Auto && self.prepared.boot.current().is_none()
+        let is_far = self.parts.disk.is_none();
+        is_far && self.spec.boot == BootChoice::Auto && self.parts.boot.current().is_none()
     }
 
     /// Brings the boot image into the page cache, as the mount was asked for.
@@ -147,7 +153,7 @@ impl Served {
     /// As [`Served::prewarm`].
     pub(super) fn prewarm_first(&self) -> anyhow::Result<()> {
         self.fetch_boot();
-        match self.prepared.boot.current() {
+        match self.parts.boot.current() {
             Some(boot) if self.wants_prewarm() => {
                 self.run_prewarm(&boot, self.spec.budget_bytes).map(drop)
             }
@@ -157,14 +163,14 @@ impl Served {
 
     /// Serves from the boot image that the service has of the source, if it was not waited for.
     fn fetch_boot(&self) {
-        let Prepared { nic, boot, .. } = &self.prepared;
+        let Parts { nic, boot, .. } = &self.parts;
         let Some(nic) = nic.as_ref().filter(|_| self.misses_boot()) else {
             return;
         };
         match nic_boot(nic, &BootChoice::Auto) {
             // Another may have been put in its place meanwhile.
             Ok(Some(found)) if self.misses_boot() => {
-                drop(boot.exchange(Some(Arc::new(found))));
+                drop(boot.exchange(Some(found)));
             }
             Ok(_) => {}
             Err(refusal) => log::warn!("{}: {:#}", self.id, refusal.error),
@@ -176,30 +182,23 @@ impl Served {
     /// # Errors
     /// If there is none, or the mount is gone.
     pub(super) fn prewarm(&self, budget_bytes: Option<u64>) -> Result<PrewarmSummary, Refusal> {
-        let boot = self.prepared.boot.current();
+        let boot = self.parts.boot.current();
         let boot = boot
             .ok_or_else(|| Refusal::new(Fault::Conflict, anyhow!("the mount has no boot image")))?;
         Ok(self.run_prewarm(&boot, budget_bytes)?)
     }
 
     fn run_prewarm(&self, boot: &Boot, budget: Option<u64>) -> anyhow::Result<PrewarmSummary> {
-        let lock = if self.spec.lock { Lock::Yes } else { Lock::No };
-        let hold_back = self.spec.auto.then_some(SAMPLE);
-        let max_pins = Some(files_for_each_of(SHARED_BY as u64));
-        let prewarmed = self.prewarming.run(|cancel| {
-            let plan = boot.image.plan();
-            let options = PrewarmOptions {
-                lock: affordable(lock, plan.block_count(), budget),
-                cancel: Some(cancel),
-                budget_bytes: budget,
-                hold_back,
-                max_pins,
-                ..PrewarmOptions::default()
-            };
-            let prewarm = |blocks: &dyn BlockCache| self.serving.prewarm(plan, blocks, &options);
-            boot.blocks.in_order(prewarm)
-        });
-        prewarmed.context("bringing the boot image into the page cache")
+        let request = PrewarmRequest {
+            lock: if self.spec.lock { Lock::Yes } else { Lock::No },
+            budget_bytes: budget,
+            max_pins: Some(files_for_each_of(SHARED_BY as u64)),
+            hold_back: self.spec.auto.then_some(SAMPLE),
+        };
+        self.prewarming
+            .prewarm(boot, &request, |plan, blocks, options| {
+                self.serving.prewarm(plan, blocks, options)
+            })
     }
 
     /// Serves from another boot image, or from none, from now on. All of it is read and verified
@@ -208,8 +207,8 @@ impl Served {
     /// # Errors
     /// If it is not there or damaged.
     pub(super) fn swap(&self, choice: &BootChoice) -> Result<(), Refusal> {
-        let Prepared { tree, .. } = &self.prepared;
-        let boot = match (&self.prepared.disk, &self.prepared.nic) {
+        let Parts { tree, .. } = &self.parts;
+        let boot = match (&self.parts.disk, &self.parts.nic) {
             (Some(disk), _) => open_boot(&self.spec, choice, &disk.root, tree)?,
             (None, Some(nic)) => nic_boot(nic, choice)?,
             (None, None) => None,
@@ -223,7 +222,7 @@ impl Served {
             }
         }
         self.prewarming.cancel();
-        let _before = self.prepared.boot.exchange(boot.map(Arc::new));
+        let _before = self.parts.boot.exchange(boot);
         Ok(())
     }
 
@@ -232,12 +231,12 @@ impl Served {
     /// # Errors
     /// If nobody listened, or it cannot be written.
     pub(super) fn write_heard(&self, to: OwnedFd) -> Result<(), Refusal> {
-        let Prepared { disk, tree, .. } = &self.prepared;
-        let heard = self.prepared.access_log.as_ref().zip(disk.as_ref());
+        let Parts { disk, tree, .. } = &self.parts;
+        let heard = self.access_log.as_ref().zip(disk.as_ref());
         let (access_log, disk) = heard.ok_or_else(|| {
             Refusal::new(
                 Fault::Conflict,
-                anyhow!("this mount was not made with --auto"),
+                anyhow!("the mount was made without auto: what it is asked for is not learned"),
             )
         })?;
         let trace = access_log.take(&disk.root, tree).write();
@@ -258,11 +257,11 @@ impl Served {
     ///
     /// # Errors
     /// If no more files may be open.
-    pub(super) fn hand(&self) -> anyhow::Result<Handed> {
+    pub(super) fn hand(&self) -> anyhow::Result<MountDescriptors> {
         let private = self.serving.dir_fd();
         let private = private.map(|fd| fd.try_clone()).transpose();
-        let all = || -> std::io::Result<Handed> {
-            Ok(Handed {
+        let all = || -> std::io::Result<MountDescriptors> {
+            Ok(MountDescriptors {
                 device: self.device.try_clone()?,
                 source: self.source.as_ref().map(OwnedFd::try_clone).transpose()?,
                 names: self.names.try_clone()?,
@@ -272,57 +271,35 @@ impl Served {
         all().context("handing over a mount")
     }
 
-    /// Returns where a boot left its recording; without a boot image there is nothing to leave.
-    fn first_miss(&self) -> Option<FirstMiss> {
-        let _boot = self.prepared.boot.current()?;
-        let miss = self.prepared.cached.first_miss()?;
-        Some(first_miss(&miss, &self.prepared.tree))
-    }
-
     /// Returns how things are, from counters.
     pub(super) fn status(&self) -> MountStatus {
         let counters = self.serving.counters();
-        let boot = self.prepared.boot.current();
-        let cached = self.prepared.cached.counts();
         MountStatus {
             id: self.id.clone(),
             mountpoint: self.spec.mountpoint.clone(),
             source: self.spec.source.clone(),
-            mode: mount_mode(self.prepared.mode),
+            mode: self.parts.mount_mode(),
             state: if self.serving.visible() {
                 MountState::Serving
             } else {
                 MountState::Leaving
             },
             pid: Some(std::process::id()),
-            boot: boot.as_ref().map(|boot| {
-                boot_status(&boot.name, &boot.image, &counters, self.prewarming.state())
-            }),
-            nic: self.prepared.nic.as_ref().map(|nic| nic.status()),
-            warnings: warnings(
-                self.prepared.disk.as_ref().map(|disk| &*disk.root),
-                boot.as_ref().map(|boot| (boot.name.as_str(), &*boot.image)),
-            ),
-            served: Some(served_status(
-                &counters,
-                Some(cached),
-                boot.map_or(0, |boot| boot.image.plan().block_count()),
-                self.prepared
-                    .disk
-                    .as_ref()
-                    .map(|disk| disk.source.timekeeping())
-                    .or_else(|| self.prepared.nic.as_ref()?.timekeeping())
-                    .unwrap_or_default(),
-                self.first_miss(),
-            )),
+            boot: self.parts.boot_status(&counters, self.prewarming.state()),
+            nic: self.parts.nic.as_ref().map(|nic| nic.status()),
+            warnings: self.parts.warnings(),
+            served: Some(self.parts.served_status(&counters)),
         }
     }
 }
 
 /// Reads and verifies every byte of a boot image.
 fn check(boot: &Boot) -> anyhow::Result<()> {
-    let report = boot
-        .image
+    // The chunks of a plan are verified as they come.
+    let Some(image) = boot.image() else {
+        return Ok(());
+    };
+    let report = image
         .image()
         .verify(&mut bootimg::unwatched)
         .map_err(|_| anyhow!("verifying it was cancelled"))?;

@@ -10,7 +10,8 @@ use parking_lot::{Condvar, Mutex};
 use super::prepare::Refusal;
 use super::prewarm::Queue;
 use super::served::{Over, Served};
-use crate::wire::{Adoption, Fault, Handed};
+use crate::descriptors::MountDescriptors;
+use crate::wire::{Adoption, Fault};
 use node_api::boot_choice::BootChoice;
 use node_api::status::MountStatus;
 
@@ -52,7 +53,11 @@ impl ServedMounts {
     ///
     /// # Errors
     /// As [`Served::start`].
-    pub(super) fn adopt(&self, adoption: Adoption, handed: Handed) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn adopt(
+        &self,
+        adoption: Adoption,
+        handed: MountDescriptors,
+    ) -> Result<Vec<u8>, Refusal> {
         let id = adoption.id.clone();
         match self.slots.lock().entry(id.clone()) {
             std::collections::btree_map::Entry::Vacant(slot) => slot.insert(Slot::Taken),

@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 
 use super::prepare::Refusal;
 use super::served_mounts::ServedMounts;
-use crate::wire::{Answer, Fault, Handed, Question, WorkerStatus};
+use crate::descriptors::MountDescriptors;
+use crate::wire::{Answer, Fault, Question, WorkerStatus};
 use host::admission::Admission;
 
 /// How long a question may take to arrive, and an answer to be taken.
@@ -75,11 +76,15 @@ impl WorkerContext {
         Some(Caller(Arc::clone(self)))
     }
 
-    fn answer(&self, question: Question, beside: Vec<OwnedFd>) -> (Answer, Option<Handed>) {
-        let answer = || -> Result<(Answer, Option<Handed>), Refusal> {
+    fn answer(
+        &self,
+        question: Question,
+        beside: Vec<OwnedFd>,
+    ) -> (Answer, Option<MountDescriptors>) {
+        let answer = || -> Result<(Answer, Option<MountDescriptors>), Refusal> {
             let answer = match question {
                 Question::Adopt(adoption) => {
-                    let handed = Handed::of(&adoption.spec, beside)
+                    let handed = MountDescriptors::received(&adoption.spec, beside)
                         .map_err(|error| Refusal::new(Fault::Invalid, error))?;
                     let hello = self.mounts.adopt(*adoption, handed)?;
                     Answer::Adopted { hello }
@@ -147,7 +152,10 @@ impl Caller {
         }
         let (question, beside) = host::framed::receive(stream, Instant::now() + TALK)?;
         let (answer, handed) = self.0.answer(question, beside);
-        let beside = handed.as_ref().map(Handed::all).unwrap_or_default();
+        let beside = handed
+            .as_ref()
+            .map(MountDescriptors::in_order)
+            .unwrap_or_default();
         host::framed::send(stream, &answer, &beside, Instant::now() + TALK)
     }
 }

@@ -19,7 +19,8 @@ use yolofs::{Busy, Connection, MountTable, Visible};
 
 use super::served_mounts::ServedMounts;
 use super::service::{self, WorkerContext};
-use crate::wire::{Adoption, Answer, Fault, Handed, Question, WorkerStatus, ask};
+use crate::descriptors::MountDescriptors;
+use crate::wire::{Adoption, Answer, Fault, Question, WorkerStatus, ask};
 use host::admission::Admission;
 use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
@@ -130,14 +131,14 @@ impl Node {
                 answer: hello.answer().unwrap_or_default().to_vec(),
             },
         };
-        let handed = Handed {
+        let handed = MountDescriptors {
             device: self.connection.device().try_clone_to_owned().unwrap(),
             source: Some(self.source.try_clone().unwrap()),
             names: self.names.try_clone().unwrap(),
             private: self.private.as_ref().map(|fd| fd.try_clone().unwrap()),
         };
         let question = Question::Adopt(Box::new(adoption));
-        match ask(worker.address(), &question, &handed.all(), PATIENCE)
+        match ask(worker.address(), &question, &handed.in_order(), PATIENCE)
             .unwrap()
             .0
         {
@@ -298,7 +299,7 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
     let hand = Question::Hand { id: "m".to_owned() };
     let (answer, handed) = ask(worker.address(), &hand, &[], PATIENCE).unwrap();
     assert!(matches!(answer, Answer::Handed));
-    let handed = Handed::of(&node.spec, handed).unwrap();
+    let handed = MountDescriptors::received(&node.spec, handed).unwrap();
     let inode = |fd: &OwnedFd| {
         File::from(fd.try_clone().unwrap())
             .metadata()
