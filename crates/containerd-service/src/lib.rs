@@ -5,5 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod disk_writes;
+mod placement;
 pub mod pull;
 pub mod snapshotter_service;

@@ -7,7 +7,6 @@
 mod fetch;
 mod land;
 mod leases;
-mod place;
 pub mod report;
 mod wanted;
 

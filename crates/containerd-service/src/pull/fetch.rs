@@ -16,20 +16,20 @@ use oci::unpack::{Implied, Limits, Unpacked};
 use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
 use parking_lot::Mutex;
 use snapshotter::Staged;
-use tiering::lass::{Line, Place, last_downloaded};
+use tiering::lass::{Line, Place};
 
 use super::land::source_of;
-use super::place::{Begun, Seen, came_of, left_of, line_rate, weighed};
 use super::wanted::Layer;
 use crate::disk_writes::DiskWrites;
+use crate::placement::predicted::Predicted;
+use crate::placement::streamed::{Begun, Seen, came_of, left_of, weighed};
+use crate::placement::{network, sizes};
 use crate::snapshotter_service::staging::SnapshotterClient;
 use crate::snapshotter_service::status::StagingPlaces;
 use host::interrupt::Interrupt;
 use host::progress::Bar;
 use host::run_dir::RunDir;
 
-/// How many times its size a layer is taken to unpack to before it is known.
-const RATIO: u64 = 4;
 /// What is booked at once for a layer that takes more than was foreseen.
 const MORE: u64 = 16 << 20;
 /// How often the snapshotter is told that the pull goes on.
@@ -83,11 +83,8 @@ pub(super) fn places(
     staging: &StagingPlaces,
 ) -> Vec<Place> {
     let sizes: Vec<u64> = layers.iter().map(|layer| layer.blob.size).collect();
-    let last = last_downloaded(&sizes, concurrent).filter(|_| staging.fast.is_some());
-    let place = |at: usize| match last {
-        Some(last) if at >= last => Place::Fast,
-        _ => Place::Slow,
-    };
+    let predicted = Predicted::of(&sizes, concurrent).filter(|_| staging.fast.is_some());
+    let place = |at| predicted.map_or(Place::Slow, |predicted| predicted.place(at));
     (0..layers.len()).map(place).collect()
 }
 
@@ -133,7 +130,7 @@ impl Fetch<'_> {
     }
 
     fn layer(&self, repository: &Repository, at: usize, layer: &Layer) -> anyhow::Result<Ready> {
-        let foreseen = layer.blob.size.saturating_mul(RATIO);
+        let foreseen = sizes::archive_of(layer.blob.size);
         if let Some(staged) = self.fast(at, foreseen)? {
             match self.into(repository, at, layer, staged, Some(foreseen))? {
                 Some(ready) => return Ok(ready),
@@ -189,7 +186,7 @@ impl Fetch<'_> {
         };
         let (came, since) = (came_of(begun), *self.shared.first_byte.get()?);
         let line = Line {
-            rate: line_rate(came, since)?,
+            rate: network::rate(came, since.elapsed())?,
             concurrent: self.concurrent,
         };
         let blobs = self.keeper.map(|_| line.rate);

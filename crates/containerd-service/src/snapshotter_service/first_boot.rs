@@ -131,12 +131,12 @@ impl FirstBoots {
         });
     }
 
-    /// Hears that a snapshot is gone. If it was recorded its boot is over, and its mounts go once
-    /// what was read is kept.
-    fn removed(&self, id: SnapshotId) {
+    /// Hears that a snapshot is gone, or is a container's no more. If it was recorded its boot is
+    /// over, and its mounts go once what was read is kept.
+    fn end(&self, id: SnapshotId, end: End) {
         let now = self.now.lock();
         if let Some(follower) = now.boots.get(&id) {
-            follower.boot().end(End::Gone);
+            follower.boot().end(end);
         }
     }
 

@@ -8,7 +8,6 @@
 
 mod content;
 mod download;
-mod foresight;
 mod gate;
 mod weighing;
 
@@ -27,9 +26,9 @@ use snapshotter::{Adopted, FastLayers, SnapshotId, Taken, Unpack, Unpacks};
 use tiering::lass::{Part, Place, PullId, Pulls, place, weigh};
 
 use super::layers_fast::LayersBy;
+use crate::placement::sizes::{archive_bytes, archive_of, room_for};
 use content::{Content, PulledImage};
 use download::Foreseen;
-use foresight::{foreseen, foreseen_of, unpacked};
 use gate::Gate;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
@@ -247,13 +246,9 @@ impl Shared {
             return;
         }
         now.waiting.remove(&id);
-        let last = now.foreseen.get(&layer.image.pull).map(|f| f.last);
-        let part = match last {
-            Some(last) if layer.index >= last => Part::LastOrAbove,
-            Some(_) => Part::Below,
-            None => Part::Unknown,
-        };
-        let bytes = foreseen_of(layer.image.layers[layer.index].size);
+        let foreseen = now.foreseen.get(&layer.image.pull);
+        let part = foreseen.map_or(Part::Unknown, |of| of.predicted.part(layer.index));
+        let bytes = archive_of(layer.image.layers[layer.index].size);
         self.put(&mut now, &layer, part, bytes, bytes);
     }
 
@@ -265,9 +260,9 @@ impl Shared {
         for layer in waiting.collect::<Vec<_>>() {
             now.waiting.remove(&layer.unpack.id);
             now.heard = Some(Instant::now());
-            let bytes = unpacked(file);
+            let bytes = archive_bytes(file);
             let part = self.part(&mut now, &layer, bytes);
-            self.put(&mut now, &layer, part, bytes, foreseen(bytes));
+            self.put(&mut now, &layer, part, bytes, room_for(bytes));
         }
         self.open_if_idle(&now);
     }

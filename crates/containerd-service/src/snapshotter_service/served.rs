@@ -220,6 +220,7 @@ impl Lowers for ServedLowers {
     }
 
     fn committed(&self, layer: &LayerDir) {
+        self.0.first_boots.committed(layer.id);
         let mut now = self.0.now.lock();
         let known = Known {
             layer: layer.clone(),

@@ -10,6 +10,9 @@ const LABELS: [&str; 2] = ["containerd.io/snapshot/yolofs.record", "yolofs.recor
 /// containerd unpacks a layer into a snapshot with this label, or with such a key.
 const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
 const UNPACK_PREFIX: &str = "extract-";
+/// Docker writes `/etc/hosts` and the like into a snapshot `ID-init-key`, commits it as `ID-init`,
+/// and has the container `ID` stand on that.
+const DOCKER_INIT: &str = "-init-key";
 
 /// Which first boots are recorded, and until when.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +25,9 @@ impl Policy {
     /// Returns when the boot of `snapshot` is over, if it is to be recorded.
     pub(super) fn asked_for(&self, snapshot: &Snapshot) -> Option<Ending> {
         let name = snapshot.name.rsplit('/').next().unwrap_or_default();
-        if snapshot.labels.contains_key(UNPACKED_AS) || name.starts_with(UNPACK_PREFIX) {
+        let is_unpacked =
+            snapshot.labels.contains_key(UNPACKED_AS) || name.starts_with(UNPACK_PREFIX);
+        if is_unpacked || name.ends_with(DOCKER_INIT) {
             return None;
         }
         let mut labels = LABELS

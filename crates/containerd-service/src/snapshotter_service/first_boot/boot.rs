@@ -27,6 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(super) enum End {
     /// The container is gone.
     Gone,
+    /// Its snapshot was committed: it was a step of a build, or prepared what containers stand on.
+    Committed,
     /// So are we, soon.
     Leaving,
 }
@@ -111,7 +113,12 @@ impl Boot {
         self.changed.notify_all();
     }
 
-    /// Returns when something was read last.
+    /// Returns whether content was read: a root that is only prepared looks names up.
+    fn has_read(&self) -> bool {
+        self.layers.iter().any(RecordedLayer::has_read)
+    }
+
+    /// Returns when something was asked last.
     pub(super) fn last_event(&self) -> Option<Instant> {
         let layers = self.layers.iter();
         layers.filter_map(RecordedLayer::last_event).max()
@@ -125,21 +132,20 @@ impl Boot {
     /// Has the boot kept when it is over, and takes the mounts away when the container is gone.
     fn follow(&self, keeper: &Keeper) {
         let end = self.wait_booted(Watcher::new(&keeper.containerd, &self.key));
-        let kept = if end == Some(End::Leaving) {
-            Err("the snapshotter ended before it was over".to_owned())
-        } else if self.last_event().is_none() {
-            Err("nothing was read".to_owned())
-        } else {
-            keeper.keep(self).map_err(|error| {
+        let kept = match end {
+            Some(End::Leaving) => Err("the snapshotter ended before it was over".to_owned()),
+            Some(End::Committed) => Err("its snapshot was committed: it was no boot".to_owned()),
+            _ if !self.has_read() => Err("nothing was read".to_owned()),
+            _ => keeper.keep(self).map_err(|error| {
                 log::warn!("the first boot of {} is not kept: {error:#}", self.key);
                 format!("{error:#}")
-            })
+            }),
         };
         if let Ok(image) = &kept {
             log::info!("the next boot of {image} is fast");
         }
         self.now.lock().kept = Some(kept);
-        if self.wait_end() == End::Gone {
+        if self.wait_end() != End::Leaving {
             self.detach();
         }
     }
@@ -150,11 +156,14 @@ impl Boot {
             Ending::After(time) => time.max(LONGEST),
             _ => LONGEST,
         };
+        let mut first_read = None;
         let mut now = self.now.lock();
         while now.end.is_none() && !now.is_booted {
             // Without the lock: containerd may be asked.
             let is_over = MutexGuard::unlocked(&mut now, || {
-                watcher.sees_end(self.ending, self.started, self.last_event())
+                let last_event = self.last_event().filter(|_| self.has_read());
+                first_read = first_read.or(last_event);
+                watcher.sees_end(self.ending, first_read, last_event)
             });
             now.is_booted = is_over || self.started.elapsed() >= longest;
             if !now.is_booted && now.end.is_none() {

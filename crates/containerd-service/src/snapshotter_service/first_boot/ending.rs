@@ -20,7 +20,7 @@ const LISTENS: &str = "0A";
 pub(crate) enum Ending {
     /// Nothing was read for so long.
     Quiet(Duration),
-    /// So long after its layers were mounted.
+    /// So long after the first byte was read.
     After(Duration),
     /// Its first process ended.
     Exit,
@@ -95,17 +95,18 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns whether the boot is over: one that began at `started`, and last read something at
-    /// `last_event`.
+    /// Returns whether the boot is over: one that read first at `first_read` and asked for something
+    /// last at `last_event`, both `None` before the first byte was read. A container that was created
+    /// and not started is silent, too, and time passes before its runtime gets to its first process.
     pub(super) fn sees_end(
         &mut self,
         ending: Ending,
-        started: Instant,
+        first_read: Option<Instant>,
         last_event: Option<Instant>,
     ) -> bool {
         match ending {
             Ending::Quiet(time) => last_event.is_some_and(|last| last.elapsed() >= time),
-            Ending::After(time) => started.elapsed() >= time,
+            Ending::After(time) => first_read.is_some_and(|first| first.elapsed() >= time),
             Ending::Exit => self.first().is_some_and(Process::has_ended),
             Ending::Tcp(port) => self.first().is_some_and(|first| listens(first.pid, port)),
         }

@@ -31,7 +31,7 @@ pub(crate) struct FirstBootsHand {
     policy: Policy,
     socket: PathBuf,
     /// Where the layers of the containers that are recorded, or were, are mounted.
-    places: Mutex<HashMap<SnapshotId, Vec<Option<PathBuf>>>>,
+    places: Mutex<HashMap<SnapshotId, Vec<PathBuf>>>,
 }
 
 impl FirstBootsHand {
@@ -52,7 +52,7 @@ impl FirstBootsHand {
         };
         for (id, places) in boots.places {
             let id = SnapshotId(id);
-            self.places.lock().insert(id, some(places));
+            self.places.lock().insert(id, places);
             if !present.contains(&id) {
                 self.removed(id);
             }
@@ -90,20 +90,23 @@ impl FirstBootsHand {
         is_known: impl FnOnce(&Digest) -> bool,
     ) -> Option<Vec<Option<PathBuf>>> {
         if let Some(places) = self.places.lock().get(&snapshot.id) {
-            return Some(places.clone());
+            return Some(by_layer(layers, places));
         }
         let ending = self.policy.asked_for(snapshot)?;
-        let top = layers.first()?.chain_id()?;
+        // Docker puts a layer of its own between the image and the container.
+        let of_image = layers.iter().filter(|layer| layer.chain_id().is_some());
+        let of_image: Vec<LayerDir> = of_image.cloned().collect();
+        let top = of_image.first()?.chain_id()?;
         if is_known(&top) {
             return None;
         }
         let container = (snapshot.id, &*snapshot.name);
-        let wanted = Wanted::new(container, layers, top, ending);
+        let wanted = Wanted::new(container, &of_image, top, ending);
         match self.ask(&Request::Record(Box::new(wanted)), MOUNTING) {
             Ok(Response::Places(Some(places))) => {
-                let places = some(places);
-                self.places.lock().insert(snapshot.id, places.clone());
-                Some(places)
+                let found = by_layer(layers, &places);
+                self.places.lock().insert(snapshot.id, places);
+                Some(found)
             }
             Ok(Response::Places(None)) => None,
             Ok(other) => {
@@ -120,10 +123,19 @@ impl FirstBootsHand {
 
     /// Hears that a snapshot is gone.
     pub(crate) fn removed(&self, id: SnapshotId) {
+        self.forget(id, &Request::Removed(id.0));
+    }
+
+    /// Hears that a snapshot was committed: if it was recorded, it was no boot.
+    pub(crate) fn committed(&self, id: SnapshotId) {
+        self.forget(id, &Request::Committed(id.0));
+    }
+
+    fn forget(&self, id: SnapshotId, request: &Request) {
         if self.places.lock().remove(&id).is_none() {
             return;
         }
-        if let Err(error) = self.ask(&Request::Removed(id.0), QUICK) {
+        if let Err(error) = self.ask(request, QUICK) {
             log::warn!("cannot unmount the recorders of snapshot {id}: {error:#}");
         }
     }
@@ -141,6 +153,33 @@ impl FirstBootsHand {
     }
 }
 
-fn some(places: Vec<PathBuf>) -> Vec<Option<PathBuf>> {
-    places.into_iter().map(Some).collect()
+/// Returns where each layer is recorded: each at a directory with the layer's number. Layers that are
+/// not of the image are at none.
+fn by_layer(layers: &[LayerDir], places: &[PathBuf]) -> Vec<Option<PathBuf>> {
+    let is_of = |place: &&PathBuf, layer: &LayerDir| {
+        let number = place.file_name().and_then(|name| name.to_str());
+        number.and_then(|number| number.parse().ok()) == Some(layer.id.0)
+    };
+    let layers = layers.iter();
+    layers
+        .map(|layer| places.iter().find(|place| is_of(place, layer)).cloned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_that_is_not_of_the_image_is_not_recorded() {
+        let layer = |number: u64| LayerDir {
+            id: SnapshotId(number),
+            name: format!("moby/{number}/x"),
+            dir: PathBuf::new(),
+        };
+        let places = [PathBuf::from("/r/9/4"), PathBuf::from("/r/9/2")];
+        let found = by_layer(&[layer(7), layer(4), layer(2)], &places);
+        let expected = [None, Some(places[0].clone()), Some(places[1].clone())];
+        assert_eq!(found, expected);
+    }
 }

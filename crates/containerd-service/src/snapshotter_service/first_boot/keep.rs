@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use bootimg::{Stack, Store};
-use engine::containerd::{Containerd, Described};
+use engine::containerd::{Containerd, Described, chain_ids};
 use tracer::MergeOptions;
 
 use super::boot::Boot;
@@ -38,15 +38,9 @@ impl Keeper {
             ready_ms: ready_ms.into_iter().collect(),
         };
         let image = self.image_of(boot)?;
-        ensure!(
-            image.layers.len() == boot.layers.len(),
-            "{} has {} layers, and the container {}",
-            image.reference,
-            image.layers.len(),
-            boot.layers.len()
-        );
-        let from_the_lowest = boot.layers.iter().zip(heard).rev();
-        for ((recorded, heard), layer) in from_the_lowest.zip(&image.layers) {
+        let diff_ids = diff_ids_of(&image, boot)?;
+        let from_the_lowest = boot.layers.iter().zip(heard).zip(&diff_ids).rev();
+        for ((recorded, heard), layer) in from_the_lowest {
             let reading = || format!("reading the recording of layer {}", layer.short());
             let (source, trace) = recorded.trace(heard).with_context(reading)?;
             let merged = tracer::merge(&[trace], &source.tree, &MergeOptions::default())
@@ -83,6 +77,18 @@ impl Keeper {
         let image = containerd.with_chain(&boot.top())?;
         image.with_context(|| no_image(namespace, &boot.top()))
     }
+}
+
+/// Returns the diff ID of each layer of a boot, nearest first.
+fn diff_ids_of(image: &Described, boot: &Boot) -> anyhow::Result<Vec<Digest>> {
+    let chains = chain_ids(&image.layers);
+    let recorded = boot.layers.iter().map(|layer| layer.place().layer);
+    ensure!(
+        chains.iter().rev().copied().eq(recorded),
+        "the container's layers are not those of {}",
+        image.reference
+    );
+    Ok(image.layers.iter().rev().copied().collect())
 }
 
 fn no_image(namespace: &str, top: &Digest) -> String {

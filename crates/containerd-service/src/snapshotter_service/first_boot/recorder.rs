@@ -21,6 +21,9 @@ use rawio::pidfd::PidFd;
 
 use super::super::mounts::wait_for_the_last;
 use super::talk::{Request, Response};
+use snapshotter::SnapshotId;
+
+use super::boot::End;
 use super::{FirstBoots, Keeper};
 use bootstore::store::StoreSettings;
 use host::control::{listen, serve};
@@ -214,7 +217,11 @@ impl Recorder {
             Request::Hello(_) | Request::Boots => Response::Boots(self.boots.all()),
             Request::Record(wanted) => Response::Places(self.boots.record(&wanted)),
             Request::Removed(id) => {
-                self.boots.removed(snapshotter::SnapshotId(id));
+                self.boots.end(SnapshotId(id), End::Gone);
+                Response::Done
+            }
+            Request::Committed(id) => {
+                self.boots.end(SnapshotId(id), End::Committed);
                 Response::Done
             }
         }

@@ -23,6 +23,8 @@ pub(super) enum Request {
     Record(Box<Wanted>),
     /// The snapshot with this number is gone.
     Removed(u64),
+    /// The snapshot with this number was committed.
+    Committed(u64),
     /// What is and was recorded?
     Boots,
 }
@@ -36,7 +38,7 @@ pub(super) enum Response {
     /// To [`Request::Record`]: where the layers are mounted, nearest first; `None` if this boot is not
     /// recorded.
     Places(Option<Vec<PathBuf>>),
-    /// To [`Request::Removed`].
+    /// To [`Request::Removed`] and [`Request::Committed`].
     Done,
     /// It was not done.
     Failed(String),

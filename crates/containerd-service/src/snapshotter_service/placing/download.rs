@@ -3,14 +3,12 @@
 use std::time::Instant;
 
 use oci::Descriptor;
-use tiering::Rate;
-use tiering::lass::{CONCURRENT, Left, last_downloaded};
+use tiering::lass::{CONCURRENT, Left};
 
 use super::content::{PulledImage, arrived, ingested};
 use super::{Layer, Now, Shared, WAITING_MAX};
-
-/// Bytes that tell how fast the network is.
-const TELLING: u64 = 64 << 10;
+use crate::placement::network;
+use crate::placement::predicted::Predicted;
 
 /// The beginning of the download of a pull, and the prediction for it.
 #[derive(Clone, Debug)]
@@ -18,7 +16,7 @@ pub(super) struct Foreseen {
     /// The lowest of its layers.
     first: usize,
     /// The one that was going to be downloaded last.
-    pub(super) last: usize,
+    pub(super) predicted: Predicted,
     /// Those that were not there.
     missing: Vec<usize>,
     /// When that was, and how much was there of the missing ones.
@@ -53,14 +51,14 @@ impl Shared {
             .iter()
             .map(|index| layer.image.layers[*index].size)
             .collect();
-        let last = last_downloaded(&sizes, CONCURRENT);
-        let last = last.map_or(layer.index, |last| missing[last]);
+        let predicted = Predicted::of(&sizes, CONCURRENT);
+        let last = predicted.map_or(layer.index, |predicted| missing[predicted.last()]);
         if now.foreseen.len() >= WAITING_MAX {
             now.foreseen.clear(); // Of pulls that failed.
         }
         let foreseen = Foreseen {
             first: layer.index,
-            last,
+            predicted: Predicted::at(last),
             began: Instant::now(),
             came: self.came(&layer.image, &missing),
             missing,
@@ -91,7 +89,7 @@ impl Shared {
         let bytes = sizes.fold(0, u64::saturating_add);
         Some(Left {
             bytes: bytes.saturating_sub(self.came(image, missing)),
-            rate: Rate::measured(came, elapsed).filter(|_| came >= TELLING)?,
+            rate: network::rate(came, elapsed)?,
             elapsed,
         })
     }
@@ -105,8 +103,9 @@ impl Shared {
         let Some(last) = foreseen.missing.iter().copied().max_by_key(came) else {
             return;
         };
-        log::debug!("layer {last} came last, {} was foreseen", foreseen.last);
-        match last == foreseen.last {
+        let predicted = foreseen.predicted.last();
+        log::debug!("layer {last} came last, {predicted} was predicted");
+        match last == predicted {
             true => now.placed.foreseen += 1,
             false => now.placed.not_foreseen += 1,
         }

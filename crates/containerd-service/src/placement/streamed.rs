@@ -1,4 +1,4 @@
-//! Where a layer goes, told when its download begins (docs/tiering.md).
+//! Where a layer goes that is unpacked while it is downloaded: decided when its download begins.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,26 +6,26 @@ use std::time::Duration;
 use tiering::Rate;
 use tiering::lass::{Arriving, Disk, Line, Place, streamed};
 
-/// What a layer unpacks to for each byte, until some have shown it.
-const RATIO: u64 = 3;
-/// Bytes of layers that show it.
+use super::sizes::archive_of;
+
+/// Bytes of layers that show what those of this image unpack to.
 const TELLING: u64 = 1 << 20;
 
 /// A layer whose download has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(crate) struct Begun {
     /// Bytes of its blob that came.
-    pub(super) came: u64,
+    pub(crate) came: u64,
     /// Bytes of its tar that were unpacked.
-    pub(super) unpacked: u64,
+    pub(crate) unpacked: u64,
     /// Where it goes.
-    pub(super) place: Place,
+    pub(crate) place: Place,
 }
 
 /// Returns the place of the layer `at`, whose download is about to begin: fast memory, if the disk would
 /// not be done with it when all of the download is. Of the layers, whose blobs have these `sizes`, some
 /// have `begun`. `None` if it cannot be told.
-pub(super) fn weighed(
+pub(crate) fn weighed(
     at: usize,
     sizes: &[u64],
     begun: &BTreeMap<usize, Begun>,
@@ -37,7 +37,7 @@ pub(super) fn weighed(
         (came + of.came, unpacked + of.unpacked)
     });
     let unpacks_to = |archive: u64| match came {
-        ..TELLING => archive.saturating_mul(RATIO),
+        ..TELLING => archive_of(archive),
         _ => {
             let bytes = u128::from(archive) * u128::from(unpacked) / u128::from(came);
             u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -65,18 +65,18 @@ pub(super) fn weighed(
 
 /// What the kernel says of a disk, and what earlier layers have shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// Bytes that it writes in a second.
-    pub(super) rate: Rate,
+    pub(crate) rate: Rate,
     /// Bytes that wait for it, as far as that is known.
-    pub(super) waiting: u64,
+    pub(crate) waiting: u64,
 }
 
 /// Returns what of a disk is left for layers in the middle of a pull, `since` its first byte came. What
 /// the pull has given it and it cannot have written waits for it, whether or not the kernel says so. Blobs
 /// that are kept are taken to go to it, too, as fast as the network brings them: where containerd keeps them
 /// is not known, and a layer too many on fast memory costs room, one too many on the disk everybody's time.
-pub(super) fn left_of(
+pub(crate) fn left_of(
     seen: Seen,
     begun: &BTreeMap<usize, Begun>,
     since: Duration,
@@ -98,14 +98,8 @@ pub(super) fn left_of(
 }
 
 /// Returns the bytes of blobs that came.
-pub(super) fn came_of(begun: &BTreeMap<usize, Begun>) -> u64 {
+pub(crate) fn came_of(begun: &BTreeMap<usize, Begun>) -> u64 {
     begun.values().map(|of| of.came).sum()
-}
-
-/// Returns the rate of a network that has brought so many bytes since some moment, if that tells
-/// something.
-pub(super) fn line_rate(came: u64, since: std::time::Instant) -> Option<Rate> {
-    Rate::measured(came, since.elapsed()).filter(|_| came >= TELLING)
 }
 
 #[cfg(test)]
@@ -152,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_three_times_as_much() {
+    fn what_is_not_known_yet_is_estimated() {
         assert_eq!(place(1000, &BTreeMap::new()), Some(Place::Slow));
         assert_eq!(place(1, &BTreeMap::new()), Some(Place::Fast));
     }
@@ -176,12 +170,5 @@ mod tests {
         // 150 MB of blobs, too, and what is yet to come of them.
         assert_eq!(left(0, &slow, Some(rate(30))), (70, 400));
         assert_eq!(left(0, &fast, Some(rate(300))), (0, 0), "next to nothing");
-    }
-
-    #[test]
-    fn a_rate_takes_bytes_and_time() {
-        let now = std::time::Instant::now();
-        assert_eq!(line_rate(TELLING - 1, now), None);
-        assert!(line_rate(TELLING, now - std::time::Duration::from_secs(1)).is_some());
     }
 }

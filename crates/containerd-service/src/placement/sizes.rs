@@ -1,4 +1,4 @@
-//! How much room a layer will take, told from its blob.
+//! How much room a layer will take, estimated from its blob.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -9,19 +9,19 @@ const RATIO: u64 = 4;
 const DEFLATE_MOST: u64 = 1032;
 
 /// Returns the bytes of the archive in a layer's blob.
-pub(super) fn unpacked(blob: &File) -> u64 {
+pub(crate) fn archive_bytes(blob: &File) -> u64 {
     let len = blob.metadata().map_or(0, |of| of.len());
     archive_len(blob, len)
 }
 
 /// Returns the bytes that the files of a layer will take, unless it has unusually many small ones:
 /// a quarter more than its archive has.
-pub(super) const fn foreseen(archive: u64) -> u64 {
+pub(crate) const fn room_for(archive: u64) -> u64 {
     archive.saturating_add(archive / 4)
 }
 
-/// The same, of a blob that is not there yet.
-pub(super) const fn foreseen_of(compressed: u64) -> u64 {
+/// Returns the bytes of the archive in a blob of this size, of which nothing else is known yet.
+pub(crate) const fn archive_of(compressed: u64) -> u64 {
     compressed.saturating_mul(RATIO)
 }
 
@@ -31,8 +31,8 @@ fn archive_len(blob: &File, len: u64) -> u64 {
         return len;
     }
     match magic {
-        [0x1f, 0x8b, ..] => gzip_len(blob, len).unwrap_or(len.saturating_mul(RATIO)),
-        [0x28, 0xb5, 0x2f, 0xfd] => len.saturating_mul(RATIO),
+        [0x1f, 0x8b, ..] => gzip_len(blob, len).unwrap_or(archive_of(len)),
+        [0x28, 0xb5, 0x2f, 0xfd] => archive_of(len),
         _ => len,
     }
 }
@@ -71,14 +71,14 @@ mod tests {
     #[test]
     fn a_gzip_file_tells_unless_it_has_parts() {
         let one = gzip(&[7; 100_000]);
-        assert_eq!(unpacked(&blob(&one)), 100_000);
-        assert_eq!(foreseen(100_000), 125_000);
+        assert_eq!(archive_bytes(&blob(&one)), 100_000);
+        assert_eq!(room_for(100_000), 125_000);
         let parts = [one, gzip(&[7; 10])].concat();
         let len = parts.len() as u64;
-        assert_eq!(unpacked(&blob(&parts)), len * 4);
-        assert_eq!(unpacked(&blob(&[1; 1000])), 1000, "not compressed");
-        assert_eq!(unpacked(&blob(&[0x1f, 0x8b, 0, 0])), 16);
-        assert_eq!(unpacked(&blob(&[])), 0);
-        assert_eq!(foreseen(u64::MAX), u64::MAX);
+        assert_eq!(archive_bytes(&blob(&parts)), len * 4);
+        assert_eq!(archive_bytes(&blob(&[1; 1000])), 1000, "not compressed");
+        assert_eq!(archive_bytes(&blob(&[0x1f, 0x8b, 0, 0])), 16);
+        assert_eq!(archive_bytes(&blob(&[])), 0);
+        assert_eq!(room_for(u64::MAX), u64::MAX);
     }
 }
