@@ -22,6 +22,7 @@ pub mod container;
 pub mod containers;
 pub mod contention;
 pub mod ending;
+pub mod far;
 pub mod interrupt;
 pub mod lab_args;
 pub mod machine;
