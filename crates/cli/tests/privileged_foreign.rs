@@ -106,7 +106,7 @@ fn privileged_nothing_of_another_source_is_trusted() {
         &mut mount(&lab, &other, &at, &["--trust", "--boot", "one"]),
     );
     assert!(
-        why.contains("--trust") && why.contains("was recorded from"),
+        why.contains("a trusted source") && why.contains("was recorded from"),
         "{why}"
     );
     assert!(!is_mounted(&at));

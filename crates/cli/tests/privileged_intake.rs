@@ -15,7 +15,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use broken::{Came, DENIED, Deed, KILLED, does, status, until_confined};
+use broken::{Came, DENIED, Deed, KILLED, one_does, status, until_confined};
 use lab::{Lab, busybox_root, ok, until};
 use node::pack;
 use sample::{LayoutDir, layer, named};
@@ -62,7 +62,7 @@ fn start(command: &mut Command) -> Child {
 /// Attacks the same process in every way; `inside` is where it may write.
 fn attack(lab: &Lab, capabilities: &str, inside: &Path, command: &mut dyn FnMut() -> Command) {
     let outside = lab.path("outside");
-    let mut attacked = |deed, path: &Path| {
+    let mut confined = || {
         let child = start(&mut command());
         until_confined(&child);
         let shown = status(&child);
@@ -73,8 +73,9 @@ fn attack(lab: &Lab, capabilities: &str, inside: &Path, command: &mut dyn FnMut(
             let expected = format!("\n{set}:\t{capabilities}\n");
             assert!(shown.contains(&expected), "{expected}: {shown}");
         }
-        does(child, deed, path)
+        child
     };
+    let mut attacked = |deed, path: &Path| one_does(&mut confined, deed, path);
     assert_eq!(attacked(Deed::Make, &outside), DENIED);
     assert!(!outside.exists());
     assert_eq!(attacked(Deed::Read, Path::new(SECRET)), DENIED);
@@ -83,8 +84,8 @@ fn attack(lab: &Lab, capabilities: &str, inside: &Path, command: &mut dyn FnMut(
     assert_eq!(attacked(Deed::Make, &made), Came::Done, "it may, there");
     fs::remove_file(made).unwrap();
     // And it is no accident of how it is attacked.
-    let child = start(command().env("YOLOFS_CONFINE", "off"));
-    assert_eq!(does(child, Deed::Make, &outside), Came::Done);
+    let free = || start(command().env("YOLOFS_CONFINE", "off"));
+    assert_eq!(one_does(free, Deed::Make, &outside), Came::Done);
     fs::remove_file(outside).unwrap();
 }
 
@@ -138,9 +139,13 @@ fn privileged_who_imports_for_a_block_service_does_nothing_else() {
     let pulled = format!("docker://{}", registry.image());
     attack(&lab, KEEPS, &store, &mut || import(&pulled));
     // What it pulls into is where nobody else gets; beside it, it only removes what is its own.
-    let child = start(&mut import(&pulled));
-    until_confined(&child);
-    assert_eq!(does(child, Deed::Make, &scratch.join("beside")), DENIED);
+    let confined = || {
+        let child = start(&mut import(&pulled));
+        until_confined(&child);
+        child
+    };
+    let beside = scratch.join("beside");
+    assert_eq!(one_does(confined, Deed::Make, &beside), DENIED);
     ok(Command::new("find").args([&scratch, &PathBuf::from("-delete")]));
 }
 
@@ -203,11 +208,14 @@ fn privileged_who_asks_for_a_prewarm_does_nothing_else() {
         (Deed::Read, Path::new(SECRET), DENIED),
         (Deed::Execute, Path::new("/bin/true"), KILLED),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
-        command.args(["prewarm", "some/app:1", "--admin", &address.to_string()]);
-        let child = start(command.arg("--token-file").arg(&token));
-        until_confined(&child);
-        assert_eq!(does(child, deed, path), expected);
+        let confined = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));
+            command.args(["prewarm", "some/app:1", "--admin", &address.to_string()]);
+            let child = start(command.arg("--token-file").arg(&token));
+            until_confined(&child);
+            child
+        };
+        assert_eq!(one_does(confined, deed, path), expected);
     }
     assert!(!outside.exists());
 }

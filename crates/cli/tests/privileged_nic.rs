@@ -19,6 +19,7 @@ use block_service::{Nic, import, socket};
 use blocks::{BlockSource, FileKey, SourceError};
 use blockservice::client::{Client, ClientConfig, Patience};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
+use chunks::CHUNK_MAX;
 use lab::stopped::Stopped;
 use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, noise, ok, until};
@@ -34,6 +35,36 @@ fn imported(lab: &Lab) -> PathBuf {
     let import = import(lab, "root", &root);
     assert!(import["chunks"].as_u64().unwrap() > 30, "{import}");
     root
+}
+
+/// Makes a root with files that lie apart, so that no read of one brings another's chunks, and imports it as
+/// `root`.
+fn imported_apart(lab: &Lab) -> PathBuf {
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    for n in 0..14 {
+        fs::write(apart(&root, n), noise(n, APART)).unwrap();
+    }
+    fs::write(root.join("large"), noise(99, LARGE)).unwrap();
+    import(lab, "root", &root);
+    root
+}
+
+/// Three chunks and some more: the one in the middle has no neighbour in another file.
+const APART: usize = 400_000;
+/// So many chunks that each of many reads finds one that was not read yet.
+const LARGE: usize = 96 * CHUNK_MAX;
+
+fn apart(root: &Path, n: u32) -> PathBuf {
+    root.join(format!("usr/lib/apart{n:02}"))
+}
+
+/// Compares a page of a file of noise.
+fn page_is(path: &Path, offset: usize, noise: &[u8]) {
+    let mut page = [0; 4096];
+    let file = fs::File::open(path).unwrap();
+    file.read_exact_at(&mut page, offset as u64).unwrap();
+    assert!(page == noise[offset..][..4096], "{}", path.display());
 }
 
 /// Mounts the source `root` of the service, which is on no disk.
@@ -78,13 +109,13 @@ fn privileged_a_source_that_is_on_no_disk_is_served_whole() {
 #[test]
 fn privileged_a_service_that_freezes_or_dies_costs_no_read() {
     let lab = Lab::new();
-    let root = imported(&lab);
+    let root = imported_apart(&lab);
     let nic = Nic::at(&lab, "127.0.0.1:0", &["--blocks-open"]);
     let address = nic.address.clone();
     let by_name = address.replace("127.0.0.1", "localhost");
     let origin = root.to_str().unwrap().to_owned();
     let mountpoint = mounted(&lab, &by_name, "mnt", &["--origin", &origin]);
-    let read = |n: u32| part(&mountpoint, n);
+    let read = |n: u32| page_is(&apart(&mountpoint, n), APART / 2, &noise(n, APART));
     read(0);
     let frozen_nic = Stopped::stop(nic.process.id());
     (1..6).for_each(read);
@@ -97,9 +128,10 @@ fn privileged_a_service_that_freezes_or_dies_costs_no_read() {
     });
     let before = count(&lab.status(&mountpoint), "chunks");
     (6..9).for_each(read);
+    let (large, content) = (mountpoint.join("large"), noise(99, LARGE));
+    let mut places = (0..LARGE).step_by(CHUNK_MAX);
     until("it answers again", || {
-        let path = mountpoint.join("bin/busybox");
-        let _read = fs::read(path).unwrap();
+        page_is(&large, places.next().unwrap(), &content);
         count(&lab.status(&mountpoint), "chunks") > before
     });
     nic.kill();

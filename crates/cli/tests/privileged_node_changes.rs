@@ -84,6 +84,19 @@ impl<'a> Changing<'a> {
         });
     }
 
+    /// Whether a new worker comes to wait for a page before it has brought all into the page cache.
+    fn waits_before_it_has_pushed(&self, worker: u32) -> bool {
+        let (mut looks, mut is_waiting) = (0, false);
+        until("the worker to wait, or to have pushed", || {
+            looks += 1;
+            is_waiting = waits_for_a_page(worker);
+            let listed = self.service.listed(&self.mountpoint).unwrap();
+            // It may be listed as its predecessor was.
+            is_waiting || looks > 100 && listed["boot"]["prewarm"] == "done"
+        });
+        is_waiting
+    }
+
     /// Fails unless this is the content, in the page cache and without it.
     #[track_caller]
     fn assert_is(&self, content: &[u8], when: &str) {
@@ -361,16 +374,14 @@ fn privileged_what_a_killed_worker_still_pushes_does_not_stay() {
             .map(|()| pages)
     });
     // The next worker brings the pages of the file back that it does not find, if the reader has got so
-    // far; he has, once the push is held up.
-    until("a push to be held up", || {
-        service.kill_worker(&changing.mountpoint, Signal::SIGKILL);
-        let worker = service.worker(&changing.mountpoint);
-        (0..100).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            waits_for_a_page(worker)
-        })
-    });
+    // far; he has, once the push is held up. A worker that waits for a page of its program is not.
     service.kill_worker(&changing.mountpoint, Signal::SIGKILL);
+    until("a worker to be killed over a push", || {
+        let worker = service.worker(&changing.mountpoint);
+        let is_waiting = changing.waits_before_it_has_pushed(worker);
+        service.kill_worker(&changing.mountpoint, Signal::SIGKILL);
+        is_waiting && outlives_its_death(worker)
+    });
     assert!(workers_left(&lab) > 1, "one is dead, but for a thread");
     let content = changing.change(1);
     drop(stopped);
@@ -389,9 +400,28 @@ fn privileged_what_a_killed_worker_still_pushes_does_not_stay() {
 
 /// Whether a thread of a process waits in the kernel for a page.
 fn waits_for_a_page(pid: u32) -> bool {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
-    };
-    let waits = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("wchan")).ok());
-    waits.into_iter().any(|place| place.contains("folio"))
+    waits(pid).iter().any(|place| place.contains("folio"))
+}
+
+/// Whether a thread of a process that was killed is still there, since it waits for a page.
+fn outlives_its_death(pid: u32) -> bool {
+    let mut left = Vec::new();
+    until("all others of its threads to end", || {
+        left = waits(pid);
+        left.iter().all(|place| place.contains("folio"))
+    });
+    !left.is_empty()
+}
+
+/// Where in the kernel the living threads of a process are.
+fn waits(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let living = tasks.filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        let place = fs::read_to_string(task.path().join("wchan")).ok()?;
+        let is_dead = stat.contains(") Z ") || stat.contains(") X ");
+        (!is_dead).then_some(place)
+    });
+    living.collect()
 }

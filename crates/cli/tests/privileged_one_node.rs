@@ -164,7 +164,7 @@ fn privileged_two_nodes_do_not_share_a_state_directory() {
     let why = fails(1, &mut other());
     let words = format!("another node (process {})", service.pid());
     assert!(why.contains(&words), "{why}");
-    assert!(why.contains("--state-dir of its own"), "{why}");
+    assert!(why.contains("state directory of its own"), "{why}");
     // It is nobody's when that one is gone.
     service.stop();
     service.start_again();

@@ -74,12 +74,7 @@ impl<'a> Below<'a> {
         if self.served {
             self.lab.umount(&self.path());
         }
-        // The daemon ends by itself, a moment later.
-        until("nobody has the source open", || {
-            output(Command::new("umount").arg(&self.source))
-                .status
-                .success()
-        });
+        unmount(&self.source); // the daemon ends by itself, a moment later
     }
 
     /// Mounts it anew, after its files were changed by `change`.
@@ -129,7 +124,7 @@ impl<'a> Overlay<'a> {
     }
 
     fn umount(&self) {
-        ok(Command::new("umount").arg(self.path("")));
+        unmount(&self.path(""));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -151,9 +146,17 @@ impl<'a> Overlay<'a> {
 
     fn end(self) {
         self.umount();
-        ok(Command::new("umount").arg(self.below.lab.path("over")));
+        unmount(&self.below.lab.path("over"));
         self.below.umount();
     }
+}
+
+/// Unmounts a file system when nobody has it open any more. A child that another test's thread started has
+/// all that this process has open, until it executes its program.
+fn unmount(path: &Path) {
+    until("nobody has the file system open", || {
+        output(Command::new("umount").arg(path)).status.success()
+    });
 }
 
 /// Has the kernel forget the names and inodes that nobody uses.

@@ -529,20 +529,21 @@ fn privileged_blobs_that_are_kept_can_be_exported() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn privileged_who_pulls_is_left_the_snapshotters_directories() {
-    use broken::{Came, DENIED, Deed, KILLED, does, until_confined};
+    use broken::{Came, DENIED, Deed, KILLED, one_does, until_confined};
     let lab = Lab::new();
     let node = Node::start(&lab, &[]);
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let image = format!("{}/some/app:1", silent.local_addr().unwrap());
-    let attacked = |deed, path: &Path| {
+    let confined = || {
         let mut pull = pull(&lab, &node, &image);
         let pull = pull.stdout(Stdio::null()).stderr(Stdio::null());
         let child = pull.spawn().unwrap();
         until_confined(&child);
         let status = broken::status(&child);
         assert!(status.contains("CapPrm:\t000000008820001b\n"), "{status}");
-        does(child, deed, path)
+        child
     };
+    let attacked = |deed, path: &Path| one_does(confined, deed, path);
     let outside = lab.path("outside");
     assert_eq!(attacked(Deed::Make, &outside), DENIED);
     assert!(!outside.exists());
