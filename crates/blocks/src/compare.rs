@@ -95,7 +95,7 @@ pub fn compare(old: &Tree, new: &Tree, likeness: Likeness) -> Vec<Difference> {
         found: Vec::new(),
     };
     let mut waiting = vec![(FileId::ROOT, FileId::ROOT)];
-    comparison.pair(&Place::Root, FileId::ROOT, FileId::ROOT);
+    comparison.pair(&ComparedPath::Root, FileId::ROOT, FileId::ROOT);
     while let Some((old, new)) = waiting.pop() {
         comparison.dir(old, new, &mut waiting);
     }
@@ -113,7 +113,7 @@ struct Comparison<'a> {
 
 /// Where two files are compared. Its path is only made where they differ: those of a forged tree add
 /// up to far more than its size.
-enum Place<'a> {
+enum ComparedPath<'a> {
     Root,
     /// A name in a directory of the old tree; that of the new tree has the same path.
     Name(FileId, &'a [u8]),
@@ -142,29 +142,31 @@ impl Comparison<'_> {
             let added = if order.is_ge() { theirs.next() } else { None };
             match (removed, added) {
                 (Some((name, old)), Some((_, new))) => {
-                    if self.pair(&Place::Name(dir, name), old, new) == Some(NodeKind::Dir) {
+                    if self.pair(&ComparedPath::Name(dir, name), old, new) == Some(NodeKind::Dir) {
                         waiting.push((old, new));
                     }
                 }
                 (Some((name, _)), None) => {
-                    self.note(&Place::Name(dir, name), vec![Aspect::Removed]);
+                    self.note(&ComparedPath::Name(dir, name), vec![Aspect::Removed]);
                 }
-                (None, Some((name, _))) => self.note(&Place::Name(dir, name), vec![Aspect::Added]),
+                (None, Some((name, _))) => {
+                    self.note(&ComparedPath::Name(dir, name), vec![Aspect::Added])
+                }
                 (None, None) => (),
             }
         }
     }
 
-    fn note(&mut self, place: &Place<'_>, aspects: Vec<Aspect>) {
+    fn note(&mut self, place: &ComparedPath<'_>, aspects: Vec<Aspect>) {
         let path = match place {
-            Place::Root => Vec::new(),
-            Place::Name(dir, name) => join(&self.old.path(*dir).unwrap_or_default(), name),
+            ComparedPath::Root => Vec::new(),
+            ComparedPath::Name(dir, name) => join(&self.old.path(*dir).unwrap_or_default(), name),
         };
         self.found.push(Difference { path, aspects });
     }
 
     /// Compares two files; returns their kind if both are of the same.
-    fn pair(&mut self, place: &Place<'_>, old: FileId, new: FileId) -> Option<NodeKind> {
+    fn pair(&mut self, place: &ComparedPath<'_>, old: FileId, new: FileId) -> Option<NodeKind> {
         let (Some(ours), Some(theirs)) = (self.old.inode(old), self.new.inode(new)) else {
             return None;
         };

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
-use file::{Room, TierSpec};
+use file::{SpaceLimit, TierSpec};
 use host::size::Size;
 use known::Knowledge;
 
@@ -69,7 +69,7 @@ impl Tiers {
             vec![TierSpec {
                 name: DEFAULT_TIER.to_owned(),
                 dir: state.join(DEFAULT_TIER),
-                room: Room::Bytes(DEFAULT_ROOM.0),
+                room: SpaceLimit::Bytes(DEFAULT_ROOM.0),
             }]
         });
         Ok(Self { specs, file, state })

@@ -61,7 +61,7 @@ pub enum IndexError {
 
 /// Where a chunk lies: in which file, from where on, how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ChunkLocation {
     /// The file.
     pub file: FileId,
     /// The offset of its first byte in the file.
@@ -211,7 +211,7 @@ impl Index {
 
     /// Returns where a chunk lies.
     #[must_use]
-    pub fn place(&self, number: u32) -> Option<Place> {
+    pub fn place(&self, number: u32) -> Option<ChunkLocation> {
         if number as usize >= self.chunks.len() {
             return None;
         }
@@ -220,7 +220,7 @@ impl Index {
         let offset = u64::from(number - first) * CHUNK_BYTES;
         let left = self.tree.inode(file)?.attr.size.checked_sub(offset)?;
         let len = u32::try_from(left.min(CHUNK_BYTES)).ok()?;
-        Some(Place { file, offset, len })
+        Some(ChunkLocation { file, offset, len })
     }
 
     /// Returns the ids of the chunks of a file.

@@ -32,15 +32,15 @@ enum Look {
 /// others. What it asks for and cannot have is told as a warning.
 pub(crate) fn init(level: LevelFilter) {
     let mut complaints = Vec::new();
-    let wish = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let filter = wish(FILTER_ENV).and_then(|text| {
+    let setting = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let filter = setting(FILTER_ENV).and_then(|text| {
         let filter = filter(&text);
         if filter.is_none() {
             complaints.push(format!("{FILTER_ENV}={text} names no level such as debug"));
         }
         filter
     });
-    let look = match wish(FORMAT_ENV).as_deref() {
+    let look = match setting(FORMAT_ENV).as_deref() {
         None | Some("text") => Look::Text,
         Some("json") => Look::Json,
         Some(other) => {

@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod desk;
+mod fixture;
 mod lab;
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-use desk::Desk;
+use fixture::Fixture;
 use lab::until;
 
 /// Runs a command with a standard output whose other end is closed. It must say nothing about that,
@@ -33,15 +33,15 @@ fn unheard(command: &mut Command, code: i32) {
 }
 
 /// Returns a program that knows nothing of this machine's stores and mounts.
-fn program(path: &str, desk: &Desk) -> Command {
+fn program(path: &str, fixture: &Fixture) -> Command {
     let mut command = Command::new(path);
     command
-        .current_dir(desk.path(""))
-        .env("YOLOFS_STORE", desk.path("store"))
-        .env("YOLOFS_RUN_DIR", desk.path("run"))
+        .current_dir(fixture.path(""))
+        .env("YOLOFS_STORE", fixture.path("store"))
+        .env("YOLOFS_RUN_DIR", fixture.path("run"))
         .env(
             "NICFETCH_ADMIN",
-            format!("unix:{}", desk.path("admin.sock").display()),
+            format!("unix:{}", fixture.path("admin.sock").display()),
         )
         .env_remove("NICFETCH_STORE")
         .env_remove("NICFETCH_TOKEN_FILE")
@@ -55,7 +55,7 @@ const NICFETCH: &str = env!("CARGO_BIN_EXE_nicfetch");
 
 #[test]
 fn help_and_completions_that_nobody_reads_end_well() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let commands = [
         (BOOTIMG, cli::bootimg_command()),
         (YOLOFS, cli::yolofs_command()),
@@ -63,18 +63,18 @@ fn help_and_completions_that_nobody_reads_end_well() {
     ];
     for (path, command) in commands {
         for words in [&["--version"][..], &["--help"], &["completions", "bash"]] {
-            unread(program(path, &desk).args(words));
+            unread(program(path, &fixture).args(words));
         }
         for verb in command.get_subcommands() {
-            unread(program(path, &desk).args([verb.get_name(), "--help"]));
+            unread(program(path, &fixture).args([verb.get_name(), "--help"]));
         }
     }
 }
 
 #[test]
 fn lists_and_reports_that_nobody_reads_end_well() {
-    let desk = Desk::with_images();
-    fs::write(desk.path("accesses"), "a 4096\nb 4096\na 4096\n").unwrap();
+    let fixture = Fixture::with_images();
+    fs::write(fixture.path("accesses"), "a 4096\nb 4096\na 4096\n").unwrap();
     let bootimg = [
         &["ls"][..],
         &["inspect", "one"],
@@ -96,11 +96,11 @@ fn lists_and_reports_that_nobody_reads_end_well() {
     ];
     for (path, commands) in all {
         for words in commands {
-            unread(program(path, &desk).args(*words));
-            let help = program(path, &desk).args(*words).arg("--help").output();
+            unread(program(path, &fixture).args(*words));
+            let help = program(path, &fixture).args(*words).arg("--help").output();
             let has_json = String::from_utf8_lossy(&help.unwrap().stdout).contains("--json");
             if has_json && words[0] != "rm" {
-                unread(program(path, &desk).args(*words).arg("--json"));
+                unread(program(path, &fixture).args(*words).arg("--json"));
             }
         }
     }
@@ -108,27 +108,27 @@ fn lists_and_reports_that_nobody_reads_end_well() {
 
 #[test]
 fn errors_that_nobody_hears_keep_their_codes() {
-    let desk = Desk::new();
-    unheard(program(BOOTIMG, &desk).args(["inspect", "nothing"]), 1);
-    unheard(program(YOLOFS, &desk).args(["node", "status"]), 1);
-    unheard(program(NICFETCH, &desk).args(["status"]), 1);
+    let fixture = Fixture::new();
+    unheard(program(BOOTIMG, &fixture).args(["inspect", "nothing"]), 1);
+    unheard(program(YOLOFS, &fixture).args(["node", "status"]), 1);
+    unheard(program(NICFETCH, &fixture).args(["status"]), 1);
     // It says that there is nothing to be done.
-    fs::create_dir(desk.path("mnt")).unwrap();
-    unheard(program(YOLOFS, &desk).args(["umount", "mnt"]), 0);
+    fs::create_dir(fixture.path("mnt")).unwrap();
+    unheard(program(YOLOFS, &fixture).args(["umount", "mnt"]), 0);
 }
 
 /// A nicfetch that runs; it is killed when it is dropped.
 struct Running(Child);
 
 impl Running {
-    fn start(desk: &Desk) -> Self {
-        let blocks = format!("unix:{}", desk.path("blocks.sock").display());
-        let admin = format!("unix:{}", desk.path("admin.sock").display());
-        let mut command = program(NICFETCH, desk);
+    fn start(fixture: &Fixture) -> Self {
+        let blocks = format!("unix:{}", fixture.path("blocks.sock").display());
+        let admin = format!("unix:{}", fixture.path("admin.sock").display());
+        let mut command = program(NICFETCH, fixture);
         command
             .args(["serve", "--blocks", &blocks, "--blocks-open"])
             .args(["--admin", &admin, "--size", "1G", "--store"])
-            .arg(desk.path("nic"));
+            .arg(fixture.path("nic"));
         // The addresses that it tells are read by nobody.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -136,7 +136,7 @@ impl Running {
         until("nicfetch to answer", || {
             let ended = running.0.try_wait().unwrap();
             assert!(ended.is_none(), "it ended: {ended:?}");
-            let status = program(NICFETCH, desk).arg("status").output();
+            let status = program(NICFETCH, fixture).arg("status").output();
             status.unwrap().status.success()
         });
         running
@@ -151,9 +151,9 @@ impl Drop for Running {
 
 #[test]
 fn a_nicfetch_asked_by_somebody_who_does_not_read_ends_well() {
-    let desk = Desk::new();
-    let running = Running::start(&desk);
-    unread(program(NICFETCH, &desk).args(["import", "disk.raw", "--name", "disk"]));
+    let fixture = Fixture::new();
+    let running = Running::start(&fixture);
+    unread(program(NICFETCH, &fixture).args(["import", "disk.raw", "--name", "disk"]));
     let commands = [
         &["status"][..],
         &["ls"],
@@ -163,15 +163,15 @@ fn a_nicfetch_asked_by_somebody_who_does_not_read_ends_well() {
         &["gc"],
     ];
     for words in commands {
-        unread(program(NICFETCH, &desk).args(words));
-        unread(program(NICFETCH, &desk).args(words).arg("--json"));
+        unread(program(NICFETCH, &fixture).args(words));
+        unread(program(NICFETCH, &fixture).args(words).arg("--json"));
     }
     drop(running);
-    let store = desk.path("import").display().to_string();
+    let store = fixture.path("import").display().to_string();
     let import = ["import", "disk.raw", "--name", "disk", "--store", &store];
-    unread(program(NICFETCH, &desk).args(import));
-    let store = desk.path("import/chunks").display().to_string();
+    unread(program(NICFETCH, &fixture).args(import));
+    let store = fixture.path("import/chunks").display().to_string();
     for verb in ["status", "verify", "gc"] {
-        unread(program(NICFETCH, &desk).args(["chunks", verb, "--store", &store]));
+        unread(program(NICFETCH, &fixture).args(["chunks", verb, "--store", &store]));
     }
 }

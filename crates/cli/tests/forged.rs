@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod desk;
+mod fixture;
 #[path = "../../bootimg/tests/forge/mod.rs"]
 mod forge;
 mod lab;
@@ -11,7 +11,7 @@ mod lab;
 use std::fs;
 use std::process::{Command, Output};
 
-use desk::Desk;
+use fixture::Fixture;
 use serde_json::Value;
 
 /// Address space of a command: a hundred times the largest file, which is opened with all that it
@@ -20,8 +20,8 @@ const LIMIT: &str = "--as=500000000";
 const FILES: u32 = 20_000;
 
 /// Runs `bootimg` with an address space of its own.
-fn limited(desk: &Desk, args: &[&str]) -> Output {
-    let command = desk.bootimg(args);
+fn limited(fixture: &Fixture, args: &[&str]) -> Output {
+    let command = fixture.bootimg(args);
     let mut limited = Command::new("prlimit");
     limited.arg(LIMIT).arg(command.get_program());
     limited.args(command.get_args());
@@ -53,14 +53,14 @@ const OPENERS: [&[&str]; 6] = [
 /// 20 000 files has a path of 5 MB.
 #[test]
 fn names_that_share_their_bytes_are_refused() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let tree = forge::deep(20_000, 1, FILES);
-    forge::write(&tree, &desk.path("good.bimg"));
-    let good = fs::read(desk.path("good.bimg")).unwrap();
+    forge::write(&tree, &fixture.path("good.bimg"));
+    let good = fs::read(fixture.path("good.bimg")).unwrap();
     let forged = forge::replace_tree(&good, &forge::with_one_long_name(&tree));
-    fs::write(desk.path("x.bimg"), forged).unwrap();
+    fs::write(fixture.path("x.bimg"), forged).unwrap();
     for args in OPENERS {
-        let output = limited(&desk, args);
+        let output = limited(&fixture, args);
         // `verify` says what is damaged, and that something is.
         let code = if args[0] == "verify" { 4 } else { 1 };
         assert_eq!(
@@ -81,24 +81,24 @@ fn names_that_share_their_bytes_are_refused() {
     }
     // It was the tree, and nothing else that was forged.
     let same = forge::replace_tree(&good, &tree.encode());
-    fs::write(desk.path("x.bimg"), same).unwrap();
-    let output = limited(&desk, &["verify", "./x.bimg"]);
+    fs::write(fixture.path("x.bimg"), same).unwrap();
+    let output = limited(&fixture, &["verify", "./x.bimg"]);
     assert!(output.status.success(), "{}", told(&output));
 }
 
 /// The most that the format allows: a path of 65 KB to each of 20 000 files, 1.3 GB in all.
 #[test]
 fn long_paths_are_told_in_bounded_memory() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let tree = forge::deep(256, 254, FILES);
-    forge::write(&tree, &desk.path("x.bimg"));
+    forge::write(&tree, &fixture.path("x.bimg"));
     let paths: usize = tree
         .files()
         .map(|(file, _)| tree.path(file).unwrap().len())
         .sum();
     assert!(paths > 1 << 30, "{paths}");
     for args in OPENERS {
-        let output = limited(&desk, args);
+        let output = limited(&fixture, args);
         let against = args.contains(&"--against");
         let code = if against { 4 } else { 0 };
         assert_eq!(
@@ -108,8 +108,9 @@ fn long_paths_are_told_in_bounded_memory() {
             told(&output)
         );
     }
-    let json =
-        |args: &[&str]| -> Value { serde_json::from_slice(&limited(&desk, args).stdout).unwrap() };
+    let json = |args: &[&str]| -> Value {
+        serde_json::from_slice(&limited(&fixture, args).stdout).unwrap()
+    };
     let inspected = json(&["inspect", "./x.bimg", "--json"]);
     let files = inspected["files"].as_array().unwrap();
     assert_eq!(files.len(), FILES as usize, "all are there");

@@ -1,19 +1,19 @@
 //! Every verb of the store, through the program, as a user without root meets them.
 
-mod desk;
+mod fixture;
 mod lab;
 
 use std::fs;
 
 use serde_json::Value;
 
-use desk::{DISK_LEN, Desk, damage, files_below};
+use fixture::{DISK_LEN, Fixture, damage, files_below};
 use lab::{fails, json, noise, ok, output};
 
 #[test]
 fn from_trace_says_what_it_kept() {
-    let desk = Desk::new();
-    let kept = desk.record("one");
+    let fixture = Fixture::new();
+    let kept = fixture.record("one");
     assert_eq!(kept["name"], "one");
     assert_eq!(kept["file"], Value::Null);
     assert_eq!(kept["files"], 1);
@@ -29,7 +29,7 @@ fn from_trace_says_what_it_kept() {
         "--qemu",
         "two.log",
     ];
-    let both = json(desk.bootimg(&args).arg("--json"));
+    let both = json(fixture.bootimg(&args).arg("--json"));
     assert_eq!(both["blocks"], 49 + 16);
     // 16 of 65 blocks were read by both.
     let jaccard = both["similarity"]["jaccard_mean"].as_f64().unwrap();
@@ -40,28 +40,28 @@ fn from_trace_says_what_it_kept() {
 
 #[test]
 fn recording_the_same_again_changes_nothing() {
-    let desk = Desk::new();
-    let first = desk.record("one");
-    let files = desk.snapshot().len();
-    let again = desk.record("one");
+    let fixture = Fixture::new();
+    let first = fixture.record("one");
+    let files = fixture.snapshot().len();
+    let again = fixture.record("one");
     for field in ["name", "files", "blocks", "bytes", "touches"] {
         assert_eq!(again[field], first[field], "{field}");
     }
     // The newer recording takes the place of the older one.
-    assert_eq!(desk.names(), ["one"]);
-    assert_eq!(desk.list()[0]["id"], again["id"]);
-    assert_eq!(desk.snapshot().len(), files);
+    assert_eq!(fixture.names(), ["one"]);
+    assert_eq!(fixture.list()[0]["id"], again["id"]);
+    assert_eq!(fixture.snapshot().len(), files);
 }
 
 #[test]
 fn ls_lists_what_is_there() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     assert_eq!(
-        json(&mut desk.bootimg(&["ls", "--json"])),
+        json(&mut fixture.bootimg(&["ls", "--json"])),
         Value::Array(Vec::new())
     );
-    let (one, two) = (desk.record("one"), desk.record("two"));
-    let images = desk.list();
+    let (one, two) = (fixture.record("one"), fixture.record("two"));
+    let images = fixture.list();
     assert_eq!(images.len(), 2);
     for (image, kept) in images.iter().zip([&one, &two]) {
         for field in ["id", "name", "blocks", "bytes"] {
@@ -78,21 +78,24 @@ fn ls_lists_what_is_there() {
             "{source}"
         );
     }
-    let text = ok(&mut desk.bootimg(&["ls"]));
+    let text = ok(&mut fixture.bootimg(&["ls"]));
     assert_eq!(text.lines().count(), 3, "{text}");
     assert!(text.starts_with("NAME "), "{text}");
     // One content under two names is one boot image.
-    ok(&mut desk.bootimg(&["export", "one", "one.img"]));
-    ok(&mut desk.bootimg(&["import", "one.img", "--name", "again"]));
-    assert_eq!(desk.list()[0]["names"], serde_json::json!(["again", "one"]));
-    assert!(ok(&mut desk.bootimg(&["ls"])).contains("again, one "));
+    ok(&mut fixture.bootimg(&["export", "one", "one.img"]));
+    ok(&mut fixture.bootimg(&["import", "one.img", "--name", "again"]));
+    assert_eq!(
+        fixture.list()[0]["names"],
+        serde_json::json!(["again", "one"])
+    );
+    assert!(ok(&mut fixture.bootimg(&["ls"])).contains("again, one "));
 }
 
 #[test]
 fn inspect_shows_and_draws() {
-    let desk = Desk::with_images();
+    let fixture = Fixture::with_images();
     let args = ["inspect", "one", "--json", "--plot", "one.svg"];
-    let shown = json(&mut desk.bootimg(&args));
+    let shown = json(&mut fixture.bootimg(&args));
     assert_eq!(shown["blocks"], 49);
     assert_eq!(shown["data_blocks"], 49);
     assert_eq!(shown["zero_blocks"], 0);
@@ -102,50 +105,50 @@ fn inspect_shows_and_draws() {
         "path": "disk.raw", "size": DISK_LEN, "blocks": 49, "first_ms": 0, "core_blocks": 49
     });
     assert_eq!(shown["files"], serde_json::json!([file]));
-    let svg = fs::read_to_string(desk.path("one.svg")).unwrap();
+    let svg = fs::read_to_string(fixture.path("one.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
     assert!(svg.contains("disk.raw"));
     // By id, by the start of the id, and as a file it is the same.
     let id = shown["id"].as_str().unwrap();
-    ok(&mut desk.bootimg(&["export", "one", "one.img"]));
+    ok(&mut fixture.bootimg(&["export", "one", "one.img"]));
     for wanted in [id, &id[..12], "./one.img"] {
-        let same = json(&mut desk.bootimg(&["inspect", wanted, "--json"]));
+        let same = json(&mut fixture.bootimg(&["inspect", wanted, "--json"]));
         assert_eq!(
             (&same["id"], &same["files"]),
             (&shown["id"], &shown["files"])
         );
     }
-    let text = ok(&mut desk.bootimg(&["inspect", "one"]));
+    let text = ok(&mut fixture.bootimg(&["inspect", "one"]));
     assert!(text.contains("49 different blocks"), "{text}");
     assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
 }
 
 #[test]
 fn verify_compares_with_the_source() {
-    let desk = Desk::with_images();
+    let fixture = Fixture::with_images();
     let args = ["verify", "one", "--against", "disk.raw", "--json"];
-    let good = json(&mut desk.bootimg(&args));
+    let good = json(&mut fixture.bootimg(&args));
     assert_eq!(good["bytes"], 49 * 4096);
     assert_eq!(good["damaged"], Value::Array(Vec::new()));
     assert_eq!(good["against"]["blocks_same"], 49);
-    fs::write(desk.path("disk.raw"), noise(2, DISK_LEN)).unwrap();
-    let stale = output(&mut desk.bootimg(&args));
+    fs::write(fixture.path("disk.raw"), noise(2, DISK_LEN)).unwrap();
+    let stale = output(&mut fixture.bootimg(&args));
     assert_eq!(stale.status.code(), Some(4));
     let stale: Value = serde_json::from_slice(&stale.stdout).unwrap();
     assert_eq!(stale["against"]["blocks_same"], 0);
     let why = stale["against"]["stale"][0].as_str().unwrap();
     assert!(why.starts_with("disk.raw: "), "{why}");
     // Alone it is as good as it was.
-    ok(&mut desk.bootimg(&["verify", "one"]));
+    ok(&mut fixture.bootimg(&["verify", "one"]));
 }
 
 #[test]
 fn verify_finds_damage_and_ends_with_4() {
-    let desk = Desk::with_images();
-    ok(&mut desk.bootimg(&["export", "one", "one.img", "--variant", "mapped"]));
-    ok(&mut desk.bootimg(&["verify", "./one.img"]));
-    damage(&desk.path("one.img"));
-    let found = output(&mut desk.bootimg(&["verify", "./one.img", "--json"]));
+    let fixture = Fixture::with_images();
+    ok(&mut fixture.bootimg(&["export", "one", "one.img", "--variant", "mapped"]));
+    ok(&mut fixture.bootimg(&["verify", "./one.img"]));
+    damage(&fixture.path("one.img"));
+    let found = output(&mut fixture.bootimg(&["verify", "./one.img", "--json"]));
     assert_eq!(found.status.code(), Some(4));
     let found: Value = serde_json::from_slice(&found.stdout).unwrap();
     let damaged = found["damaged"].to_string();
@@ -153,42 +156,42 @@ fn verify_finds_damage_and_ends_with_4() {
     // A damaged image does not get into a store.
     let why = fails(
         1,
-        &mut desk.bootimg(&["import", "./one.img", "--name", "bad"]),
+        &mut fixture.bootimg(&["import", "./one.img", "--name", "bad"]),
     );
     assert!(why.contains("damaged"), "{why}");
     // Cut off, it cannot even be opened: that is damage all the same.
-    let len = fs::metadata(desk.path("one.img")).unwrap().len();
+    let len = fs::metadata(fixture.path("one.img")).unwrap().len();
     let file = fs::File::options()
         .write(true)
-        .open(desk.path("one.img"))
+        .open(fixture.path("one.img"))
         .unwrap();
     file.set_len(len - 4096).unwrap();
-    fails(4, &mut desk.bootimg(&["verify", "./one.img"]));
-    assert_eq!(desk.names(), ["one", "two"]);
+    fails(4, &mut fixture.bootimg(&["verify", "./one.img"]));
+    assert_eq!(fixture.names(), ["one", "two"]);
 }
 
 #[test]
 fn damage_in_the_store_is_found_by_verify_and_by_prewarm() {
-    let desk = Desk::new();
-    desk.record("one");
-    for segment in files_below(&desk.path("store/segments")) {
+    let fixture = Fixture::new();
+    fixture.record("one");
+    for segment in files_below(&fixture.path("store/segments")) {
         damage(&segment);
     }
-    fails(4, &mut desk.bootimg(&["verify", "one"]));
-    let warmed = output(&mut desk.bootimg(&["prewarm", "one", "--json"]));
+    fails(4, &mut fixture.bootimg(&["verify", "one"]));
+    let warmed = output(&mut fixture.bootimg(&["prewarm", "one", "--json"]));
     assert_eq!(warmed.status.code(), Some(4));
     let warmed: Value = serde_json::from_slice(&warmed.stdout).unwrap();
     assert!(warmed[0]["damaged"].as_u64().unwrap() > 0);
     // To record again is what heals it, as the messages say: even within the same second, when
     // it is the same image to the last bit.
-    desk.record("one");
-    ok(&mut desk.bootimg(&["verify", "one"]));
+    fixture.record("one");
+    ok(&mut fixture.bootimg(&["verify", "one"]));
 }
 
 #[test]
 fn prewarm_loads_what_fits() {
-    let desk = Desk::with_images();
-    let all = json(&mut desk.bootimg(&["prewarm", "--all", "--json"]));
+    let fixture = Fixture::with_images();
+    let all = json(&mut fixture.bootimg(&["prewarm", "--all", "--json"]));
     assert_eq!(all.as_array().unwrap().len(), 2);
     for one in all.as_array().unwrap() {
         assert_eq!(one["loaded_bytes"], one["bytes"]);
@@ -199,7 +202,7 @@ fn prewarm_loads_what_fits() {
         assert_eq!(one["mounts"], Value::Array(Vec::new()));
     }
     let args = ["prewarm", "--all", "--budget", "150K", "--json"];
-    let some = json(&mut desk.bootimg(&args));
+    let some = json(&mut fixture.bootimg(&args));
     let loaded = |image: &&Value| image["over_budget"] == false;
     let loaded: Vec<_> = some.as_array().unwrap().iter().filter(loaded).collect();
     assert_eq!(loaded.len(), 1);
@@ -208,24 +211,24 @@ fn prewarm_loads_what_fits() {
 
 #[test]
 fn merge_joins_images_and_can_be_repeated() {
-    let desk = Desk::with_images();
+    let fixture = Fixture::with_images();
     let args = ["merge", "one", "two", "--name", "both", "--json"];
-    let merged = json(&mut desk.bootimg(&args));
+    let merged = json(&mut fixture.bootimg(&args));
     assert_eq!(merged["name"], "both");
     assert_eq!(merged["new_bytes"], 0, "the store has all blocks already");
     assert_eq!(merged["shared_bytes"], 65 * 4096);
-    let shown = json(&mut desk.bootimg(&["inspect", "both", "--json"]));
+    let shown = json(&mut fixture.bootimg(&["inspect", "both", "--json"]));
     assert_eq!((&shown["runs"], &shown["blocks"]), (&2.into(), &65.into()));
     assert_eq!(shown["files"][0]["core_blocks"], 16);
-    assert_eq!(json(&mut desk.bootimg(&args))["id"], merged["id"]);
-    assert_eq!(desk.names(), ["both", "one", "two"]);
-    ok(&mut desk.bootimg(&["verify", "both", "--against", "disk.raw"]));
+    assert_eq!(json(&mut fixture.bootimg(&args))["id"], merged["id"]);
+    assert_eq!(fixture.names(), ["both", "one", "two"]);
+    ok(&mut fixture.bootimg(&["verify", "both", "--against", "disk.raw"]));
 }
 
 #[test]
 fn merge_refuses_images_of_different_sources() {
-    let desk = Desk::with_images();
-    fs::write(desk.path("other.raw"), noise(3, DISK_LEN)).unwrap();
+    let fixture = Fixture::with_images();
+    fs::write(fixture.path("other.raw"), noise(3, DISK_LEN)).unwrap();
     let args = [
         "from-trace",
         "other.raw",
@@ -234,31 +237,31 @@ fn merge_refuses_images_of_different_sources() {
         "--name",
         "other",
     ];
-    ok(&mut desk.bootimg(&args));
+    ok(&mut fixture.bootimg(&args));
     let why = fails(
         1,
-        &mut desk.bootimg(&["merge", "one", "other", "--name", "x"]),
+        &mut fixture.bootimg(&["merge", "one", "other", "--name", "x"]),
     );
     assert!(why.contains("different sources"), "{why}");
-    assert_eq!(desk.names(), ["one", "other", "two"]);
+    assert_eq!(fixture.names(), ["one", "other", "two"]);
 }
 
 #[test]
 fn images_travel_in_both_variants() {
-    let desk = Desk::with_images();
-    let original = json(&mut desk.bootimg(&["inspect", "one", "--json"]));
+    let fixture = Fixture::with_images();
+    let original = json(&mut fixture.bootimg(&["inspect", "one", "--json"]));
     for variant in ["packed", "mapped"] {
-        let (file, store) = (format!("{variant}.img"), desk.path(variant));
+        let (file, store) = (format!("{variant}.img"), fixture.path(variant));
         let args = ["export", "one", &file, "--variant", variant];
-        ok(&mut desk.bootimg(&args));
-        let first = fs::read(desk.path(&file)).unwrap();
-        ok(&mut desk.bootimg(&args));
+        ok(&mut fixture.bootimg(&args));
+        let first = fs::read(fixture.path(&file)).unwrap();
+        ok(&mut fixture.bootimg(&args));
         assert!(
-            fs::read(desk.path(&file)).unwrap() == first,
+            fs::read(fixture.path(&file)).unwrap() == first,
             "the same bytes every time"
         );
         let there = |args: &[&str]| {
-            let mut command = desk.bootimg(args);
+            let mut command = fixture.bootimg(args);
             command.env("YOLOFS_STORE", &store);
             command
         };
@@ -290,34 +293,34 @@ fn images_travel_in_both_variants() {
 
 #[test]
 fn rm_removes_what_was_named_and_nothing_after_a_typo() {
-    let desk = Desk::with_images();
-    let before = desk.snapshot();
+    let fixture = Fixture::with_images();
+    let before = fixture.snapshot();
     let args = ["rm", "--dry-run", "--json", "one", "two"];
-    let would = json(&mut desk.bootimg(&args));
+    let would = json(&mut fixture.bootimg(&args));
     assert_eq!(
         (&would[0]["name"], &would[1]["name"]),
         (&"one".into(), &"two".into())
     );
-    assert_eq!(desk.snapshot(), before);
-    let why = fails(1, &mut desk.bootimg(&["rm", "one", "twoo"]));
+    assert_eq!(fixture.snapshot(), before);
+    let why = fails(1, &mut fixture.bootimg(&["rm", "one", "twoo"]));
     assert!(why.contains("twoo") && why.contains("bootimg ls"), "{why}");
-    assert_eq!(desk.snapshot(), before);
-    let text = ok(&mut desk.bootimg(&["rm", "one"]));
+    assert_eq!(fixture.snapshot(), before);
+    let text = ok(&mut fixture.bootimg(&["rm", "one"]));
     assert!(text.starts_with("removed one ("), "{text}");
-    assert_eq!(desk.names(), ["two"]);
-    fails(1, &mut desk.bootimg(&["rm", "one"]));
-    ok(&mut desk.bootimg(&["verify", "two", "--against", "disk.raw"]));
+    assert_eq!(fixture.names(), ["two"]);
+    fails(1, &mut fixture.bootimg(&["rm", "one"]));
+    ok(&mut fixture.bootimg(&["verify", "two", "--against", "disk.raw"]));
 }
 
 #[test]
 fn gc_collects_what_it_announced() {
-    let desk = Desk::with_images();
-    ok(&mut desk.bootimg(&["rm", "one"]));
-    let before = desk.snapshot();
-    let would = json(&mut desk.bootimg(&["gc", "--dry-run", "--json"]));
+    let fixture = Fixture::with_images();
+    ok(&mut fixture.bootimg(&["rm", "one"]));
+    let before = fixture.snapshot();
+    let would = json(&mut fixture.bootimg(&["gc", "--dry-run", "--json"]));
     assert_eq!(would["dry_run"], true);
-    assert_eq!(desk.snapshot(), before, "a dry run changes nothing");
-    let did = json(&mut desk.bootimg(&["gc", "--json"]));
+    assert_eq!(fixture.snapshot(), before, "a dry run changes nothing");
+    let did = json(&mut fixture.bootimg(&["gc", "--json"]));
     assert_eq!(did["dry_run"], false);
     for field in [
         "evicted",
@@ -332,29 +335,29 @@ fn gc_collects_what_it_announced() {
         did["bytes_after"].as_u64() < did["bytes_before"].as_u64(),
         "{did}"
     );
-    let again = json(&mut desk.bootimg(&["gc", "--json"]));
+    let again = json(&mut fixture.bootimg(&["gc", "--json"]));
     assert_eq!(again["bytes_before"], again["bytes_after"]);
-    ok(&mut desk.bootimg(&["verify", "two", "--against", "disk.raw"]));
+    ok(&mut fixture.bootimg(&["verify", "two", "--against", "disk.raw"]));
 }
 
 #[test]
 fn gc_makes_room_but_not_of_what_is_pinned() {
-    let desk = Desk::with_images();
-    ok(&mut desk.bootimg(&["pin", "one"]));
-    ok(&mut desk.bootimg(&["pin", "one"])); // twice is fine
-    assert_eq!(desk.list()[0]["pinned"], true);
+    let fixture = Fixture::with_images();
+    ok(&mut fixture.bootimg(&["pin", "one"]));
+    ok(&mut fixture.bootimg(&["pin", "one"])); // twice is fine
+    assert_eq!(fixture.list()[0]["pinned"], true);
     let small = ["gc", "--store-max", "4K", "--json"];
-    let two = desk.list()[1]["id"].clone();
-    let would = json(desk.bootimg(&small).arg("--dry-run"));
+    let two = fixture.list()[1]["id"].clone();
+    let would = json(fixture.bootimg(&small).arg("--dry-run"));
     assert_eq!(would["evicted"], Value::Array(vec![two]));
-    assert_eq!(desk.names(), ["one", "two"]);
-    let did = json(&mut desk.bootimg(&small));
+    assert_eq!(fixture.names(), ["one", "two"]);
+    let did = json(&mut fixture.bootimg(&small));
     assert_eq!(did["evicted"], would["evicted"]);
-    assert_eq!(desk.names(), ["one"]);
-    ok(&mut desk.bootimg(&["verify", "one"]));
-    ok(&mut desk.bootimg(&["unpin", "one"]));
-    ok(&mut desk.bootimg(&["unpin", "one"]));
-    assert_eq!(desk.list()[0]["pinned"], false);
-    ok(&mut desk.bootimg(&small));
-    assert_eq!(desk.names(), [""; 0]);
+    assert_eq!(fixture.names(), ["one"]);
+    ok(&mut fixture.bootimg(&["verify", "one"]));
+    ok(&mut fixture.bootimg(&["unpin", "one"]));
+    ok(&mut fixture.bootimg(&["unpin", "one"]));
+    assert_eq!(fixture.list()[0]["pinned"], false);
+    ok(&mut fixture.bootimg(&small));
+    assert_eq!(fixture.names(), [""; 0]);
 }

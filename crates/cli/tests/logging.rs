@@ -62,7 +62,7 @@ fn json_is_for_programs() {
 }
 
 #[test]
-fn wishes_that_make_no_sense_are_told() {
+fn settings_that_make_no_sense_are_told() {
     let text = said(&[("YOLOFS_LOG", "verbose"), ("YOLOFS_LOG_FORMAT", "xml")]);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");

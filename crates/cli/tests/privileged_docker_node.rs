@@ -245,8 +245,8 @@ fn privileged_docker_and_its_node_let_go_of_what_docker_takes_away() {
         assert!(!dir.exists(), "{} stays", dir.display());
     }
     until("the node to let go", || room.node.node()["mounts"] == 0);
-    let wishes = fs::read_dir(lab.path("state/mounts")).unwrap().count();
-    assert_eq!(wishes, 0, "layers are no wishes");
+    let desired = fs::read_dir(lab.path("state/mounts")).unwrap().count();
+    assert_eq!(desired, 0, "layers are no desired mounts");
     ok(&mut room.docker.yolofs(&lab, &["detach", "--all"]));
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod desk;
+mod fixture;
 mod lab;
 
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use desk::Desk;
+use fixture::Fixture;
 use lab::{fails, json, ok};
 
 #[test]
 fn errors_say_what_to_what_and_why() {
-    let desk = Desk::with_images();
-    fs::create_dir(desk.path("tree")).unwrap();
+    let fixture = Fixture::with_images();
+    fs::create_dir(fixture.path("tree")).unwrap();
     let cases: [(i32, &[&str], &[&str]); 13] = [
         (1, &["inspect", "nope"], &["nope", "bootimg ls"]),
         (1, &["pin", "nope"], &["nope", "bootimg ls"]),
@@ -63,20 +63,20 @@ fn errors_say_what_to_what_and_why() {
         ),
     ];
     for (code, args, words) in cases {
-        let why = fails(code, &mut desk.bootimg(args));
+        let why = fails(code, &mut fixture.bootimg(args));
         assert!(why.starts_with("bootimg: "), "{args:?}: {why}");
         assert_eq!(why.lines().count(), 1, "{args:?}: {why}");
         for word in words {
             assert!(why.contains(word), "{args:?}: {why}");
         }
     }
-    assert_eq!(desk.names(), ["one", "two"]);
+    assert_eq!(fixture.names(), ["one", "two"]);
 }
 
 #[test]
 fn looking_for_an_image_makes_no_store() {
-    let desk = Desk::new();
-    assert_eq!(desk.names(), [""; 0]);
+    let fixture = Fixture::new();
+    assert_eq!(fixture.names(), [""; 0]);
     let verbs: [&[&str]; 6] = [
         &["inspect", "one"],
         &["verify", "one"],
@@ -86,18 +86,18 @@ fn looking_for_an_image_makes_no_store() {
         &["merge", "one", "two", "--name", "both"],
     ];
     for args in verbs {
-        let why = fails(1, &mut desk.bootimg(args));
+        let why = fails(1, &mut fixture.bootimg(args));
         assert!(
             why.contains("no store at") && why.contains("--store"),
             "{why}"
         );
     }
-    assert!(!desk.path("store").exists());
+    assert!(!fixture.path("store").exists());
 }
 
 #[test]
 fn wrong_command_lines_end_with_2() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     let cases: [&[&str]; 10] = [
         &[],
         &["frob"],
@@ -111,20 +111,20 @@ fn wrong_command_lines_end_with_2() {
         &["ls", "--store-max", "much"],
     ];
     for args in cases {
-        let why = fails(2, &mut desk.bootimg(args));
+        let why = fails(2, &mut fixture.bootimg(args));
         assert!(
             !why.contains("__"),
             "the sandbox's stages are nobody's business: {why}"
         );
     }
-    assert!(!desk.path("store").exists());
-    let why = fails(2, &mut desk.bootimg(&["ls", "--store-max", "much"]));
+    assert!(!fixture.path("store").exists());
+    let why = fails(2, &mut fixture.bootimg(&["ls", "--store-max", "much"]));
     assert!(why.contains("512M"), "{why}");
 }
 
 #[test]
 fn a_name_that_is_no_file_name_is_refused() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     for name in ["../x", "", "a/b", &"x".repeat(300)] {
         let args = [
             "from-trace",
@@ -134,15 +134,15 @@ fn a_name_that_is_no_file_name_is_refused() {
             "--name",
             name,
         ];
-        let why = fails(1, &mut desk.bootimg(&args));
+        let why = fails(1, &mut fixture.bootimg(&args));
         assert!(why.contains("is not a valid name"), "{name}: {why}");
     }
-    assert_eq!(desk.names(), [""; 0]);
+    assert_eq!(fixture.names(), [""; 0]);
 }
 
 #[test]
 fn nobody_reading_the_output_is_no_error() {
-    let desk = Desk::with_images();
+    let fixture = Fixture::with_images();
     let commands: [&[&str]; 6] = [
         &["ls"],
         &["ls", "--json"],
@@ -154,7 +154,7 @@ fn nobody_reading_the_output_is_no_error() {
     for args in commands {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let child = desk
+        let child = fixture
             .bootimg(args)
             .stdout(writer)
             .stderr(Stdio::piped())
@@ -172,10 +172,10 @@ fn nobody_reading_the_output_is_no_error() {
 
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
-    let desk = Desk::with_images();
+    let fixture = Fixture::with_images();
     for args in [&["ls", "--json"][..], &["completions", "zsh"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let why = fails_into(1, desk.bootimg(args).stdout(full));
+        let why = fails_into(1, fixture.bootimg(args).stdout(full));
         assert!(
             why.contains("standard output") && why.contains("No space left"),
             "{why}"
@@ -199,9 +199,9 @@ fn fails_into(code: i32, command: &mut Command) -> String {
 
 #[test]
 fn completions_know_every_verb() {
-    let desk = Desk::new();
+    let fixture = Fixture::new();
     for shell in ["bash", "zsh", "fish"] {
-        let script = ok(&mut desk.bootimg(&["completions", shell]));
+        let script = ok(&mut fixture.bootimg(&["completions", shell]));
         for word in ["from-trace", "prewarm", "unpin", "keep-traces", "store-max"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
@@ -211,7 +211,7 @@ fn completions_know_every_verb() {
         assert!(script.contains("wait-prewarm"), "{shell}");
     }
     assert!(
-        !desk.path("store").exists(),
+        !fixture.path("store").exists(),
         "nothing but text was asked for"
     );
 }
@@ -233,8 +233,8 @@ fn fields(document: &Value, names: &mut BTreeSet<String>) {
 #[test]
 fn every_field_of_the_json_is_documented() {
     let docs = include_str!("../../../docs/cli.md");
-    let desk = Desk::with_images();
-    let mut documents = vec![desk.record("one")];
+    let fixture = Fixture::with_images();
+    let mut documents = vec![fixture.record("one")];
     let commands: [&[&str]; 8] = [
         &["ls"],
         &["inspect", "one"],
@@ -245,9 +245,9 @@ fn every_field_of_the_json_is_documented() {
         &["gc", "--dry-run"],
         &["import", "one.img"],
     ];
-    ok(&mut desk.bootimg(&["export", "one", "one.img"]));
+    ok(&mut fixture.bootimg(&["export", "one", "one.img"]));
     for args in commands {
-        documents.push(json(desk.bootimg(args).arg("--json")));
+        documents.push(json(fixture.bootimg(args).arg("--json")));
     }
     let mut names = BTreeSet::new();
     documents

@@ -8,7 +8,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod desk;
+mod fixture;
 mod lab;
 #[path = "../../oci/tests/registries/mod.rs"]
 mod registries;
@@ -24,7 +24,7 @@ use std::process::{Command, Output, Stdio};
 
 use blocks::{Digest, SourceId};
 use bootimg::{Stack, Store, StoreConfig, layer_name, place_name};
-use desk::Desk;
+use fixture::Fixture;
 use lab::{json, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -74,17 +74,17 @@ impl Image {
     }
 }
 
-fn store(desk: &Desk) -> Store {
-    Store::open(desk.path("store"), StoreConfig::default()).unwrap()
+fn store(fixture: &Fixture) -> Store {
+    Store::open(fixture.path("store"), StoreConfig::default()).unwrap()
 }
 
 /// A node where the image was recorded: two of its three layers are needed at boot.
-fn node_with(image: &Image, reference: &str) -> Desk {
-    let desk = Desk::new();
+fn node_with(image: &Image, reference: &str) -> Fixture {
+    let fixture = Fixture::new();
     for (log, layer) in [("one.log", &image.layers[0]), ("two.log", &image.layers[2])] {
         let name = layer_name(layer);
         let args = ["from-trace", "disk.raw", "--qemu", log, "--name", &name];
-        run(&mut desk.bootimg(&args));
+        run(&mut fixture.bootimg(&args));
     }
     let stack = Stack {
         reference: reference.to_owned(),
@@ -95,8 +95,8 @@ fn node_with(image: &Image, reference: &str) -> Desk {
         ready_ms: vec![50],
         command: Vec::new(),
     };
-    store(&desk).put_stack(&stack).unwrap();
-    desk
+    store(&fixture).put_stack(&stack).unwrap();
+    fixture
 }
 
 fn app(host: &str) -> String {
@@ -126,16 +126,16 @@ fn outcomes(pulled: &Value) -> Vec<&str> {
         .collect()
 }
 
-fn ids(desk: &Desk, image: &Image) -> Vec<Option<String>> {
-    let store = store(desk);
+fn ids(fixture: &Fixture, image: &Image) -> Vec<Option<String>> {
+    let store = store(fixture);
     let id = |layer| store.layer(layer).unwrap().map(|id| id.to_string());
     image.layers.iter().map(id).collect()
 }
 
 /// Nobody's login.
-fn bootimg(desk: &Desk, args: &[&str]) -> Command {
-    let mut command = desk.bootimg(args);
-    command.env("DOCKER_CONFIG", desk.path("docker"));
+fn bootimg(fixture: &Fixture, args: &[&str]) -> Command {
+    let mut command = fixture.bootimg(args);
+    command.env("DOCKER_CONFIG", fixture.path("docker"));
     command
 }
 
@@ -180,7 +180,7 @@ fn travels_between_nodes(kind: Kind, found_by: &str) {
         0
     );
 
-    let there = Desk::new();
+    let there = Fixture::new();
     let pulled = json(&mut bootimg(&there, &["pull", &app, "--json"]));
     assert_eq!(outcomes(&pulled), ["pulled", "pulled"]);
     assert_eq!(ids(&there, &image), ids(&here, &image));
@@ -206,7 +206,7 @@ fn travels_between_nodes(kind: Kind, found_by: &str) {
     let warmed = json(&mut bootimg(&there, &["prewarm", &app, "--json"]));
     assert_eq!(warmed.as_array().unwrap().len(), 2);
 
-    let third = Desk::new();
+    let third = Fixture::new();
     let said = failing(&mut bootimg(&third, &["prewarm", &app]));
     assert!(said.contains("--pull"), "{said}");
     let warmed = json(&mut bootimg(&third, &["prewarm", &app, "--pull", "--json"]));
@@ -244,21 +244,21 @@ fn logins_come_from_flags_files_and_helpers() {
     let image = Image::new("logins");
     image.push(&registry, Kind::DockerWithUsers);
     let (app, (name, password)) = (app(&registry.host()), USER);
-    let desk = node_with(&image, &app);
-    let said = failing(&mut bootimg(&desk, &["push", &app]));
+    let fixture = node_with(&image, &app);
+    let said = failing(&mut bootimg(&fixture, &["push", &app]));
     assert!(said.contains("--username"), "{said}");
     let flags = ["push", &app, "--username", name, "--password-stdin"];
-    let output = with_password(bootimg(&desk, &flags), "wrong\n");
+    let output = with_password(bootimg(&fixture, &flags), "wrong\n");
     assert_eq!(output.status.code(), Some(1));
-    let output = with_password(bootimg(&desk, &flags), &format!("{password}\n"));
+    let output = with_password(bootimg(&fixture, &flags), &format!("{password}\n"));
     assert!(
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
 
-    let config = desk.path("docker/config.json");
-    fs::create_dir(desk.path("docker")).unwrap();
+    let config = fixture.path("docker/config.json");
+    fs::create_dir(fixture.path("docker")).unwrap();
     // What `docker login` writes: name:password in base64.
     let auth = "cmVhZGVyOnMzY3JldDp3aXRoOmNvbG9ucw==";
     let auths = format!(
@@ -266,9 +266,9 @@ fn logins_come_from_flags_files_and_helpers() {
         registry.host()
     );
     fs::write(&config, auths).unwrap();
-    run(&mut bootimg(&desk, &["pull", &app]));
+    run(&mut bootimg(&fixture, &["pull", &app]));
 
-    let helper = desk.path("docker-credential-test");
+    let helper = fixture.path("docker-credential-test");
     let script = format!(
         "#!/bin/sh\nread -r server\n[ \"$1 $server\" = 'get {}' ] || exit 1\n\
          echo '{{\"Username\":\"{name}\",\"Secret\":\"{password}\"}}'\n",
@@ -282,9 +282,9 @@ fn logins_come_from_flags_files_and_helpers() {
         helper.parent().unwrap().display(),
         std::env::var("PATH").unwrap()
     );
-    run(bootimg(&desk, &["pull", &app]).env("PATH", path));
+    run(bootimg(&fixture, &["pull", &app]).env("PATH", path));
     fs::write(&config, r#"{"credsStore":"is-not-there"}"#).unwrap();
-    let said = failing(&mut bootimg(&desk, &["pull", &app]));
+    let said = failing(&mut bootimg(&fixture, &["pull", &app]));
     assert!(said.contains("docker-credential-is-not-there"), "{said}");
 }
 
@@ -294,11 +294,11 @@ fn tls_needs_an_authority() {
     let image = Image::new("tls");
     image.push(&registry, Kind::DockerWithTls);
     let app = app(&registry.host());
-    let desk = node_with(&image, &app);
+    let fixture = node_with(&image, &app);
     let ca = registry.ca();
     let ca = ca.to_str().unwrap();
-    run(&mut bootimg(&desk, &["push", &app, "--ca", ca]));
-    let there = Desk::new();
+    run(&mut bootimg(&fixture, &["push", &app, "--ca", ca]));
+    let there = Fixture::new();
     failing(&mut bootimg(&there, &["pull", &app]));
     run(&mut bootimg(&there, &["pull", &app, "--ca", ca]));
 }
@@ -321,7 +321,7 @@ fn an_interrupted_pull_goes_on_and_ctrl_c_ends_it() {
     };
     let proxy = Proxy::before(&registry);
     let app = app(&proxy.host());
-    let there = Desk::new();
+    let there = Fixture::new();
     proxy.cut_after(100_000);
     failing(&mut bootimg(&there, &["pull", &app]));
     // What came is kept, and nothing half is in the store.
@@ -341,7 +341,7 @@ fn an_interrupted_pull_goes_on_and_ctrl_c_ends_it() {
     assert_eq!(ids(&there, &image), ids(&here, &image));
 
     proxy.hold();
-    let (third, before) = (Desk::new(), proxy.connections());
+    let (third, before) = (Fixture::new(), proxy.connections());
     let mut command = bootimg(&third, &["pull", &app]);
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     until("the pull waits for the registry", || {
@@ -356,8 +356,8 @@ fn an_interrupted_pull_goes_on_and_ctrl_c_ends_it() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
 }
 
-fn parts(desk: &Desk) -> Vec<PathBuf> {
-    let entries = fs::read_dir(desk.path("store/pulling")).unwrap();
+fn parts(fixture: &Fixture) -> Vec<PathBuf> {
+    let entries = fs::read_dir(fixture.path("store/pulling")).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
@@ -368,7 +368,7 @@ fn what_was_recorded_here_stays() {
     image.push(&registry, Kind::Docker);
     let app = app(&registry.host());
     run(&mut bootimg(&node_with(&image, &app), &["push", &app]));
-    let there = Desk::new();
+    let there = Fixture::new();
     // Here the first layer was recorded, with another outcome.
     let layer = &image.layers[0];
     let name = layer_name(layer);
@@ -398,13 +398,13 @@ fn what_claims_to_be_of_a_source_that_was_recorded_here_is_refused() {
     let image = Image::new("claims");
     image.push(&registry, Kind::Docker);
     let app = app(&registry.host());
-    let desk = node_with(&image, &app);
-    run(&mut bootimg(&desk, &["push", &app]));
-    desk.record("two");
-    run(bootimg(&desk, &["rm"]).arg(layer_name(&image.layers[0])));
-    let said = failing(&mut bootimg(&desk, &["pull", &app]));
+    let fixture = node_with(&image, &app);
+    run(&mut bootimg(&fixture, &["push", &app]));
+    fixture.record("two");
+    run(bootimg(&fixture, &["rm"]).arg(layer_name(&image.layers[0])));
+    let said = failing(&mut bootimg(&fixture, &["pull", &app]));
     assert!(said.contains("which was recorded here"), "{said}");
-    assert_eq!(ids(&desk, &image)[0], None);
+    assert_eq!(ids(&fixture, &image)[0], None);
 }
 
 #[test]
@@ -412,18 +412,18 @@ fn an_image_that_is_another_or_not_there_is_said() {
     let registry = Registry::start(Kind::Docker);
     let image = Image::new("pushed");
     let app = app(&registry.host());
-    let desk = node_with(&image, &app);
-    let said = failing(&mut bootimg(&desk, &["push", &app]));
+    let fixture = node_with(&image, &app);
+    let said = failing(&mut bootimg(&fixture, &["push", &app]));
     assert!(said.contains("push the image first"), "{said}");
-    let said = failing(&mut bootimg(&desk, &["pull", &app]));
+    let said = failing(&mut bootimg(&fixture, &["pull", &app]));
     assert!(said.contains("is not in the registry"), "{said}");
     Image::new("another").push(&registry, Kind::Docker);
-    let said = failing(&mut bootimg(&desk, &["push", &app]));
+    let said = failing(&mut bootimg(&fixture, &["push", &app]));
     assert!(said.contains("record it again"), "{said}");
     image.push(&registry, Kind::Docker);
-    let said = failing(&mut bootimg(&desk, &["pull", &app]));
+    let said = failing(&mut bootimg(&fixture, &["pull", &app]));
     assert!(said.contains("bootimg push"), "{said}");
-    let said = failing(&mut bootimg(&desk, &["push", "never-recorded"]));
+    let said = failing(&mut bootimg(&fixture, &["push", "never-recorded"]));
     assert!(said.contains("bootimg record never-recorded"), "{said}");
 }
 
@@ -496,10 +496,10 @@ fn hostile_artifacts_leave_the_store_as_it_was() {
             // This registry looks after its own: then nobody can find it either.
             continue;
         }
-        let desk = Desk::new();
-        let said = failing(&mut bootimg(&desk, &["pull", &app]));
+        let fixture = Fixture::new();
+        let said = failing(&mut bootimg(&fixture, &["pull", &app]));
         assert!(said.contains(why), "{why}: {said}");
-        assert!(store(&desk).stacks().unwrap().is_empty());
-        assert_eq!(ids(&desk, &image), [None, None, None]);
+        assert!(store(&fixture).stacks().unwrap().is_empty());
+        assert_eq!(ids(&fixture, &image), [None, None, None]);
     }
 }

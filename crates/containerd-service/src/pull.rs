@@ -22,7 +22,7 @@ use engine::Containerd;
 use engine::containerd::{Collected, Lease};
 use oci::Reference;
 use oci::registry::{Access, RegistryConfig, Repository};
-use tiering::lass::Place;
+use tiering::lass::Placement;
 
 use crate::snapshotter_service::staging::SnapshotterClient;
 use fetch::{Fetch, Ready, Shared, places};
@@ -324,10 +324,10 @@ fn client(
 }
 
 impl Went {
-    const fn of(place: Place) -> Self {
+    const fn of(place: Placement) -> Self {
         match place {
-            Place::Fast => Self::Fast,
-            Place::Slow => Self::Disk,
+            Placement::Fast => Self::Fast,
+            Placement::Slow => Self::Disk,
         }
     }
 }

@@ -72,7 +72,7 @@ pub struct Call<'a> {
     /// How.
     pub method: Method,
     /// Where.
-    pub place: Place,
+    pub place: Destination,
     /// What else is said.
     pub headers: HeaderMap,
     /// What is pushed; nothing to ask only.
@@ -85,7 +85,7 @@ pub struct Call<'a> {
 
 /// Where a request goes.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Destination {
     /// To where we say.
     Ours(Url),
     /// To where an answer leads.
@@ -97,7 +97,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl Destination {
     const fn url(&self) -> &Url {
         match self {
             Self::Ours(url) | Self::Led { to: url, .. } => url,
@@ -164,12 +164,12 @@ impl Client {
     ///
     /// # Errors
     /// If nobody should go there; says which rule it breaks.
-    pub fn named_by(&self, answer: &Response, place: &str) -> Result<Place, CallError> {
+    pub fn named_by(&self, answer: &Response, place: &str) -> Result<Destination, CallError> {
         let to = answer.url().join(place);
         let to = to.map_err(|_| CallError::Rule("it redirects to an invalid URL"))?;
         redirect::check(answer.url(), &to).map_err(CallError::Rule)?;
         let by = self.zone_of(answer);
-        Ok(Place::Led { to, by })
+        Ok(Destination::Led { to, by })
     }
 
     /// Goes to where a request is sent, and on to where that leads.
@@ -211,7 +211,7 @@ impl Client {
             }
             let by = self.zone_of(&answer);
             drain(answer).await;
-            place = Place::Led { to, by };
+            place = Destination::Led { to, by };
         }
         Err(CallError::Rule("it redirects too often"))
     }
@@ -254,7 +254,7 @@ impl Client {
             .extend_pairs(service.into_iter().chain([("scope", scope)]));
         let call = Call {
             method: Method::GET,
-            place: Place::Led { to, by },
+            place: Destination::Led { to, by },
             headers: HeaderMap::new(),
             body: &[],
             scope,
@@ -276,8 +276,8 @@ impl Client {
     }
 
     /// Returns who connects there, if anybody may.
-    fn client_for(&self, place: &Place) -> Result<&reqwest::Client, CallError> {
-        let Place::Led { to, by } = place else {
+    fn client_for(&self, place: &Destination) -> Result<&reqwest::Client, CallError> {
+        let Destination::Led { to, by } = place else {
             return Ok(&self.direct);
         };
         let reach = Reach::from(*by, self.config.networks.clone());

@@ -15,7 +15,7 @@ mod token;
 mod zone;
 
 pub use challenge::Challenge;
-pub use client::{Call, CallError, Client, ClientConfig, Place};
+pub use client::{Call, CallError, Client, ClientConfig, Destination};
 pub use name::{is_repository, is_tag};
 pub use network::{Network, ParseNetworkError};
 pub use realm::{Carries, RealmError, Realms};

@@ -46,7 +46,7 @@ impl std::fmt::Debug for Token {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     token: Option<String>,
     access_token: Option<String>,
     expires_in: Option<u64>,
@@ -56,7 +56,7 @@ impl Token {
     /// Returns the token in the answer of who gives them out.
     #[must_use]
     pub fn parse(answer: &[u8]) -> Option<Self> {
-        let answer: Answer = serde_json::from_slice(answer).ok()?;
+        let answer: TokenResponse = serde_json::from_slice(answer).ok()?;
         let value = answer.token.or(answer.access_token)?;
         let is_plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic());
         is_plain.then_some(Self {

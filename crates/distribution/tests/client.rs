@@ -11,7 +11,7 @@ mod scripted;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distribution::{Call, CallError, Client, ClientConfig, Inside, Login, Place, Zone};
+use distribution::{Call, CallError, Client, ClientConfig, Destination, Inside, Login, Zone};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Response, Url};
 use scripted::{Answer, Scripted, Seen, bearer, redirect};
@@ -31,10 +31,10 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 async fn get(client: &Client, url: &str) -> Result<Response, CallError> {
-    send(client, Place::Ours(url.parse().unwrap())).await
+    send(client, Destination::Ours(url.parse().unwrap())).await
 }
 
-async fn send(client: &Client, place: Place) -> Result<Response, CallError> {
+async fn send(client: &Client, place: Destination) -> Result<Response, CallError> {
     let login = Login {
         username: "me".to_owned(),
         password: "hunter2".to_owned(),

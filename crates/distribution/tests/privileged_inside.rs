@@ -14,7 +14,7 @@ mod scripted;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distribution::{Call, CallError, Client, ClientConfig, Place};
+use distribution::{Call, CallError, Client, ClientConfig, Destination};
 use outside::{METADATA, PRIVATE, REGISTRY, STORAGE, outside};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
@@ -59,7 +59,7 @@ impl Hostile {
         to.clone_into(&mut self.to.lock().unwrap());
         let call = Call {
             method: Method::GET,
-            place: Place::Ours(self.server.url(path).parse().unwrap()),
+            place: Destination::Ours(self.server.url(path).parse().unwrap()),
             headers: HeaderMap::new(),
             body: &[],
             scope: "repository:a:pull",

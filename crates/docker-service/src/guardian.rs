@@ -186,7 +186,7 @@ impl Worker {
         Ok(Self { child, stdout })
     }
 
-    /// Waits until it ends; hands the wish to end on to it.
+    /// Waits until it ends; passes the request to end on to it.
     fn wait(mut self, interrupt: &Interrupt) -> anyhow::Result<ExitStatus> {
         let mut has_asked = false;
         loop {

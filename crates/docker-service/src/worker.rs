@@ -42,7 +42,7 @@ struct Worker {
     /// who only asks how things are.
     changing: Mutex<Changing>,
     /// Held for a moment, by those above and by who asks.
-    now: Mutex<Now>,
+    now: Mutex<WorkerState>,
     /// Rung when nothing is wanted any more.
     idle: EventFd,
 }
@@ -55,7 +55,7 @@ struct Changing {
 }
 
 #[derive(Debug, Default)]
-struct Now {
+struct WorkerState {
     wanted: Wanted,
     /// What failed at the last change, for people.
     problems: Vec<String>,
@@ -123,9 +123,9 @@ pub fn run(
         )?,
         root,
         changing: Mutex::default(),
-        now: Mutex::new(Now {
+        now: Mutex::new(WorkerState {
             wanted,
-            ..Now::default()
+            ..WorkerState::default()
         }),
         idle: idle.context("making an eventfd")?,
         station,
@@ -359,9 +359,9 @@ mod tests {
             XattrAnswers::default(),
             &Interrupt::unarmed().unwrap(),
         );
-        let now = Now {
+        let now = WorkerState {
             problems: vec!["a layer is gone".to_owned()],
-            ..Now::default()
+            ..WorkerState::default()
         };
         let worker = Worker {
             station,

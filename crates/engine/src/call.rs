@@ -23,7 +23,7 @@ const PIECES_MAX: usize = 64;
 
 /// What a program said, and how it ended.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ProgramOutput {
     doing: String,
     status: ExitStatus,
     /// Its standard output.
@@ -32,7 +32,7 @@ pub(crate) struct Answer {
     pub(crate) stderr: String,
 }
 
-impl Answer {
+impl ProgramOutput {
     /// Returns the standard output of a program that succeeded.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ pub(crate) fn call(
     doing: &str,
     mut command: Command,
     patience: Duration,
-) -> Result<Answer, EngineError> {
+) -> Result<ProgramOutput, EngineError> {
     let mut child = start(doing, &mut command)?;
     let group = group_of(&child);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -87,7 +87,7 @@ pub(crate) fn call(
         return Err(EngineError::TooMuch { doing, limit });
     }
     let stderr = complaint.join().unwrap_or_default();
-    Ok(Answer {
+    Ok(ProgramOutput {
         doing: doing.to_owned(),
         status: status.map_err(|source| not_started(doing, &command, source))?,
         stdout,

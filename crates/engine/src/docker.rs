@@ -17,7 +17,7 @@ pub use container::{Container, Health, RunRequest};
 pub use events::{Event, EventKind, Events};
 pub use parse::{DockerInfo, Storage};
 
-use crate::call::{Answer, call};
+use crate::call::{ProgramOutput, call};
 use crate::error::EngineError;
 use crate::image::LocalImage;
 
@@ -139,7 +139,7 @@ impl Docker {
         doing: &str,
         args: impl IntoIterator<Item = S>,
         patience: Duration,
-    ) -> Result<Answer, EngineError> {
+    ) -> Result<ProgramOutput, EngineError> {
         call(doing, self.client(args), patience)
     }
 }

@@ -26,10 +26,10 @@ const SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// [`barrier`](Self::barrier) waits until they were. Each goes to the manager of that moment:
 /// another may have [taken over](Self::relink).
 #[derive(Debug)]
-pub struct Notifier(Mutex<Way>);
+pub struct Notifier(Mutex<Channel>);
 
 #[derive(Clone, Debug)]
-enum Way {
+enum Channel {
     /// systemd's, or that of a keeper of a release that had a name: it goes by who the kernel says
     /// has sent.
     Name(Address),
@@ -45,9 +45,9 @@ impl Notifier {
     /// If it is no address, or what came is not the keeper's.
     pub fn find(value: &OsStr, inherited: &mut Inherited) -> Result<Self> {
         let way = if value == link::ADDRESS {
-            Way::Link(Link::take(inherited)?)
+            Channel::Link(Link::take(inherited)?)
         } else {
-            Way::Name(Address::parse(value)?)
+            Channel::Name(Address::parse(value)?)
         };
         Ok(Self(Mutex::new(way)))
     }
@@ -55,15 +55,15 @@ impl Notifier {
     /// Returns whether whoever may send as another process is heard there.
     #[must_use]
     pub fn has_name(&self) -> bool {
-        matches!(self.way(), Way::Name(_))
+        matches!(self.way(), Channel::Name(_))
     }
 
     /// Goes another way from now on: another keeper has taken over.
     pub fn relink(&self, link: Link) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Way::Link(link);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Channel::Link(link);
     }
 
-    fn way(&self) -> Way {
+    fn way(&self) -> Channel {
         let way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         way.clone()
     }
@@ -182,14 +182,14 @@ impl Notifier {
         let step = || StoreError::step("telling the service manager");
         // A message is taken whole or not at all, on either way.
         match self.way() {
-            Way::Name(address) => {
+            Channel::Name(address) => {
                 let socket = address.connect()?;
                 socket
                     .set_write_timeout(Some(SEND_PATIENCE))
                     .map_err(step())?;
                 passing::send(socket.as_fd(), &bytes, descriptors)
             }
-            Way::Link(link) => {
+            Channel::Link(link) => {
                 let patience = TimeVal::seconds(SEND_PATIENCE.as_secs().cast_signed());
                 setsockopt(&link, SendTimeout, &patience).map_err(|errno| step()(errno.into()))?;
                 passing::send(link.as_fd(), &bytes, descriptors)

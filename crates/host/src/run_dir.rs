@@ -48,7 +48,7 @@ pub struct RunDir(PathBuf);
 
 /// The right to change what the run directory says of who serves where, until it is dropped.
 #[derive(Debug)]
-pub struct Turn(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
+pub struct RunDirLock(#[expect(dead_code, reason = "held for its lock")] Flock<fs::File>);
 
 impl RunDir {
     /// Opens the directory, and makes it if it is not there.
@@ -77,11 +77,11 @@ impl RunDir {
     ///
     /// # Errors
     /// If the system refuses the lock.
-    pub fn take_turn(&self) -> anyhow::Result<Turn> {
+    pub fn lock(&self) -> anyhow::Result<RunDirLock> {
         let doing = || format!("locking the run directory {}", self.0.display());
         let dir = fs::File::open(&self.0).with_context(doing)?;
         Flock::lock(dir, FlockArg::LockExclusive)
-            .map(Turn)
+            .map(RunDirLock)
             .map_err(|(_dir, errno)| errno)
             .with_context(doing)
     }
@@ -138,7 +138,7 @@ impl RunDir {
     /// Removes what describes a mount, unless it is gone already or another daemon has taken its
     /// place since. The turn keeps a successor from writing its own between our look and our
     /// removal.
-    pub fn remove(&self, record: &MountRecord, _turn: &Turn) {
+    pub fn remove(&self, record: &MountRecord, _lock: &RunDirLock) {
         let current = fs::read(self.description(&record.id)).ok();
         let current: Option<MountRecord> =
             current.and_then(|text| serde_json::from_slice(&text).ok());
@@ -282,17 +282,17 @@ mod tests {
         let mut successor = b.clone();
         successor.pid += 1;
         run.write(&successor).unwrap();
-        let turn = run.take_turn().unwrap();
-        run.remove(&b, &turn);
+        let lock = run.lock().unwrap();
+        run.remove(&b, &lock);
         assert_eq!(
             run.find(Path::new("/mnt/b")).unwrap(),
             Some(successor.clone())
         );
         // A socket with no description is a successor's that has only begun.
         let socket = run.socket(&successor.id);
-        run.remove(&successor, &turn);
+        run.remove(&successor, &lock);
         fs::write(&socket, "").unwrap();
-        run.remove(&successor, &turn);
+        run.remove(&successor, &lock);
         assert!(socket.exists());
         assert_eq!(run.list().unwrap(), [a]);
     }

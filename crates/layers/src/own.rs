@@ -182,7 +182,7 @@ impl OwnServer {
     }
 
     /// Waits until nobody else works on the place, and keeps others away until dropped.
-    fn take_turn<'a>(&'a self, target: &'a Path) -> anyhow::Result<Turn<'a>> {
+    fn lock_target<'a>(&'a self, target: &'a Path) -> anyhow::Result<TargetLock<'a>> {
         let deadline = Instant::now() + TURN;
         let mut layers = self.layers.lock();
         while matches!(layers.by_target.get(target), Some(Slot::Busy)) {
@@ -199,7 +199,7 @@ impl OwnServer {
             Some(Slot::Served(served)) => Some(served),
             Some(Slot::Busy) | None => None,
         };
-        Ok(Turn {
+        Ok(TargetLock {
             server: self,
             target,
             served,
@@ -218,8 +218,8 @@ impl LayerServer for OwnServer {
 
     /// Who uses a former mount keeps it.
     fn attach(&self, place: &LayerPlace) -> anyhow::Result<Attach> {
-        let turn = self.take_turn(&place.target)?;
-        let before = turn.served.clone().filter(|served| served.mount.visible());
+        let lock = self.lock_target(&place.target)?;
+        let before = lock.served.clone().filter(|served| served.mount.visible());
         if before.as_ref().is_some_and(|s| !self.is_outdated(s)) {
             return Ok(Attach::Already);
         }
@@ -236,19 +236,19 @@ impl LayerServer for OwnServer {
             log::warn!("{error:#}; still serving its older boot image");
         }
         self.pool.add(&served);
-        turn.replace(Some(served));
+        lock.replace(Some(served));
         Ok(Attach::Attached)
     }
 
     fn detach(&self, target: &Path) -> anyhow::Result<()> {
-        let turn = self.take_turn(target)?;
-        let Some(served) = &turn.served else {
+        let lock = self.lock_target(target)?;
+        let Some(served) = &lock.served else {
             return Ok(());
         };
         served
             .unmount()
             .with_context(|| format!("detaching layer {}", served.layer().short()))?;
-        turn.replace(None);
+        lock.replace(None);
         Ok(())
     }
 
@@ -353,13 +353,13 @@ fn make_room(place: &LayerPlace, before: Option<&Served>) -> anyhow::Result<()> 
 }
 
 /// The right to change what is served at one place. Dropped, it leaves there what it has.
-struct Turn<'a> {
+struct TargetLock<'a> {
     server: &'a OwnServer,
     target: &'a Path,
     served: Option<Arc<Served>>,
 }
 
-impl Turn<'_> {
+impl TargetLock<'_> {
     /// Has something else served at the place from now on; what was there before is leaving.
     fn replace(mut self, served: Option<Arc<Served>>) {
         let before = std::mem::replace(&mut self.served, served);
@@ -367,7 +367,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TargetLock<'_> {
     fn drop(&mut self) {
         let mut layers = self.server.layers.lock();
         match self.served.take() {

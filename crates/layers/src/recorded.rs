@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use localfs::{Patience, SourceRoot};
-use tracer::{Allowance, Heard, Trace};
+use tracer::{Allowance, RawTrace, Trace};
 use yolofs::{Busy, Layering, Mount};
 
 use super::served::mount;
@@ -66,7 +66,7 @@ impl RecordedLayer {
 
     /// Ends the recording and leaves the mount to whoever uses it.
     #[must_use]
-    pub fn stop(&self) -> Heard {
+    pub fn stop(&self) -> RawTrace {
         self.recorded.stop()
     }
 
@@ -75,9 +75,9 @@ impl RecordedLayer {
     ///
     /// # Errors
     /// If the layer cannot be scanned.
-    pub fn trace(&self, heard: Heard) -> anyhow::Result<(Source, Trace)> {
+    pub fn trace(&self, raw: RawTrace) -> anyhow::Result<(Source, Trace)> {
         let source = Source::scan(Arc::clone(&self.root))?;
-        let (trace, left_out) = self.recorded.trace(heard, &source);
+        let (trace, left_out) = self.recorded.trace(raw, &source);
         for file in left_out {
             log::warn!("{file}: left out of the boot image");
         }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::address::Stream;
-use crate::fault::{Fault, State};
+use crate::fault::{CurrentFault, Fault};
 use crate::line::{Line, sleep_until};
 use crate::queue::{Piece, Queue, Tap};
 
@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     pub(crate) to_client: Line,
     pub(crate) window: u64,
     pub(crate) delay: std::time::Duration,
-    pub(crate) state: State,
+    pub(crate) state: CurrentFault,
     pub(crate) tap: Option<Tap>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
 }
 
 /// Which direction of which connection.
-struct Way {
+struct Direction {
     number: u64,
     to_server: bool,
     /// When the first bytes arrive at the earliest: after the handshake.
@@ -63,7 +63,7 @@ impl Connection {
         for (to_server, trips) in [(true, 3), (false, 4)] {
             // The kernel has accepted already. On the line, an offer and its acceptance go first.
             let open = now + shared.delay * trips;
-            let way = Way {
+            let way = Direction {
                 number,
                 to_server,
                 open,
@@ -112,7 +112,7 @@ impl Drop for Connection {
 }
 
 /// Sends what one side writes.
-fn read(shared: &Shared, way: &Way, queue: &Queue, mut from: &Stream) {
+fn read(shared: &Shared, way: &Direction, queue: &Queue, mut from: &Stream) {
     let line = match way.to_server {
         true => &shared.to_server,
         false => &shared.to_client,

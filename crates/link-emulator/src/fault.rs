@@ -18,18 +18,18 @@ pub enum Fault {
 
 /// The fault that a line has now.
 #[derive(Debug, Default)]
-pub(crate) struct State {
-    now: Mutex<Now>,
+pub(crate) struct CurrentFault {
+    now: Mutex<FaultState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Now {
+struct FaultState {
     fault: Fault,
     closed: bool,
 }
 
-impl State {
+impl CurrentFault {
     pub(crate) fn set(&self, fault: Fault) {
         self.now.lock().fault = fault;
         self.changed.notify_all();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::address::{Address, Listener, Stream};
 use crate::connection::{Connection, Shared};
-use crate::fault::{Fault, State};
+use crate::fault::{CurrentFault, Fault};
 use crate::line::Line;
 use crate::queue::Tap;
 use crate::shape::Shape;
@@ -73,7 +73,7 @@ impl Link {
             to_client: Line::new(shape),
             window: shape.window(),
             delay: shape.delay,
-            state: State::default(),
+            state: CurrentFault::default(),
             tap,
         };
         let carrier = Carrier {

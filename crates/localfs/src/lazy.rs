@@ -43,7 +43,7 @@ pub struct LazyTree {
 }
 
 /// The directory that holds a file, and the file's name in it; the root itself and no name.
-type Place = (OwnedFd, Vec<u8>);
+type ParentAndName = (OwnedFd, Vec<u8>);
 
 impl LazyTree {
     /// Returns the names of `root`, of which only the root itself is read now.
@@ -118,7 +118,7 @@ impl LazyTree {
         &self,
         file: FileId,
         doing: &'static str,
-        question: impl Fn(&Place) -> io::Result<T>,
+        question: impl Fn(&ParentAndName) -> io::Result<T>,
     ) -> Result<T, SourceError> {
         let path = self.known_path(file, doing)?;
         let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {

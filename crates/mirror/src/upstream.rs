@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use distribution::Login;
-use distribution::{Call, Client, ClientConfig, Network, Place};
+use distribution::{Call, Client, ClientConfig, Destination, Network};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
 use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
@@ -158,7 +158,7 @@ impl Upstream {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let call = Call {
             method: ask.method.clone(),
-            place: Place::Ours(url),
+            place: Destination::Ours(url),
             headers,
             body: &[],
             scope: &format!("repository:{}:pull", ask.repository),

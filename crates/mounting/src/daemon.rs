@@ -29,8 +29,8 @@ use host::control::{Callers, listen, serve as serve_commands};
 use host::interrupt::Interrupt;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, kind_at, needs_root};
-use host::run_dir::{MountRecord, RunDir, Turn, process_start};
-use node_api::mount_daemon::{Answer, Request};
+use host::run_dir::{MountRecord, RunDir, RunDirLock, process_start};
+use node_api::mount_daemon::{Request, Response};
 use node_api::mount_state::MountState;
 use node_api::status::MountStatus;
 
@@ -69,7 +69,7 @@ pub fn serve(
     crate::descriptors::allow_many_files();
     // Opened before the mount covers it: a mount may lie over its own source.
     let from = From::open(&request.source, request.source_deadline)?;
-    clear_dead(run_dir, mountpoint, None, &run_dir.take_turn()?)?;
+    clear_dead(run_dir, mountpoint, None, &run_dir.lock()?)?;
     if let From::Disk(root) = &from {
         note_uses(request, store, root);
     }
@@ -88,8 +88,8 @@ pub fn serve(
     let shown = from.shown();
     let id = RunDir::id_of(mountpoint);
     // Looked at again: while we scanned, another daemon may have taken the place.
-    let turn = run_dir.take_turn()?;
-    clear_dead(run_dir, mountpoint, Some(&helper), &turn)?;
+    let lock = run_dir.lock()?;
+    clear_dead(run_dir, mountpoint, Some(&helper), &lock)?;
     let listener = listen(&run_dir.socket(&id))?;
     let mut options = mount_options(request, boot.as_deref(), mountpoint, &shown)?;
     options.mounter = helper;
@@ -107,7 +107,7 @@ pub fn serve(
         id: id.clone(),
     };
     run_dir.write(&record)?;
-    drop(turn);
+    drop(lock);
     let lock = if request.lock { Lock::Yes } else { Lock::No };
     let prewarmer = boot.map(|boot| Prewarmer::new(Arc::clone(&mount), boot, lock));
     let daemon = Arc::new(Daemon {
@@ -136,7 +136,7 @@ fn clear_dead(
     run_dir: &RunDir,
     mountpoint: &Path,
     helper: Option<&Helper>,
-    turn: &Turn,
+    lock: &RunDirLock,
 ) -> anyhow::Result<()> {
     let Some(record) = run_dir.find(mountpoint)? else {
         return Ok(());
@@ -155,7 +155,7 @@ fn clear_dead(
             None => clear_by_force(mountpoint)?,
         }
     }
-    run_dir.remove(&record, turn);
+    run_dir.remove(&record, lock);
     Ok(())
 }
 
@@ -190,9 +190,9 @@ impl Daemon {
                             // Whoever detaches does not ask.
                             let in_use =
                                 busy == Busy::Wait && !self.mount.wait_for_users(END_PATIENCE);
-                            Answer::Unmounted { in_use }
+                            Response::Unmounted { in_use }
                         }
-                        Err(error) => Answer::Failed {
+                        Err(error) => Response::Failed {
                             why: format!("{error:#}"),
                         },
                     };
@@ -261,7 +261,7 @@ impl Daemon {
         let daemon = Arc::clone(self);
         let tell = Mutex::new(tell);
         serve_commands(listener, move |request| match request {
-            Request::Status => Answer::Status(Box::new(daemon.status())),
+            Request::Status => Response::Status(Box::new(daemon.status())),
             Request::Prewarm { budget } => daemon.prewarm(budget),
             Request::Unmount { lazy } => {
                 let busy = if lazy { Busy::Lazy } else { Busy::Wait };
@@ -287,15 +287,15 @@ impl Daemon {
         Ok(())
     }
 
-    fn prewarm(&self, budget: Option<u64>) -> Answer {
+    fn prewarm(&self, budget: Option<u64>) -> Response {
         let Some(prewarmer) = &self.prewarmer else {
-            return Answer::Failed {
+            return Response::Failed {
                 why: "the mount has no boot image".to_owned(),
             };
         };
         match prewarmer.run(budget) {
-            Ok(summary) => Answer::Prewarmed(summary),
-            Err(error) => Answer::Failed {
+            Ok(summary) => Response::Prewarmed(summary),
+            Err(error) => Response::Failed {
                 why: format!("{error:#}"),
             },
         }
@@ -303,8 +303,8 @@ impl Daemon {
 
     /// Takes the mount out of the run directory.
     fn leave(&self) {
-        match self.run_dir.take_turn() {
-            Ok(turn) => self.run_dir.remove(&self.record, &turn),
+        match self.run_dir.lock() {
+            Ok(lock) => self.run_dir.remove(&self.record, &lock),
             // What stays there reads as a dead daemon's: the next mount or umount clears it.
             Err(error) => log::warn!("the description of the mount stays: {error:#}"),
         }

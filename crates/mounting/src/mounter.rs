@@ -22,7 +22,7 @@ use anyhow::{Context as _, bail};
 use parking_lot::Mutex;
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
-use yolofs::{Busy, Layering, Mounter, Place, Tried, Visible};
+use yolofs::{Busy, Layering, MountTarget, Mounter, Tried, Visible};
 
 use host::framed::{receive, send};
 
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What it can be asked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Wish {
+enum Request {
     /// Take away what a dead daemon left at the place.
     Clear,
     /// Put the mount that travels beside this to the place.
@@ -46,7 +46,7 @@ enum Wish {
 /// What came of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Came {
+enum Response {
     Done,
     InUse,
     Covered,
@@ -57,7 +57,7 @@ enum Came {
     },
 }
 
-impl From<io::Error> for Came {
+impl From<io::Error> for Response {
     fn from(error: io::Error) -> Self {
         Self::Failed {
             errno: error.raw_os_error(),
@@ -97,49 +97,49 @@ impl Helper {
     /// # Errors
     /// If the system refuses, or the process is gone.
     pub fn clear(&self) -> anyhow::Result<()> {
-        match self.ask(Wish::Clear, &[])? {
-            Came::Done => Ok(()),
+        match self.ask(Request::Clear, &[])? {
+            Response::Done => Ok(()),
             other => bail!("clearing what a dead daemon left: {other:?}"),
         }
     }
 
-    fn ask(&self, wish: Wish, beside: &[BorrowedFd<'_>]) -> anyhow::Result<Came> {
+    fn ask(&self, request: Request, beside: &[BorrowedFd<'_>]) -> anyhow::Result<Response> {
         let stream = self.0.lock();
         let deadline = Instant::now() + PATIENCE;
-        send(&stream, &wish, beside, deadline)
+        send(&stream, &request, beside, deadline)
             .and_then(|()| Ok(receive(&stream, deadline)?.0))
             .context("asking the helper of the daemon (umount(8) works without it)")
     }
 }
 
 impl Mounter for Helper {
-    fn attach(&self, mount: BorrowedFd<'_>, _: &Place, layering: Layering) -> io::Result<()> {
+    fn attach(&self, mount: BorrowedFd<'_>, _: &MountTarget, layering: Layering) -> io::Result<()> {
         let beneath = layering == Layering::Beneath;
-        let came = self.ask(Wish::Attach { beneath }, &[mount]);
+        let came = self.ask(Request::Attach { beneath }, &[mount]);
         match came.map_err(io::Error::other)? {
-            Came::Done => Ok(()),
+            Response::Done => Ok(()),
             came => Err(error_of(came)),
         }
     }
 
     fn unmount(&self, _: &Visible, busy: Busy) -> Tried {
         let lazy = busy == Busy::Lazy;
-        match self.ask(Wish::Unmount { lazy }, &[]) {
-            Ok(Came::Done) => Tried::Unmounted,
-            Ok(Came::InUse) => Tried::InUse,
-            Ok(Came::Covered) => Tried::Covered,
+        match self.ask(Request::Unmount { lazy }, &[]) {
+            Ok(Response::Done) => Tried::Unmounted,
+            Ok(Response::InUse) => Tried::InUse,
+            Ok(Response::Covered) => Tried::Covered,
             Ok(came) => Tried::Failed(error_of(came)),
             Err(error) => Tried::Failed(io::Error::other(format!("{error:#}"))),
         }
     }
 }
 
-fn error_of(came: Came) -> io::Error {
+fn error_of(came: Response) -> io::Error {
     match came {
-        Came::Failed {
+        Response::Failed {
             errno: Some(errno), ..
         } => io::Error::from_raw_os_error(errno),
-        Came::Failed { why, .. } => io::Error::other(why),
+        Response::Failed { why, .. } => io::Error::other(why),
         other => io::Error::other(format!("{other:?}")),
     }
 }

@@ -44,9 +44,9 @@ const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 pub struct Nic {
     address: Address,
     name: NicName,
-    way: Way,
+    way: ReadPath,
     /// What the service said of boots of the source when it was opened.
-    told: Told,
+    plan_requested: PlanRequested,
     plan: Option<ServedPlan>,
     /// The last to go: what is above asks it.
     client: Client,
@@ -54,15 +54,15 @@ pub struct Nic {
 
 /// Whether the service was asked for a plan when the source was opened, and knows plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum PlanRequested {
     /// It was, and if there is one, it came.
-    Everything,
-    Nothing,
+    Yes,
+    No,
 }
 
 /// How the source is read.
 #[derive(Debug)]
-enum Way {
+enum ReadPath {
     /// Beside a local source.
     Beside(Arc<NicCache>),
     /// There is no local source.
@@ -101,8 +101,8 @@ impl Nic {
         Ok(Some(Self {
             address: address.clone(),
             name,
-            way: Way::Beside(cache),
-            told: Told::Nothing,
+            way: ReadPath::Beside(cache),
+            plan_requested: PlanRequested::No,
             plan: None,
             client,
         }))
@@ -151,8 +151,8 @@ impl Nic {
         Ok(Self {
             address: address.clone(),
             name: name.clone(),
-            way: Way::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
-            told: opened.told,
+            way: ReadPath::Alone(Arc::clone(&source), filler, waited_for(source, deadline)),
+            plan_requested: opened.plan_requested,
             plan: opened.plan,
             client,
         })
@@ -161,16 +161,16 @@ impl Nic {
     /// Returns what the service is beside a local source.
     pub fn cache(&self) -> Option<&Arc<NicCache>> {
         match &self.way {
-            Way::Beside(cache) => Some(cache),
-            Way::Alone(..) => None,
+            ReadPath::Beside(cache) => Some(cache),
+            ReadPath::Alone(..) => None,
         }
     }
 
     /// Returns the source that is not on the disk.
     pub fn source(&self) -> Option<&Arc<NicSource>> {
         match &self.way {
-            Way::Beside(_) => None,
-            Way::Alone(source, ..) => Some(source),
+            ReadPath::Beside(_) => None,
+            ReadPath::Alone(source, ..) => Some(source),
         }
     }
 
@@ -178,16 +178,16 @@ impl Nic {
     /// else.
     pub fn waiter(&self) -> Option<Arc<dyn Waiter>> {
         match &self.way {
-            Way::Beside(_) => None,
-            Way::Alone(.., timed) => Some(timed.waiter()),
+            ReadPath::Beside(_) => None,
+            ReadPath::Alone(.., timed) => Some(timed.waiter()),
         }
     }
 
     /// Returns what waiting has come to.
     pub fn timekeeping(&self) -> Option<Timekeeping> {
         match &self.way {
-            Way::Beside(_) => None,
-            Way::Alone(.., timed) => Some(timed.timekeeping()),
+            ReadPath::Beside(_) => None,
+            ReadPath::Alone(.., timed) => Some(timed.timekeeping()),
         }
     }
 
@@ -198,8 +198,8 @@ impl Nic {
 
     fn remote(&self) -> &Remote {
         match &self.way {
-            Way::Beside(cache) => cache.remote(),
-            Way::Alone(source, ..) => source.remote(),
+            ReadPath::Beside(cache) => cache.remote(),
+            ReadPath::Alone(source, ..) => source.remote(),
         }
     }
 }
@@ -244,7 +244,7 @@ impl Local {
 /// A source that was opened, and what the service said of its boots.
 struct Opened {
     remote: Remote,
-    told: Told,
+    plan_requested: PlanRequested,
     plan: Option<ServedPlan>,
 }
 
@@ -253,7 +253,7 @@ impl Opened {
     const fn before(remote: Remote) -> Self {
         Self {
             remote,
-            told: Told::Nothing,
+            plan_requested: PlanRequested::No,
             plan: None,
         }
     }
@@ -298,14 +298,14 @@ fn open(
                     .add(bytes, started.remote.index())
                     .with_context(keeping)?;
             }
-            let told = match started.version {
-                1 => Told::Nothing,
-                _ if ask == Ask::Index => Told::Nothing,
-                _ => Told::Everything,
+            let plan_requested = match started.version {
+                1 => PlanRequested::No,
+                _ if ask == Ask::Index => PlanRequested::No,
+                _ => PlanRequested::Yes,
             };
             Ok(Opened {
                 remote: started.remote,
-                told,
+                plan_requested,
                 plan: started.plan,
             })
         }

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use blocks::Namespace as _;
 use bootimg::DropReason;
 use localfs::{DirSource, LazyTree, Patience, SourceKind, SourceRoot, TimedSource};
-use tracer::{Allowance, Heard, Limits, Recorder, Trace};
+use tracer::{Allowance, Limits, RawTrace, Recorder, Trace};
 use yolofs::{Config, FileSystem, Mode};
 
 use crate::read_around::ReadAround;
@@ -82,16 +82,16 @@ impl Recorded {
     }
 
     /// Ends the recording: the boot is over. The mount goes on for whoever uses it.
-    pub fn stop(&self) -> Heard {
+    pub fn stop(&self) -> RawTrace {
         self.recorder.stop()
     }
 
     /// Returns what was heard as a trace of the files in `source`, which was scanned since. What
     /// the boot used of files that are not there any more as it had met them is not in the trace:
     /// the paths of these files are returned, each with what became of it.
-    pub fn trace(&self, mut heard: Heard, source: &Source) -> (Trace, Vec<String>) {
+    pub fn trace(&self, mut raw: RawTrace, source: &Source) -> (Trace, Vec<String>) {
         let tree = &source.tree;
-        let left_out = heard.call_files(|file| self.names.in_tree(file, tree));
+        let left_out = raw.call_files(|file| self.names.in_tree(file, tree));
         let total = left_out.len();
         let paths = left_out.iter().filter_map(|file| self.names.path(*file));
         let left_out = paths.map(|path| {
@@ -107,7 +107,7 @@ impl Recorded {
             left_out.push(format!("{} more files", total - NAMED));
         }
         let info = trace_info(&self.root, self.started);
-        (heard.into_trace(info, tree), left_out)
+        (raw.into_trace(info, tree), left_out)
     }
 }
 
@@ -162,9 +162,9 @@ mod tests {
         assert_eq!(missing.node, None);
         assert_eq!(recorded.names.known_files(), 4, "the root, d7, f3 and f4");
 
-        let heard = recorded.stop();
+        let raw = recorded.stop();
         let source = Source::scan(Arc::clone(&recorded.root)).unwrap();
-        let (trace, left_out) = recorded.trace(heard, &source);
+        let (trace, left_out) = recorded.trace(raw, &source);
         trace.check().unwrap();
         assert!(left_out.is_empty(), "{left_out:?}");
         let mut paths: Vec<_> = trace.files.iter().map(|file| file.path.clone()).collect();
@@ -188,9 +188,9 @@ mod tests {
         fs::write(dir.path().join("d2/f2"), b"longer content").unwrap();
         fs::remove_file(dir.path().join("d3/f3")).unwrap();
 
-        let heard = recorded.stop();
+        let raw = recorded.stop();
         let source = Source::scan(Arc::clone(&recorded.root)).unwrap();
-        let (trace, left_out) = recorded.trace(heard, &source);
+        let (trace, left_out) = recorded.trace(raw, &source);
         assert_eq!(left_out, ["d2/f2: changed", "d3/f3: gone"]);
         let path = |path: &&str| trace.files.iter().any(|file| file.path == path.as_bytes());
         let here: Vec<_> = ["d1/f1", "d2/f2", "d3/f3"]

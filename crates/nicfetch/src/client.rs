@@ -37,7 +37,7 @@ pub struct AdminClient {
 
 /// What was answered.
 #[derive(Debug)]
-pub struct Answer {
+pub struct AdminResponse {
     status: StatusCode,
     body: Bytes,
 }
@@ -87,7 +87,7 @@ impl AdminClient {
         path: &str,
         body: Bytes,
         deadline: Duration,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<AdminResponse> {
         let request = self.request(method, path, body)?;
         let mut place = self.connection.lock();
         let kept = place.take();
@@ -148,7 +148,7 @@ impl AdminClient {
     }
 }
 
-impl Answer {
+impl AdminResponse {
     /// Returns the answer's body, unless there is no such thing.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ fn is_nobody(error: &anyhow::Error) -> bool {
 async fn ask(
     connection: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<AdminResponse> {
     connection.ready().await.context("asking nicfetch")?;
     let answer = connection.send_request(request).await;
     let answer = answer.context("asking nicfetch")?;
@@ -211,7 +211,7 @@ async fn ask(
     let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("reading the answer: {error}"))?;
     let body = body.to_bytes();
-    Ok(Answer { status, body })
+    Ok(AdminResponse { status, body })
 }
 
 fn message(body: &[u8]) -> String {

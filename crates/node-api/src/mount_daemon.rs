@@ -33,7 +33,7 @@ pub enum Request {
 /// What a daemon answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
-pub enum Answer {
+pub enum Response {
     /// To [`Request::Status`].
     Status(Box<MountStatus>),
     /// To [`Request::Prewarm`].
@@ -51,7 +51,7 @@ pub enum Answer {
     },
 }
 
-impl Reply for Answer {
+impl Reply for Response {
     fn failed(why: String) -> Self {
         Self::Failed { why }
     }
@@ -76,8 +76,8 @@ pub struct PrewarmSummary {
 pub fn ask_status(run_dir: &RunDir, record: &MountRecord) -> MountStatus {
     let state = if record.is_alive() {
         match call(&run_dir.socket(&record.id), &Request::Status, DEADLINE) {
-            Ok(Answer::Status(status)) => return *status,
-            Ok(Answer::Failed { why }) => not_answering(record, &why),
+            Ok(Response::Status(status)) => return *status,
+            Ok(Response::Failed { why }) => not_answering(record, &why),
             Ok(other) => not_answering(record, &format!("it answered {other:?}")),
             Err(error) => not_answering(record, &format!("{error:#}")),
         }

@@ -69,7 +69,7 @@ pub struct MountSpec {
 
 /// Where the bytes of a mount are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SourceLocation {
     /// On a disk of this machine, and with a block service beside it, if there is one.
     Disk(Option<NicSpec>),
     /// At a block service only, by this name.
@@ -81,16 +81,16 @@ impl MountSpec {
     ///
     /// # Errors
     /// If it says two things that do not go together.
-    pub fn place(&self) -> anyhow::Result<Place> {
+    pub fn place(&self) -> anyhow::Result<SourceLocation> {
         match (NicName::of_source(&self.source)?, &self.nic) {
-            (None, None) => Ok(Place::Disk(None)),
+            (None, None) => Ok(SourceLocation::Disk(None)),
             (None, Some(spec)) => {
                 spec.beside()?;
-                Ok(Place::Disk(Some(spec.clone())))
+                Ok(SourceLocation::Disk(Some(spec.clone())))
             }
             (Some(name), Some(spec)) => {
                 spec.check_alone()?;
-                Ok(Place::Nic(spec.clone(), name))
+                Ok(SourceLocation::Nic(spec.clone(), name))
             }
             (Some(name), None) => bail!("{} needs nic.address", name.label()),
         }
@@ -98,7 +98,7 @@ impl MountSpec {
 
     /// Returns whether its source is on a disk of this machine.
     pub fn is_on_disk(&self) -> bool {
-        matches!(self.place(), Ok(Place::Disk(_)))
+        matches!(self.place(), Ok(SourceLocation::Disk(_)))
     }
 }
 

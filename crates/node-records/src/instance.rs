@@ -1,9 +1,9 @@
-//! What the node writes down: instances, which are the mounts there are, and wishes, which are
-//! the mounts there shall be.
+//! What the node writes down: instances, which are the mounts there are, and desired mounts, which
+//! are made again after a reboot.
 //!
 //! An instance is of no use after a reboot, when its mount is gone; so it lies in the run
-//! directory. A wish is only a spec, in the state directory, and lasts until somebody unmounts by
-//! name. Both are written aside and renamed: a record is whole or not there.
+//! directory. A desired mount is only a spec, in the state directory, and lasts until somebody
+//! unmounts by name. Both are written aside and renamed: a record is whole or not there.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write as _};
@@ -87,7 +87,7 @@ pub struct ProcessRef {
 
 /// A mount that shall be there after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wish {
+pub struct DesiredMount {
     /// What was asked for.
     pub spec: MountSpec,
 }
@@ -124,7 +124,7 @@ pub struct Found<T> {
 #[derive(Clone, Debug)]
 pub struct Records {
     instances: PathBuf,
-    wishes: PathBuf,
+    desired_mounts: PathBuf,
 }
 
 impl Records {
@@ -135,10 +135,10 @@ impl Records {
     pub fn open(run_dir: &Path, state_dir: &Path) -> anyhow::Result<Self> {
         let records = Self {
             instances: run_dir.join(INSTANCES),
-            wishes: state_dir.join("mounts"),
+            desired_mounts: state_dir.join("mounts"),
         };
         private_dir(&records.instances)?;
-        private_dir(&records.wishes)?;
+        private_dir(&records.desired_mounts)?;
         Ok(records)
     }
 
@@ -178,31 +178,31 @@ impl Records {
         Ok(file.into())
     }
 
-    /// Writes a wish.
+    /// Writes down that a mount is desired.
     ///
     /// # Errors
     /// If the state directory cannot be written.
-    pub fn wish(&self, id: &str, spec: &MountSpec) -> anyhow::Result<()> {
-        let wish = Wish { spec: spec.clone() };
-        write(&self.wishes, id, &wish, Lasts::ForEver)
+    pub fn keep_desired(&self, id: &str, spec: &MountSpec) -> anyhow::Result<()> {
+        let desired = DesiredMount { spec: spec.clone() };
+        write(&self.desired_mounts, id, &desired, Lasts::ForEver)
     }
 
-    /// Removes a wish, and returns whether there was one.
-    pub fn unwish(&self, id: &str) -> bool {
-        remove(&self.wishes.join(format!("{id}.json")))
+    /// Removes the record that a mount is desired, and returns whether there was one.
+    pub fn forget_desired(&self, id: &str) -> bool {
+        remove(&self.desired_mounts.join(format!("{id}.json")))
     }
 
-    /// Returns whether there is such a wish.
-    pub fn is_wished(&self, id: &str) -> bool {
-        self.wishes.join(format!("{id}.json")).exists()
+    /// Returns whether a mount is desired.
+    pub fn is_desired(&self, id: &str) -> bool {
+        self.desired_mounts.join(format!("{id}.json")).exists()
     }
 
-    /// Returns all wishes.
+    /// Returns all desired mounts.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn wishes(&self) -> anyhow::Result<Found<Wish>> {
-        read(&self.wishes)
+    pub fn desired_mounts(&self) -> anyhow::Result<Found<DesiredMount>> {
+        read(&self.desired_mounts)
     }
 }
 
@@ -328,19 +328,19 @@ mod tests {
             last_gap_ms: None,
         };
         records.keep(&instance).unwrap();
-        assert!(!records.is_wished("a"));
-        records.wish("a", &spec("/mnt")).unwrap();
-        assert!(records.is_wished("a"));
+        assert!(!records.is_desired("a"));
+        records.keep_desired("a", &spec("/mnt")).unwrap();
+        assert!(records.is_desired("a"));
         fs::write(run.join("node/b-1.json"), "{\"half\":").unwrap();
         fs::write(run.join("node/.c-1.new"), "{").unwrap();
         let found = records.instances().unwrap();
         assert_eq!(found.records, [("a-47".to_owned(), instance)]);
         assert_eq!(found.damaged, [run.join("node/b-1.json")]);
-        let wishes = records.wishes().unwrap();
-        assert_eq!(wishes.records[0].1.spec, spec("/mnt"));
-        assert!(records.unwish("a"));
-        assert!(!records.unwish("a"));
-        assert!(records.wishes().unwrap().records.is_empty());
+        let desired_mounts = records.desired_mounts().unwrap();
+        assert_eq!(desired_mounts.records[0].1.spec, spec("/mnt"));
+        assert!(records.forget_desired("a"));
+        assert!(!records.forget_desired("a"));
+        assert!(records.desired_mounts().unwrap().records.is_empty());
         let _names = records.names("a-47").unwrap();
         records.forget("a-47");
         assert!(records.instances().unwrap().records.is_empty());

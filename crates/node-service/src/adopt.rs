@@ -11,7 +11,7 @@ use yolofs::{Busy, Readahead};
 use super::deaths::{Cause, Verdict};
 use super::owned::{Owned, Service};
 use super::owner::Owner;
-use super::wire::{Answer, Fault, Question};
+use super::wire::{Fault, WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use node_api::control::NodeError;
 
@@ -99,9 +99,9 @@ impl Owner {
         let (adoption, held) = mount.adoption();
         let descriptors = mount.descriptors(&held);
         let beside = descriptors.in_order();
-        let question = Question::Adopt(Box::new(adoption));
+        let question = WorkerRequest::Adopt(Box::new(adoption));
         match worker.ask_with(&question, &beside, ADOPTION) {
-            Ok((Answer::Adopted { hello }, _)) => {
+            Ok((WorkerResponse::Adopted { hello }, _)) => {
                 mount.served(&worker, hello);
                 if let Some(kib) = mount.spec().readahead_kib {
                     mount.visible.set_readahead(Readahead::Kib(kib));
@@ -116,7 +116,7 @@ impl Owner {
                 }
                 Asked::Served
             }
-            Ok((Answer::Refused { fault, why }, _)) => {
+            Ok((WorkerResponse::Refused { fault, why }, _)) => {
                 mount.refused(&worker);
                 worker.release(&mount.key);
                 Asked::Refused(fault, why)
@@ -143,7 +143,7 @@ impl Owner {
         if !worker.answers() {
             return;
         }
-        let question = Question::LetGo {
+        let question = WorkerRequest::LetGo {
             id: mount.key.clone(),
         };
         match worker.ask(&question, QUICK) {

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const AT_A_TIME: usize = 8;
 
 impl Owner {
-    /// Unmounts everything, lazily where it is in use. What is wished stays wished: the next node
+    /// Unmounts everything, lazily where it is in use. Desired mounts stay desired: the next node
     /// makes it again.
     pub(crate) fn take_all_away(&self) -> Drained {
         let mut mounts = self.all();
@@ -27,7 +27,7 @@ impl Owner {
             for _ in 0..AT_A_TIME {
                 scope.spawn(|| {
                     while let Some(mount) = next() {
-                        let taken = self.turns.take(&mount.id).and_then(|_turn| {
+                        let taken = self.mount_locks.take(&mount.id).and_then(|_lock| {
                             match self.take_away(&mount, Busy::Wait, PATIENCE) {
                                 Err(NodeError::Conflict(_)) => {
                                     self.take_away(&mount, Busy::Lazy, PATIENCE)

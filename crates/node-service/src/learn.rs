@@ -25,7 +25,7 @@ use super::drift::{Boots, Served};
 use super::owned::{Owned, Service};
 use super::owner::{Owner, own_program};
 use super::probe::ask_all;
-use super::wire::{Answer, Question};
+use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use crate::lesson::{DESCRIPTORS, Lesson};
 use node_api::boot_choice::BootChoice;
@@ -122,12 +122,12 @@ fn learn(owner: &Owner, mount: &Owned) -> anyhow::Result<Option<Lesson>> {
         bail!("its worker is being replaced");
     };
     let trace = memory_file("trace")?;
-    let question = Question::Heard {
+    let question = WorkerRequest::Heard {
         id: mount.key.clone(),
     };
     match worker.ask_with(&question, &[trace.as_fd()], TRACE)?.0 {
-        Answer::Done => {}
-        Answer::Refused { why, .. } => bail!("{why}"),
+        WorkerResponse::Done => {}
+        WorkerResponse::Refused { why, .. } => bail!("{why}"),
         other => bail!("unexpected response of a worker: {other:?}"),
     }
     let lesson = teach(mount, &trace)?;

@@ -11,11 +11,11 @@ use nix::poll::{PollFlags, PollTimeout, poll};
 use yolofs::{Busy, Connection, MountError, MountTable, Visible};
 
 use super::descriptors::{KeptDescriptor, MountDescriptors};
+use super::mount_locks::MountLock;
 use super::owned::{Owned, Service};
 use super::owner::Owner;
 use super::place;
-use super::turns::Turn;
-use super::wire::Question;
+use super::wire::WorkerRequest;
 use bootstore::store::StoreSettings;
 use bootstore::tiers::ways::note_passing;
 use host::mount_table::{in_use_below, overlay_on};
@@ -41,8 +41,8 @@ impl Owner {
     /// As [`NodeControl::make`](node_api::control::NodeControl::make).
     pub(crate) fn make_mount(&self, spec: &MountSpec) -> Result<Made, NodeError> {
         let id = place::check(spec)?;
-        let turn = self.turns.take(&id)?;
-        self.make_in_turn(&id, spec, &turn)
+        let lock = self.mount_locks.take(&id)?;
+        self.make_in_turn(&id, spec, &lock)
     }
 
     /// Makes a mount at a place where it is our turn.
@@ -53,7 +53,7 @@ impl Owner {
         &self,
         id: &str,
         spec: &MountSpec,
-        _turn: &Turn<'_>,
+        _lock: &MountLock<'_>,
     ) -> Result<Made, NodeError> {
         if let Some(mount) = self.standing(id)? {
             if mount.spec() != *spec {
@@ -63,8 +63,8 @@ impl Owner {
                     spec.mountpoint.display()
                 )));
             }
-            // The wish may have been lost with a disk that was full.
-            self.wish(id, spec)?;
+            // The record may have been lost with a disk that was full.
+            self.keep_desired(id, spec)?;
             let mount = self.view_of(&mount);
             return Ok(Made { mount, new: false });
         }
@@ -83,7 +83,7 @@ impl Owner {
         let mount = self.create(id, spec)?;
         let served = self
             .serve_first(&mount)
-            .and_then(|()| Ok(self.wish(id, spec)?));
+            .and_then(|()| Ok(self.keep_desired(id, spec)?));
         if let Err(error) = served {
             self.undo(&mount);
             return Err(error);
@@ -97,9 +97,9 @@ impl Owner {
     ///
     /// # Errors
     /// If the state directory cannot be written.
-    pub(crate) fn wish(&self, id: &str, spec: &MountSpec) -> anyhow::Result<()> {
+    pub(crate) fn keep_desired(&self, id: &str, spec: &MountSpec) -> anyhow::Result<()> {
         if spec.lasting {
-            self.records.wish(id, spec)?;
+            self.records.keep_desired(id, spec)?;
         }
         Ok(())
     }
@@ -211,15 +211,15 @@ impl Owner {
         self.forget(mount);
     }
 
-    /// Unmounts, and wishes it no more.
+    /// Unmounts, and desires it no more.
     ///
     /// # Errors
     /// As [`NodeControl::unmount`](node_api::control::NodeControl::unmount).
     pub(crate) fn unmount_at(&self, id: &str, busy: Busy) -> Result<(), NodeError> {
-        let _turn = self.turns.take(id)?;
-        let wished = self.unrestored.remove(id);
+        let _lock = self.mount_locks.take(id)?;
+        let desired = self.unrestored.remove(id);
         let Some(mount) = self.visible_at(id) else {
-            return match self.records.unwish(id) || wished {
+            return match self.records.forget_desired(id) || desired {
                 true => Ok(()),
                 false => Err(NodeError::Unknown(id.to_owned())),
             };
@@ -231,7 +231,7 @@ impl Owner {
             return Err(NodeError::Conflict(why));
         }
         self.take_away(&mount, busy, UMOUNT_PATIENCE)?;
-        self.records.unwish(id);
+        self.records.forget_desired(id);
         Ok(())
     }
 
@@ -318,7 +318,7 @@ fn close_at(server: &Service, key: &str) {
         return;
     };
     let id = key.to_owned();
-    if let Err(error) = worker.ask(&Question::Close { id }, CLOSE) {
+    if let Err(error) = worker.ask(&WorkerRequest::Close { id }, CLOSE) {
         log::warn!("{key}: its worker may have it open yet: {error:#}");
     }
 }

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use yolofs::Busy;
 
 use super::keep::Keep;
+use super::mount_locks::MountLocks;
 use super::owned::{Owned, Service};
-use super::probe::{Heard, ask_about, ask_all};
+use super::probe::{Statuses, ask_about, ask_all};
 use super::restore::Unrestored;
-use super::turns::Turns;
-use super::wire::{Answer, Question};
+use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::{Pool, Worker};
 use bootstore::store::StoreSettings;
 use bootstore::tiers::background::Watched;
@@ -75,7 +75,7 @@ pub(crate) struct Owner {
     pub records: Records,
     pub keep: Keep,
     pub pool: Pool,
-    pub turns: Turns,
+    pub mount_locks: MountLocks,
     pub unrestored: Unrestored,
     /// Held while another program is put in.
     pub upgrading: Mutex<()>,
@@ -106,7 +106,7 @@ impl Owner {
             records,
             keep,
             pool,
-            turns: Turns::default(),
+            mount_locks: MountLocks::default(),
             unrestored: Unrestored::default(),
             upgrading: Mutex::new(()),
             end,
@@ -250,7 +250,7 @@ impl NodeControl for Owner {
     fn mounts(&self) -> Vec<MountView> {
         let mut workers = self.pool.all();
         workers.retain(|worker| worker.answers() && worker.load() > 0);
-        let (mut heard, _): (Heard, _) = ask_all(&workers, TELL);
+        let (mut heard, _): (Statuses, _) = ask_all(&workers, TELL);
         let mounts = self.all();
         let mut views: Vec<_> = mounts
             .iter()
@@ -281,25 +281,25 @@ impl NodeControl for Owner {
 
     fn prewarm(&self, id: &str, budget_bytes: Option<u64>) -> Result<PrewarmSummary, NodeError> {
         let mount = self.shown_as(id)?;
-        let question = Question::Prewarm {
+        let question = WorkerRequest::Prewarm {
             id: mount.key.clone(),
             budget_bytes,
         };
         match Self::worker_of(&mount)?.ask(&question, PREWARM)? {
-            Answer::Prewarmed(summary) => Ok(summary),
+            WorkerResponse::Prewarmed(summary) => Ok(summary),
             other => Err(unexpected(id, other)),
         }
     }
 
     fn swap(&self, id: &str, boot: BootChoice) -> Result<MountView, NodeError> {
-        let _turn = self.turns.take(id)?;
+        let _lock = self.mount_locks.take(id)?;
         let mount = self.shown_as(id)?;
-        let question = Question::Swap {
+        let question = WorkerRequest::Swap {
             id: mount.key.clone(),
             boot: boot.clone(),
         };
         match Self::worker_of(&mount)?.ask(&question, SWAP)? {
-            Answer::Done => {}
+            WorkerResponse::Done => {}
             other => return Err(unexpected(id, other)),
         }
         // A later worker, and the mount after a reboot, serve from it, too.
@@ -309,7 +309,7 @@ impl NodeControl for Owner {
         };
         mount.set_spec(spec.clone());
         self.record(&mount);
-        self.wish(&mount.id, &spec)?;
+        self.keep_desired(&mount.id, &spec)?;
         Ok(self.view_of(&mount))
     }
 
@@ -324,9 +324,9 @@ impl NodeControl for Owner {
 }
 
 /// What a worker's answer means to whoever asked for something about a mount.
-fn unexpected(id: &str, answer: Answer) -> NodeError {
+fn unexpected(id: &str, answer: WorkerResponse) -> NodeError {
     match answer {
-        Answer::Refused { fault, why } => match fault.error(why) {
+        WorkerResponse::Refused { fault, why } => match fault.error(why) {
             // The worker knows it by its key.
             NodeError::Unknown(_) => NodeError::Unknown(id.to_owned()),
             error => error,

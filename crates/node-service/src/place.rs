@@ -10,7 +10,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, is_covered, kind_at};
 use host::run_dir::RunDir;
 use node_api::control::NodeError;
-use node_api::spec::{MountSpec, Place};
+use node_api::spec::{MountSpec, SourceLocation};
 
 /// So many dead mounts on top of each other are cleared away.
 const STACKED: usize = 16;
@@ -26,11 +26,11 @@ pub(crate) fn check(spec: &MountSpec) -> Result<String, NodeError> {
         Err(error) => return invalid(format!("{error:#}")),
     };
     let source = match place {
-        Place::Disk(_) => Some(("source", &spec.source)),
-        Place::Nic(..) if spec.auto => {
+        SourceLocation::Disk(_) => Some(("source", &spec.source)),
+        SourceLocation::Nic(..) if spec.auto => {
             return invalid("auto: true is for sources on a disk of this machine".to_owned());
         }
-        Place::Nic(..) => None,
+        SourceLocation::Nic(..) => None,
     };
     let places = [("mount point", &spec.mountpoint), ("store", &spec.store)];
     for (what, path) in source.into_iter().chain(places) {
@@ -103,7 +103,7 @@ pub(crate) fn make_free(spec: &MountSpec, run_dir: &RunDir) -> Result<(), NodeEr
         }
         clear(place)?;
         if let Some(record) = record {
-            run_dir.remove(&record, &run_dir.take_turn()?);
+            run_dir.remove(&record, &run_dir.lock()?);
         }
     }
     Err(NodeError::Conflict(format!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::owner::Owner;
-use super::wire::{Answer, Question};
+use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use node_api::status::MountStatus;
 
@@ -19,10 +19,10 @@ const EVERY: Duration = Duration::from_secs(2);
 const MISSES: u32 = 5;
 
 /// What workers said of their mounts, by key.
-pub(crate) type Heard = HashMap<String, MountStatus>;
+pub(crate) type Statuses = HashMap<String, MountStatus>;
 
 /// Asks all of them at once, and returns what came back in time, with those that did not answer.
-pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Heard, Vec<Arc<Worker>>) {
+pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Statuses, Vec<Arc<Worker>>) {
     ask_about(workers, None, patience)
 }
 
@@ -31,12 +31,12 @@ pub(crate) fn ask_about(
     workers: &[Arc<Worker>],
     key: Option<&str>,
     patience: Duration,
-) -> (Heard, Vec<Arc<Worker>>) {
-    let question = Question::Status {
+) -> (Statuses, Vec<Arc<Worker>>) {
+    let question = WorkerRequest::Status {
         id: key.map(str::to_owned),
     };
     let ask = |worker: &Arc<Worker>| match worker.ask(&question, patience) {
-        Ok(Answer::Status(status)) => Some(status.mounts),
+        Ok(WorkerResponse::Status(status)) => Some(status.mounts),
         Ok(other) => {
             log::warn!("unexpected response of a worker: {other:?}");
             None
@@ -57,7 +57,7 @@ pub(crate) fn ask_about(
             .map(|(worker, thread)| (worker, thread.join().ok().flatten()))
             .collect()
     });
-    let (mut heard, mut silent) = (Heard::new(), Vec::new());
+    let (mut heard, mut silent) = (Statuses::new(), Vec::new());
     for (worker, answer) in answers {
         match answer {
             Some(mounts) => heard.extend(mounts.into_iter().map(|m| (m.id.clone(), m))),

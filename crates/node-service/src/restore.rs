@@ -1,4 +1,4 @@
-//! Making again what is wished: after a reboot, and after whatever kept a mount from being made.
+//! Making the desired mounts again: after a reboot, and after whatever kept a mount from being made.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -21,56 +21,60 @@ const AT_A_TIME: usize = 4;
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is wished and not there, and why.
+/// The desired mounts that are not there, and why.
 #[derive(Debug, Default)]
 pub(crate) struct Unrestored {
-    wishes: Mutex<BTreeMap<String, (MountSpec, String)>>,
+    desired_mounts: Mutex<BTreeMap<String, (MountSpec, String)>>,
     changed: Condvar,
 }
 
 impl Unrestored {
-    /// Takes a wish out: it is fulfilled, or nobody's any more. Returns whether it was there.
+    /// Takes one out: it is made, or nobody desires it any more. Returns whether it was there.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let removed = self.wishes.lock().remove(id);
+        let removed = self.desired_mounts.lock().remove(id);
         self.changed.notify_all();
         removed.is_some()
     }
 
     fn put(&self, id: &str, spec: MountSpec, why: String) {
-        self.wishes.lock().insert(id.to_owned(), (spec, why));
+        self.desired_mounts
+            .lock()
+            .insert(id.to_owned(), (spec, why));
         self.changed.notify_all();
     }
 
     fn all(&self) -> Vec<(String, MountSpec)> {
-        let wishes = self.wishes.lock();
-        wishes
+        let desired_mounts = self.desired_mounts.lock();
+        desired_mounts
             .iter()
             .map(|(id, (spec, _))| (id.clone(), spec.clone()))
             .collect()
     }
 
     fn has(&self, id: &str) -> bool {
-        self.wishes.lock().contains_key(id)
+        self.desired_mounts.lock().contains_key(id)
     }
 
     /// Waits until there is something.
     fn wait(&self) {
-        let mut wishes = self.wishes.lock();
-        while wishes.is_empty() {
-            self.changed.wait(&mut wishes);
+        let mut desired_mounts = self.desired_mounts.lock();
+        while desired_mounts.is_empty() {
+            self.changed.wait(&mut desired_mounts);
         }
     }
 
     /// Returns what there is to tell of one.
     pub(crate) fn view(&self, id: &str) -> Option<MountView> {
-        let wishes = self.wishes.lock();
-        wishes.get(id).map(|(spec, why)| view(id, spec, why))
+        let desired_mounts = self.desired_mounts.lock();
+        desired_mounts
+            .get(id)
+            .map(|(spec, why)| view(id, spec, why))
     }
 
     /// Returns what there is to tell of all.
     pub(crate) fn views(&self) -> Vec<MountView> {
-        let wishes = self.wishes.lock();
-        wishes
+        let desired_mounts = self.desired_mounts.lock();
+        desired_mounts
             .iter()
             .map(|(id, (spec, why))| view(id, spec, why))
             .collect()
@@ -100,16 +104,16 @@ fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
 }
 
 impl Owner {
-    /// Makes what is wished and not there, a few at a time. One that cannot be made holds up no
+    /// Makes the desired mounts that are not there, a few at a time. One that cannot be made holds up no
     /// other.
     pub(crate) fn restore(&self) {
-        match self.records.wishes() {
+        match self.records.desired_mounts() {
             Ok(found) => {
                 self.restore_these(
                     found
                         .records
                         .into_iter()
-                        .map(|(id, wish)| (id, wish.spec))
+                        .map(|(id, desired)| (id, desired.spec))
                         .filter(|(id, _)| self.visible_at(id).is_none())
                         .collect(),
                 );
@@ -118,8 +122,8 @@ impl Owner {
         }
     }
 
-    fn restore_these(&self, wishes: Vec<(String, MountSpec)>) {
-        let waiting = Mutex::new(wishes.into_iter());
+    fn restore_these(&self, desired_mounts: Vec<(String, MountSpec)>) {
+        let waiting = Mutex::new(desired_mounts.into_iter());
         let next = || waiting.lock().next();
         std::thread::scope(|scope| {
             for _ in 0..AT_A_TIME {
@@ -135,12 +139,12 @@ impl Owner {
     fn restore_one(&self, id: &str, spec: MountSpec) {
         let known = self.unrestored.has(id);
         let made = place::check(&spec).and_then(|place| {
-            let turn = self.turns.take(&place)?;
+            let lock = self.mount_locks.take(&place)?;
             // It may have been unmounted by name since.
-            if !self.records.is_wished(id) {
+            if !self.records.is_desired(id) {
                 return Ok(());
             }
-            self.make_in_turn(&place, &spec, &turn).map(drop)
+            self.make_in_turn(&place, &spec, &lock).map(drop)
         });
         if let Err(error) = made {
             let why = match error {
@@ -167,7 +171,7 @@ pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
             let tried = Instant::now();
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // Only what is still wished: it may have been unmounted by name meanwhile.
+            // Only what is still desired: it may have been unmounted by name meanwhile.
             owner.restore_these(owner.unrestored.all());
             if owner.unrestored.all().is_empty() {
                 pause = PAUSE;

@@ -151,7 +151,7 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     };
     let found = records.instances()?;
     let mut damaged = found.damaged;
-    damaged.extend(records.wishes()?.damaged);
+    damaged.extend(records.desired_mounts()?.damaged);
     let background = match settings.store.names_tiers() {
         true => Some(Background::start(&settings.store)?),
         false => None,
@@ -200,7 +200,7 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has everything served that shall be: what an earlier node left, and then what is wished. Tells
+/// Has everything served that shall be: what an earlier node left, and then the desired mounts. Tells
 /// the manager when that is done, or takes so long that others must not wait for it.
 fn begin(owner: &Arc<Owner>, orphans: Vec<Arc<Owned>>) -> anyhow::Result<()> {
     let (tell, told) = channel();

@@ -13,8 +13,8 @@ use super::descriptors::{KeptDescriptor, MountDescriptors};
 use super::keep::{self, Returned};
 use super::owned::Owned;
 use super::owner::Owner;
-use super::probe::{Heard, ask_all};
-use super::wire::{Answer, Question};
+use super::probe::{Statuses, ask_all};
+use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use node_records::instance::Instance;
 
@@ -98,7 +98,7 @@ impl Owner {
         instance: &Instance,
         kept: Returned,
         worker: Option<&Arc<Worker>>,
-        heard: &Heard,
+        heard: &Statuses,
     ) -> anyhow::Result<Arc<Owned>> {
         let (held, from_keeper) = match (kept, worker) {
             (
@@ -138,7 +138,7 @@ impl Owner {
         Ok(mount)
     }
 
-    /// Clears away a mount whose descriptors are lost. A wish of it is fulfilled anew.
+    /// Clears away a mount whose descriptors are lost. A desired mount is made again.
     fn clear_away(&self, instance: &Instance) {
         let place = &instance.spec.mountpoint;
         let visible = Visible::resume(place.clone(), instance.mount.into());
@@ -154,12 +154,12 @@ impl Owner {
 
 /// Asks a worker for the descriptors of a mount that it serves: it has them, too.
 fn handed_back(instance: &Instance, worker: &Worker) -> anyhow::Result<MountDescriptors> {
-    let question = Question::Hand {
+    let question = WorkerRequest::Hand {
         id: instance.key.clone(),
     };
     let (answer, files) = worker.ask_with(&question, &[], QUICK)?;
     match answer {
-        Answer::Handed => {}
+        WorkerResponse::Handed => {}
         other => bail!("unexpected response of its worker: {other:?}"),
     }
     MountDescriptors::received(&instance.spec, files).context("what its worker handed back")

@@ -32,7 +32,7 @@ pub(crate) const READY: &str = "ready";
 /// What the node may ask.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask")]
-pub(crate) enum Question {
+pub(crate) enum WorkerRequest {
     /// Serve this mount from now on; its descriptors travel beside the question. Answered when it is served.
     Adopt(Box<Adoption>),
     /// How are the mounts? Answered from counters, at once.
@@ -93,21 +93,21 @@ pub(crate) struct Adoption {
 /// What a worker answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
-pub(crate) enum Answer {
-    /// To [`Question::Adopt`]: it is served. What the kernel was told in the first talk, whether
+pub(crate) enum WorkerResponse {
+    /// To [`WorkerRequest::Adopt`]: it is served. What the kernel was told in the first talk, whether
     /// by this worker or an earlier one.
     Adopted {
         /// The whole answer.
         #[serde(with = "node_records::hex")]
         hello: Vec<u8>,
     },
-    /// To [`Question::Status`].
+    /// To [`WorkerRequest::Status`].
     Status(WorkerStatus),
-    /// To [`Question::Prewarm`].
+    /// To [`WorkerRequest::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`Question::Swap`], [`Question::Heard`], [`Question::LetGo`] and [`Question::Close`].
+    /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`] and [`WorkerRequest::Close`].
     Done,
-    /// To [`Question::Hand`]: the mount's descriptors travel beside the answer.
+    /// To [`WorkerRequest::Hand`]: the mount's descriptors travel beside the answer.
     Handed,
     /// It was not done.
     Refused {
@@ -161,10 +161,10 @@ impl Fault {
 /// answer. Returns the descriptors that came beside the answer, too.
 pub(crate) fn ask(
     (pid, socket): (u32, &Path),
-    question: &Question,
+    question: &WorkerRequest,
     beside: &[BorrowedFd<'_>],
     patience: Duration,
-) -> anyhow::Result<(Answer, Vec<OwnedFd>)> {
+) -> anyhow::Result<(WorkerResponse, Vec<OwnedFd>)> {
     let deadline = Instant::now() + patience;
     let asked = || {
         let stream = UnixStream::connect(socket).context("connecting")?;

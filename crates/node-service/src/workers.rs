@@ -25,7 +25,7 @@ use rawio::pidfd::PidFd;
 
 use super::deaths::Cause;
 use super::owned::Owned;
-use super::wire::{self, Answer, Question};
+use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
 use node_records::instance::{ProcessRef, private_dir};
 
@@ -90,7 +90,11 @@ impl Worker {
     ///
     /// # Errors
     /// If it does not answer in time.
-    pub(crate) fn ask(&self, question: &Question, patience: Duration) -> anyhow::Result<Answer> {
+    pub(crate) fn ask(
+        &self,
+        question: &WorkerRequest,
+        patience: Duration,
+    ) -> anyhow::Result<WorkerResponse> {
         Ok(self.ask_with(question, &[], patience)?.0)
     }
 
@@ -100,10 +104,10 @@ impl Worker {
     /// If it does not answer in time.
     pub(crate) fn ask_with(
         &self,
-        question: &Question,
+        question: &WorkerRequest,
         beside: &[BorrowedFd<'_>],
         patience: Duration,
-    ) -> anyhow::Result<(Answer, Vec<OwnedFd>)> {
+    ) -> anyhow::Result<(WorkerResponse, Vec<OwnedFd>)> {
         let address = (self.process.pid, &*self.socket);
         wire::ask(address, question, beside, patience)
     }

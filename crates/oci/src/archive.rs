@@ -17,8 +17,8 @@ use crate::blob::digest_of;
 use crate::config::CONFIG_MAX;
 use crate::document::{DOCUMENT_MAX, decode};
 use crate::error::shown;
+use crate::file_range::{FileRange, Files};
 use crate::layout;
-use crate::place::{Files, Place};
 use crate::{BlobError, Image, ImageConfig, ImageError, LayerBlob, Platform, Reference};
 
 const MANIFEST: &str = "manifest.json";
@@ -238,7 +238,7 @@ impl Files for Contents {
         &self.file
     }
 
-    fn find(&self, name: &str) -> Result<Option<Place>, ImageError> {
+    fn find(&self, name: &str) -> Result<Option<FileRange>, ImageError> {
         let Some(mut name) = from_top(Path::new(""), Path::new(name)) else {
             return Ok(None);
         };
@@ -246,7 +246,7 @@ impl Files for Contents {
             match self.entries.get(&name) {
                 Some(&Entry::File { offset, len }) => {
                     let path = self.file.clone();
-                    return Ok(Some(Place { path, offset, len }));
+                    return Ok(Some(FileRange { path, offset, len }));
                 }
                 Some(Entry::Link(target)) => name.clone_from(target),
                 None => return Ok(None),

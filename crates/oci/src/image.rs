@@ -5,7 +5,7 @@ use std::path::Path;
 
 use blocks::Digest;
 
-use crate::place::Place;
+use crate::file_range::FileRange;
 use crate::{ImageConfig, Verified};
 
 /// An image in a layout or an archive.
@@ -32,7 +32,7 @@ pub struct LayerBlob {
     pub media_type: String,
     /// The digest of the bytes as they lie there, if somebody told it.
     pub(crate) digest: Option<Digest>,
-    pub(crate) place: Place,
+    pub(crate) place: FileRange,
 }
 
 impl LayerBlob {
@@ -41,7 +41,7 @@ impl LayerBlob {
     /// # Errors
     /// If there is no such file.
     pub fn from_file(path: &Path, diff_id: Digest) -> io::Result<Self> {
-        let place = Place {
+        let place = FileRange {
             path: path.into(),
             offset: 0,
             len: path.metadata()?.len(),

@@ -10,7 +10,7 @@ use crate::blob::digest_of;
 use crate::config::CONFIG_MAX;
 use crate::document::{DOCUMENT_MAX, decode};
 use crate::error::shown;
-use crate::place::{Directory, Files, Place};
+use crate::file_range::{Directory, FileRange, Files};
 use crate::{
     BlobError, Descriptor, Image, ImageConfig, ImageError, Index, LayerBlob, Manifest, Platform,
     Reference,
@@ -162,7 +162,7 @@ fn layers(
     layers.map(layer).collect()
 }
 
-fn blob_place(files: &dyn Files, blob: &Descriptor) -> Result<Place, ImageError> {
+fn blob_place(files: &dyn Files, blob: &Descriptor) -> Result<FileRange, ImageError> {
     let name = format!("blobs/sha256/{}", blob.digest.hex());
     let missing = || ImageError::Missing {
         path: files.path().to_owned(),

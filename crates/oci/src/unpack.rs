@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use blocks::Digest;
 
 use crate::{BlobError, LayerBlob, Watch};
-use decompress::{Teller, Watched};
+use decompress::{ProgressReporter, Watched};
 use root::Root;
 use stream::TarStream;
 use write::{Top, Writer};
@@ -157,8 +157,8 @@ pub fn unpack(
     let root = Root::open(into).map_err(opening(into))?;
     let blob = layer.open().map_err(opening(&layer.place.path))?;
     let at = |source: io::Error| explain(&layer.diff_id.short(), None, source.into());
-    let teller = Teller::new(watch);
-    let tar = decompress::told_tar_of(blob, layer.diff_id, limits, &teller).map_err(at)?;
+    let reporter = ProgressReporter::new(watch);
+    let tar = decompress::reporting_tar_of(blob, layer.diff_id, limits, &reporter).map_err(at)?;
     let writer = Writer::new(root, *limits, Top::AsTold);
     write_all(tar, layer.diff_id, writer).map(|(unpacked, _)| unpacked)
 }

@@ -330,7 +330,7 @@ mod tests {
         drop(open_or_create(&at("shared/below/file")).unwrap());
         assert_eq!(mode(&at("shared/below")), 0o2750);
         assert_eq!(mode(&at("shared/below/file")), 0o640);
-        // Shared with everybody is shared by nobody's wish.
+        // What was shared with everybody is shared with nobody.
         chmod(&at("shared"), 0o2755);
         assert_eq!(Readers::in_dir(&at("shared")).unwrap(), Readers::Owner);
     }

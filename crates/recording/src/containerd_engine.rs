@@ -15,7 +15,7 @@ use host::run_dir::process_start;
 
 /// Where an image of containerd's is to be found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ImageLocation<'a> {
     pub(crate) address: &'a Path,
     pub(crate) snapshotter: &'a str,
     pub(crate) namespace: &'a str,
@@ -40,7 +40,7 @@ impl ContainerdEngine {
     ///
     /// # Errors
     /// If containerd has no such image, or keeps its layers where we cannot mount over them.
-    pub(crate) fn open(place: &Place<'_>) -> anyhow::Result<Self> {
+    pub(crate) fn open(place: &ImageLocation<'_>) -> anyhow::Result<Self> {
         let containerd = Containerd::connect(place.address, place.namespace, place.snapshotter)?;
         let image = containerd.image(place.reference)?;
         let pid = std::process::id();

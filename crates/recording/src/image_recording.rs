@@ -11,7 +11,7 @@ use serde::Serialize;
 use tracer::Summary;
 
 use crate::container_engine::{Engine, Start};
-use crate::containerd_engine::{ContainerdEngine, Place};
+use crate::containerd_engine::{ContainerdEngine, ImageLocation};
 use crate::docker_engine::DockerEngine;
 use crate::layer_recorders::{LayerReport, Layers};
 use crate::ready::{choose, wait_ready};
@@ -123,7 +123,7 @@ fn open(
         ImageName::Containerd {
             namespace,
             reference,
-        } => Ok(Box::new(ContainerdEngine::open(&Place {
+        } => Ok(Box::new(ContainerdEngine::open(&ImageLocation {
             address: &engines.containerd,
             snapshotter: &engines.snapshotter,
             namespace,

@@ -9,7 +9,7 @@ use blocks::Digest;
 use engine::LocalLayer;
 use localfs::SourceRoot;
 use serde::Serialize;
-use tracer::{Allowance, Heard, Limits, MergeOptions, Trace};
+use tracer::{Allowance, Limits, MergeOptions, RawTrace, Trace};
 use yolofs::{Busy, Mount};
 
 use crate::recorder_mount::{UMOUNT_PATIENCE, mount_recorded};
@@ -130,7 +130,7 @@ impl Layers {
     /// If a layer cannot be scanned, or there was more than a trace can hold.
     pub(crate) fn take_traces(
         &mut self,
-        boot: Vec<(Recorded, Heard)>,
+        boot: Vec<(Recorded, RawTrace)>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Vec<&Trace>> {
         for (layer, (recorded, heard)) in self.0.iter_mut().zip(boot) {
@@ -201,7 +201,7 @@ impl Recorders {
 
     /// Returns what was heard until now: the boot ends here, and what stopping the container reads
     /// is not part of it.
-    pub(crate) fn stop(&self) -> Vec<Heard> {
+    pub(crate) fn stop(&self) -> Vec<RawTrace> {
         let layers = self.0.iter();
         layers.map(|(recorded, _)| recorded.stop()).collect()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use localfs::{Patience, SourceKind, SourceRoot};
 use serde::Serialize;
-use tracer::{Heard, MergeOptions, Summary, Trace};
+use tracer::{MergeOptions, RawTrace, Summary, Trace};
 use yolofs::Busy;
 
 use crate::keep::{KeepPlace, Kept, Recording, keep};
@@ -16,7 +16,7 @@ use crate::recorder_mount::{UMOUNT_PATIENCE, mount_recorded};
 use crate::run::{Run, RunSettings};
 use crate::scratch::{Scratch, clear_dead};
 use crate::until::{Until, port_answers};
-use crate::workload::{Place, Workload};
+use crate::workload::{WorkingRoot, Workload};
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
@@ -114,7 +114,7 @@ pub fn record(
 /// A boot that was recorded.
 struct Boot {
     recorded: Recorded,
-    heard: Heard,
+    raw: RawTrace,
     ready: Duration,
 }
 
@@ -126,7 +126,7 @@ impl Boot {
         source: &mut LateSource,
         left_out: &mut BTreeSet<String>,
     ) -> anyhow::Result<(Trace, Duration)> {
-        let (trace, changed) = self.recorded.trace(self.heard, source.scanned()?);
+        let (trace, changed) = self.recorded.trace(self.raw, source.scanned()?);
         left_out.extend(changed);
         ensure!(
             trace.lost == 0,
@@ -162,7 +162,7 @@ fn record_once(
     };
     let ready = workload.wait_ready(until, request.runs.timeout, interrupt, &idle);
     // The boot ends here: what stopping the command reads is not part of it.
-    let heard = recorded.stop();
+    let raw = recorded.stop();
     workload.stop();
     mount
         .unmount(Busy::Lazy, UMOUNT_PATIENCE)
@@ -170,7 +170,7 @@ fn record_once(
     let ready = ready?;
     Ok(Boot {
         recorded,
-        heard,
+        raw,
         ready,
     })
 }
@@ -180,14 +180,14 @@ fn start(request: &TreeRequest, root: &SourceRoot, place: &Scratch) -> anyhow::R
     match root.kind() {
         SourceKind::Disk { name, .. } => {
             let image = place.mountpoint.join(name);
-            Workload::start(&Place::Here, ("YOLOFS_IMAGE", &image), command)
+            Workload::start(&WorkingRoot::Here, ("YOLOFS_IMAGE", &image), command)
         }
         SourceKind::Tree if request.root == CommandRoot::Host => {
             let env = ("YOLOFS_MNT", place.mountpoint.as_path());
-            Workload::start(&Place::Here, env, command)
+            Workload::start(&WorkingRoot::Here, env, command)
         }
         SourceKind::Tree => {
-            let overlay = Place::Overlay {
+            let overlay = WorkingRoot::Overlay {
                 lower: &place.mountpoint,
                 scratch: &place.scratch,
             };

@@ -48,7 +48,7 @@ pub(crate) struct Found {
 
 /// What the process answers.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum Response {
     Unpacked(Box<Found>),
     Failed { why: String },
 }
@@ -86,8 +86,8 @@ pub(crate) fn by_process(
         "the process that unpacks {image} ended without a word ({status}): is the image hostile?"
     );
     match serde_json::from_slice(&answer).context("understanding the process that unpacks")? {
-        Answer::Unpacked(found) => Ok(*found),
-        Answer::Failed { why } => Err(anyhow!(why)),
+        Response::Unpacked(found) => Ok(*found),
+        Response::Failed { why } => Err(anyhow!(why)),
     }
 }
 
@@ -127,8 +127,8 @@ fn answer(child: &mut Child, interrupt: &Interrupt) -> anyhow::Result<Vec<u8>> {
 pub fn unpack(image: &str, into: &Path, answer_to: &mut dyn Write) -> anyhow::Result<()> {
     set_pdeathsig(Signal::SIGKILL).context("asking for a signal at the recorder's end")?;
     let answer = match unpack_confined(image, into) {
-        Ok(found) => Answer::Unpacked(Box::new(found)),
-        Err(error) => Answer::Failed {
+        Ok(found) => Response::Unpacked(Box::new(found)),
+        Err(error) => Response::Failed {
             why: format!("{error:#}"),
         },
     };

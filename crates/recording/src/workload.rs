@@ -27,7 +27,7 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Where a command runs.
 #[derive(Debug)]
-pub enum Place<'a> {
+pub enum WorkingRoot<'a> {
     /// In namespaces of its own, with an overlay on this directory as its root; the second
     /// directory is an empty one to mount things in.
     Overlay {
@@ -60,13 +60,13 @@ impl Workload {
     /// # Errors
     /// If it cannot be started.
     pub fn start(
-        place: &Place<'_>,
+        place: &WorkingRoot<'_>,
         env: (&str, &Path),
         command: &[OsString],
     ) -> anyhow::Result<Self> {
         let mut program = Command::new("/proc/self/exe");
         match place {
-            Place::Overlay { lower, scratch } => {
+            WorkingRoot::Overlay { lower, scratch } => {
                 program
                     .arg("__enter")
                     .arg("--lower")
@@ -74,7 +74,7 @@ impl Workload {
                     .arg("--scratch")
                     .arg(scratch);
             }
-            Place::Here => {
+            WorkingRoot::Here => {
                 program.arg("__exec");
             }
         }
@@ -95,7 +95,7 @@ impl Workload {
         let ended = watch_exit(child, exit_signal.clone())?;
         let lines = LineWatch::default();
         Ok(Self {
-            has_namespaces: matches!(place, Place::Overlay { .. }),
+            has_namespaces: matches!(place, WorkingRoot::Overlay { .. }),
             group,
             started,
             stdout,
@@ -123,7 +123,7 @@ impl Workload {
     ) -> anyhow::Result<Duration> {
         loop {
             interrupt.check()?;
-            let line = self.pump(PROBE_EVERY, interrupt, until)?;
+            let line = self.next_line(PROBE_EVERY, interrupt, until)?;
             let ready = match until {
                 Until::Line(_) => line,
                 Until::Tcp(port) => port_answers(*port),
@@ -176,7 +176,7 @@ impl Workload {
         while self.exit.is_none() && asked.elapsed() < grace {
             let left = grace.saturating_sub(asked.elapsed());
             let exit_signal = self.exit_signal.clone();
-            if self.pump(left, &exit_signal, &never).is_err() {
+            if self.next_line(left, &exit_signal, &never).is_err() {
                 break;
             }
         }
@@ -189,7 +189,7 @@ impl Workload {
 
     /// Waits for output, the command's end or an interrupt, at most for `wait`; passes output on
     /// to standard error, and returns whether a line of it matched.
-    fn pump(
+    fn next_line(
         &mut self,
         wait: Duration,
         interrupt: &Interrupt,

@@ -27,7 +27,7 @@ mod timeline;
 pub use content::{Content, DirectoryShare, FileShare, KindShare};
 pub use image::{ImageReport, LayerReport, NamedDigest, RecordingReport, StabilityReport};
 pub use kind::{Execute, FileKind};
-pub use measured::{Comparison, Measured, MeasuredError, Way, WayReport};
+pub use measured::{Comparison, Measured, MeasuredError, ServedFrom, WayReport};
 pub use mount::MountReport;
 pub use node::NodeReport;
 pub use timeline::{Moment, Need, Timeline};

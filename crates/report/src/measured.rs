@@ -24,14 +24,14 @@ pub struct Comparison {
     pub subject: String,
     /// What was the case meanwhile, such as `docker, disk at 150 IOPS and contended`.
     pub condition: String,
-    /// What was measured, in the order of [`Way`].
+    /// What was measured, in the order of [`ServedFrom`].
     pub ways: Vec<WayReport>,
 }
 
 /// From where a boot was served.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
-pub enum Way {
+pub enum ServedFrom {
     /// The disk, with empty caches.
     NativeCold,
     /// A daemon's memory: each read is a request to it, as in YOLO.
@@ -48,7 +48,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WayReport {
     /// The way.
-    pub way: Way,
+    pub way: ServedFrom,
     /// Milliseconds from the start to readiness.
     pub ready_ms: Vec<f64>,
     /// Milliseconds of preparation before the start.
@@ -103,7 +103,8 @@ impl Measured {
             return Err(MeasuredError::TooLong { len });
         }
         let document: Document = serde_json::from_slice(text)?;
-        let mut groups: BTreeMap<(String, String), BTreeMap<Way, WayReport>> = BTreeMap::new();
+        let mut groups: BTreeMap<(String, String), BTreeMap<ServedFrom, WayReport>> =
+            BTreeMap::new();
         for (index, sample) in document.samples.into_iter().enumerate() {
             if !sample.has_time() {
                 return Err(MeasuredError::NoTime {
@@ -157,7 +158,7 @@ fn is_called(name: &str, subject: &str) -> bool {
 impl WayReport {
     /// Returns the report of a way of which nothing was measured yet.
     #[must_use]
-    pub const fn new(way: Way) -> Self {
+    pub const fn new(way: ServedFrom) -> Self {
         Self {
             way,
             ready_ms: Vec::new(),
@@ -177,7 +178,7 @@ impl WayReport {
 impl Comparison {
     /// Returns what was measured of a way.
     #[must_use]
-    pub fn way(&self, way: &Way) -> Option<&WayReport> {
+    pub fn way(&self, way: &ServedFrom) -> Option<&WayReport> {
         self.ways.iter().find(|report| report.way == *way)
     }
 }
@@ -194,7 +195,7 @@ pub(crate) fn median(numbers: &[f64]) -> Option<f64> {
     })
 }
 
-impl From<String> for Way {
+impl From<String> for ServedFrom {
     fn from(name: String) -> Self {
         match name.as_str() {
             "native-cold" => Self::NativeCold,
@@ -206,19 +207,19 @@ impl From<String> for Way {
     }
 }
 
-impl From<Way> for String {
-    fn from(way: Way) -> Self {
+impl From<ServedFrom> for String {
+    fn from(way: ServedFrom) -> Self {
         match way {
-            Way::NativeCold => "native-cold".to_owned(),
-            Way::YoloStyle => "yolo-style".to_owned(),
-            Way::Yolofs => "yolofs".to_owned(),
-            Way::NativeWarm => "native-warm".to_owned(),
-            Way::Other(name) => name,
+            ServedFrom::NativeCold => "native-cold".to_owned(),
+            ServedFrom::YoloStyle => "yolo-style".to_owned(),
+            ServedFrom::Yolofs => "yolofs".to_owned(),
+            ServedFrom::NativeWarm => "native-warm".to_owned(),
+            ServedFrom::Other(name) => name,
         }
     }
 }
 
-impl Way {
+impl ServedFrom {
     /// Returns what people call it.
     #[must_use]
     pub fn title(&self) -> &str {

@@ -21,4 +21,4 @@ pub use class::{Class, MadeLayer, Step, classify};
 pub use files::{ImageFiles, Layers, Node};
 pub use recorded::{Recorded, RecordedFile, recorded_files};
 pub use start::{HotFile, Need, Start, start_files};
-pub use way::{Because, Passing, Way, way_of};
+pub use way::{Because, KeptAs, Passing, way_of};

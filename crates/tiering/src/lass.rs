@@ -30,5 +30,5 @@ pub use disk_rate::{Written, learn_rate};
 pub use download::{CONCURRENT, last_downloaded};
 pub use keeping_up::{Left, Promised, weigh};
 pub use model::{Boundary, Outcome, Speeds, Stack, Strategy};
-pub use pulls::{Part, Place, PullId, Pulls, PullsFull, place};
+pub use pulls::{Part, Placement, PullId, Pulls, PullsFull, place};
 pub use streamed::{Arriving, Disk, Line, Streamed, streamed};

@@ -31,7 +31,7 @@ pub struct Fact {
     /// How much it was used.
     pub heat: Heat,
     /// What somebody said.
-    pub wish: Wish,
+    pub preference: Preference,
     /// Whether it can be moved away.
     pub hold: Hold,
 }
@@ -47,7 +47,7 @@ pub enum Lies {
 
 /// What a person wants of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Preference {
     /// Nothing: heat decides.
     None,
     /// It is to lie on fast memory, as long as there is room.
@@ -211,11 +211,11 @@ impl<'a> Ranked<'a> {
             } else {
                 1.0
             };
-        let rank = match (fact.place, fact.hold, fact.wish) {
+        let rank = match (fact.place, fact.hold, fact.preference) {
             (Lies::Fast, Hold::Open, _) => Rank::Held,
-            (_, _, Wish::Pin) => Rank::Pinned,
-            (_, _, Wish::None) if heat >= budget.least_heat => Rank::Wanted,
-            (_, _, Wish::None | Wish::Evict) => Rank::Unwanted,
+            (_, _, Preference::Pin) => Rank::Pinned,
+            (_, _, Preference::None) if heat >= budget.least_heat => Rank::Wanted,
+            (_, _, Preference::None | Preference::Evict) => Rank::Unwanted,
         };
         // An empty object is worth its name: no byte of room.
         #[expect(clippy::cast_precision_loss, reason = "an order needs no last bits")]

@@ -1,7 +1,7 @@
 //! Layers of images as they are on Docker Hub and elsewhere, classified from their histories.
 
 use tiering::hif::{Class, MadeLayer, Step, classify};
-use tiering::lass::Place;
+use tiering::lass::Placement;
 
 use Class::{Application, Base, Engine, Meta, SystemDependency, Unknown};
 
@@ -43,7 +43,7 @@ fn an_interpreter_as_docker_official_images_build_it() {
     let found = classes(&history, "python3");
     // Its own `make install` says application, which goes to the same place.
     assert_eq!(found[..2], [Base, SystemDependency]);
-    assert_eq!(found[2].place(), Place::Fast);
+    assert_eq!(found[2].place(), Placement::Fast);
     assert_eq!(found[3], Meta);
 }
 
@@ -134,7 +134,7 @@ fn where_history_does_not_tell_of_each_layer_nothing_is_known() {
     assert_eq!(classify(&squashed, 3, &[]), [Unknown; 3]);
     assert_eq!(classify(&[], 2, &[]), [Unknown; 2]);
     assert_eq!(classes(&[layer(""), layer("???")], ""), [Unknown; 2]);
-    assert_eq!(Unknown.place(), Place::Slow);
+    assert_eq!(Unknown.place(), Placement::Slow);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use blocks::ContentId;
 use proptest::prelude::*;
 use tiering::heat::{HALF_LIFE, Heat};
 use tiering::policy::{
-    Budget, Common, Fact, Group, Hold, Lies, Move, Plan, Taken, Wish, plan, plan_in_common,
+    Budget, Common, Fact, Group, Hold, Lies, Move, Plan, Preference, Taken, plan, plan_in_common,
 };
 
 const NOW: Duration = HALF_LIFE;
@@ -22,7 +22,7 @@ fn fact(number: u8, bytes: u64, place: Lies, uses: f64) -> Fact {
         bytes,
         place,
         heat: Heat::of(uses, NOW),
-        wish: Wish::None,
+        preference: Preference::None,
         hold: Hold::Free,
     }
 }
@@ -80,7 +80,7 @@ prop_compose! {
         fast: bool,
         uses in 0u32..40,
         ago in 0u32..5,
-        wish in prop_oneof![4 => Just(Wish::None), 1 => Just(Wish::Pin), 1 => Just(Wish::Evict)],
+        preference in prop_oneof![4 => Just(Preference::None), 1 => Just(Preference::Pin), 1 => Just(Preference::Evict)],
         open in prop::bool::weighted(0.2),
     ) -> Fact {
         Fact {
@@ -88,7 +88,7 @@ prop_compose! {
             bytes,
             place: if fast { Lies::Fast } else { Lies::Slow },
             heat: Heat::of(f64::from(uses), NOW.saturating_sub(HALF_LIFE * ago / 4)),
-            wish,
+            preference,
             hold: if open { Hold::Open } else { Hold::Free },
         }
     }
@@ -162,9 +162,9 @@ proptest! {
         for (before, after) in facts.iter().zip(&after) {
             if before.hold == Hold::Open && before.place == Lies::Fast {
                 prop_assert_eq!(after.place, Lies::Fast);
-            } else if before.wish == Wish::Evict {
+            } else if before.preference == Preference::Evict {
                 prop_assert_eq!(after.place, Lies::Slow);
-            } else if before.wish == Wish::Pin {
+            } else if before.preference == Preference::Pin {
                 let unmet = plan.unmet_pins.contains(&before.object);
                 prop_assert_eq!(after.place == Lies::Slow, unmet);
             }
@@ -175,7 +175,7 @@ proptest! {
             let first = rest.filter(|fact| {
                 let was = facts.iter().find(|other| other.object == fact.object);
                 let open = was.is_some_and(|was| was.place == Lies::Fast && was.hold == Hold::Open);
-                fact.wish == Wish::Pin || open
+                fact.preference == Preference::Pin || open
             });
             let taken: u64 = first.map(|fact| fact.bytes).sum();
             prop_assert!(taken + pin.bytes > budget.bytes);

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tiering::hif::{Class, HotFile, Layers, MadeLayer, Need, Start, Step, classify, start_files};
-use tiering::lass::Place;
+use tiering::lass::Placement;
 
 /// An image of the set.
 struct Image {
@@ -219,7 +219,7 @@ fn privileged_the_layers_of_the_images_are_what_was_put_into_them() {
         let classes = image.classes();
         println!("{name}: {classes:?}");
         assert_eq!(classes[0], Class::Base, "{name}");
-        assert_eq!(classes[0].place(), Place::Slow);
+        assert_eq!(classes[0].place(), Placement::Slow);
         assert!(classes.contains(&Class::Application), "{name}: {classes:?}");
         assert!(!classes.contains(&Class::Unknown), "{name}: {classes:?}");
     }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 use tiering::Rate;
-use tiering::lass::{Arriving, Disk, Line, Place, Streamed, streamed};
+use tiering::lass::{Arriving, Disk, Line, Placement, Streamed, streamed};
 
 const MB: u64 = 1_000_000;
 
@@ -41,7 +41,7 @@ fn places(layers: &[Arriving], line: &Line, disk: &Disk, room: u64) -> Streamed 
     let streamed = streamed(layers, line, disk, room).unwrap();
     assert_eq!(streamed.places.len(), layers.len());
     let fast = layers.iter().zip(&streamed.places);
-    let fast = fast.filter(|(_, place)| **place == Place::Fast);
+    let fast = fast.filter(|(_, place)| **place == Placement::Fast);
     let sum: u64 = fast.map(|(layer, _)| layer.unpacked).sum();
     assert_eq!(streamed.outcome.fast_bytes, sum);
     streamed
@@ -51,8 +51,8 @@ fn places(layers: &[Arriving], line: &Line, disk: &Disk, room: u64) -> Streamed 
 fn layers(most: usize) -> impl Strategy<Value = Vec<Arriving>> {
     let placed = prop_oneof![
         8 => Just(None),
-        1 => Just(Some(Place::Fast)),
-        1 => Just(Some(Place::Slow)),
+        1 => Just(Some(Placement::Fast)),
+        1 => Just(Some(Placement::Slow)),
     ];
     let layer =
         (1_000u64..300 * MB, 10u64..100, placed).prop_map(|(archive, tenths, placed)| Arriving {
@@ -119,20 +119,20 @@ proptest! {
     ) {
         let (line, disk) = (line(of_line * MB, concurrent), disk(of_disk * MB, waiting * MB));
         let said = places(&layers, &line, &disk, u64::MAX);
-        let fast: Vec<bool> = said.places.iter().map(|place| *place == Place::Fast).collect();
+        let fast: Vec<bool> = said.places.iter().map(|place| *place == Placement::Fast).collect();
         let seen = download(&layers, &line);
         let end = seen.last().unwrap().0;
         prop_assert!((said.outcome.download.as_secs_f64() - end).abs() < 1e-6 + end * 1e-6);
         let late = storing(&seen, &disk, &fast);
         prop_assert!((said.outcome.disk.as_secs_f64() - late).abs() < 1e-6 + end * 1e-6);
         for (layer, fast) in layers.iter().zip(&fast) {
-            prop_assert!(layer.placed.is_none_or(|placed| (placed == Place::Fast) == *fast));
+            prop_assert!(layer.placed.is_none_or(|placed| (placed == Placement::Fast) == *fast));
         }
         let tolerated = end / 100.0;
         for set in 0..1u32 << layers.len() {
             let other: Vec<bool> = (0..layers.len()).map(|at| set & (1 << at) != 0).collect();
             let mut decided = layers.iter().zip(&other);
-            if decided.any(|(layer, fast)| layer.placed.is_some_and(|p| (p == Place::Fast) != *fast)) {
+            if decided.any(|(layer, fast)| layer.placed.is_some_and(|p| (p == Placement::Fast) != *fast)) {
                 continue;
             }
             let bytes = layers.iter().zip(&other).filter(|(_, fast)| **fast);
@@ -177,7 +177,7 @@ proptest! {
         prop_assert_eq!(quick.outcome.fast_bytes, 0);
         // In a byte a second not even the smallest layer is written before the download has ended.
         let standing = places(&free, &line, &disk(1, 10_000_000 * MB), u64::MAX);
-        let on_disk = free.iter().zip(&standing.places).filter(|(_, place)| **place == Place::Slow);
+        let on_disk = free.iter().zip(&standing.places).filter(|(_, place)| **place == Placement::Slow);
         prop_assert!(on_disk.clone().all(|(layer, _)| layer.unpacked == 0), "{:?}", standing);
     }
 
@@ -187,7 +187,7 @@ proptest! {
         of_disk in 1u64..400, room in 0u64..2_000,
     ) {
         let (line, disk) = (line(of_line * MB, concurrent), disk(of_disk * MB, 0));
-        let decided = layers.iter().filter(|layer| layer.placed == Some(Place::Fast));
+        let decided = layers.iter().filter(|layer| layer.placed == Some(Placement::Fast));
         let decided: u64 = decided.map(|layer| layer.unpacked).sum();
         let little = places(&layers, &line, &disk, room * MB).outcome;
         prop_assert!(little.fast_bytes <= (room * MB).max(decided));
@@ -240,13 +240,23 @@ fn of_a_base_and_a_large_layer_goes_to_fast_memory_what_the_disk_has_no_time_for
     let slower = on(45, 0);
     assert_eq!(
         slower.places,
-        [Place::Fast, Place::Slow, Place::Slow, Place::Slow]
+        [
+            Placement::Fast,
+            Placement::Slow,
+            Placement::Slow,
+            Placement::Slow
+        ]
     );
     assert_eq!(slower.outcome.fast_bytes, 138 * MB);
     let slow = on(21, 0);
     assert_eq!(
         slow.places,
-        [Place::Slow, Place::Slow, Place::Fast, Place::Slow]
+        [
+            Placement::Slow,
+            Placement::Slow,
+            Placement::Fast,
+            Placement::Slow
+        ]
     );
     // What waits for the disk counts as much as what comes.
     assert_eq!(on(45, 140).places, slow.places);
@@ -259,14 +269,17 @@ fn what_is_placed_stays_and_nothing_takes_no_time() {
     let nothing = places(&[], &line, &disk(1, 5), 0);
     assert!(nothing.outcome.total().is_zero());
     let mut layers = [arriving(10 * MB, 40 * MB), arriving(10 * MB, 40 * MB)];
-    layers[1].placed = Some(Place::Slow);
+    layers[1].placed = Some(Placement::Slow);
     let said = places(&layers, &line, &disk(20 * MB, 0), u64::MAX);
-    assert_eq!(said.places, [Place::Fast, Place::Slow]);
-    layers[1].placed = Some(Place::Fast);
+    assert_eq!(said.places, [Placement::Fast, Placement::Slow]);
+    layers[1].placed = Some(Placement::Fast);
     let said = places(&layers, &line, &disk(20 * MB, 0), 0);
-    assert_eq!(said.places, [Place::Slow, Place::Fast]);
+    assert_eq!(said.places, [Placement::Slow, Placement::Fast]);
     // What has nothing to bring is no use on fast memory.
     let empty = [arriving(10 * MB, 0), arriving(0, 5), arriving(0, 0)];
     let said = places(&empty, &line, &disk(1, 5), u64::MAX);
-    assert_eq!(said.places, [Place::Slow, Place::Fast, Place::Slow]);
+    assert_eq!(
+        said.places,
+        [Placement::Slow, Placement::Fast, Placement::Slow]
+    );
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`Recorder`] listens at the mount and costs a boot next to nothing.
-//! - [`Heard`] is what it heard, before the files have the ids of a tree.
+//! - [`RawTrace`] is what it heard, before the files have the ids of a tree.
 //! - [`Trace`] is one recorded boot. It stands by itself: it carries the paths and versions of
 //!   the files it mentions, so it can be understood when the mount is long gone. Its file form
 //!   is laid down in `docs/trace-format.md`.
@@ -23,16 +23,16 @@
 
 mod commands;
 mod format;
-mod heard;
 pub mod import;
 mod merge;
 pub mod plot;
+mod raw_trace;
 mod recorder;
 mod summary;
 mod trace;
 
-pub use heard::Heard;
 pub use merge::{MergeError, MergeOptions, Merged, Similarity, merge};
+pub use raw_trace::RawTrace;
 pub use recorder::{Allowance, Limits, Recorder};
 pub use summary::{CommandShare, Footprint, GRANULARITIES, Summary, WarmthBytes};
 pub use trace::{CommandId, Trace, TraceError, TraceEvent, TraceInfo, TracedFile};

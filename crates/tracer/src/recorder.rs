@@ -10,7 +10,7 @@ use blocks::{Caller, Event, Observer, Touch, Tree};
 use parking_lot::Mutex;
 
 use crate::commands::{CommandName, Commands};
-use crate::heard::Heard;
+use crate::raw_trace::RawTrace;
 use crate::trace::{self, CommandId, Trace, TraceEvent, TraceInfo};
 
 /// How many names of threads are kept apart; after them, new ones count as unknown. A boot has some
@@ -156,7 +156,7 @@ impl Recorder {
 
     /// Stops listening and returns what was heard. A second call returns nothing heard.
     #[must_use]
-    pub fn stop(&self) -> Heard {
+    pub fn stop(&self) -> RawTrace {
         let lasted_us = micros(self.start.elapsed());
         let notes = {
             let mut notes = self.notes.lock();
@@ -167,7 +167,7 @@ impl Recorder {
             std::mem::replace(&mut *notes, finished)
         };
         self.commands.close();
-        Heard {
+        RawTrace {
             lasted_us,
             lost: notes.lost,
             commands: notes.command_names,

@@ -34,7 +34,7 @@ use crate::errno::errno;
 use crate::fs::{CachePath, Entry, FileSystem, FsError, Mode, PassedTo, Request};
 use crate::serving::State;
 use backings::{Backings, Opened};
-use connect::Answer;
+use connect::PendingReply;
 use convert::{caller, file, file_attr, file_type, lifetime, node};
 use give::{give_data, give_entry, give_offset, give_ok, give_opened, give_space, give_xattr};
 use handles::{Asked, Handles};
@@ -110,7 +110,7 @@ impl Adapter {
         let Some(node) = entry.node else {
             return reply.error(Errno::ESTALE);
         };
-        self.handles.connector.answer(Answer {
+        self.handles.connector.answer(PendingReply {
             file: node.file,
             attr: file_attr(node.file, &node.attr),
             lifetime: lifetime(entry.lifetime),

@@ -17,7 +17,7 @@ use blocks::{
 use rawio::cached::cached_pages;
 
 use crate::fs::{FileSystem, Sample};
-use crate::notify::Told;
+use crate::notify::InodeInKernel;
 use crate::prewarm::{PrewarmError, PrewarmOptions, PrewarmReport, Progress, Walker};
 use crate::serving::Serving;
 
@@ -343,13 +343,13 @@ impl Pusher<'_> {
             let told = notifier.store(file, offset, data);
             drop(pushing);
             match told {
-                Ok(Told::Known) if fs.is_still(key) => return Ok(Stored::Done),
-                Ok(Told::Known) => {
+                Ok(InodeInKernel::Known) if fs.is_still(key) => return Ok(Stored::Done),
+                Ok(InodeInKernel::Known) => {
                     notifier.invalidate(file).map_err(PrewarmError::Push)?;
                     fs.injected().forget(file);
                     return Ok(Stored::Changed);
                 }
-                Ok(Told::Unknown) => held = self.walker.reach_again(file),
+                Ok(InodeInKernel::Unknown) => held = self.walker.reach_again(file),
                 Err(error) if is_about_the_file(&error) => break,
                 Err(error) => return Err(PrewarmError::Push(error)),
             }

@@ -42,5 +42,5 @@ pub use mounter::{Itself, Mounter};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
 pub use serving::{End, Ended, Predecessors, ServeOptions, Serving};
 pub use visible::{
-    Busy, Layering, MountIds, MountTable, Place, Privileges, Readahead, Tried, Visible,
+    Busy, Layering, MountIds, MountTable, MountTarget, Privileges, Readahead, Tried, Visible,
 };

@@ -21,7 +21,9 @@ use crate::connection::Connection;
 use crate::fs::{Counters, FileSystem};
 use crate::mounter::{Itself, Mounter};
 use crate::serving::{DROP_PATIENCE, End, Inner, ServeOptions, Serving, State};
-use crate::visible::{BUSY_RETRY, Busy, Layering, Place, Privileges, Readahead, Tried, Visible};
+use crate::visible::{
+    BUSY_RETRY, Busy, Layering, MountTarget, Privileges, Readahead, Tried, Visible,
+};
 use watch::Watch;
 
 /// How a file system is mounted.
@@ -77,7 +79,7 @@ impl Mount {
     /// # Errors
     /// If the process may not mount, or the target is no directory.
     pub fn start(fs: Arc<FileSystem>, options: &MountOptions) -> Result<Self, MountError> {
-        let place = Place::open(&options.target)?;
+        let place = MountTarget::open(&options.target)?;
         let readahead = if fs.is_recording() {
             Readahead::Kib(0)
         } else {

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rawio::mount::DetachedMount;
 
-use crate::visible::{Busy, Layering, Place, Tried, Visible};
+use crate::visible::{Busy, Layering, MountTarget, Tried, Visible};
 
 /// Puts a mount into the tree of files, and takes it out again.
 ///
@@ -17,7 +17,12 @@ pub trait Mounter: Debug + Send + Sync {
     ///
     /// # Errors
     /// If the process that does it may not.
-    fn attach(&self, mount: BorrowedFd<'_>, place: &Place, layering: Layering) -> io::Result<()>;
+    fn attach(
+        &self,
+        mount: BorrowedFd<'_>,
+        place: &MountTarget,
+        layering: Layering,
+    ) -> io::Result<()>;
 
     /// Tries once to unmount what it attached. Nobody else's mount is taken away.
     fn unmount(&self, mount: &Visible, busy: Busy) -> Tried;
@@ -28,7 +33,12 @@ pub trait Mounter: Debug + Send + Sync {
 pub struct Itself;
 
 impl Mounter for Itself {
-    fn attach(&self, mount: BorrowedFd<'_>, place: &Place, layering: Layering) -> io::Result<()> {
+    fn attach(
+        &self,
+        mount: BorrowedFd<'_>,
+        place: &MountTarget,
+        layering: Layering,
+    ) -> io::Result<()> {
         let mount = DetachedMount::from(mount.try_clone_to_owned()?);
         let attached = match layering {
             Layering::Over => mount.attach(place.spot()),

@@ -29,7 +29,7 @@ const HEADER_LEN: usize = 16;
 
 /// Whether the kernel knew the file that a message was about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum InodeInKernel {
     /// It did what it was told.
     Known,
     /// It has no such inode, so there was nothing to do.
@@ -61,7 +61,12 @@ impl Notifier {
     /// past the end would make the kernel believe that the file is longer. Must not be called
     /// from a thread that serves requests: the kernel waits here for pages that are being read,
     /// and their reads wait for that thread.
-    pub(crate) fn store(&self, file: FileId, offset: u64, data: &[u8]) -> io::Result<Told> {
+    pub(crate) fn store(
+        &self,
+        file: FileId,
+        offset: u64,
+        data: &[u8],
+    ) -> io::Result<InodeInKernel> {
         let len = u32::try_from(data.len()).map_err(io::Error::other)?;
         let mut body = [0; 24]; // struct fuse_notify_store_out
         body[..8].copy_from_slice(&node_id(file).to_ne_bytes());
@@ -72,7 +77,7 @@ impl Notifier {
 
     /// Makes the kernel forget the attributes and pages of a file. The same warning holds as for
     /// [`Notifier::store`].
-    pub(crate) fn invalidate(&self, file: FileId) -> io::Result<Told> {
+    pub(crate) fn invalidate(&self, file: FileId) -> io::Result<InodeInKernel> {
         let mut body = [0; 24]; // struct fuse_notify_inval_inode_out; offset 0, length 0: all
         body[..8].copy_from_slice(&node_id(file).to_ne_bytes());
         self.send(INVAL_INODE, &body, &[])
@@ -84,7 +89,7 @@ impl Notifier {
         self.send(RESEND, &[], &[]).map(drop)
     }
 
-    fn send(&self, code: u32, body: &[u8], data: &[u8]) -> io::Result<Told> {
+    fn send(&self, code: u32, body: &[u8], data: &[u8]) -> io::Result<InodeInKernel> {
         let len = HEADER_LEN + body.len() + data.len();
         let mut header = [0; HEADER_LEN]; // unique is 0: no request is answered
         header[..4].copy_from_slice(&u32::try_from(len).map_err(io::Error::other)?.to_ne_bytes());
@@ -99,8 +104,8 @@ impl Notifier {
         let parts = &parts[..filled];
         let device = self.device.lock().clone().ok_or(Errno::ENOTCONN)?;
         match nix::sys::uio::writev(&device, parts) {
-            Ok(_) => Ok(Told::Known),
-            Err(Errno::ENOENT) => Ok(Told::Unknown),
+            Ok(_) => Ok(InodeInKernel::Known),
+            Err(Errno::ENOENT) => Ok(InodeInKernel::Unknown),
             Err(errno) => Err(errno.into()),
         }
     }

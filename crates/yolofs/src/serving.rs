@@ -28,7 +28,7 @@ use crate::notify::Notifier;
 use crate::visible::Readahead;
 use again::Again;
 use invalidate::Invalidator;
-use session::{Agreed, Session, Turn};
+use session::{Agreed, ServedBefore, Session};
 
 /// How long a thread that drops a [`Serving`] waits for its users before it leaves them alone.
 pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(2);
@@ -99,7 +99,7 @@ pub enum End {
 pub struct Serving {
     fs: Arc<FileSystem>,
     hello: Hello,
-    turn: Turn,
+    served_before: ServedBefore,
     notifier: Arc<Notifier>,
     state: Arc<State>,
     invalidator: Option<Invalidator>,
@@ -141,8 +141,8 @@ impl Serving {
             (connection.hello(), &state),
         );
         let agreed = Agreed::on(connection, adapter, options)?;
-        let (hello, turn) = (agreed.hello.clone(), agreed.turn);
-        if turn == Turn::Later {
+        let (hello, served_before) = (agreed.hello.clone(), agreed.served_before);
+        if served_before == ServedBefore::Yes {
             // Before anything is read, so that nothing is sent again that we have read ourselves.
             take_over(&notifier)?;
         }
@@ -154,7 +154,7 @@ impl Serving {
         Ok(Self {
             fs,
             hello,
-            turn,
+            served_before,
             notifier,
             state,
             invalidator,
@@ -222,7 +222,7 @@ impl Serving {
 
     /// Whether there was a server before, whose pages the kernel may still have.
     pub(crate) fn took_over(&self) -> bool {
-        self.turn == Turn::Later
+        self.served_before == ServedBefore::Yes
     }
 
     pub(crate) const fn notifier(&self) -> &Arc<Notifier> {

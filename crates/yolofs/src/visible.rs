@@ -95,7 +95,7 @@ impl Visible {
     /// # Errors
     /// If the target is no directory, or the process may not mount.
     pub fn attach(detached: DetachedMount, target: &Path) -> Result<(Self, OwnedFd), MountError> {
-        let place = Place::open(target)?;
+        let place = MountTarget::open(target)?;
         let (visible, root) = place.attach(detached, Layering::Over, &Itself)?;
         match visible.private(&root) {
             Ok(private) => Ok((visible, private)),
@@ -239,12 +239,12 @@ pub enum Tried {
 
 /// A directory to mount over, found before anything is made.
 #[derive(Debug)]
-pub struct Place {
+pub struct MountTarget {
     target: PathBuf,
     spot: OwnedFd,
 }
 
-impl Place {
+impl MountTarget {
     /// Finds the directory.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use super::Remote;
 use super::flights::Chunk;
 use super::keep::StoreThread;
 use crate::wire::Priority;
-use chunks::index::{CHUNK_BYTES, Place, ZEROS};
+use chunks::index::{CHUNK_BYTES, ChunkLocation, ZEROS};
 use chunks::{CHUNK_MAX, ChunkId, ChunkStore, Class};
 
 /// Between two attempts to have a chunk that nobody had.
@@ -164,7 +164,7 @@ impl NicSource {
     fn origins(&self, number: u32, id: &ChunkId) -> Option<Chunk> {
         let origin = self.origin.as_ref()?;
         let index = self.remote.index();
-        let Place { file, offset, len } = index.place(number)?;
+        let ChunkLocation { file, offset, len } = index.place(number)?;
         let path = index.tree().path(file)?;
         let raw = match origin.read(&path, offset, len as usize) {
             Ok(raw) => raw,

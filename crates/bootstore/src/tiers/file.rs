@@ -25,19 +25,19 @@ pub struct TierSpec {
     /// Where it is.
     pub dir: PathBuf,
     /// How much objects may take of it.
-    pub room: Room,
+    pub room: SpaceLimit,
 }
 
 /// How much objects may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum SpaceLimit {
     /// So many bytes.
     Bytes(u64),
     /// Such a part of the file system, in hundredths.
     Percent(u64),
 }
 
-impl Room {
+impl SpaceLimit {
     /// Returns the bytes, of a file system that has `capacity`.
     pub fn bytes(self, capacity: u64) -> u64 {
         match self {
@@ -143,7 +143,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<TierSpec>> {
             "tier {name}: another has {}",
             dir.display()
         );
-        let room = Room::parse(&size).with_context(|| format!("tier {name}"))?;
+        let room = SpaceLimit::parse(&size).with_context(|| format!("tier {name}"))?;
         specs.push(TierSpec { name, dir, room });
     }
     Ok(specs)
@@ -162,11 +162,11 @@ mod tests {
         );
         let specs = specs.unwrap();
         assert_eq!(specs[0].name, "nvm");
-        assert_eq!(specs[0].room, Room::Percent(50));
+        assert_eq!(specs[0].room, SpaceLimit::Percent(50));
         assert_eq!(specs[1].dir, Path::new("/srv/yolofs"));
-        assert_eq!(specs[1].room, Room::Bytes(8 << 30));
+        assert_eq!(specs[1].room, SpaceLimit::Bytes(8 << 30));
         assert_eq!(specs[0].room.bytes(1000), 500);
-        assert_eq!(Room::Percent(100).bytes(u64::MAX), u64::MAX);
+        assert_eq!(SpaceLimit::Percent(100).bytes(u64::MAX), u64::MAX);
     }
 
     #[test]

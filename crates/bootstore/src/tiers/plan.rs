@@ -9,7 +9,7 @@ use blocks::ContentId;
 use bootimg::{ImageId, SharedGroup, Store, StoredImage};
 use tiering::heat::Heat;
 use tiering::parts::Index;
-use tiering::policy::{self, Budget, Common, Fact, Group, Hold, Lies, Move, Taken, Wish};
+use tiering::policy::{self, Budget, Common, Fact, Group, Hold, Lies, Move, Preference, Taken};
 
 use super::Tiers;
 use super::seen::SeenTier;
@@ -291,11 +291,11 @@ fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     let presence = thing.on.get(place).copied().unwrap_or(Presence::Absent);
     // What a faster tier has is not wanted here, and neither is what cannot be made again.
     let lost = thing.image.is_none() && thing.file.is_none();
-    let wish = match (placed.contains(&thing.key) || lost, thing.pinned) {
-        (true, _) => Wish::Evict,
-        (false, true) => Wish::Pin,
-        (false, false) if thing.needless => Wish::Evict,
-        (false, false) => Wish::None,
+    let preference = match (placed.contains(&thing.key) || lost, thing.pinned) {
+        (true, _) => Preference::Evict,
+        (false, true) => Preference::Pin,
+        (false, false) if thing.needless => Preference::Evict,
+        (false, false) => Preference::None,
     };
     Fact {
         object: thing.key,
@@ -305,7 +305,7 @@ fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
             Presence::There | Presence::Open => Lies::Fast,
         },
         heat: thing.heat,
-        wish,
+        preference,
         hold: match presence {
             Presence::Open => Hold::Open,
             Presence::Absent | Presence::There => Hold::Free,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use blocks::ContentId;
 use bootimg::{Image, ImageId, Store};
 use tiering::heat::Heat;
-use tiering::hif::{Because, Passing, RecordedFile, Way, recorded_files, way_of};
+use tiering::hif::{Because, KeptAs, Passing, RecordedFile, recorded_files, way_of};
 
 use super::Tiers;
 use super::plan::Thing;
@@ -36,9 +36,9 @@ impl Ways {
         let mut ways = Self::default();
         for file in recorded_files(&plan, image.tree()).files {
             match way(image, plan.runs, &file, passed) {
-                Some((Way::Whole, Some(whole))) => ways.whole.push(whole),
-                Some((Way::Blocks(because), _)) => *ways.blocks.entry(because).or_default() += 1,
-                Some((Way::Whole, None)) | None => {}
+                Some((KeptAs::Whole, Some(whole))) => ways.whole.push(whole),
+                Some((KeptAs::Blocks(because), _)) => *ways.blocks.entry(because).or_default() += 1,
+                Some((KeptAs::Whole, None)) | None => {}
             }
         }
         ways
@@ -51,12 +51,12 @@ fn way(
     runs: u16,
     file: &RecordedFile,
     passed: Option<&Path>,
-) -> Option<(Way, Option<WholeFile>)> {
+) -> Option<(KeptAs, Option<WholeFile>)> {
     let Some(dir) = passed else {
         return Some((way_of(file, runs, Passing::Unasked), None));
     };
     let way = way_of(file, runs, Passing::Asked);
-    if way != Way::Whole {
+    if way != KeptAs::Whole {
         return Some((way, None));
     }
     // Only what would go whole is looked at.

@@ -27,7 +27,7 @@ use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
 use layers::server::WarmedLayer;
 use node_api::client::{CallError, NodeClient};
-use node_api::mount_daemon::{Answer, PrewarmSummary, Request};
+use node_api::mount_daemon::{PrewarmSummary, Request, Response};
 use node_api::mount_state::MountState;
 use node_api::view::MountView;
 
@@ -306,13 +306,13 @@ fn warm_by_daemons(run_dir: &RunDir, id: &ImageId) -> anyhow::Result<Vec<WarmedM
         }
         let request = Request::Prewarm { budget: None };
         match call(&run_dir.socket(&record.id), &request, MOUNT_DEADLINE) {
-            Ok(Answer::Prewarmed(summary)) => {
+            Ok(Response::Prewarmed(summary)) => {
                 warmed.push(WarmedMount {
                     mountpoint: record.mountpoint,
                     summary,
                 });
             }
-            Ok(Answer::Failed { why }) => log::warn!("{}: {why}", record.mountpoint.display()),
+            Ok(Response::Failed { why }) => log::warn!("{}: {why}", record.mountpoint.display()),
             Ok(other) => log::warn!("{}: unexpected {other:?}", record.mountpoint.display()),
             Err(error) => log::warn!("{}: {error:#}", record.mountpoint.display()),
         }

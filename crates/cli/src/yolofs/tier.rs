@@ -43,8 +43,8 @@ pub(super) fn run(args: &TierArgs, store: &StoreSettings) -> anyhow::Result<Outc
         TierCommand::Status(command) => status::run(command, store),
         TierCommand::Plan(command) => plan::run(command, store),
         TierCommand::Apply(command) => apply::run(command, store),
-        TierCommand::Pin(command) => pin::run(command, store, pin::Wish::Pinned),
-        TierCommand::Unpin(command) => pin::run(command, store, pin::Wish::Unpinned),
+        TierCommand::Pin(command) => pin::run(command, store, pin::Pinning::Pinned),
+        TierCommand::Unpin(command) => pin::run(command, store, pin::Pinning::Unpinned),
         TierCommand::Evict(command) => evict::run(command, store),
         TierCommand::Promote(command) => promote::run(command, store),
     }

@@ -15,7 +15,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear_by_force, in_use_below, kind_at, overlay_on};
 use host::mountpoint;
 use host::run_dir::{MountRecord, RunDir, process_start};
-use node_api::mount_daemon::{Answer, Request};
+use node_api::mount_daemon::{Request, Response};
 
 /// How long a daemon may take to unmount: it answers requests until the last one is done.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
             &Request::Unmount { lazy },
             DEADLINE,
         ) {
-            Ok(Answer::Unmounted { in_use: true }) => {
+            Ok(Response::Unmounted { in_use: true }) => {
                 complain(&format!(
                     "yolofs: {} is unmounted, but something that the list of mounts does not tell \
                      uses it yet: process {} serves that until its end",
@@ -73,8 +73,8 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
                 ));
                 return Ok(());
             }
-            Ok(Answer::Unmounted { in_use: false }) => return daemon.await_end(lazy),
-            Ok(Answer::Failed { why }) => bail!("{why}"),
+            Ok(Response::Unmounted { in_use: false }) => return daemon.await_end(lazy),
+            Ok(Response::Failed { why }) => bail!("{why}"),
             Ok(other) => bail!("unexpected response of the daemon: {other:?}"),
             // It died while it was asked: what it leaves behind is cleared below.
             Err(_) if dies(record) => {}
@@ -82,7 +82,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
         }
     }
     // Looked at again with nobody mounting meanwhile: a successor is not to be cleared away.
-    let turn = run_dir.take_turn()?;
+    let lock = run_dir.lock()?;
     let record = run_dir.find(&mountpoint)?;
     if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
         bail!(
@@ -98,7 +98,7 @@ fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow::Result<()
         (_, Some(kind)) => bail!("the mount there has type {kind} and is not one of yolofs"),
     }
     if let Some(record) = record {
-        run_dir.remove(&record, &turn);
+        run_dir.remove(&record, &lock);
     }
     Ok(())
 }

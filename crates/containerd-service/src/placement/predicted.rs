@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use tiering::lass::{Part, Place, last_downloaded};
+use tiering::lass::{Part, Placement, last_downloaded};
 
 /// The layer that is downloaded last, of those that are missing: it and those above it are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +37,10 @@ impl Predicted {
     }
 
     /// Returns where a layer goes, if there is fast memory.
-    pub(crate) const fn place(self, index: usize) -> Place {
+    pub(crate) const fn place(self, index: usize) -> Placement {
         match index >= self.last {
-            true => Place::Fast,
-            false => Place::Slow,
+            true => Placement::Fast,
+            false => Placement::Slow,
         }
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         let predicted = Predicted::of(&[10, 1000, 10], three).unwrap();
         assert_eq!(predicted.last(), 1);
         let places = [0, 1, 2].map(|index| predicted.place(index));
-        assert_eq!(places, [Place::Slow, Place::Fast, Place::Fast]);
+        assert_eq!(places, [Placement::Slow, Placement::Fast, Placement::Fast]);
         assert_eq!(predicted.part(0), Part::Below);
         assert_eq!(predicted.part(2), Part::LastOrAbove);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tiering::Rate;
-use tiering::lass::{Arriving, Disk, Line, Place, streamed};
+use tiering::lass::{Arriving, Disk, Line, Placement, streamed};
 
 use super::sizes::archive_of;
 
@@ -19,7 +19,7 @@ pub(crate) struct Begun {
     /// Bytes of its tar that were unpacked.
     pub(crate) unpacked: u64,
     /// Where it goes.
-    pub(crate) place: Place,
+    pub(crate) place: Placement,
 }
 
 /// Returns the place of the layer `at`, whose download is about to begin: fast memory, if the disk would
@@ -32,7 +32,7 @@ pub(crate) fn weighed(
     line: &Line,
     disk: &Disk,
     room: u64,
-) -> Option<Place> {
+) -> Option<Placement> {
     let (came, unpacked) = begun.values().fold((0, 0), |(came, unpacked), of| {
         (came + of.came, unpacked + of.unpacked)
     });
@@ -83,8 +83,8 @@ pub(crate) fn left_of(
     blobs: Option<Rate>,
 ) -> Option<Disk> {
     let given = |of: &Begun| match of.place {
-        Place::Slow => of.unpacked,
-        Place::Fast => 0,
+        Placement::Slow => of.unpacked,
+        Placement::Fast => 0,
     };
     let kept = |of: &Begun| blobs.map_or(0, |_| of.came);
     let gave: u64 = begun.values().map(|of| given(of) + kept(of)).sum();
@@ -114,7 +114,7 @@ mod tests {
         Rate::per_second(megabytes * MB).unwrap()
     }
 
-    fn place(disk: u64, begun: &BTreeMap<usize, Begun>) -> Option<Place> {
+    fn place(disk: u64, begun: &BTreeMap<usize, Begun>) -> Option<Placement> {
         let line = Line {
             rate: rate(100),
             concurrent: NonZeroUsize::new(3).unwrap(),
@@ -127,7 +127,7 @@ mod tests {
         weighed(3, &sizes, begun, &line, &disk, u64::MAX)
     }
 
-    fn begun(place: Place) -> BTreeMap<usize, Begun> {
+    fn begun(place: Placement) -> BTreeMap<usize, Begun> {
         let one = Begun {
             came: 50 * MB,
             unpacked: 150 * MB,
@@ -139,16 +139,16 @@ mod tests {
     #[test]
     fn a_layer_goes_to_the_disk_if_that_is_done_with_it_in_time() {
         // All that is left are its 100 MB, which come in a second and unpack to 300.
-        let begun = begun(Place::Fast);
-        assert_eq!(place(1000, &begun), Some(Place::Slow));
-        assert_eq!(place(310, &begun), Some(Place::Slow));
-        assert_eq!(place(100, &begun), Some(Place::Fast));
+        let begun = begun(Placement::Fast);
+        assert_eq!(place(1000, &begun), Some(Placement::Slow));
+        assert_eq!(place(310, &begun), Some(Placement::Slow));
+        assert_eq!(place(100, &begun), Some(Placement::Fast));
     }
 
     #[test]
     fn what_is_not_known_yet_is_estimated() {
-        assert_eq!(place(1000, &BTreeMap::new()), Some(Place::Slow));
-        assert_eq!(place(1, &BTreeMap::new()), Some(Place::Fast));
+        assert_eq!(place(1000, &BTreeMap::new()), Some(Placement::Slow));
+        assert_eq!(place(1, &BTreeMap::new()), Some(Placement::Fast));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             let disk = left_of(seen(waiting), begun, after, blobs).unwrap();
             (disk.rate.bytes_per_second() / MB, disk.waiting / MB)
         };
-        let (fast, slow) = (begun(Place::Fast), begun(Place::Slow));
+        let (fast, slow) = (begun(Placement::Fast), begun(Placement::Slow));
         assert_eq!(left(0, &fast, None), (100, 0));
         // Of 450 MB it has written 200.
         assert_eq!(left(0, &slow, None), (100, 250));

@@ -16,7 +16,7 @@ use oci::unpack::{Implied, Limits, Unpacked};
 use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
 use parking_lot::Mutex;
 use snapshotter::Staged;
-use tiering::lass::{Line, Place};
+use tiering::lass::{Line, Placement};
 
 use super::land::source_of;
 use super::wanted::Layer;
@@ -40,7 +40,7 @@ pub(super) struct Fetch<'a> {
     pub(super) reference: &'a Reference,
     pub(super) registry: &'a RegistryConfig,
     pub(super) layers: &'a [Layer],
-    pub(super) places: &'a [Place],
+    pub(super) places: &'a [Placement],
     pub(super) staging: &'a StagingPlaces,
     pub(super) client: &'a SnapshotterClient,
     pub(super) pull: &'a str,
@@ -73,7 +73,7 @@ pub(super) struct Ready {
     pub(super) staged: Staged,
     pub(super) unpacked: Unpacked,
     pub(super) implied: Implied,
-    pub(super) place: Place,
+    pub(super) place: Placement,
 }
 
 /// Where each layer goes: those that are downloaded last, and above, are waited for.
@@ -81,10 +81,10 @@ pub(super) fn places(
     layers: &[Layer],
     concurrent: NonZeroUsize,
     staging: &StagingPlaces,
-) -> Vec<Place> {
+) -> Vec<Placement> {
     let sizes: Vec<u64> = layers.iter().map(|layer| layer.blob.size).collect();
     let predicted = Predicted::of(&sizes, concurrent).filter(|_| staging.fast.is_some());
-    let place = |at| predicted.map_or(Place::Slow, |predicted| predicted.place(at));
+    let place = |at| predicted.map_or(Placement::Slow, |predicted| predicted.place(at));
     (0..layers.len()).map(place).collect()
 }
 
@@ -150,7 +150,7 @@ impl Fetch<'_> {
         let Some(fast) = &self.staging.fast else {
             return Ok(None);
         };
-        if self.begin(at) != Place::Fast {
+        if self.begin(at) != Placement::Fast {
             return Ok(None);
         }
         let staged = Staged::make(fast)?;
@@ -159,11 +159,11 @@ impl Fetch<'_> {
     }
 
     /// Chooses the place of a layer whose download begins now.
-    fn begin(&self, at: usize) -> Place {
+    fn begin(&self, at: usize) -> Placement {
         let mut begun = self.shared.begun.lock();
         let place = self.weighed(at, &begun);
         let place = place.or_else(|| self.places.get(at).copied());
-        let place = place.unwrap_or(Place::Slow);
+        let place = place.unwrap_or(Placement::Slow);
         let (came, unpacked) = (0, 0);
         begun.insert(
             at,
@@ -178,7 +178,7 @@ impl Fetch<'_> {
 
     /// Weighs what the disk can have written when the download ends; `None` if it is not known how fast
     /// the disk is, or the network.
-    fn weighed(&self, at: usize, begun: &BTreeMap<usize, Begun>) -> Option<Place> {
+    fn weighed(&self, at: usize, begun: &BTreeMap<usize, Begun>) -> Option<Placement> {
         let disk = DiskWrites::below(&self.staging.disk)?;
         let seen = Seen {
             rate: disk.rate(self.run_dir)?,
@@ -201,7 +201,7 @@ impl Fetch<'_> {
         let of = begun.entry(at).or_insert(Begun {
             came: 0,
             unpacked: 0,
-            place: Place::Slow,
+            place: Placement::Slow,
         });
         change(of);
     }
@@ -247,8 +247,8 @@ impl Fetch<'_> {
                 unpacked,
                 implied,
                 place: match booked {
-                    Some(_) => Place::Fast,
-                    None => Place::Slow,
+                    Some(_) => Placement::Fast,
+                    None => Placement::Slow,
                 },
             })),
             Err(error) if booked.is_some() && (is_full || is_no_space(&error)) => {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use blocks::Digest;
 use serde::Serialize;
-use tiering::lass::Place;
+use tiering::lass::Placement;
 
 use super::wanted::{Layer, Wanted};
 
@@ -91,7 +91,7 @@ impl PullReport {
 
 impl LayerReport {
     /// Of all layers of an image, of which so many are there; the others go to these places.
-    pub(super) fn all(layers: &[Layer], there: usize, places: &[Place]) -> Vec<Self> {
+    pub(super) fn all(layers: &[Layer], there: usize, places: &[Placement]) -> Vec<Self> {
         let went = |at: usize| match at.checked_sub(there) {
             None => Went::Present,
             Some(missing) => places.get(missing).copied().map_or(Went::Disk, Went::of),

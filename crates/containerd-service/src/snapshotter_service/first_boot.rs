@@ -44,11 +44,11 @@ const AT_ONCE: usize = 8;
 struct FirstBoots {
     dir: PathBuf,
     keeper: Arc<Keeper>,
-    now: Mutex<Now>,
+    now: Mutex<FirstBootsState>,
 }
 
 #[derive(Debug, Default)]
-struct Now {
+struct FirstBootsState {
     /// By the container's snapshot, from its preparation to its removal.
     boots: HashMap<SnapshotId, Follower>,
     /// The images whose recorders are being mounted.
@@ -196,7 +196,7 @@ enum Admission {
     Full,
 }
 
-impl Now {
+impl FirstBootsState {
     /// Returns where the layers of a container are recorded; `None` if they are not.
     fn places(&self, id: SnapshotId) -> Option<Vec<PathBuf>> {
         let follower = self.boots.get(&id)?;
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn only_so_many_boots_are_recorded_at_once() {
-        let mut now = Now::default();
+        let mut now = FirstBootsState::default();
         let top = |byte| Digest([byte; 32]);
         for byte in 0..8 {
             assert_eq!(now.admit(top(byte)), Admission::Granted);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_became_of_a_container_is_remembered_once() {
-        let mut now = Now::default();
+        let mut now = FirstBootsState::default();
         let boot = |container: String, why: &str| FirstBootStatus {
             container,
             until: "exit".to_owned(),

@@ -23,7 +23,7 @@ use blocks::Digest;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use snapshotter::{Adopted, FastLayers, SnapshotId, Taken, Unpack, Unpacks};
-use tiering::lass::{Part, Place, PullId, Pulls, place, weigh};
+use tiering::lass::{Part, Placement, PullId, Pulls, place, weigh};
 
 use super::layers_fast::LayersBy;
 use crate::placement::sizes::{archive_bytes, archive_of, room_for};
@@ -52,11 +52,11 @@ struct Shared {
     gate: Option<Gate>,
     weighing: Weighing,
     layers: OnceLock<Weak<FastLayers>>,
-    now: Mutex<Now>,
+    now: Mutex<PlacingState>,
 }
 
 #[derive(Debug, Default)]
-struct Now {
+struct PlacingState {
     pulls: Pulls,
     /// Layers that containerd has not begun to unpack.
     waiting: HashMap<SnapshotId, Layer>,
@@ -268,14 +268,14 @@ impl Shared {
     }
 
     /// Nobody has to wait at the gate while no layer does.
-    fn open_if_idle(&self, now: &Now) {
+    fn open_if_idle(&self, now: &PlacingState) {
         if let Some(gate) = self.gate.as_ref().filter(|_| now.waiting.is_empty()) {
             gate.open(&self.blobs);
         }
     }
 
     /// Classifies a layer of so many bytes that is about to be unpacked.
-    fn part(&self, now: &mut Now, layer: &Layer, bytes: u64) -> Part {
+    fn part(&self, now: &mut PlacingState, layer: &Layer, bytes: u64) -> Part {
         let pull = layer.image.pull;
         let missing = self.missing(layer);
         let blobs = missing.iter().map(|at| layer.image.layers[*at].digest);
@@ -297,7 +297,7 @@ impl Shared {
     }
 
     /// Places a layer whose archive has `bytes`, and whose files will take `on_fast` there.
-    fn put(&self, now: &mut Now, layer: &Layer, part: Part, bytes: u64, on_fast: u64) {
+    fn put(&self, now: &mut PlacingState, layer: &Layer, part: Part, bytes: u64, on_fast: u64) {
         let Some(fast) = self.layers.get().and_then(Weak::upgrade) else {
             now.placed.unknown += 1;
             return;
@@ -306,8 +306,8 @@ impl Shared {
         let room = usage.max_bytes.saturating_sub(usage.used_bytes);
         let placed = &mut now.placed;
         let taken = match place(part, on_fast, room) {
-            Place::Slow => Ok(Taken::Full),
-            Place::Fast => fast.take(layer.unpack.id, &layer.unpack.chain, on_fast),
+            Placement::Slow => Ok(Taken::Full),
+            Placement::Fast => fast.take(layer.unpack.id, &layer.unpack.chain, on_fast),
         };
         match taken {
             _ if part == Part::Below => placed.disk += 1,

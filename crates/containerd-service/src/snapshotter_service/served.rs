@@ -47,7 +47,7 @@ struct Shared {
     run_dir: RunDir,
     dir: PathBuf,
     label: String,
-    now: Mutex<Now>,
+    now: Mutex<QueueState>,
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
     first_boots: FirstBootsHand,
@@ -57,7 +57,7 @@ struct Shared {
 type Stamp = [Option<SystemTime>; 2];
 
 #[derive(Debug, Default)]
-struct Now {
+struct QueueState {
     chains: Chains,
     /// The state of the store that the chains are of.
     seen: Option<Stamp>,
@@ -72,7 +72,7 @@ struct Now {
 #[derive(Debug)]
 struct Known {
     layer: LayerDir,
-    state: State,
+    state: ServingState,
     /// Whether it was attached anew since its directory leads elsewhere.
     follows: bool,
     /// When it could not be mounted, if it could not.
@@ -80,7 +80,7 @@ struct Known {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServingState {
     /// Its plain directory serves it.
     Plain,
     /// It is about to be mounted.
@@ -178,7 +178,7 @@ impl ServedLowers {
         let layers = self.0.server.status();
         let plain = {
             let now = self.0.now.lock();
-            let plain = |known: &&Known| known.state == State::Plain;
+            let plain = |known: &&Known| known.state == ServingState::Plain;
             now.layers.values().filter(plain).count()
         };
         (layers, plain, self.0.first_boots.status())
@@ -224,7 +224,7 @@ impl Lowers for ServedLowers {
         let mut now = self.0.now.lock();
         let known = Known {
             layer: layer.clone(),
-            state: State::Plain,
+            state: ServingState::Plain,
             follows: false,
             failed: None,
         };
@@ -242,10 +242,10 @@ impl Lowers for ServedLowers {
         let Some(known) = now.layers.get_mut(&layer.id) else {
             return true;
         };
-        if known.state == State::Plain || known.follows {
+        if known.state == ServingState::Plain || known.follows {
             return true;
         }
-        known.state = State::Renewing;
+        known.state = ServingState::Renewing;
         now.jobs.push_back(Job::Reattach(layer.id));
         drop(now);
         self.0.changed.notify_all();
@@ -258,7 +258,7 @@ impl Lowers for ServedLowers {
         if now
             .layers
             .remove(&id)
-            .is_some_and(|known| known.state != State::Plain)
+            .is_some_and(|known| known.state != ServingState::Plain)
         {
             now.jobs.push_back(Job::Detach(id));
             drop(now);
@@ -276,7 +276,7 @@ fn mounted(places: Vec<Option<PathBuf>>) -> Vec<Option<PathBuf>> {
         .collect()
 }
 
-impl Now {
+impl QueueState {
     /// Takes the first job of a layer that nobody works on.
     fn next_job(&mut self) -> Option<Job> {
         let is_free = |job: &Job| !self.at_work.contains(&job.layer());
@@ -291,8 +291,8 @@ impl Now {
             return;
         };
         let layer = known.layer.chain_id().and_then(|c| self.chains.layer(&c));
-        if known.state == State::Plain && layer.is_some() {
-            known.state = State::Coming;
+        if known.state == ServingState::Plain && layer.is_some() {
+            known.state = ServingState::Coming;
             self.jobs.push_back(Job::Attach(id));
         }
     }
@@ -300,10 +300,10 @@ impl Now {
     /// Has a layer mounted again that is not mounted any more.
     fn lost(&mut self, id: SnapshotId) {
         if let Some(known) = self.layers.get_mut(&id)
-            && known.state == State::Served
+            && known.state == ServingState::Served
         {
             log::warn!("snapshot {id}: its layer mount was unmounted; mounting it again");
-            known.state = State::Plain;
+            known.state = ServingState::Plain;
             known.failed = None;
             self.want(id);
         }
@@ -321,9 +321,9 @@ impl Now {
     /// as for one that is coming.
     fn renew(&mut self, id: SnapshotId) {
         if let Some(known) = self.layers.get_mut(&id)
-            && known.state == State::Served
+            && known.state == ServingState::Served
         {
-            known.state = State::Renewing;
+            known.state = ServingState::Renewing;
             self.jobs.push_back(Job::Attach(id));
         }
     }
@@ -370,9 +370,9 @@ impl Shared {
     /// Has layers served again whose mounts somebody took away, and those that could not be mounted
     /// some time ago.
     fn regain(&self, layers: &[LayerDir]) {
-        let served = |now: &Now, layer: &LayerDir| {
+        let served = |now: &QueueState, layer: &LayerDir| {
             let known = now.layers.get(&layer.id);
-            known.is_some_and(|known| known.state == State::Served)
+            known.is_some_and(|known| known.state == ServingState::Served)
         };
         let mut lost: Vec<SnapshotId> = {
             let now = self.now.lock();
@@ -395,18 +395,20 @@ impl Shared {
     fn served(&self, layers: &[LayerDir]) -> Vec<Option<PathBuf>> {
         let deadline = Instant::now() + PATIENCE;
         let mut now = self.now.lock();
-        let is = |now: &Now, layer: &LayerDir, states: [State; 2]| {
+        let is = |now: &QueueState, layer: &LayerDir, states: [ServingState; 2]| {
             let known = now.layers.get(&layer.id);
             known.is_some_and(|known| states.contains(&known.state))
         };
-        let changes = |now: &Now, layer| is(now, layer, [State::Coming, State::Renewing]);
+        let changes = |now: &QueueState, layer| {
+            is(now, layer, [ServingState::Coming, ServingState::Renewing])
+        };
         while !now.ending && layers.iter().any(|layer| changes(&now, layer)) {
             if self.changed.wait_until(&mut now, deadline).timed_out() {
                 break;
             }
         }
         let served = layers.iter().map(|layer| {
-            let is_served = is(&now, layer, [State::Served, State::Renewing]);
+            let is_served = is(&now, layer, [ServingState::Served, ServingState::Renewing]);
             is_served.then(|| self.place(layer.id))
         });
         served.collect()
@@ -418,7 +420,7 @@ impl Shared {
         let wanted: BTreeSet<PathBuf> = {
             let now = self.now.lock();
             let wanted = now.layers.iter();
-            let wanted = wanted.filter(|(_, known)| known.state != State::Plain);
+            let wanted = wanted.filter(|(_, known)| known.state != ServingState::Plain);
             wanted.map(|(id, _)| self.place(*id)).collect()
         };
         let strangers = self.server.targets().into_iter();

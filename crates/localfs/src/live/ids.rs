@@ -22,7 +22,7 @@ const EARLIER_IDS: u32 = 8;
 const PATH_LIMIT: usize = 1 << 20;
 
 /// A name in a directory.
-type Place = (FileId, Box<[u8]>);
+type ParentAndName = (FileId, Box<[u8]>);
 
 #[derive(Debug)]
 struct Known {
@@ -39,7 +39,7 @@ struct Known {
     /// How many ids the inode had before this one.
     earlier: u32,
     /// The latest last.
-    places: Vec<Place>,
+    places: Vec<ParentAndName>,
 }
 
 /// An access list that a kernel may go by.

@@ -231,7 +231,7 @@ impl Mirror {
         let apart = is_apart(&served, wanted, end - start, end);
         let mirror = Arc::clone(self);
         tokio::spawn(async move {
-            let pump = Pump {
+            let stream = BodyStream {
                 mirror,
                 origin,
                 pipe,
@@ -239,7 +239,7 @@ impl Mirror {
                 is_whole,
             };
             // Without a reader there is nobody to tell.
-            let _gone = pump.run(served.place, start, apart).await;
+            let _gone = stream.run(served.place, start, apart).await;
         });
         Ok(Reply::new(piped.boxed()))
     }
@@ -260,7 +260,7 @@ impl From<Refusal> for Unserved {
 }
 
 /// Streams one body.
-struct Pump {
+struct BodyStream {
     mirror: Arc<Mirror>,
     origin: Origin,
     pipe: Pipe,
@@ -269,7 +269,7 @@ struct Pump {
     is_whole: bool,
 }
 
-impl Pump {
+impl BodyStream {
     async fn run(&self, mut place: BlobState, mut at: u64, apart: bool) -> Result<(), Gone> {
         if apart && let BlobState::Growing(growing) = &place {
             return self.look(growing, at).await;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use yolofs::{Busy, End};
 
 use host::control::Callers;
-use node_api::mount_daemon::Answer;
+use node_api::mount_daemon::Response;
 
 /// What wakes the daemon's main thread.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) enum Happening {
     /// A signal asked the process to end.
     Interrupted,
     /// A command asked to unmount, and waits for the answer.
-    Unmount(Busy, Sender<Answer>),
+    Unmount(Busy, Sender<Response>),
     /// The mount is over.
     Over(End),
 }
@@ -27,14 +27,14 @@ pub(super) fn end_talks(happenings: Receiver<Happening>, callers: &Callers) -> b
 }
 
 /// Has the daemon unmount, and waits for what comes of it.
-pub(super) fn ask_to_unmount(tell: &Mutex<Sender<Happening>>, busy: Busy) -> Answer {
+pub(super) fn ask_to_unmount(tell: &Mutex<Sender<Happening>>, busy: Busy) -> Response {
     let (answer, answers) = channel();
     let asked = tell.lock().send(Happening::Unmount(busy, answer)).is_ok();
     // No answer means that the daemon is ending already.
     asked
         .then(|| answers.recv().ok())
         .flatten()
-        .unwrap_or(Answer::Unmounted { in_use: false })
+        .unwrap_or(Response::Unmounted { in_use: false })
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
                 asking.lock().send(()).unwrap();
                 ask_to_unmount(&tell, Busy::Wait)
             }
-            _ => Answer::Unmounted { in_use: false },
+            _ => Response::Unmounted { in_use: false },
         });
         let callers = callers.unwrap();
         let command = std::thread::spawn(move || {
@@ -69,7 +69,7 @@ mod tests {
         assert!(end_talks(happenings, &callers), "it waits in vain");
         assert!(matches!(
             command.join().unwrap().unwrap(),
-            Answer::Unmounted { .. }
+            Response::Unmounted { .. }
         ));
     }
 }

@@ -20,9 +20,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use rawio::mount::mount_ids;
 use rawio::pidfd::PidFd;
-use yolofs::{Busy, Control, EndSwitch, Itself, Layering, Mounter as _, Place, Tried, Visible};
+use yolofs::{
+    Busy, Control, EndSwitch, Itself, Layering, MountTarget, Mounter as _, Tried, Visible,
+};
 
-use super::{Came, PATIENCE, Wish};
+use super::{PATIENCE, Request, Response};
 use crate::confinement;
 use host::framed::{receive, send};
 use host::mount_table::MOUNT_KIND;
@@ -40,7 +42,11 @@ pub fn run(mountpoint: &Path) -> anyhow::Result<()> {
     let stream = UnixStream::from(own(io::stdin().as_fd().try_clone_to_owned())?);
     let daemon = PidFd::from(own(io::stdout().as_fd().try_clone_to_owned())?);
     let end = Arc::default();
-    let mut hand = Hand::new(Place::open(mountpoint)?, Arc::clone(&end), Control::open());
+    let mut hand = Hand::new(
+        MountTarget::open(mountpoint)?,
+        Arc::clone(&end),
+        Control::open(),
+    );
     // The directory it was started in must not stay busy because of us.
     std::env::set_current_dir("/").context("leaving the current directory")?;
     confinement::mounter()?;
@@ -68,8 +74,8 @@ fn guard(daemon: &PidFd, end: &OnceLock<EndSwitch>) -> anyhow::Result<()> {
 /// Does what the daemon wants until it wants nothing any more.
 fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
     while is_there(daemon)? {
-        let (wish, beside) = receive(daemon, Instant::now() + PATIENCE)?;
-        let came = hand.fulfil(wish, beside);
+        let (request, beside) = receive(daemon, Instant::now() + PATIENCE)?;
+        let came = hand.fulfil(request, beside);
         send(daemon, &came, &[], Instant::now() + PATIENCE)?;
     }
     Ok(())
@@ -93,7 +99,7 @@ fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
 /// What changes the table of mounts, at one place.
 struct Hand {
     /// `None` once the mount was there and is gone.
-    place: Option<Place>,
+    place: Option<MountTarget>,
     attached: Option<Visible>,
     /// Filled when there is a mount, for the guard.
     end: Arc<OnceLock<EndSwitch>>,
@@ -102,7 +108,7 @@ struct Hand {
 
 impl Hand {
     const fn new(
-        place: Place,
+        place: MountTarget,
         end: Arc<OnceLock<EndSwitch>>,
         control: io::Result<Control>,
     ) -> Self {
@@ -114,29 +120,29 @@ impl Hand {
         }
     }
 
-    fn fulfil(&mut self, wish: Wish, beside: Vec<OwnedFd>) -> Came {
-        let done = match (wish, &self.attached) {
-            (Wish::Clear, None) => self.clear(),
-            (Wish::Attach { beneath }, None) => self.attach(beneath, beside),
-            (Wish::Unmount { lazy }, Some(mount)) => {
+    fn fulfil(&mut self, request: Request, beside: Vec<OwnedFd>) -> Response {
+        let done = match (request, &self.attached) {
+            (Request::Clear, None) => self.clear(),
+            (Request::Attach { beneath }, None) => self.attach(beneath, beside),
+            (Request::Unmount { lazy }, Some(mount)) => {
                 let busy = if lazy { Busy::Lazy } else { Busy::Wait };
                 return match mount.try_unmount(busy) {
                     Tried::Unmounted => {
                         // Its directory may be on a file system that is unmounted next.
                         self.place = None;
-                        Came::Done
+                        Response::Done
                     }
-                    Tried::InUse => Came::InUse,
-                    Tried::Covered => Came::Covered,
+                    Tried::InUse => Response::InUse,
+                    Tried::Covered => Response::Covered,
                     Tried::Failed(error) => error.into(),
                 };
             }
             _ => Err(Errno::EPERM.into()),
         };
-        done.map_or_else(Came::from, |()| Came::Done)
+        done.map_or_else(Response::from, |()| Response::Done)
     }
 
-    fn place(&self) -> io::Result<&Place> {
+    fn place(&self) -> io::Result<&MountTarget> {
         self.place.as_ref().ok_or_else(|| Errno::EPERM.into())
     }
 
@@ -184,24 +190,26 @@ mod tests {
     #[test]
     fn only_what_it_attached_is_taken_away_and_only_one_is_attached() {
         let dir = tempfile::tempdir().unwrap();
-        let place = || Place::open(dir.path()).unwrap();
+        let place = || MountTarget::open(dir.path()).unwrap();
         let mut hand = Hand::new(place(), Arc::default(), Err(Errno::ENODEV.into()));
-        let refused =
-            |came| matches!(came, Came::Failed { errno: Some(e), .. } if e == Errno::EPERM as i32);
+        let refused = |came| matches!(came, Response::Failed { errno: Some(e), .. } if e == Errno::EPERM as i32);
         assert!(refused(
-            hand.fulfil(Wish::Unmount { lazy: true }, Vec::new())
+            hand.fulfil(Request::Unmount { lazy: true }, Vec::new())
         ));
         // Nothing of ours is there.
-        assert!(matches!(hand.fulfil(Wish::Clear, Vec::new()), Came::Done));
-        let none = hand.fulfil(Wish::Attach { beneath: false }, Vec::new());
-        assert!(matches!(none, Came::Failed { .. }));
+        assert!(matches!(
+            hand.fulfil(Request::Clear, Vec::new()),
+            Response::Done
+        ));
+        let none = hand.fulfil(Request::Attach { beneath: false }, Vec::new());
+        assert!(matches!(none, Response::Failed { .. }));
         let ids = mount_ids(place().spot()).unwrap();
         hand.attached = Some(Visible::resume(dir.path().join("elsewhere"), ids));
-        for wish in [Wish::Clear, Wish::Attach { beneath: true }] {
-            assert!(refused(hand.fulfil(wish, Vec::new())), "{wish:?}");
+        for request in [Request::Clear, Request::Attach { beneath: true }] {
+            assert!(refused(hand.fulfil(request, Vec::new())), "{request:?}");
         }
         // Not there, so nothing is unmounted.
-        let came = hand.fulfil(Wish::Unmount { lazy: false }, Vec::new());
-        assert!(matches!(came, Came::Covered), "{came:?}");
+        let came = hand.fulfil(Request::Unmount { lazy: false }, Vec::new());
+        assert!(matches!(came, Response::Covered), "{came:?}");
     }
 }

@@ -14,7 +14,7 @@ use bootimg::{Image, Progress, SourceInfo, Variant, WriteRequest, unite, write_i
 use tracer::{MergeOptions, Trace};
 
 use super::boot::{BootBlocks, NicBoot, Recorded};
-use super::{NEEDED, Nic, Told};
+use super::{NEEDED, Nic, PlanRequested};
 use crate::source::timestamp;
 use node_api::boot_choice::BootChoice;
 
@@ -44,7 +44,7 @@ impl Nic {
                 if let Some(boot) = self.served_boot(source) {
                     return Ok(Some(boot));
                 }
-                if self.told == Told::Everything {
+                if self.plan_requested == PlanRequested::Yes {
                     return Ok(None);
                 }
                 let Some((name, image)) = self.newest_boot() else {
@@ -82,9 +82,9 @@ impl Nic {
     /// Returns the plan that came with the source, or that comes now for a source that was known
     /// before. One that cannot be had costs speed only.
     fn served_boot(&self, source: &Arc<NicSource>) -> Option<NicBoot> {
-        let plan = match self.told {
-            Told::Everything => self.plan.clone(),
-            Told::Nothing => self.ask_for_plan(),
+        let plan = match self.plan_requested {
+            PlanRequested::Yes => self.plan.clone(),
+            PlanRequested::No => self.ask_for_plan(),
         }?;
         let blocks = BootBlocks::OfSource(Planned::new(Arc::clone(source), &plan.plan));
         Some(NicBoot {

@@ -1,6 +1,6 @@
 //! The status of a mount's block service.
 
-use super::{Nic, Way};
+use super::{Nic, ReadPath};
 use node_api::nic_status::NicStatus;
 
 impl Nic {
@@ -8,8 +8,8 @@ impl Nic {
     pub fn status(&self) -> NicStatus {
         let remote = self.remote().counts();
         let (source, filled) = match &self.way {
-            Way::Beside(_) => (None, None),
-            Way::Alone(source, filler, _) => {
+            ReadPath::Beside(_) => (None, None),
+            ReadPath::Alone(source, filler, _) => {
                 let filled = filler.as_ref().map(super::Filler::filled);
                 (Some(source.counts()), filled)
             }

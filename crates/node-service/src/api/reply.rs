@@ -11,7 +11,7 @@ use serde::Serialize;
 use node_api::control::NodeError;
 
 /// A whole answer.
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(super) type HttpResponse = Response<Full<Bytes>>;
 
 /// Why a request was not done.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Refusal {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
     }
 
-    pub(super) fn into_answer(self) -> Answer {
+    pub(super) fn into_answer(self) -> HttpResponse {
         let body = ErrorBody {
             error: ErrorText {
                 code: self.code.to_owned(),
@@ -116,7 +116,7 @@ impl From<NodeError> for Refusal {
 }
 
 /// Returns a document.
-pub(super) fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {
+pub(super) fn json<T: Serialize>(status: StatusCode, body: &T) -> HttpResponse {
     match serde_json::to_vec(body) {
         Ok(text) => with_body(status, "application/json", text),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
@@ -124,7 +124,7 @@ pub(super) fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {
 }
 
 /// Returns a text for people, or for Prometheus.
-pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Answer {
+pub(super) fn text(status: StatusCode, body: impl Into<String>) -> HttpResponse {
     with_body(
         status,
         "text/plain; charset=utf-8",
@@ -133,14 +133,14 @@ pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Answer {
 }
 
 /// Returns an answer that says all with its status.
-pub(super) fn nothing(status: StatusCode) -> Answer {
-    let mut answer = Answer::default();
+pub(super) fn nothing(status: StatusCode) -> HttpResponse {
+    let mut answer = HttpResponse::default();
     *answer.status_mut() = status;
     answer
 }
 
-fn with_body(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Answer {
-    let mut answer = Answer::new(Full::from(body));
+fn with_body(status: StatusCode, kind: &'static str, body: Vec<u8>) -> HttpResponse {
+    let mut answer = HttpResponse::new(Full::from(body));
     *answer.status_mut() = status;
     answer
         .headers_mut()

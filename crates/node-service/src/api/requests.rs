@@ -7,7 +7,7 @@ use node_api::bodies::UpgradeBody;
 use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 
-use super::reply::{Answer, Refusal, json, nothing, text};
+use super::reply::{HttpResponse, Refusal, json, nothing, text};
 use super::serve::ApiContext;
 use crate::metrics;
 
@@ -63,22 +63,22 @@ impl Call {
     }
 }
 
-pub(super) fn node(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn node(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(json(StatusCode::OK, &context.node.node()))
 }
 
-pub(super) fn mounts(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn mounts(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(json(StatusCode::OK, &context.node.mounts()))
 }
 
-pub(super) fn mount(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn mount(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(json(StatusCode::OK, &context.node.mount(call.id()?)?))
 }
 
-pub(super) fn make(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn make(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.no_query()?;
     let made = context.node.make(call.body()?)?;
     let status = if made.new {
@@ -89,7 +89,7 @@ pub(super) fn make(context: &ApiContext, call: &Call) -> Result<Answer, Refusal>
     Ok(json(status, &made.mount))
 }
 
-pub(super) fn unmount(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn unmount(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.no_body()?;
     let lazy = match call.query.as_deref() {
         None | Some("" | "lazy=false") => false,
@@ -103,25 +103,25 @@ pub(super) fn unmount(context: &ApiContext, call: &Call) -> Result<Answer, Refus
     Ok(nothing(StatusCode::NO_CONTENT))
 }
 
-pub(super) fn prewarm(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn prewarm(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.no_query()?;
     let PrewarmBody { budget_bytes } = call.optional_body()?;
     let summary = context.node.prewarm(call.id()?, budget_bytes)?;
     Ok(json(StatusCode::OK, &summary))
 }
 
-pub(super) fn swap(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn swap(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.no_query()?;
     let BootBody { boot } = call.body()?;
     Ok(json(StatusCode::OK, &context.node.swap(call.id()?, boot)?))
 }
 
-pub(super) fn drain(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn drain(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(json(StatusCode::OK, &context.node.drain()?))
 }
 
-pub(super) fn upgrade(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn upgrade(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.no_query()?;
     let UpgradeBody { program } = call.body()?;
     if !program.is_absolute() {
@@ -130,7 +130,7 @@ pub(super) fn upgrade(context: &ApiContext, call: &Call) -> Result<Answer, Refus
     Ok(json(StatusCode::OK, &context.node.upgrade(&program)?))
 }
 
-pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     let page = metrics::page(
         context.node.node(),
@@ -142,12 +142,12 @@ pub(super) fn measured(context: &ApiContext, call: &Call) -> Result<Answer, Refu
 
 /// Says that the API answers, and asks the node nothing: a node that waits for something is not
 /// made better by a restart.
-pub(super) fn healthz(_desk: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn healthz(_desk: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     Ok(text(StatusCode::OK, "ok\n"))
 }
 
-pub(super) fn readyz(context: &ApiContext, call: &Call) -> Result<Answer, Refusal> {
+pub(super) fn readyz(context: &ApiContext, call: &Call) -> Result<HttpResponse, Refusal> {
     call.plain()?;
     if context.node.node().draining {
         return Err(Refusal::unavailable(

@@ -4,7 +4,7 @@ use node_api::bodies::Pace;
 
 use hyper::Method;
 
-use super::reply::{Answer, Refusal};
+use super::reply::{HttpResponse, Refusal};
 use super::requests::{self, Call};
 use super::serve::ApiContext;
 
@@ -15,14 +15,14 @@ pub(super) struct Route {
     /// `{id}` stands for the id of a mount.
     pub(super) path: &'static str,
     pub(super) pace: Pace,
-    pub(super) answer: fn(&ApiContext, &Call) -> Result<Answer, Refusal>,
+    pub(super) answer: fn(&ApiContext, &Call) -> Result<HttpResponse, Refusal>,
 }
 
 const fn route(
     method: Method,
     path: &'static str,
     pace: Pace,
-    answer: fn(&ApiContext, &Call) -> Result<Answer, Refusal>,
+    answer: fn(&ApiContext, &Call) -> Result<HttpResponse, Refusal>,
 ) -> Route {
     Route {
         method,

@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::reply::{Answer, Refusal};
+use super::reply::{HttpResponse, Refusal};
 use super::requests::Call;
 use super::routes;
 use super::tally::Tally;
@@ -67,7 +67,7 @@ impl ApiContext {
         self: &Arc<Self>,
         route: &'static routes::Route,
         call: Call,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpResponse, Refusal> {
         let context = Arc::clone(self);
         let callers = Arc::clone(&self.callers[route.pace as usize]);
         let asked = async {
@@ -98,7 +98,7 @@ impl ApiContext {
         self: &Arc<Self>,
         admitted: &Result<(), String>,
         request: Request<Incoming>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpResponse, Refusal> {
         admitted.clone().map_err(Refusal::forbidden)?;
         let (route, id) = routes::find(request.method(), request.uri().path())?;
         let query = request.uri().query().map(ToOwned::to_owned);

@@ -38,11 +38,11 @@ fn an_adoption_arrives_with_its_descriptors() {
         names: file(),
         private: Some(file()),
     };
-    let question = Question::Adopt(Box::new(adoption()));
+    let question = WorkerRequest::Adopt(Box::new(adoption()));
     send(&node, &question, &held.in_order(), deadline).unwrap();
     drop(held);
     let (question, files) = receive(&worker, deadline).unwrap();
-    let Question::Adopt(arrived) = question else {
+    let WorkerRequest::Adopt(arrived) = question else {
         panic!("{question:?}")
     };
     assert_eq!(*arrived, adoption());
@@ -57,7 +57,7 @@ fn another_protocol_and_nonsense_are_refused_in_words() {
         let (node, worker) = UnixStream::pair().unwrap();
         rawio::passing::send(node.as_fd(), bytes, &[]).unwrap();
         drop(node);
-        let error = receive::<Question>(&worker, deadline).unwrap_err();
+        let error = receive::<WorkerRequest>(&worker, deadline).unwrap_err();
         format!("{error:#}")
     };
     assert!(said(&[9, 0, 0, 0, 1, 0, 0, 0]).contains("version 9"));
@@ -73,7 +73,7 @@ fn more_descriptors_than_a_mount_has_are_refused() {
     let deadline = Instant::now() + PATIENCE;
     for (count, taken) in [(DESCRIPTORS_MAX, true), (DESCRIPTORS_MAX + 1, false)] {
         let (node, worker) = UnixStream::pair().unwrap();
-        let question = Question::Status { id: None };
+        let question = WorkerRequest::Status { id: None };
         let text = serde_json::to_vec(&question).unwrap();
         let mut bytes = PROTOCOL.to_le_bytes().to_vec();
         bytes.extend(u32::try_from(text.len()).unwrap().to_le_bytes());
@@ -84,7 +84,7 @@ fn more_descriptors_than_a_mount_has_are_refused() {
             let beside = if place < count { &beside[..] } else { &[] };
             rawio::passing::send(node.as_fd(), &[*byte], beside).unwrap();
         }
-        let received = receive::<Question>(&worker, deadline);
+        let received = receive::<WorkerRequest>(&worker, deadline);
         assert_eq!(received.is_ok(), taken, "{count}");
     }
 }
@@ -113,10 +113,10 @@ proptest! {
             worker
         };
         let deadline = Instant::now() + FOR_EVER;
-        if let Ok((question, _)) = receive::<Question>(&received(), deadline) {
+        if let Ok((question, _)) = receive::<WorkerRequest>(&received(), deadline) {
             same(&question);
         }
-        if let Ok((answer, _)) = receive::<Answer>(&received(), deadline) {
+        if let Ok((answer, _)) = receive::<WorkerResponse>(&received(), deadline) {
             same(&answer);
         }
     }
@@ -185,7 +185,13 @@ fn who_does_not_answer_is_given_up() {
     let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let said = |pid| {
         let patience = Duration::from_millis(50);
-        let error = ask((pid, &path), &Question::Status { id: None }, &[], patience).unwrap_err();
+        let error = ask(
+            (pid, &path),
+            &WorkerRequest::Status { id: None },
+            &[],
+            patience,
+        )
+        .unwrap_err();
         format!("{error:#}")
     };
     let waited = said(std::process::id());

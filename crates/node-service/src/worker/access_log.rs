@@ -19,15 +19,15 @@ const LIMITS: Limits = Limits {
 
 /// Hears requests from one lesson to the next.
 #[derive(Debug)]
-pub(super) struct AccessLog(RwLock<Heard>);
+pub(super) struct AccessLog(RwLock<Period>);
 
 #[derive(Debug)]
-struct Heard {
+struct Period {
     recorder: Arc<Recorder>,
     since: SystemTime,
 }
 
-impl Heard {
+impl Period {
     fn nothing() -> Self {
         Self {
             recorder: Arc::new(Recorder::new(LIMITS)),
@@ -38,12 +38,12 @@ impl Heard {
 
 impl AccessLog {
     pub(super) fn new() -> Self {
-        Self(RwLock::new(Heard::nothing()))
+        Self(RwLock::new(Period::nothing()))
     }
 
     /// Returns what was heard since the last time.
     pub(super) fn take(&self, root: &SourceRoot, tree: &Tree) -> Trace {
-        let heard = std::mem::replace(&mut *self.0.write(), Heard::nothing());
+        let heard = std::mem::replace(&mut *self.0.write(), Period::nothing());
         heard.recorder.finish(trace_info(root, heard.since), tree)
     }
 }

@@ -21,7 +21,7 @@ use mounting::source::Source;
 use mounting::xattrs::answers;
 use node_api::boot_choice::BootChoice;
 use node_api::nic::{NicName, NicSpec};
-use node_api::spec::{MountSpec, Place};
+use node_api::spec::{MountSpec, SourceLocation};
 
 /// Why something was not done, and whose fault it is.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub(super) fn prepare(
 ) -> Result<Prepared, Refusal> {
     let place = spec.place();
     match place.map_err(|error| Refusal::new(Fault::Invalid, error))? {
-        Place::Disk(nic) => prepare_disk(spec, nic.as_ref(), handed, told),
-        Place::Nic(nic, name) => prepare_nic(spec, &nic, &name, handed, told),
+        SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref(), handed, told),
+        SourceLocation::Nic(nic, name) => prepare_nic(spec, &nic, &name, handed, told),
     }
 }
 

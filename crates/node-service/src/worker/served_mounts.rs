@@ -71,7 +71,7 @@ impl ServedMounts {
                 };
             }
         };
-        let place = Place { mounts: self, id };
+        let place = Reservation { mounts: self, id };
         let open = Opened::note(&self.open, &place.id);
         let served = Served::start(adoption, handed, self.over.clone())?.noted(open);
         let served = Arc::new(served);
@@ -211,12 +211,12 @@ impl Drop for Opened {
 }
 
 /// The place of a mount that is being adopted. Dropped, it is free again, unless it was filled.
-struct Place<'a> {
+struct Reservation<'a> {
     mounts: &'a ServedMounts,
     id: String,
 }
 
-impl Place<'_> {
+impl Reservation<'_> {
     fn fill(self, served: &Arc<Served>) {
         let slot = Slot::Served(Arc::clone(served));
         let _taken = self.mounts.slots.lock().insert(self.id.clone(), slot);
@@ -227,7 +227,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut slots = self.mounts.slots.lock();
         if matches!(slots.get(&self.id), Some(Slot::Taken)) {

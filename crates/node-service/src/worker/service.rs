@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::prepare::Refusal;
 use super::served_mounts::ServedMounts;
 use crate::descriptors::MountDescriptors;
-use crate::wire::{Answer, Fault, Question, WorkerStatus};
+use crate::wire::{Fault, WorkerRequest, WorkerResponse, WorkerStatus};
 use host::admission::Admission;
 
 /// How long a question may take to arrive, and an answer to be taken.
@@ -78,29 +78,29 @@ impl WorkerContext {
 
     fn answer(
         &self,
-        question: Question,
+        question: WorkerRequest,
         beside: Vec<OwnedFd>,
-    ) -> (Answer, Option<MountDescriptors>) {
-        let answer = || -> Result<(Answer, Option<MountDescriptors>), Refusal> {
+    ) -> (WorkerResponse, Option<MountDescriptors>) {
+        let answer = || -> Result<(WorkerResponse, Option<MountDescriptors>), Refusal> {
             let answer = match question {
-                Question::Adopt(adoption) => {
+                WorkerRequest::Adopt(adoption) => {
                     let handed = MountDescriptors::received(&adoption.spec, beside)
                         .map_err(|error| Refusal::new(Fault::Invalid, error))?;
                     let hello = self.mounts.adopt(*adoption, handed)?;
-                    Answer::Adopted { hello }
+                    WorkerResponse::Adopted { hello }
                 }
-                Question::Status { id } => Answer::Status(WorkerStatus {
+                WorkerRequest::Status { id } => WorkerResponse::Status(WorkerStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     mounts: self.mounts.status(id.as_deref()),
                 }),
-                Question::Prewarm { id, budget_bytes } => {
-                    Answer::Prewarmed(self.mounts.get(&id)?.prewarm(budget_bytes)?)
+                WorkerRequest::Prewarm { id, budget_bytes } => {
+                    WorkerResponse::Prewarmed(self.mounts.get(&id)?.prewarm(budget_bytes)?)
                 }
-                Question::Swap { id, boot } => {
+                WorkerRequest::Swap { id, boot } => {
                     self.mounts.swap(&id, &boot)?;
-                    Answer::Done
+                    WorkerResponse::Done
                 }
-                Question::Heard { id } => {
+                WorkerRequest::Heard { id } => {
                     let to = beside.into_iter().next();
                     let to = to.ok_or_else(|| {
                         Refusal::new(
@@ -109,18 +109,18 @@ impl WorkerContext {
                         )
                     })?;
                     self.mounts.get(&id)?.write_heard(to)?;
-                    Answer::Done
+                    WorkerResponse::Done
                 }
-                Question::LetGo { id } => {
+                WorkerRequest::LetGo { id } => {
                     self.mounts.get(&id)?.let_go();
-                    Answer::Done
+                    WorkerResponse::Done
                 }
-                Question::Close { id } => {
+                WorkerRequest::Close { id } => {
                     self.mounts.close(&id)?;
-                    Answer::Done
+                    WorkerResponse::Done
                 }
-                Question::Hand { id } => {
-                    return Ok((Answer::Handed, Some(self.mounts.get(&id)?.hand()?)));
+                WorkerRequest::Hand { id } => {
+                    return Ok((WorkerResponse::Handed, Some(self.mounts.get(&id)?.hand()?)));
                 }
             };
             Ok((answer, None))
@@ -134,7 +134,7 @@ impl WorkerContext {
         });
         answered.unwrap_or_else(|Refusal { fault, error }| {
             let why = format!("{error:#}");
-            (Answer::Refused { fault, why }, None)
+            (WorkerResponse::Refused { fault, why }, None)
         })
     }
 }
@@ -146,7 +146,7 @@ impl Caller {
     fn talk(&self, stream: &UnixStream) -> anyhow::Result<()> {
         if let Err(why) = self.0.admission.check_peer(stream) {
             let fault = Fault::Invalid;
-            let refused = Answer::Refused { fault, why };
+            let refused = WorkerResponse::Refused { fault, why };
             host::framed::send(stream, &refused, &[], Instant::now() + TALK)?;
             return drain(stream);
         }

@@ -20,7 +20,7 @@ use yolofs::{Busy, Connection, MountTable, Visible};
 use super::served_mounts::ServedMounts;
 use super::service::{self, WorkerContext};
 use crate::descriptors::MountDescriptors;
-use crate::wire::{Adoption, Answer, Fault, Question, WorkerStatus, ask};
+use crate::wire::{Adoption, Fault, WorkerRequest, WorkerResponse, WorkerStatus, ask};
 use host::admission::Admission;
 use mounting::source::Source;
 use node_api::boot_choice::BootChoice;
@@ -137,17 +137,17 @@ impl Node {
             names: self.names.try_clone().unwrap(),
             private: self.private.as_ref().map(|fd| fd.try_clone().unwrap()),
         };
-        let question = Question::Adopt(Box::new(adoption));
+        let question = WorkerRequest::Adopt(Box::new(adoption));
         match ask(worker.address(), &question, &handed.in_order(), PATIENCE)
             .unwrap()
             .0
         {
-            Answer::Adopted { hello } => {
+            WorkerResponse::Adopted { hello } => {
                 let hello = yolofs::Hello::from_parts(request, Some(hello)).unwrap();
                 self.connection.set_hello(hello);
                 Ok(())
             }
-            Answer::Refused { fault, why } => Err((fault, why)),
+            WorkerResponse::Refused { fault, why } => Err((fault, why)),
             other => panic!("{other:?}"),
         }
     }
@@ -159,7 +159,7 @@ impl Node {
         for worker in workers {
             assert!(matches!(
                 worker.ask(&let_go()),
-                Answer::Done | Answer::Refused { .. }
+                WorkerResponse::Done | WorkerResponse::Refused { .. }
             ));
         }
         for worker in workers {
@@ -178,12 +178,12 @@ impl Drop for Node {
     }
 }
 
-fn let_go() -> Question {
-    Question::LetGo { id: "m".to_owned() }
+fn let_go() -> WorkerRequest {
+    WorkerRequest::LetGo { id: "m".to_owned() }
 }
 
-fn swap(boot: &str) -> Question {
-    Question::Swap {
+fn swap(boot: &str) -> WorkerRequest {
+    WorkerRequest::Swap {
         id: "m".to_owned(),
         boot: boot.to_owned().into(),
     }
@@ -222,13 +222,13 @@ impl Worker {
         (std::process::id(), &self.socket)
     }
 
-    fn ask(&self, question: &Question) -> Answer {
+    fn ask(&self, question: &WorkerRequest) -> WorkerResponse {
         ask(self.address(), question, &[], PATIENCE).unwrap().0
     }
 
     fn status(&self) -> WorkerStatus {
-        match self.ask(&Question::Status { id: None }) {
-            Answer::Status(status) => status,
+        match self.ask(&WorkerRequest::Status { id: None }) {
+            WorkerResponse::Status(status) => status,
             other => panic!("{other:?}"),
         }
     }
@@ -265,7 +265,7 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
     let (worker, mut node) = (Worker::new(), Node::new("none"));
     assert!(matches!(
         worker.ask(&let_go()),
-        Answer::Refused {
+        WorkerResponse::Refused {
             fault: Fault::Unknown,
             ..
         }
@@ -284,21 +284,21 @@ fn a_mount_is_adopted_handed_back_and_let_go() {
         status.served.unwrap().fallthrough_bytes,
         u64::from(FILES) * BLOCKS * 4096
     );
-    let prewarm = Question::Prewarm {
+    let prewarm = WorkerRequest::Prewarm {
         id: "m".to_owned(),
         budget_bytes: None,
     };
     assert!(matches!(
         worker.ask(&prewarm),
-        Answer::Refused {
+        WorkerResponse::Refused {
             fault: Fault::Conflict,
             ..
         }
     ));
     // A node that lost its descriptors gets them back, and they are the same files.
-    let hand = Question::Hand { id: "m".to_owned() };
+    let hand = WorkerRequest::Hand { id: "m".to_owned() };
     let (answer, handed) = ask(worker.address(), &hand, &[], PATIENCE).unwrap();
-    assert!(matches!(answer, Answer::Handed));
+    assert!(matches!(answer, WorkerResponse::Handed));
     let handed = MountDescriptors::received(&node.spec, handed).unwrap();
     let inode = |fd: &OwnedFd| {
         File::from(fd.try_clone().unwrap())
@@ -384,7 +384,7 @@ fn boot_images_are_swapped_under_readers() {
             let image = &images[turn % 2];
             let (hits, before) = (worker.hit_bytes(), rounds.load(SeqCst));
             let done = worker.ask(&swap(image.to_str().unwrap()));
-            assert!(matches!(done, Answer::Done), "{done:?}");
+            assert!(matches!(done, WorkerResponse::Done), "{done:?}");
             assert_eq!(worker.mount().boot.unwrap().image, image.to_str().unwrap());
             eventually("readers read from the boot image", || {
                 let gone = readers
@@ -396,7 +396,7 @@ fn boot_images_are_swapped_under_readers() {
         stop.store(true, SeqCst);
     });
     let done = worker.ask(&swap("none"));
-    assert!(matches!(done, Answer::Done), "{done:?}");
+    assert!(matches!(done, WorkerResponse::Done), "{done:?}");
     assert!(worker.mount().boot.is_none());
     read_anew(&mnt, 0);
     node.finish(&[&worker]);
@@ -431,7 +431,7 @@ fn a_damaged_boot_image_is_not_swapped_in() {
         ("unheard-of", "unheard-of"),
     ] {
         let answer = worker.ask(&swap(boot));
-        let Answer::Refused {
+        let WorkerResponse::Refused {
             fault: Fault::Invalid,
             why,
         } = answer
@@ -452,15 +452,15 @@ fn who_has_unmounted_is_told_of_what_is_still_open() {
     let held = worker.mounts.get("m").unwrap();
     node.visible.unmount(Busy::Wait, PATIENCE).unwrap();
     node.private = None;
-    assert!(matches!(worker.ask(&let_go()), Answer::Done));
+    assert!(matches!(worker.ask(&let_go()), WorkerResponse::Done));
     eventually("the session ends", || held.is_over());
-    let close = Question::Close { id: "m".to_owned() };
+    let close = WorkerRequest::Close { id: "m".to_owned() };
     // What somebody has in hand has the source open.
     let answer = worker.ask(&close);
     assert!(
         matches!(
             &answer,
-            Answer::Refused {
+            WorkerResponse::Refused {
                 fault: Fault::Conflict,
                 ..
             }
@@ -468,5 +468,5 @@ fn who_has_unmounted_is_told_of_what_is_still_open() {
         "{answer:?}"
     );
     drop(held);
-    assert!(matches!(worker.ask(&close), Answer::Done));
+    assert!(matches!(worker.ask(&close), WorkerResponse::Done));
 }

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::{Pool, Worker};
 use crate::network::{NETWORK_ENV, NetworkWorker};
 use crate::wire;
-use crate::wire::{Answer, Question};
+use crate::wire::{WorkerRequest, WorkerResponse};
 use host::run_dir::process_start;
 use node_api::spec::MountSpec;
 use node_records::company::Company;
@@ -30,12 +30,12 @@ impl Pool {
     /// If it cannot.
     pub(crate) fn try_out(&self, program: &Path) -> anyhow::Result<()> {
         let worker = self.start(program, Company::Alone, None)?;
-        let answer = worker.ask(&Question::Status { id: None }, START);
+        let answer = worker.ask(&WorkerRequest::Status { id: None }, START);
         worker.kill();
         let _cause = worker.wait();
         let _gone = std::fs::remove_file(&worker.socket);
         match answer? {
-            Answer::Status(_) => Ok(()),
+            WorkerResponse::Status(_) => Ok(()),
             other => bail!("unexpected response: {other:?}"),
         }
     }

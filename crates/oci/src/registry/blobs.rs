@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 use std::path::PathBuf;
 
 use blocks::Digest;
-use distribution::Place;
+use distribution::Destination;
 use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode};
 
@@ -98,7 +98,11 @@ impl Repository {
     }
 
     /// Where the next piece goes: the registry says it, as a URL or a part of one.
-    fn upload_place(&self, answer: &Response, watch: Watch<'_>) -> Result<Place, RegistryError> {
+    fn upload_place(
+        &self,
+        answer: &Response,
+        watch: Watch<'_>,
+    ) -> Result<Destination, RegistryError> {
         let doing = "pushing a blob";
         let place = answer.headers().get(LOCATION);
         let place = place.and_then(|place| place.to_str().ok());
@@ -120,7 +124,7 @@ enum Piece {
 }
 
 fn piece_request(
-    place: &Place,
+    place: &Destination,
     digest: Digest,
     sent: u64,
     piece: Vec<u8>,
@@ -153,9 +157,9 @@ fn is_cut(error: &RegistryError) -> bool {
     }
 }
 
-fn with_digest(place: &Place, digest: Digest) -> Goal {
+fn with_digest(place: &Destination, digest: Digest) -> Goal {
     let mut place = place.clone();
-    let (Place::Ours(url) | Place::Led { to: url, .. }) = &mut place;
+    let (Destination::Ours(url) | Destination::Led { to: url, .. }) = &mut place;
     url.query_pairs_mut()
         .append_pair("digest", &digest.to_string());
     Goal::Named(place)

@@ -124,11 +124,11 @@ fn is_program(name: &str) -> bool {
 pub fn helper_answer(bytes: &[u8]) -> Result<Credentials, ImageError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
-    struct Answer {
+    struct HelperOutput {
         username: String,
         secret: String,
     }
-    let answer: Answer = decode("answer of the credential helper", bytes)?;
+    let answer: HelperOutput = decode("answer of the credential helper", bytes)?;
     Ok(Credentials {
         username: answer.username,
         password: answer.secret,

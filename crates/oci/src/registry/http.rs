@@ -4,7 +4,7 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use distribution::{Call, CallError, Client, ClientConfig, Login, Place, RealmError};
+use distribution::{Call, CallError, Client, ClientConfig, Destination, Login, RealmError};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
 use tokio::runtime::{Builder, Runtime};
@@ -61,7 +61,7 @@ pub(super) enum Goal {
     /// To this URL of the registry.
     Registry(String),
     /// To where the registry says.
-    Named(Place),
+    Named(Destination),
 }
 
 impl Request {
@@ -285,7 +285,7 @@ impl Http {
         let place = match &request.goal {
             Goal::Registry(url) => {
                 let url = Url::parse(url);
-                Place::Ours(url.map_err(|_| self.broken(doing, "it names an invalid URL"))?)
+                Destination::Ours(url.map_err(|_| self.broken(doing, "it names an invalid URL"))?)
             }
             Goal::Named(place) => place.clone(),
         };
@@ -308,7 +308,7 @@ impl Http {
         answer: &Response,
         place: &str,
         watch: Watch<'_>,
-    ) -> Result<Place, RegistryError> {
+    ) -> Result<Destination, RegistryError> {
         let place = self.client.named_by(answer, place);
         place.map_err(|error| self.failed(doing, error, watch))
     }

@@ -16,25 +16,25 @@ const BUFFER: usize = 128 << 10;
 /// Memory that a zstd frame may ask for: 2 to this power, what `zstd -19 --long=27` needs.
 const WINDOW_LOG_MAX: u32 = 27;
 
-/// Returns the tar of a layer that lies somewhere, as [`tar_of`] does. `teller` is told how much of the
+/// Returns the tar of a layer that lies somewhere, as [`tar_of`] does. `reporter` is told how much of the
 /// blob was read, and asked about what comes out of it, too: a buffer of compressed zeros is gigabytes.
-pub(crate) fn told_tar_of<'a>(
+pub(crate) fn reporting_tar_of<'a>(
     blob: impl Read + 'a,
     diff_id: Digest,
     limits: &Limits,
-    teller: &'a Teller<'a>,
+    reporter: &'a ProgressReporter<'a>,
 ) -> io::Result<impl Read + 'a> {
-    let told = Told {
+    let told = ReportingReader {
         inner: blob,
-        teller,
+        reporter,
         counts: Counts::Yes,
     };
     let tar = tar_of(told, diff_id, limits)?;
     Ok(BufReader::with_capacity(
         BUFFER,
-        Told {
+        ReportingReader {
             inner: tar,
-            teller,
+            reporter,
             counts: Counts::No,
         },
     ))
@@ -72,12 +72,12 @@ pub(crate) fn tar_of<'a>(
 }
 
 /// Somebody who wants to know how far reading has come, asked from two places.
-pub(crate) struct Teller<'a> {
+pub(crate) struct ProgressReporter<'a> {
     watch: RefCell<Watch<'a>>,
     done: Cell<u64>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> ProgressReporter<'a> {
     pub(crate) fn new(watch: Watch<'a>) -> Self {
         Self {
             watch: RefCell::new(watch),
@@ -93,21 +93,21 @@ enum Counts {
     No,
 }
 
-struct Told<'a, R> {
+struct ReportingReader<'a, R> {
     inner: R,
-    teller: &'a Teller<'a>,
+    reporter: &'a ProgressReporter<'a>,
     counts: Counts,
 }
 
-impl<R: Read> Read for Told<'_, R> {
+impl<R: Read> Read for ReportingReader<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let teller = self.teller;
-        if (teller.watch.borrow_mut())(teller.done.get()).is_break() {
+        let reporter = self.reporter;
+        if (reporter.watch.borrow_mut())(reporter.done.get()).is_break() {
             return Err(io::Error::other(TarError::Cancelled));
         }
         let count = self.inner.read(into)?;
         if self.counts == Counts::Yes {
-            teller.done.set(teller.done.get() + count as u64);
+            reporter.done.set(reporter.done.get() + count as u64);
         }
         Ok(count)
     }

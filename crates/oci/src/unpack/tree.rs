@@ -13,7 +13,7 @@ use std::io::{self, Read};
 
 use blocks::Tree;
 
-use super::decompress::{Teller, told_tar_of};
+use super::decompress::{ProgressReporter, reporting_tar_of};
 use super::stream::TarStream;
 use super::{Limits, TarError, UnpackError, explain, opening};
 use crate::{LayerBlob, Watch};
@@ -46,8 +46,8 @@ pub fn read_layer<C>(
     let blob = layer.open().map_err(opening(&layer.place.path))?;
     let short = layer.diff_id.short();
     let at = |name: Option<&[u8]>, source: TarError| explain(&short, name, source);
-    let teller = Teller::new(watch);
-    let tar = told_tar_of(blob, layer.diff_id, limits, &teller);
+    let reporter = ProgressReporter::new(watch);
+    let tar = reporting_tar_of(blob, layer.diff_id, limits, &reporter);
     let mut tar = TarStream::new(tar.map_err(|error| at(None, error.into()))?);
     let mut filler = Filler::new(*limits);
     while let Some(entry) = tar.next_entry().map_err(|error| at(None, error))? {

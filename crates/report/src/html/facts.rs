@@ -4,7 +4,7 @@ use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::numbers;
 use crate::image::{ImageReport, StabilityReport, sum};
-use crate::measured::{Comparison, Way, WayReport, median};
+use crate::measured::{Comparison, ServedFrom, WayReport, median};
 
 /// Most names, digests and runs that are shown.
 const SHOWN: usize = 20;
@@ -65,7 +65,7 @@ pub(super) fn tiles(out: &mut Markup, image: &ImageReport) {
 fn best(comparisons: &[Comparison]) -> Option<(String, String)> {
     let faster = |comparison: &Comparison| {
         let ms = |way| comparison.way(way).and_then(WayReport::median_ms);
-        let (cold, ours) = (ms(&Way::NativeCold)?, ms(&Way::Yolofs)?);
+        let (cold, ours) = (ms(&ServedFrom::NativeCold)?, ms(&ServedFrom::Yolofs)?);
         Some((cold, ours)).filter(|_| ours > 0.0)
     };
     let pairs = comparisons.iter().filter_map(faster);

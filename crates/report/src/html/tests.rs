@@ -156,7 +156,7 @@ fn where_nothing_is_known_the_page_says_so() {
             0,
         ),
         measured: vec![Comparison {
-            ways: vec![WayReport::new(Way::Yolofs)],
+            ways: vec![WayReport::new(ServedFrom::Yolofs)],
             ..Comparison::default()
         }],
         recording: RecordingReport {
@@ -206,7 +206,7 @@ fn hostile(text: &str) -> ImageReport {
     }
     for comparison in &mut image.measured {
         (comparison.subject, comparison.condition) = (evil(), evil());
-        comparison.ways[0].way = Way::Other(evil());
+        comparison.ways[0].way = ServedFrom::Other(evil());
     }
     image
 }

@@ -4,7 +4,7 @@ use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::table::{self, Column, Stands};
 use super::{Detail, numbers};
-use crate::measured::{Comparison, Way, WayReport, median};
+use crate::measured::{Comparison, ServedFrom, WayReport, median};
 
 /// Most comparisons on a page.
 const SHOWN: usize = 12;
@@ -51,7 +51,7 @@ fn lanes(out: &mut Markup, comparison: &Comparison) {
     let slowest = comparison.ways.iter().flat_map(|way| &way.ready_ms);
     let end_ms = slowest.copied().fold(1.0, f64::max);
     let warm_ms = comparison
-        .way(&Way::NativeWarm)
+        .way(&ServedFrom::NativeWarm)
         .and_then(WayReport::median_ms);
     if warm_ms.is_some() {
         legend(out);
@@ -107,7 +107,7 @@ fn words(way: &WayReport, warm_ms: Option<f64>) -> String {
     };
     let text = format!("{}: {}", name(way), numbers::time(ms));
     match warm_ms.and_then(|warm_ms| numbers::times(ms, warm_ms)) {
-        Some(times) if way.way != Way::NativeWarm => format!("{text}, {times} warm"),
+        Some(times) if way.way != ServedFrom::NativeWarm => format!("{text}, {times} warm"),
         _ => text,
     }
 }
@@ -159,7 +159,7 @@ fn numbers_of(out: &mut Markup, comparison: &Comparison) {
         Column("Prepared in", Stands::Right),
     ];
     let cold_ms = comparison
-        .way(&Way::NativeCold)
+        .way(&ServedFrom::NativeCold)
         .and_then(WayReport::median_ms);
     table::table(out, "Medians of all boots", &columns, |out| {
         for way in &comparison.ways {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Way, WayReport};
+use super::{ServedFrom, WayReport};
 
 /// A sample. What a bench says beyond this is not looked at; what it does not say is left out.
 #[derive(Debug, Deserialize)]
@@ -50,8 +50,8 @@ impl Sample {
         said.collect::<Vec<_>>().join(", ")
     }
 
-    pub(super) fn way(&self) -> Way {
-        Way::from(words(&self.mode))
+    pub(super) fn way(&self) -> ServedFrom {
+        ServedFrom::from(words(&self.mode))
     }
 
     pub(super) fn add_to(&self, report: &mut WayReport) {

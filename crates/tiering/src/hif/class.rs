@@ -1,7 +1,7 @@
 //! What a layer holds, told from the command that made it.
 
 use super::command::Command;
-use crate::lass::Place;
+use crate::lass::Placement;
 
 /// What a layer holds. Of a layer that holds several things, the last of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,10 +24,10 @@ impl Class {
     /// Returns where layers of this class go: base and dependencies are large, and little of them
     /// is hot; of the engine and the application much is.
     #[must_use]
-    pub const fn place(self) -> Place {
+    pub const fn place(self) -> Placement {
         match self {
-            Self::Engine | Self::Application => Place::Fast,
-            Self::Meta | Self::Unknown | Self::Base | Self::SystemDependency => Place::Slow,
+            Self::Engine | Self::Application => Placement::Fast,
+            Self::Meta | Self::Unknown | Self::Base | Self::SystemDependency => Placement::Slow,
         }
     }
 }

@@ -28,7 +28,7 @@ pub enum Passing {
 
 /// Which way a file goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum KeptAs {
     /// All of it, as a copy of its own.
     Whole,
     /// What starts read of it, in the copy of its boot image.
@@ -65,20 +65,20 @@ impl fmt::Display for Because {
 /// Decides which way a hot file goes, of a recording of `runs` starts in whose blocks zeros are left
 /// out.
 #[must_use]
-pub const fn way_of(file: &RecordedFile, runs: u16, passing: Passing) -> Way {
+pub const fn way_of(file: &RecordedFile, runs: u16, passing: Passing) -> KeptAs {
     let read = file.block_bytes.saturating_mul(100);
     if matches!(passing, Passing::Unasked) {
-        Way::Blocks(Because::Unasked)
+        KeptAs::Blocks(Because::Unasked)
     } else if file.file_bytes < LEAST_BYTES {
-        Way::Blocks(Because::Short)
+        KeptAs::Blocks(Because::Short)
     } else if read < file.file_bytes.saturating_mul(LEAST_SHARE) {
-        Way::Blocks(Because::Partly)
+        KeptAs::Blocks(Because::Partly)
     } else if file.seen < runs.div_ceil(2) {
-        Way::Blocks(Because::Seldom)
+        KeptAs::Blocks(Because::Seldom)
     } else if matches!(passing, Passing::Program) {
-        Way::Blocks(Because::Program)
+        KeptAs::Blocks(Because::Program)
     } else {
-        Way::Whole
+        KeptAs::Whole
     }
 }
 
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn what_is_long_and_mostly_read_goes_whole_and_all_else_by_blocks() {
         let way = |file| way_of(&file, 3, Passing::Asked);
-        assert_eq!(way(file(MIB, MIB, 2)), Way::Whole);
-        assert_eq!(way(file(3 * MIB, 4 * MIB, 3)), Way::Whole);
+        assert_eq!(way(file(MIB, MIB, 2)), KeptAs::Whole);
+        assert_eq!(way(file(3 * MIB, 4 * MIB, 3)), KeptAs::Whole);
         let blocks = [
             (file(3 * MIB - 1, 4 * MIB, 3), Because::Partly),
             (file(MIB, MIB, 1), Because::Seldom),
@@ -113,7 +113,7 @@ mod tests {
             (file(0, u64::MAX, 3), Because::Partly),
         ];
         for (file, because) in blocks {
-            assert_eq!(way(file), Way::Blocks(because), "{file:?}");
+            assert_eq!(way(file), KeptAs::Blocks(because), "{file:?}");
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
             (Passing::Unasked, Because::Unasked),
             (Passing::Program, Because::Program),
         ] {
-            assert_eq!(way_of(&all, 1, passing), Way::Blocks(because));
+            assert_eq!(way_of(&all, 1, passing), KeptAs::Blocks(because));
         }
     }
 }

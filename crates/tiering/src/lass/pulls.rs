@@ -30,7 +30,7 @@ pub enum Part {
 
 /// Where a layer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Placement {
     /// To fast memory.
     Fast,
     /// To the disk.
@@ -144,11 +144,11 @@ impl Pulls {
 /// What is unknown goes to fast memory while there is room: if that was wrong, it costs room
 /// until the layer is moved.
 #[must_use]
-pub const fn place(part: Part, layer_bytes: u64, room_bytes: u64) -> Place {
+pub const fn place(part: Part, layer_bytes: u64, room_bytes: u64) -> Placement {
     match part {
-        Part::Below => Place::Slow,
-        _ if layer_bytes <= room_bytes => Place::Fast,
-        Part::Late | Part::LastOrAbove | Part::Unknown => Place::Slow,
+        Part::Below => Placement::Slow,
+        _ if layer_bytes <= room_bytes => Placement::Fast,
+        Part::Late | Part::LastOrAbove | Part::Unknown => Placement::Slow,
     }
 }
 
@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_goes_to_fast_memory_while_there_is_room() {
-        assert_eq!(place(Part::Below, 1, 100), Place::Slow);
+        assert_eq!(place(Part::Below, 1, 100), Placement::Slow);
         for part in [Part::Late, Part::LastOrAbove, Part::Unknown] {
-            assert_eq!(place(part, 100, 100), Place::Fast);
-            assert_eq!(place(part, 101, 100), Place::Slow);
+            assert_eq!(place(part, 100, 100), Placement::Fast);
+            assert_eq!(place(part, 101, 100), Placement::Slow);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::download::spans;
 use super::model::Outcome;
-use super::pulls::{BLOBS_MAX, Place, PullsFull};
+use super::pulls::{BLOBS_MAX, Placement, PullsFull};
 use crate::Rate;
 
 /// How much longer than the download the disk may take, as a part of the download: what was
@@ -29,7 +29,7 @@ pub struct Arriving {
     /// Bytes that they unpack to.
     pub unpacked: u64,
     /// Where it goes, if that is decided: of a layer whose first file is there.
-    pub placed: Option<Place>,
+    pub placed: Option<Placement>,
 }
 
 /// The network, as far as it is ours.
@@ -54,7 +54,7 @@ pub struct Disk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streamed {
     /// The place of each layer, in the order in which they were given.
-    pub places: Vec<Place>,
+    pub places: Vec<Placement>,
     /// What these places cost, if all is as it was said to be.
     pub outcome: Outcome,
 }
@@ -150,10 +150,10 @@ pub fn streamed(
     })
 }
 
-fn place(fast: &bool) -> Place {
+fn place(fast: &bool) -> Placement {
     match fast {
-        true => Place::Fast,
-        false => Place::Slow,
+        true => Placement::Fast,
+        false => Placement::Slow,
     }
 }
 
@@ -169,7 +169,7 @@ fn time(nanos: u128) -> Duration {
 /// Returns which layers may go to fast memory together, each choice as a flag for each layer: the
 /// same ones however fast the disk is.
 fn choices(layers: &[Arriving], work: usize) -> Vec<Vec<bool>> {
-    let decided = |layer: &Arriving| layer.placed == Some(Place::Fast);
+    let decided = |layer: &Arriving| layer.placed == Some(Placement::Fast);
     let mut choice: Vec<bool> = layers.iter().map(decided).collect();
     let is_free = |at: &usize| layers[*at].placed.is_none() && layers[*at].unpacked > 0;
     let mut free: Vec<usize> = (0..layers.len()).filter(is_free).collect();

@@ -32,7 +32,7 @@ struct Found {
 }
 
 /// Who gets to a file by one of its paths.
-struct Way {
+struct Reachability {
     /// Everybody who gets there by the directories that are shown.
     reached_by_the_same: bool,
     /// Everybody.
@@ -160,8 +160,8 @@ impl FileSystem {
     }
 
     /// Returns who gets to a file by one of its paths.
-    fn way(&self, path: &[u8]) -> Result<Way, FsError> {
-        let mut way = Way {
+    fn way(&self, path: &[u8]) -> Result<Reachability, FsError> {
+        let mut way = Reachability {
             reached_by_the_same: false,
             open_to_all: true,
         };

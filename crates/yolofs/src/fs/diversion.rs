@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use super::ledger::{Diverted, Ledger};
 
 /// Called for each file that is diverted; it must not block.
-type Told = Box<dyn Fn(FileId) + Send>;
+type OnDiverted = Box<dyn Fn(FileId) + Send>;
 
 /// Which files changed, and into what.
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(crate) struct Diversions {
     count: AtomicU64,
     /// How many were ever in there.
     noted: AtomicU64,
-    told: Mutex<Option<Told>>,
+    told: Mutex<Option<OnDiverted>>,
     /// Where diversions are written down, if they are to outlive this process.
     ledger: Option<Arc<dyn Ledger>>,
     /// Whether anything was refused yet: that is logged once.
@@ -129,7 +129,7 @@ impl Diversions {
     /// found a change wait for it.
     fn note(
         &self,
-        told: &Option<Told>,
+        told: &Option<OnDiverted>,
         file: FileId,
         from: Version,
         now: Version,
@@ -271,7 +271,7 @@ impl Diversions {
     }
 
     /// Has `told` told of every file that is diverted from now on, or nobody.
-    pub(crate) fn tell(&self, told: Option<Told>) {
+    pub(crate) fn tell(&self, told: Option<OnDiverted>) {
         let _before = std::mem::replace(&mut *self.told.lock(), told);
     }
 

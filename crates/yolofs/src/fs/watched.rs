@@ -15,14 +15,14 @@ use parking_lot::RwLock;
 /// The files whose pages are being pushed, and what was heard of them.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    files: RwLock<HashMap<FileId, Heard>>,
+    files: RwLock<HashMap<FileId, SeenVersions>>,
     /// Whether there are any: most of the time nothing is pushed.
     any: AtomicBool,
 }
 
 /// The versions that were heard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum SeenVersions {
     None,
     One(Version),
     Several,
@@ -36,7 +36,7 @@ impl Watched {
     /// Watches these files and no others. Must begin before anybody asks for the version in which
     /// they are to be pushed.
     pub(super) fn watch(&self, files: impl Iterator<Item = FileId>) -> Watch<'_> {
-        *self.files.write() = files.map(|file| (file, Heard::None)).collect();
+        *self.files.write() = files.map(|file| (file, SeenVersions::None)).collect();
         self.any.store(true, SeqCst);
         Watch(self)
     }
@@ -47,14 +47,16 @@ impl Watched {
             return;
         }
         let known = self.files.read().get(&file).copied();
-        if known.is_none_or(|known| known == Heard::One(version) || known == Heard::Several) {
+        if known.is_none_or(|known| {
+            known == SeenVersions::One(version) || known == SeenVersions::Several
+        }) {
             return;
         }
         if let Some(heard) = self.files.write().get_mut(&file) {
             *heard = match *heard {
-                Heard::None => Heard::One(version),
-                Heard::One(before) if before == version => return,
-                Heard::One(_) | Heard::Several => Heard::Several,
+                SeenVersions::None => SeenVersions::One(version),
+                SeenVersions::One(before) if before == version => return,
+                SeenVersions::One(_) | SeenVersions::Several => SeenVersions::Several,
             };
         }
     }
@@ -62,7 +64,7 @@ impl Watched {
     /// What [`FileSystem::is_still`](super::FileSystem::is_still) says.
     pub(super) fn is_still(&self, key: &FileKey) -> bool {
         let heard = self.files.read().get(&key.file).copied();
-        heard.is_none_or(|heard| heard == Heard::One(key.version))
+        heard.is_none_or(|heard| heard == SeenVersions::One(key.version))
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) enum Opened {
 
 /// A file that is open.
 #[derive(Debug)]
-struct Way {
+struct OpenFile {
     /// Where it is passed to, unless it goes through the page cache.
     passed: Option<(Arc<BackingId>, PassedTo)>,
     opens: u64,
@@ -38,7 +38,7 @@ struct Way {
 /// the time it tells us.
 #[derive(Debug, Default)]
 pub(super) struct Backings {
-    ways: Mutex<HashMap<FileId, Way>>,
+    ways: Mutex<HashMap<FileId, OpenFile>>,
 }
 
 impl Backings {
@@ -46,7 +46,7 @@ impl Backings {
     /// yet.
     pub(super) fn open_again(&self, file: FileId) -> Option<Opened> {
         let mut ways = self.ways.lock();
-        ways.get_mut(&file).map(Way::open)
+        ways.get_mut(&file).map(OpenFile::open)
     }
 
     /// Opens a file the way it is open already, or else as decided; `register` makes a file known
@@ -60,7 +60,7 @@ impl Backings {
         let mut ways = self.ways.lock();
         let way = match ways.entry(file) {
             Entry::Occupied(way) => way.into_mut(),
-            Entry::Vacant(vacant) => vacant.insert(Way::decide(decision, register)),
+            Entry::Vacant(vacant) => vacant.insert(OpenFile::decide(decision, register)),
         };
         way.open()
     }
@@ -78,7 +78,7 @@ impl Backings {
     }
 }
 
-impl Way {
+impl OpenFile {
     fn open(&mut self) -> Opened {
         self.opens += 1;
         match &self.passed {

@@ -33,7 +33,7 @@ const QUEUE: usize = 1024;
 const HOLD: Duration = Duration::from_secs(1);
 
 /// The answer to a question for a handle, to be given when the file has a name.
-pub(super) struct Answer {
+pub(super) struct PendingReply {
     pub(super) file: FileId,
     pub(super) attr: FileAttr,
     pub(super) lifetime: Duration,
@@ -58,7 +58,7 @@ pub(super) struct Connector {
     nameless: Nameless,
     /// The thread ends when this is dropped. Nobody waits for it: it may be waiting for an answer of
     /// a connection that is over.
-    answers: Mutex<Option<SyncSender<Answer>>>,
+    answers: Mutex<Option<SyncSender<PendingReply>>>,
 }
 
 impl Connector {
@@ -72,7 +72,7 @@ impl Connector {
     }
 
     /// Has an answer given; never waits for that.
-    pub(super) fn answer(&self, answer: Answer) {
+    pub(super) fn answer(&self, answer: PendingReply) {
         let mut answers = self.answers.lock();
         if answers.is_none() {
             match self.start() {
@@ -92,7 +92,7 @@ impl Connector {
         }
     }
 
-    fn start(&self) -> io::Result<SyncSender<Answer>> {
+    fn start(&self) -> io::Result<SyncSender<PendingReply>> {
         let (sender, answers) = sync_channel(QUEUE);
         let (fs, state) = (Arc::clone(&self.fs), Arc::clone(&self.state));
         let nameless = self.nameless;
@@ -103,7 +103,7 @@ impl Connector {
     }
 }
 
-fn give(answers: &Receiver<Answer>, fs: &FileSystem, state: &State, nameless: Nameless) {
+fn give(answers: &Receiver<PendingReply>, fs: &FileSystem, state: &State, nameless: Nameless) {
     let mut held = None;
     loop {
         let answer = match answers.recv_timeout(HOLD) {
@@ -120,7 +120,7 @@ fn give(answers: &Receiver<Answer>, fs: &FileSystem, state: &State, nameless: Na
         let known = make_known(fs, state, answer.file);
         match (&known, nameless) {
             (Ok(_), _) | (Err(_), Nameless::Found) => {
-                let Answer {
+                let PendingReply {
                     attr,
                     lifetime,
                     generation,

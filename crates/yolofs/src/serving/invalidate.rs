@@ -35,7 +35,7 @@ struct Worker {
 
 /// The mount that a worker tells of changes.
 #[derive(Clone)]
-struct Told {
+struct InvalidatedMount {
     fs: Arc<FileSystem>,
     notifier: Arc<Notifier>,
     state: Arc<State>,
@@ -48,7 +48,7 @@ impl Invalidator {
         state: &Arc<State>,
     ) -> Self {
         let worker = Arc::new(Mutex::new(None));
-        let mount = Told {
+        let mount = InvalidatedMount {
             fs: Arc::clone(fs),
             notifier: Arc::clone(notifier),
             state: Arc::clone(state),
@@ -75,7 +75,7 @@ impl Invalidator {
 }
 
 impl Worker {
-    fn start(mount: &Told) -> io::Result<Self> {
+    fn start(mount: &InvalidatedMount) -> io::Result<Self> {
         let (diverted, receiver) = channel();
         let (ends, ended) = channel();
         let mount = mount.clone();
@@ -93,7 +93,7 @@ impl Worker {
     }
 }
 
-impl Told {
+impl InvalidatedMount {
     /// Makes the kernel forget files as they are told of, and those that were read soon after a
     /// change once that is over; until nobody tells of any more.
     fn forget_all(&self, told: &Receiver<FileId>) {

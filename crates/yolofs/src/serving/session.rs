@@ -23,16 +23,16 @@ const ANSWER_LEN: usize = 4096;
 
 /// Whether a connection was served before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    First,
-    Later,
+pub(super) enum ServedBefore {
+    No,
+    Yes,
 }
 
 /// A session that knows what the kernel was told, and serves nothing yet.
 pub(super) struct Agreed {
     session: fuser::Session<Adapter>,
     pub(super) hello: Hello,
-    pub(super) turn: Turn,
+    pub(super) served_before: ServedBefore,
 }
 
 /// The threads that serve a mount; they end when its last user is gone.
@@ -65,12 +65,12 @@ impl Agreed {
             let session = session?;
             len?;
             let hello = connection.hello().answered(answer)?;
-            let turn = tell(connection.device(), &hello)?;
+            let served_before = tell(connection.device(), &hello)?;
             rawio::fd::replace(session.as_fd(), connection.device())?;
             Ok(Self {
                 session,
                 hello,
-                turn,
+                served_before,
             })
         };
         talk().map_err(MountError::step(
@@ -126,11 +126,11 @@ fn start(
 
 /// Gives the kernel its answer. If it had one before, it knows of no such request any more; the
 /// same holds if the connection was aborted, which the session will find out.
-fn tell(device: BorrowedFd<'_>, hello: &Hello) -> io::Result<Turn> {
+fn tell(device: BorrowedFd<'_>, hello: &Hello) -> io::Result<ServedBefore> {
     let answer = hello.answer().unwrap_or_default();
     match nix::unistd::write(device, answer) {
-        Ok(_) => Ok(Turn::First),
-        Err(Errno::ENOENT) => Ok(Turn::Later),
+        Ok(_) => Ok(ServedBefore::No),
+        Err(Errno::ENOENT) => Ok(ServedBefore::Yes),
         Err(errno) => Err(errno.into()),
     }
 }

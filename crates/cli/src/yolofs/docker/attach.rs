@@ -124,13 +124,13 @@ fn ask_someone(
             // Nobody is there, or not for long.
             Ok(Response::Leaving | Response::Warmed(_)) | Err(_) => {}
         }
-        let turn = run_dir.take_turn()?;
+        let lock = run_dir.lock()?;
         // Whoever has the duty is on the way in, or out.
         let is_free = station.take_duty()?.is_some();
         if is_free {
             start_daemon(station, store, run_dir, data_root)?;
         }
-        drop(turn);
+        drop(lock);
         if !is_free {
             std::thread::sleep(LOOK_EVERY);
         }

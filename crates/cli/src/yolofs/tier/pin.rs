@@ -21,12 +21,16 @@ pub(super) struct PinArgs {
 
 /// What somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Pinning {
     Pinned,
     Unpinned,
 }
 
-pub(super) fn run(args: &PinArgs, store: &StoreSettings, wish: Wish) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    args: &PinArgs,
+    store: &StoreSettings,
+    pinning: Pinning,
+) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
     let store = store.open_present()?;
     // All are looked up before one is changed: a typo changes nothing.
@@ -44,7 +48,7 @@ pub(super) fn run(args: &PinArgs, store: &StoreSettings, wish: Wish) -> anyhow::
         );
     }
     for (known, key, name) in wanted {
-        let changing = known.change(key, |known| known.pinned = wish == Wish::Pinned);
+        let changing = known.change(key, |known| known.pinned = pinning == Pinning::Pinned);
         changing.with_context(|| format!("noting what is wanted of {name}"))?;
     }
     Ok(Outcome::Done)

@@ -45,12 +45,12 @@ pub(super) struct Boot {
     pub(super) layers: Vec<RecordedLayer>,
     ending: Ending,
     pub(super) started: Instant,
-    now: Mutex<Now>,
+    now: Mutex<BootProgress>,
     changed: Condvar,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Now {
+struct BootProgress {
     /// It is over, or it took too long.
     is_booted: bool,
     end: Option<End>,

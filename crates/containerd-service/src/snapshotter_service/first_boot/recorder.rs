@@ -134,7 +134,7 @@ pub fn run(args: &RecorderSettings, store: &StoreSettings, run_dir: &Path) -> an
     boots.start()?;
     let recorder = Arc::new(Recorder {
         boots,
-        now: Mutex::new(Now {
+        now: Mutex::new(RecorderState {
             snapshotter,
             leaving: false,
         }),
@@ -191,10 +191,10 @@ fn lock(
 
 struct Recorder {
     boots: FirstBoots,
-    now: Mutex<Now>,
+    now: Mutex<RecorderState>,
 }
 
-struct Now {
+struct RecorderState {
     /// The last that has spoken, or has started this process.
     snapshotter: PidFd,
     /// Nobody is answered any more: another process has to.

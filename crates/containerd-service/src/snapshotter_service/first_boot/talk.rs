@@ -134,7 +134,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_wish_to_record_arrives_as_it_was() {
+    fn a_request_to_record_arrives_as_it_was() {
         let layer = LayerDir {
             id: SnapshotId(3),
             name: "default/3/sha256:aa".to_owned(),

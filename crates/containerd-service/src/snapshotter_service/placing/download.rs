@@ -6,7 +6,7 @@ use oci::Descriptor;
 use tiering::lass::{CONCURRENT, Left};
 
 use super::content::{PulledImage, arrived, ingested};
-use super::{Layer, Now, Shared, WAITING_MAX};
+use super::{Layer, PlacingState, Shared, WAITING_MAX};
 use crate::placement::network;
 use crate::placement::predicted::Predicted;
 
@@ -39,7 +39,7 @@ impl Shared {
     }
 
     /// Notes which layer of a pull is going to be the last, when its first layer is prepared.
-    pub(super) fn foresee(&self, now: &mut Now, layer: &Layer) {
+    pub(super) fn foresee(&self, now: &mut PlacingState, layer: &Layer) {
         let pull = layer.image.pull;
         let known = now.foreseen.get(&pull);
         // The first layer again is another attempt.
@@ -80,7 +80,12 @@ impl Shared {
     }
 
     /// Returns what is left of a pull's download, if enough has come to tell.
-    pub(super) fn left(&self, now: &Now, layer: &Layer, missing: &[usize]) -> Option<Left> {
+    pub(super) fn left(
+        &self,
+        now: &PlacingState,
+        layer: &Layer,
+        missing: &[usize],
+    ) -> Option<Left> {
         let image = &layer.image;
         let begin = now.foreseen.get(&image.pull)?;
         let elapsed = begin.began.elapsed();
@@ -95,7 +100,7 @@ impl Shared {
     }
 
     /// Looks whether the layer that came last is the one that was foreseen.
-    pub(super) fn compare(&self, now: &mut Now, image: &PulledImage) {
+    pub(super) fn compare(&self, now: &mut PlacingState, image: &PulledImage) {
         let Some(foreseen) = now.foreseen.remove(&image.pull) else {
             return;
         };

@@ -24,11 +24,11 @@ pub(super) struct Weighing {
     run_dir: RunDir,
     /// When we began: the clock of what is promised.
     began: Instant,
-    now: Mutex<Now>,
+    now: Mutex<WeighingState>,
 }
 
 #[derive(Debug, Default)]
-struct Now {
+struct WeighingState {
     promised: Promised,
     measuring: Option<(Unpacking, Measuring)>,
     measured: Option<Instant>,
@@ -102,7 +102,7 @@ impl Weighing {
     }
 
     /// Returns whether the disk is to be measured: it is flushed for that.
-    fn is_due(&self, now: &Now, disk: &DiskWrites) -> bool {
+    fn is_due(&self, now: &WeighingState, disk: &DiskWrites) -> bool {
         now.measured.is_none_or(|at| at.elapsed() >= AGAIN)
             && !disk.is_known_since(AGAIN, &self.run_dir)
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use snapshotter::SnapshotId;
 
-use super::{Job, Shared, State};
+use super::{Job, ServingState, Shared};
 use layers::server::{Attach, LayerPlace};
 
 /// How often the store is looked at for images that others recorded or pulled.
@@ -56,16 +56,16 @@ impl Shared {
         };
         let mut failed = None;
         let state = match place.map_or(Ok(Attach::Unknown), |place| self.mount(&place)) {
-            Ok(Attach::Attached | Attach::Already) => State::Served,
+            Ok(Attach::Attached | Attach::Already) => ServingState::Served,
             Err(error) if self.server.serves(&self.place(id)) => {
                 log::warn!("{error:#}; still serving its older boot image");
-                State::Served
+                ServingState::Served
             }
-            Ok(Attach::Unknown) => State::Plain,
+            Ok(Attach::Unknown) => ServingState::Plain,
             Err(error) => {
                 log::warn!("{error:#}; using its plain directory");
                 failed = Some(Instant::now());
-                State::Plain
+                ServingState::Plain
             }
         };
         let mut now = self.now.lock();
@@ -96,7 +96,7 @@ impl Shared {
         if let Some(known) = self.now.lock().layers.get_mut(&id) {
             known.follows = detached;
             if !detached {
-                known.state = State::Served;
+                known.state = ServingState::Served;
             }
         }
     }

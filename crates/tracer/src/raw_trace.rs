@@ -15,14 +15,14 @@ const PATHS_MAX: usize = 32 << 20;
 /// Its events call files what the mount called them. Where that was not their id in a tree, as of
 /// a source that was not scanned before it was mounted, [`Self::call_files`] puts it right.
 #[derive(Debug)]
-pub struct Heard {
+pub struct RawTrace {
     pub(crate) lasted_us: u64,
     pub(crate) lost: u64,
     pub(crate) commands: Vec<Vec<u8>>,
     pub(crate) events: Vec<TraceEvent>,
 }
 
-impl Heard {
+impl RawTrace {
     /// Calls every file what `id_of` says. Events about files for which it says nothing are left
     /// out; those files are returned, in order. They do not count as lost: what is left is still
     /// all that was heard of the others.

@@ -1,4 +1,4 @@
-//! One at a time at each place.
+//! Locks of the places where mounts are made and unmounted: one holder at a time at each.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,24 +12,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The places where somebody is at work.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct MountLocks {
     taken: Mutex<BTreeSet<String>>,
     changed: Condvar,
 }
 
 /// The right to change what is mounted at one place, until dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
+pub(crate) struct MountLock<'a> {
+    locks: &'a MountLocks,
     id: String,
 }
 
-impl Turns {
+impl MountLocks {
     /// Waits until nobody else is at work at the place, and keeps others away.
     ///
     /// # Errors
     /// [`NodeError::Unavailable`] if that takes too long.
-    pub(crate) fn take(&self, id: &str) -> Result<Turn<'_>, NodeError> {
+    pub(crate) fn take(&self, id: &str) -> Result<MountLock<'_>, NodeError> {
         let deadline = Instant::now() + PATIENCE;
         let mut taken = self.taken.lock();
         while taken.contains(id) {
@@ -41,16 +41,16 @@ impl Turns {
             }
         }
         taken.insert(id.to_owned());
-        Ok(Turn {
-            turns: self,
+        Ok(MountLock {
+            locks: self,
             id: id.to_owned(),
         })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for MountLock<'_> {
     fn drop(&mut self) {
-        self.turns.taken.lock().remove(&self.id);
-        self.turns.changed.notify_all();
+        self.locks.taken.lock().remove(&self.id);
+        self.locks.changed.notify_all();
     }
 }

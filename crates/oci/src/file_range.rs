@@ -9,13 +9,13 @@ use crate::ImageError;
 
 /// A run of bytes in a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct FileRange {
     pub(crate) path: Arc<Path>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-impl Place {
+impl FileRange {
     /// Opens it for reading from its start to its end.
     pub(crate) fn open(&self) -> io::Result<io::Take<File>> {
         let mut file = File::open(&self.path)?;
@@ -46,7 +46,7 @@ pub(crate) trait Files {
     ///
     /// # Errors
     /// If it cannot be told.
-    fn find(&self, name: &str) -> Result<Option<Place>, ImageError>;
+    fn find(&self, name: &str) -> Result<Option<FileRange>, ImageError>;
 
     /// Reads a small file.
     ///
@@ -70,10 +70,10 @@ impl Files for Directory {
         &self.0
     }
 
-    fn find(&self, name: &str) -> Result<Option<Place>, ImageError> {
+    fn find(&self, name: &str) -> Result<Option<FileRange>, ImageError> {
         let path = self.0.join(name);
         match path.metadata() {
-            Ok(found) if found.is_file() => Ok(Some(Place {
+            Ok(found) if found.is_file() => Ok(Some(FileRange {
                 path: path.into(),
                 offset: 0,
                 len: found.len(),
