@@ -39,6 +39,7 @@ const LADDER: &[Rung] = &[
     rung("fetch", &[]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
+    rung("lsmt", &["blocks"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
