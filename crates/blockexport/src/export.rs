@@ -5,8 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
 
 use blocks::{BlockDevice, DeviceError, DeviceErrorKind};
+
+use crate::accept::Stop;
 
 /// A way to make devices reachable for others.
 ///
@@ -103,6 +106,54 @@ pub(crate) struct ClientGuard(Arc<Meter>);
 impl Drop for ClientGuard {
     fn drop(&mut self) {
         self.0.clients.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A device that a thread serves.
+#[derive(Debug)]
+pub(crate) struct Running {
+    address: String,
+    meter: Arc<Meter>,
+    stop: Option<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// The thread ends when `stop` is dropped.
+    pub(crate) const fn new(
+        address: String,
+        meter: Arc<Meter>,
+        stop: Stop,
+        thread: JoinHandle<()>,
+    ) -> Self {
+        Self {
+            address,
+            meter,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Export for Running {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn counts(&self) -> Counts {
+        self.meter.counts()
+    }
+
+    fn stop(self: Box<Self>) {}
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        if ended.is_some_and(|ended| ended.is_err()) {
+            log::error!("the server of {} panicked", self.address);
+        }
     }
 }
 

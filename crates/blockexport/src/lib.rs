@@ -3,6 +3,7 @@
 //! - [`Exporter`] makes a [`BlockDevice`](blocks::BlockDevice) reachable; the [`Export`] that it
 //!   returns is served until it is stopped.
 //! - [`nbd`]: the network block device over a unix socket, for QEMU, libnbd's programs and the kernel.
+//! - [`vhost_user`]: vhost-user-blk, for QEMU and libblkio.
 //!
 //! A server may be killed and started again on the same socket: clients that reconnect lose nothing.
 //!
@@ -31,5 +32,6 @@ mod crew;
 mod export;
 pub mod nbd;
 mod place;
+pub mod vhost_user;
 
 pub use export::{Counts, Export, ExportError, Exporter};

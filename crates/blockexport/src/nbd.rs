@@ -18,7 +18,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle, Scope};
+use std::thread::{self, Scope};
 use std::time::Duration;
 
 use blocks::BlockDevice;
@@ -29,7 +29,7 @@ use self::outgoing::Outgoing;
 use self::transmission::Transmission;
 use crate::accept::{Accepted, Stop};
 use crate::budget::Budget;
-use crate::export::{Counts, Export, ExportError, Exporter, Meter, check_shape};
+use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
 /// The largest read or write: what QEMU sends at most, and what the protocol recommends.
@@ -100,46 +100,7 @@ impl Exporter for NbdExporter {
         let builder = thread::Builder::new().name("nbd-accept".to_owned());
         let serve = move || server.serve(&place, &stopped);
         let thread = builder.spawn(serve).map_err(system)?;
-        Ok(Box::new(Running {
-            address,
-            meter,
-            stop: Some(stop),
-            thread: Some(thread),
-        }))
-    }
-}
-
-/// A device that is served.
-#[derive(Debug)]
-struct Running {
-    address: String,
-    meter: Arc<Meter>,
-    stop: Option<Stop>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Export for Running {
-    fn address(&self) -> String {
-        self.address.clone()
-    }
-
-    fn counts(&self) -> Counts {
-        self.meter.counts()
-    }
-
-    fn stop(self: Box<Self>) {}
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self
-            .thread
-            .take()
-            .is_some_and(|thread| thread.join().is_err())
-        {
-            log::error!("the NBD server panicked");
-        }
+        Ok(Box::new(Running::new(address, meter, stop, thread)))
     }
 }
 
