@@ -57,6 +57,7 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
+    rung("blockexport", &["blocks"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),

@@ -7,6 +7,7 @@
 //!   image keeps it. [`Namespace`] is what the file system asks it.
 //! - [`BlockSource`] is authoritative and never misses; [`BlockCache`] may miss, and losing it
 //!   loses nothing. [`CachedSource`] makes one source of both, so tiers nest.
+//! - [`BlockDevice`] is a device of fixed size, read and written in blocks, that can be exported.
 //! - [`Event`] is one thing a boot did, told to an [`Observer`]; many of them, merged, are a
 //!   [`ReplayPlan`]: what the next boot will need, in order.
 
@@ -16,6 +17,7 @@ mod access;
 mod block;
 mod cached;
 mod compare;
+mod device;
 mod digest;
 mod error;
 mod id;
@@ -34,6 +36,10 @@ pub use access::{Access, Caller, Event, Observer, Touch, Warmth};
 pub use block::{BLOCK_SHIFT, BLOCK_SIZE, BlockIndex, BlockRange};
 pub use cached::{CacheCounts, CachedSource, Miss};
 pub use compare::{Aspect, Difference, Likeness, compare};
+pub use device::{
+    BlockDevice, Content, DeviceAccess, DeviceError, DeviceErrorKind, DeviceExtent, DeviceInfo,
+    Durability, Space,
+};
 pub use digest::{Digest, ParseDigestError};
 pub use error::{SourceError, SourceErrorKind};
 pub use id::{ContentId, FileId, FileKey, SourceId, Timestamp, Version};

@@ -5,6 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+mod device;
+
+pub use device::MemDevice;
+
 use crate::{
     AllAttrs, Attr, AttrSource, BLOCK_SIZE, BlockCache, BlockIndex, BlockRange, BlockSource,
     Caller, DirEntry, Event, FileId, FileKey, Inode, Lookup, NodeData, NodeKind, Observer,

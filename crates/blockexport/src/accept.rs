@@ -1,0 +1,63 @@
+//! Waiting for a client, until it is enough.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Ends the waiting when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    _end: UnixStream,
+}
+
+/// The side that waits.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    stop: UnixStream,
+}
+
+impl Stop {
+    pub(crate) fn new() -> io::Result<(Self, Accepted)> {
+        let (end, stop) = UnixStream::pair()?;
+        Ok((Self { _end: end }, Accepted { stop }))
+    }
+}
+
+impl Accepted {
+    /// Waits for the next client; `None` when it was stopped.
+    pub(crate) fn accept(&self, listener: &UnixListener) -> Option<UnixStream> {
+        loop {
+            if !self.wait(listener) {
+                return None;
+            }
+            match listener.accept() {
+                Ok((stream, _)) => return Some(stream),
+                Err(error) => {
+                    // Too many open files, or a client that left already: it may be better soon.
+                    log::warn!("cannot accept a client: {error}");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to read; returns `false` when it was stopped.
+    pub(crate) fn wait(&self, what: &impl AsFd) -> bool {
+        loop {
+            let interest = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = [interest(self.stop.as_fd()), interest(what.as_fd())];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) if fds[0].any() == Some(true) => return false,
+                Ok(_) if fds[1].any() == Some(true) => return true,
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => {
+                    log::error!("cannot wait for clients: {error}");
+                    return false;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What all ways of exporting a device have in common.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use blocks::{BlockDevice, DeviceError, DeviceErrorKind};
+
+use crate::accept::Stop;
+
+/// A way to make devices reachable for others.
+///
+/// What a client of any of them may rely on is in `tests/conformance`, which runs on each: it reads
+/// what was written, errors are told and end nothing else, what was flushed survives a crash, and
+/// what is in flight when the server dies is done by the next one.
+pub trait Exporter {
+    /// Makes `device` reachable; at once, and until the export is stopped or dropped.
+    ///
+    /// # Errors
+    /// If the place is in use or cannot be made.
+    fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError>;
+}
+
+/// A device that others reach.
+pub trait Export: Send {
+    /// Returns how clients name it.
+    fn address(&self) -> String;
+
+    /// Returns what was done so far.
+    fn counts(&self) -> Counts;
+
+    /// Ends it: nothing new is accepted, and what is in flight is answered. Dropping does the same.
+    fn stop(self: Box<Self>);
+}
+
+/// What an export has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Clients that are connected.
+    pub clients: u64,
+    /// Requests that were answered, the failed ones included.
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// Bytes that were written, zeroed or trimmed.
+    pub bytes_written: u64,
+}
+
+/// The counters behind [`Counts`].
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    clients: AtomicU64,
+    requests: AtomicU64,
+    errors: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
+/// What a request moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Moved {
+    /// Nothing.
+    None,
+    /// So many bytes to the client.
+    Read(u64),
+    /// So many bytes to the device.
+    Written(u64),
+}
+
+impl Meter {
+    pub(crate) fn client(self: &Arc<Self>) -> ClientGuard {
+        self.clients.fetch_add(1, Relaxed);
+        ClientGuard(Arc::clone(self))
+    }
+
+    pub(crate) fn note(&self, result: Result<Moved, DeviceErrorKind>) {
+        self.requests.fetch_add(1, Relaxed);
+        match result {
+            Ok(Moved::None) => {}
+            Ok(Moved::Read(bytes)) => _ = self.bytes_read.fetch_add(bytes, Relaxed),
+            Ok(Moved::Written(bytes)) => _ = self.bytes_written.fetch_add(bytes, Relaxed),
+            Err(_) => _ = self.errors.fetch_add(1, Relaxed),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            clients: self.clients.load(Relaxed),
+            requests: self.requests.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+        }
+    }
+}
+
+/// A connected client, counted as long as this lives.
+#[derive(Debug)]
+pub(crate) struct ClientGuard(Arc<Meter>);
+
+impl Drop for ClientGuard {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A device that a thread serves.
+#[derive(Debug)]
+pub(crate) struct Running {
+    address: String,
+    meter: Arc<Meter>,
+    stop: Option<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// The thread ends when `stop` is dropped.
+    pub(crate) const fn new(
+        address: String,
+        meter: Arc<Meter>,
+        stop: Stop,
+        thread: JoinHandle<()>,
+    ) -> Self {
+        Self {
+            address,
+            meter,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Export for Running {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn counts(&self) -> Counts {
+        self.meter.counts()
+    }
+
+    fn stop(self: Box<Self>) {}
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        if ended.is_some_and(|ended| ended.is_err()) {
+            log::error!("the server of {} panicked", self.address);
+        }
+    }
+}
+
+/// Calls a device such that a panic in it fails one request, and not all that are in flight.
+pub(crate) fn guarded<T>(
+    call: impl FnOnce() -> Result<T, DeviceError>,
+) -> Result<T, DeviceErrorKind> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => {
+            log::warn!("a request failed: {error}{}", causes(&error));
+            Err(error.kind())
+        }
+        Err(_) => {
+            log::error!("a request failed: the device panicked");
+            Err(DeviceErrorKind::Io)
+        }
+    }
+}
+
+fn causes(error: &DeviceError) -> String {
+    let first = std::error::Error::source(error);
+    let chain = std::iter::successors(first, |error| error.source());
+    chain.map(|error| format!(": {error}")).collect()
+}
+
+/// Why a device could not be exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// Another process serves there.
+    #[error("{} is served by another process; stop that one, or choose another path", .0.display())]
+    InUse(PathBuf),
+    /// The path is too long for a socket.
+    #[error("the path {} is too long for a socket: at most 90 bytes", .0.display())]
+    PathTooLong(PathBuf),
+    /// What is at the path is no socket.
+    #[error("{} exists and is no socket; choose another path", .0.display())]
+    NoSocket(PathBuf),
+    /// The device's shape cannot be told to clients.
+    #[error("a device of {size} bytes in blocks of {block_size} cannot be exported")]
+    Shape {
+        /// Its size.
+        size: u64,
+        /// Its block size.
+        block_size: u32,
+    },
+    /// The system refused something.
+    #[error("{doing} {}", .path.display())]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Checks that clients can be told the shape of a device.
+pub(crate) fn check_shape(device: &dyn BlockDevice) -> Result<(), ExportError> {
+    let info = device.info();
+    let sizes = 512..=65_536;
+    let valid = sizes.contains(&info.block_size)
+        && info.block_size.is_power_of_two()
+        && info.size.is_multiple_of(u64::from(info.block_size))
+        && i64::try_from(info.size).is_ok();
+    if valid {
+        return Ok(());
+    }
+    Err(ExportError::Shape {
+        size: info.size,
+        block_size: info.block_size,
+    })
+}

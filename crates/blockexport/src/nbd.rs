@@ -1,0 +1,184 @@
+//! NBD, the network block device, over a unix socket.
+//!
+//! The server speaks the fixed newstyle with structured replies, trim, write zeroes, forced unit access
+//! and the metadata context `base:allocation`. It may be restarted: clients that reconnect (QEMU's
+//! `reconnect-delay`) repeat what was not answered, and all requests can be repeated.
+//!
+//! Nothing a client does costs others more than its share: handshakes, requests that have begun and
+//! replies have deadlines, and memory for requests in flight is bounded.
+
+mod handshake;
+mod incoming;
+mod outgoing;
+mod transmission;
+mod wire;
+
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+use blocks::BlockDevice;
+use parking_lot::Mutex;
+
+use self::incoming::Incoming;
+use self::outgoing::Outgoing;
+use self::transmission::Transmission;
+use crate::accept::{Accepted, Stop};
+use crate::budget::Budget;
+use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
+use crate::place::Place;
+
+/// The largest read or write: what QEMU sends at most, and what the protocol recommends.
+const REQUEST_MAX_BYTES: u32 = 32 << 20;
+
+/// How a device is served over NBD.
+#[derive(Clone, Debug)]
+pub struct NbdConfig {
+    /// The export's name; clients may also leave it out.
+    pub name: String,
+    /// Connections at a time.
+    pub clients: usize,
+    /// Threads for each connection: requests that are in flight to the device.
+    pub threads: usize,
+    /// Memory for requests in flight, of all connections together; at least 32 MiB.
+    pub memory_bytes: u64,
+    /// From the connection to the first request.
+    pub handshake_deadline: Duration,
+    /// From the first byte of a request to its last; and for a client to take a reply.
+    pub io_deadline: Duration,
+}
+
+impl Default for NbdConfig {
+    fn default() -> Self {
+        Self {
+            name: "disk".to_owned(),
+            clients: 16,
+            threads: 32,
+            memory_bytes: 128 << 20,
+            handshake_deadline: Duration::from_secs(10),
+            io_deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Exports devices over NBD on a socket.
+#[derive(Clone, Debug)]
+pub struct NbdExporter {
+    /// Where the socket is made.
+    pub socket: PathBuf,
+    /// How the device is served.
+    pub config: NbdConfig,
+}
+
+impl Exporter for NbdExporter {
+    fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError> {
+        check_shape(&*device)?;
+        let place = Place::bind(&self.socket)?;
+        let system = |source| ExportError::System {
+            doing: "serving",
+            path: self.socket.clone(),
+            source,
+        };
+        let (stop, stopped) = Stop::new().map_err(system)?;
+        let meter = Arc::new(Meter::default());
+        let server = Server {
+            budget: Budget::new(self.config.memory_bytes.max(u64::from(REQUEST_MAX_BYTES))),
+            config: self.config.clone(),
+            device,
+            meter: Arc::clone(&meter),
+            connections: Mutex::default(),
+        };
+        let address = format!(
+            "nbd+unix:///{}?socket={}",
+            self.config.name,
+            place.path().display()
+        );
+        let builder = thread::Builder::new().name("nbd-accept".to_owned());
+        let serve = move || server.serve(&place, &stopped);
+        let thread = builder.spawn(serve).map_err(system)?;
+        Ok(Box::new(Running::new(address, meter, stop, thread)))
+    }
+}
+
+struct Server {
+    device: Arc<dyn BlockDevice>,
+    config: NbdConfig,
+    budget: Budget,
+    meter: Arc<Meter>,
+    /// Handles of what is connected, to end it; each connection takes its own out.
+    connections: Mutex<Vec<(u64, UnixStream)>>,
+}
+
+impl Server {
+    fn serve(&self, place: &Place, stopped: &Accepted) {
+        thread::scope(|scope| {
+            let mut number = 0;
+            while let Some(stream) = stopped.accept(place.listener()) {
+                number += 1;
+                if let Err(error) = self.connect(scope, number, stream) {
+                    log::warn!("cannot serve an NBD client: {error}");
+                }
+            }
+            for (_, stream) in self.connections.lock().iter() {
+                // It fails if the client left.
+                drop(stream.shutdown(Shutdown::Read));
+            }
+        });
+    }
+
+    fn connect<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        number: u64,
+        stream: UnixStream,
+    ) -> io::Result<()> {
+        let handle = stream.try_clone()?;
+        {
+            let mut connections = self.connections.lock();
+            if connections.len() >= self.config.clients {
+                return Err(io::Error::other("there are too many already"));
+            }
+            connections.push((number, handle));
+        }
+        let builder = thread::Builder::new().name("nbd-client".to_owned());
+        let spawned = builder.spawn_scoped(scope, move || {
+            let _client = self.meter.client();
+            match self.converse(stream) {
+                Ok(()) => log::debug!("an NBD client left"),
+                Err(error) => log::info!("an NBD client was dropped: {error}"),
+            }
+            self.forget(number);
+        });
+        if spawned.is_err() {
+            self.forget(number);
+        }
+        spawned.map(drop)
+    }
+
+    fn forget(&self, number: u64) {
+        let mut connections = self.connections.lock();
+        connections.retain(|(other, _)| *other != number);
+    }
+
+    fn converse(&self, stream: UnixStream) -> io::Result<()> {
+        let outgoing = Outgoing::new(stream.try_clone()?, self.config.io_deadline)?;
+        let mut incoming = Incoming::new(stream)?;
+        let device = &*self.device;
+        let agreed = handshake::shake_hands(&mut incoming, &outgoing, device, &self.config)?;
+        let Some(session) = agreed else {
+            return Ok(());
+        };
+        let transmission = Transmission {
+            device,
+            session,
+            budget: &self.budget,
+            meter: &self.meter,
+            config: &self.config,
+        };
+        transmission.serve(incoming, &outgoing)
+    }
+}

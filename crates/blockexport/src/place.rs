@@ -1,0 +1,151 @@
+//! A unix socket that one process owns, and that the next process takes over.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::ExportError;
+
+/// The kernel takes 107 bytes; the rest is for the name under which the socket is made.
+const PATH_MAX_BYTES: usize = 90;
+
+/// A bound socket; its path is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Held as long as the process serves here; the kernel frees it when the process dies.
+    _lock: Flock<File>,
+}
+
+impl Place {
+    /// Binds a socket at `path`, which only this user may connect to. One that a dead process left is
+    /// replaced in one step, so that clients that reconnect find the old or the new one.
+    pub(crate) fn bind(path: &Path) -> Result<Self, ExportError> {
+        if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
+            return Err(ExportError::PathTooLong(path.into()));
+        }
+        let lock = lock(path)?;
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(ExportError::NoSocket(path.into()));
+            }
+            Ok(_) | Err(_) => {}
+        }
+        let fresh = beside(path, ".new");
+        let listener = bind_at(&fresh, path).map_err(|source| {
+            let path = path.into();
+            let doing = "making the socket";
+            ExportError::System {
+                doing,
+                path,
+                source,
+            }
+        })?;
+        Ok(Self {
+            path: path.into(),
+            listener,
+            _lock: lock,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            log::debug!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+fn bind_at(fresh: &Path, path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(fresh)?;
+    fs::set_permissions(fresh, Permissions::from_mode(0o600))?;
+    fs::rename(fresh, path)?;
+    Ok(listener)
+}
+
+fn lock(path: &Path) -> Result<Flock<File>, ExportError> {
+    let name = beside(path, ".lock");
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    let opened = options.open(&name);
+    let file = opened.map_err(|source| ExportError::System {
+        doing: "opening the lock file",
+        path: name.clone(),
+        source,
+    })?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
+        if error == nix::errno::Errno::EWOULDBLOCK {
+            return ExportError::InUse(path.into());
+        }
+        ExportError::System {
+            doing: "locking",
+            path: name,
+            source: error.into(),
+        }
+    })
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_socket_has_one_owner_and_can_be_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = Place::bind(&path).unwrap();
+        let second = Place::bind(&path);
+        assert!(matches!(second, Err(ExportError::InUse(_))), "{second:?}");
+        UnixStream::connect(&path).unwrap();
+        drop(first);
+        assert!(!path.exists());
+        // What a killed process leaves: a socket that nobody listens on.
+        drop(UnixListener::bind(&path).unwrap());
+        UnixStream::connect(&path).unwrap_err();
+        let third = Place::bind(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, third.path()), (0o600, path.as_path()));
+    }
+
+    #[test]
+    fn a_file_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.raw");
+        fs::write(&path, "data").unwrap();
+        let bound = Place::bind(&path);
+        assert!(matches!(bound, Err(ExportError::NoSocket(_))), "{bound:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"data");
+        let long = dir.path().join("x".repeat(200));
+        assert!(matches!(
+            Place::bind(&long),
+            Err(ExportError::PathTooLong(_))
+        ));
+    }
+}
