@@ -10,6 +10,9 @@
 //!
 //! The filters are for a process that is started with them, so they are returned and not applied.
 
+use std::os::fd::OwnedFd;
+
+use landlock::{Ruleset, RulesetAttr as _, Scope};
 use nix::errno::Errno;
 use seccompiler::{BpfProgram, SeccompAction, sock_filter};
 
@@ -57,6 +60,19 @@ pub fn filters(guest: Guest) -> Result<Vec<Vec<Instruction>>, ConfineError> {
     #[cfg(target_arch = "x86_64")]
     filters.push(without_x32());
     Ok(filters)
+}
+
+/// Returns a Landlock ruleset that keeps a process from the abstract unix sockets of others and from
+/// signalling them, or nothing if the kernel does not know it (Linux before 6.12). It is for a process
+/// that shares the network of the machine.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn scope() -> Result<Option<OwnedFd>, ConfineError> {
+    let ruleset = Ruleset::default()
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+        .create()?;
+    Ok(ruleset.into())
 }
 
 fn convert(program: BpfProgram) -> Vec<Instruction> {
