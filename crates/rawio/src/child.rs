@@ -170,6 +170,19 @@ impl Steps<'_> {
     }
 }
 
+/// Has the calling thread take steps itself. What it gives up, those that it starts do not have.
+///
+/// # Errors
+/// If one fails; those before it were taken. Steps that replace its descriptors or its program are
+/// refused.
+pub fn take_own_steps(list: &[Step<'_>]) -> io::Result<()> {
+    let is_own = |step: &Step<'_>| !matches!(step, Step::Descriptors(_) | Step::Execute(..));
+    if !list.iter().all(is_own) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    steps::take(list)
+}
+
 fn birth_error(error: io::Error) -> StartError {
     StartError::Birth(error)
 }

@@ -2,9 +2,9 @@
 //!
 //! The hierarchy of version 2 does all of it where it has the controllers. Hosts in transition have
 //! them in hierarchies of version 1; there a sandbox is in a group of version 2, which freezes and
-//! kills, and in one of version 1 for its memory (and its CPU time, if that is bounded). Each entry
-//! into a group of version 1 costs the kernel a grace period, so no group is entered without need:
-//! the number of processes, for one, is bounded by the user that each sandbox is.
+//! kills, and in one of version 1 for its memory (and its CPU time, if that is bounded). Each takes time
+//! to enter, so none is entered without need: the number of processes, for one, is bounded by the user
+//! that each sandbox is.
 //!
 //! Groups are made once and used again. Before that, a group is thawed, its limits are lifted and the
 //! kernel is asked that no process is in it: see [`Group::reset`].
@@ -65,7 +65,9 @@ impl Default for Limits {
 #[derive(Debug)]
 struct Legacy {
     dir: PathBuf,
-    procs: File,
+    /// What a process with one thread writes itself to. Moving itself, a thread waits for nobody; a
+    /// process, which is what `cgroup.procs` moves, waits until no other one forks.
+    tasks: File,
 }
 
 /// The control groups of one sandbox.
@@ -90,8 +92,8 @@ pub(crate) struct Group {
 impl Legacy {
     fn open(parent: &Path, slot: u32) -> Result<Self> {
         let dir = made(parent.join(slot.to_string()))?;
-        let procs = open_write(&dir.join("cgroup.procs"))?;
-        Ok(Self { dir, procs })
+        let tasks = open_write(&dir.join("tasks"))?;
+        Ok(Self { dir, tasks })
     }
 }
 
@@ -150,7 +152,7 @@ impl Group {
     pub(crate) fn legacy(&self) -> Vec<BorrowedFd<'_>> {
         let cpu = self.cpu.as_ref().filter(|_| self.cpu_in_use);
         let groups = self.memory.iter().chain(cpu);
-        groups.map(|group| group.procs.as_fd()).collect()
+        groups.map(|group| group.tasks.as_fd()).collect()
     }
 
     /// What a process that was born elsewhere writes itself to.

@@ -11,7 +11,7 @@ use rawio::child::{Birth, Started, Step};
 
 use crate::cgroup::Group;
 use crate::error::{Result, SandboxError, step};
-use crate::launch::{Confinement, User, confine_steps, start};
+use crate::launch::{Confinement, User, confine_starter, confine_steps, start};
 use crate::process::{ExitStatus, exit_status};
 use crate::request::Request;
 use crate::sandbox::Sandbox;
@@ -40,6 +40,7 @@ impl Execution {
             .spawn(move || {
                 sandbox.with_controls(|controls| {
                     enter(&sandbox)?;
+                    confine_starter()?;
                     begin(
                         &request,
                         &strings,

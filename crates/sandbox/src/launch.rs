@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use confine::guest::{Guest, filters};
 use nix::libc;
 use rawio::child::{Birth, Instruction, OwnMount, StartError, Started, Step, Steps};
 use rawio::mount::{DetachedMount, Forbids};
@@ -27,31 +26,41 @@ const NAMESPACES: i32 =
 /// What is nobody's program and nobody's device.
 const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
 
-/// The filters and the ruleset that every program gets; made once.
+/// The filter and the ruleset that every program gets; made once.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    filters: Vec<Vec<Instruction>>,
+    filter: Vec<Instruction>,
     /// Keeps a program that shares the machine's network from its abstract sockets, if Landlock can.
     scope: Option<OwnedFd>,
 }
 
 impl Confinement {
-    pub(crate) fn of(guest: Guest) -> Result<Self> {
-        let convert = |(code, jump_true, jump_false, operand)| Instruction {
-            code,
-            jump_true,
-            jump_false,
-            operand,
-        };
-        let filters = filters(guest)?;
-        let filters = filters.into_iter();
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            filters: filters
-                .map(|filter| filter.into_iter().map(convert).collect())
-                .collect(),
+            filter: instructions(confine::guest::own()?),
             scope: confine::guest::scope()?,
         })
     }
+}
+
+/// Takes from the calling thread what neither it needs nor the programs that it starts, which inherit
+/// it: that is done once then, and not by each of them.
+pub(crate) fn confine_starter() -> Result<()> {
+    let filters = confine::guest::inherited()?;
+    let filters: Vec<_> = filters.into_iter().map(instructions).collect();
+    let mut steps = vec![Step::EmptyBoundingSet];
+    steps.extend(filters.iter().map(|filter| Step::Filter(filter)));
+    rawio::child::take_own_steps(&steps).map_err(step("confining a thread"))
+}
+
+fn instructions(filter: Vec<confine::guest::Instruction>) -> Vec<Instruction> {
+    let convert = |(code, jump_true, jump_false, operand)| Instruction {
+        code,
+        jump_true,
+        jump_false,
+        operand,
+    };
+    filter.into_iter().map(convert).collect()
 }
 
 /// Descriptors of directories, to be mounted in the new sandbox.
@@ -188,7 +197,8 @@ pub(crate) fn start(
     })
 }
 
-/// The steps after which a process has the rights of its user and no way to others.
+/// The steps after which a process has the rights of its user and no way to others. The thread that
+/// starts it is confined by [`confine_starter`].
 pub(crate) fn confine_steps<'a>(
     request: &Request,
     User(user): User,
@@ -203,7 +213,6 @@ pub(crate) fn confine_steps<'a>(
         limit(libc::RLIMIT_NOFILE, limits.descriptors.into()),
         limit(libc::RLIMIT_NPROC, limits.processes.into()),
         limit(libc::RLIMIT_MEMLOCK, 64 << 10),
-        ("giving up capabilities", Step::EmptyBoundingSet),
         (
             "becoming another user",
             Step::Become {
@@ -219,9 +228,8 @@ pub(crate) fn confine_steps<'a>(
     if let (Network::Host, Some(scope)) = (request.network, &confinement.scope) {
         steps.push(("confining by Landlock", Step::Restrict(scope.as_fd())));
     }
-    for filter in &confinement.filters {
-        steps.push(("filtering system calls", Step::Filter(filter)));
-    }
+    let filter = Step::Filter(&confinement.filter);
+    steps.push(("filtering system calls", filter));
     steps
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use confine::guest::Guest;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
@@ -122,7 +121,7 @@ impl Sandboxes {
         let sandboxes = Self {
             config,
             shared,
-            confinement: Arc::new(Confinement::of(Guest::Program)?),
+            confinement: Arc::new(Confinement::new()?),
             bases: RwLock::default(),
             known: Mutex::default(),
             started: AtomicU64::new(0),
@@ -363,7 +362,7 @@ impl Known {
     fn forget_ended(&mut self, keep: usize) {
         // Not at each start: the list is walked only when it has twice as many as are kept.
         let by_id = &mut self.by_id;
-        if self.order.len() <= keep * 2 || self.order.len() % keep != 0 {
+        if self.order.len() <= keep * 2 || !self.order.len().is_multiple_of(keep) {
             return;
         }
         let is_over = |id: &String| {

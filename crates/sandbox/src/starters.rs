@@ -1,25 +1,89 @@
 //! The threads that start sandboxes of a base: they are in the namespace of mounts that has its root.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::base::{self, BaseSpec};
 use crate::error::{Result, SandboxError, step};
+use crate::launch::confine_starter;
 
 /// Starts that wait for a thread. Who asks for one more waits, too.
-const QUEUE: usize = 64;
+const QUEUE_MAX: usize = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// What is to be done by whichever thread is free.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<QueueState>,
+    /// There is a job, or there will be no more.
+    filled: Condvar,
+    /// There is room.
+    drained: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+impl Queue {
+    /// Waits for room and adds a job. The job comes back if nobody will do it.
+    fn push(&self, job: Job) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.jobs.len() >= QUEUE_MAX && !state.closed {
+            self.drained.wait(&mut state);
+        }
+        if state.closed {
+            return Err(SandboxError::Closed);
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Waits for a job. `None` when there will be no more.
+    fn pop(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                self.drained.notify_one();
+                return Some(job);
+            }
+            if state.closed {
+                return None;
+            }
+            self.filled.wait(&mut state);
+        }
+    }
+
+    fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_all();
+        self.drained.notify_all();
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Queue")
+    }
+}
 
 /// The threads of one base. Dropping it ends them when they have done what was asked.
 #[derive(Debug)]
 pub(crate) struct Starters {
-    jobs: Option<SyncSender<Job>>,
+    queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -29,25 +93,46 @@ impl Starters {
     /// # Errors
     /// If the base cannot be mounted.
     pub(crate) fn start(spec: &BaseSpec, aside: &Path) -> Result<Self> {
-        let (send, receive) = sync_channel::<Job>(QUEUE);
-        let jobs = Arc::new(Mutex::new(receive));
+        let mut starters = Self {
+            queue: Arc::default(),
+            threads: Vec::new(),
+        };
         // A start is work of the kernel, so as many at a time as there are processors.
         let count = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
-        let mut threads = Vec::with_capacity(count);
         let (spec, aside) = (spec.clone(), aside.to_owned());
-        let (first, namespace) = starter(&jobs, move || base::enter(&spec, &aside))?;
-        threads.push(first);
+        let namespace = starters.add(move || base::enter(&spec, &aside))?;
         for _ in 1..count {
             let namespace = namespace
                 .try_clone()
                 .map_err(step("copying a descriptor"))?;
-            let enter = move || base::join(&namespace);
-            threads.push(starter(&jobs, enter)?.0);
+            starters.add(move || base::join(&namespace))?;
         }
-        Ok(Self {
-            jobs: Some(send),
-            threads,
-        })
+        Ok(starters)
+    }
+
+    /// Starts a thread that enters a namespace and then does what is asked of it.
+    fn add<T: Send + 'static>(
+        &mut self,
+        enter: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (send, entered) = sync_channel(1);
+        let queue = Arc::clone(&self.queue);
+        let thread = std::thread::Builder::new().name("sandbox-starter".to_owned());
+        let thread = thread
+            .spawn(move || {
+                let entered = enter().and_then(|entered| {
+                    confine_starter()?;
+                    Ok(entered)
+                });
+                let stays = entered.is_ok();
+                let _nobody_waits = send.send(entered);
+                while stays && let Some(job) = queue.pop() {
+                    job();
+                }
+            })
+            .map_err(step("starting a thread"))?;
+        self.threads.push(thread);
+        entered.recv().map_err(|_| SandboxError::Closed)?
     }
 
     /// Does something on one of the threads, and returns what it returned.
@@ -59,42 +144,14 @@ impl Starters {
         let job = Box::new(move || {
             let _nobody_waits = send.send(job());
         });
-        let jobs = self.jobs.as_ref().ok_or(SandboxError::Closed)?;
-        jobs.send(job).map_err(|_| SandboxError::Closed)?;
+        self.queue.push(job)?;
         receive.recv().map_err(|_| SandboxError::Closed)
     }
 }
 
-/// Starts a thread that enters a namespace and then does what is asked of it.
-fn starter<T: Send + 'static>(
-    jobs: &Arc<Mutex<Receiver<Job>>>,
-    enter: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<(JoinHandle<()>, T)> {
-    let (send, entered) = sync_channel(1);
-    let jobs = Arc::clone(jobs);
-    let thread = std::thread::Builder::new().name("sandbox-starter".to_owned());
-    let thread = thread
-        .spawn(move || {
-            let entered = enter();
-            let stays = entered.is_ok();
-            let _nobody_waits = send.send(entered);
-            while stays && let Ok(job) = next(&jobs) {
-                job();
-            }
-        })
-        .map_err(step("starting a thread"))?;
-    let entered = entered.recv().map_err(|_| SandboxError::Closed)??;
-    Ok((thread, entered))
-}
-
-/// Waits for the next job. One thread waits in the queue, the others for their turn to.
-fn next(jobs: &Mutex<Receiver<Job>>) -> std::result::Result<Job, std::sync::mpsc::RecvError> {
-    jobs.lock().recv()
-}
-
 impl Drop for Starters {
     fn drop(&mut self) {
-        drop(self.jobs.take());
+        self.queue.close();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 log::error!("a thread that starts sandboxes ended in a panic");

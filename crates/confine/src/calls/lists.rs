@@ -276,8 +276,8 @@ pub(crate) const GUEST_KILLED: Group = group! {
     SYS_reboot; SYS_swapon; SYS_swapoff; SYS_open_by_handle_at; SYS_acct; SYS_quotactl;
 };
 
-/// What neither the program of a sandbox needs nor one that starts sandboxes.
-pub(crate) const GUEST_REFUSED_ZYGOTE: Group = group! {
+/// What neither the program of a sandbox needs nor who starts it.
+pub(crate) const GUEST_REFUSED_ALWAYS: Group = group! {
     "large parts of the kernel that have been ways out, other processes, keys, clocks, terminals":
     SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_io_uring_setup; SYS_io_uring_enter;
     SYS_io_uring_register; SYS_keyctl; SYS_add_key; SYS_request_key; SYS_syslog;
@@ -303,12 +303,6 @@ pub(crate) const GUEST_REFUSED: Group = group! {
     SYS_clone if 0 Is::With(CLONE_NEWUSER), 0 Is::With(CLONE_NEWNS), 0 Is::With(CLONE_NEWNET),
         0 Is::With(CLONE_NEWPID), 0 Is::With(CLONE_NEWIPC), 0 Is::With(CLONE_NEWUTS),
         0 Is::With(CLONE_NEWCGROUP);
-};
-
-/// A call whose flags no filter sees: libc makes `clone` instead.
-pub(crate) const GUEST_MISSING: Group = group! {
-    "its flags are in memory, which no filter sees":
-    SYS_clone3;
 };
 
 const fn flag(bit: i32) -> u64 {

@@ -75,6 +75,16 @@ pub(super) fn carry_out(steps: &[Step<'_>], pointers: &mut Pointers, mut tell: R
     }
 }
 
+/// Takes steps that leave the process what it is.
+pub(super) fn take(steps: &[Step<'_>]) -> std::io::Result<()> {
+    let mut pointers = Pointers::of(&[]);
+    for step in steps {
+        let taken = carry_out_one(step, &mut pointers, &mut -1);
+        taken.ok_or_else(std::io::Error::last_os_error)?;
+    }
+    Ok(())
+}
+
 /// The number of the last error, without the type that may allocate.
 fn last_errno() -> i32 {
     nix::errno::Errno::last_raw()
