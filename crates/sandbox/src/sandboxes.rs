@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
@@ -100,13 +103,7 @@ impl Sandboxes {
         let dir = &config.run_dir;
         fs::create_dir_all(dir).map_err(at("making", dir))?;
         let dir = dir.canonicalize().map_err(at("opening", dir))?;
-        let lock = File::create(dir.join("lock")).map_err(at("opening", dir.join("lock")))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            SandboxError::Invalid(format!(
-                "another program has its sandboxes in {}: choose another directory",
-                dir.display()
-            ))
-        })?;
+        let lock = take_lock(&dir)?;
         let config = Config {
             run_dir: dir.clone(),
             ..config
@@ -316,7 +313,7 @@ impl Sandboxes {
         &self,
         sandbox: &Arc<Sandbox>,
         command: &[String],
-        stdio: [std::os::fd::OwnedFd; 3],
+        stdio: [OwnedFd; 3],
     ) -> Result<Execution> {
         let mut request = sandbox.request().clone();
         request.command = command.to_vec();
@@ -339,14 +336,14 @@ impl Sandboxes {
     ///
     /// # Errors
     /// If one does not end in time.
-    pub fn end_all(&self, patience: std::time::Duration) -> Result<()> {
-        let deadline = std::time::Instant::now() + patience;
+    pub fn end_all(&self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
         let all = self.list();
         for sandbox in &all {
             sandbox.kill()?;
         }
         for sandbox in &all {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if sandbox.wait(left).is_none() {
                 let doing = "ending all sandboxes";
                 return Err(SandboxError::Late { doing, patience });
@@ -394,10 +391,35 @@ impl Drop for Sandboxes {
     }
 }
 
+/// How long a process that was just started by a killed program may hold the lock: until it executes
+/// its own.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Takes the directory for this program.
+fn take_lock(dir: &Path) -> Result<Flock<File>> {
+    let path = dir.join("lock");
+    let mut lock = File::create(&path).map_err(at("making", &path))?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        lock = match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
+            Ok(taken) => return Ok(taken),
+            Err((lock, Errno::EWOULDBLOCK)) if Instant::now() < deadline => lock,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                return Err(SandboxError::Invalid(format!(
+                    "another program has its sandboxes in {}: choose another directory",
+                    dir.display()
+                )));
+            }
+            Err((_, errno)) => return Err(at("locking", path)(errno)),
+        };
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 type Streams = Option<([Stream; 2], [u64; 2])>;
 
 /// Opens what a program reads and writes, and our ends of what is kept.
-pub(crate) fn open_stdio(stdio: Stdio) -> Result<([std::os::fd::OwnedFd; 3], Streams)> {
+pub(crate) fn open_stdio(stdio: Stdio) -> Result<([OwnedFd; 3], Streams)> {
     match stdio {
         Stdio::Null => Ok((null_stdio()?, None)),
         Stdio::Given(given) => Ok((given, None)),

@@ -47,6 +47,9 @@ impl Pointers {
     }
 }
 
+/// How long a process waits for a byte.
+const AWAIT_MILLIS: i32 = 30_000;
+
 /// Takes a report apart.
 pub(super) fn read_report(report: [u8; REPORT_BYTES]) -> (usize, i32) {
     let [a, b, c, d, e, f, g, h] = report;
@@ -161,7 +164,23 @@ fn no_new_privileges() -> Option<()> {
 
 fn await_byte(pipe: RawFd) -> Option<()> {
     let mut byte = 0_u8;
+    let mut poll = libc::pollfd {
+        fd: pipe,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     loop {
+        // SAFETY: one entry. This process has a copy of the pipe's other end, too, so who was to
+        // write is not missed if it is gone, but by the time.
+        match unsafe { libc::poll(&raw mut poll, 1, AWAIT_MILLIS) } {
+            1 => {}
+            0 => {
+                nix::errno::Errno::ETIMEDOUT.set();
+                return None;
+            }
+            _ if last_errno() == libc::EINTR => continue,
+            _ => return None,
+        }
         // SAFETY: room for the one byte.
         match unsafe { libc::read(pipe, (&raw mut byte).cast(), 1) } {
             1 => return Some(()),
