@@ -11,7 +11,7 @@
 //!   would keep it from trying the old one then. A call that our own code lacks must not hide
 //!   like this: tests have it kill the process ([`Unlisted::Kills`]).
 
-mod lists;
+pub(crate) mod lists;
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,7 @@ fn apply(filter: &BpfProgram) -> Result<(), ConfineError> {
 }
 
 /// Compiles lists of calls: `listed` is what becomes of them, `otherwise` of all others.
-fn program(
+pub(crate) fn program(
     lists: &[&[Call]],
     listed: SeccompAction,
     otherwise: SeccompAction,

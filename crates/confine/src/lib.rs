@@ -19,6 +19,7 @@ pub mod calls;
 pub mod capabilities;
 mod error;
 pub mod files;
+pub mod guest;
 pub mod identity;
 
 use nix::sys::prctl::set_no_new_privs;

@@ -4,6 +4,7 @@
 //! public here is safe to call.
 
 pub mod cached;
+pub mod child;
 pub mod dax;
 pub mod dents;
 pub mod destination;

@@ -16,6 +16,33 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// What takes from the files of a mount the power to be more than files.
 const UNPRIVILEGED: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 
+/// What a mount forbids to whoever uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forbids(u64);
+
+impl Forbids {
+    /// Nothing.
+    pub const NOTHING: Self = Self(0);
+    /// Changes.
+    pub const WRITING: Self = Self(libc::MOUNT_ATTR_RDONLY);
+    /// Rights by set-user-id bits and file capabilities.
+    pub const PRIVILEGES: Self = Self(libc::MOUNT_ATTR_NOSUID);
+    /// Devices.
+    pub const DEVICES: Self = Self(libc::MOUNT_ATTR_NODEV);
+    /// The execution of programs.
+    pub const PROGRAMS: Self = Self(libc::MOUNT_ATTR_NOEXEC);
+
+    /// Returns what either forbids.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
 /// The parameters of a file system that is about to be mounted.
 #[derive(Debug)]
 pub struct MountContext(OwnedFd);
@@ -64,6 +91,14 @@ impl MountContext {
     /// If the file system refuses the parameters; the message is the kernel's.
     pub fn mount_writable(self) -> io::Result<DetachedMount> {
         self.mount_with(0)
+    }
+
+    /// Creates the file system, and a mount of it that no path leads to yet and that forbids this.
+    ///
+    /// # Errors
+    /// If the file system refuses the parameters; the message is the kernel's.
+    pub fn mount_forbidding(self, forbids: Forbids) -> io::Result<DetachedMount> {
+        self.mount_with(forbids.0)
     }
 
     fn mount_with(self, attributes: u64) -> io::Result<DetachedMount> {
@@ -197,6 +232,19 @@ impl DetachedMount {
         self.set_attributes(&libc::mount_attr {
             attr_set: 0,
             attr_clr: UNPRIVILEGED,
+            propagation: 0,
+            userns_fd: 0,
+        })
+    }
+
+    /// Has the mount forbid this, from now on.
+    ///
+    /// # Errors
+    /// If the process may not.
+    pub fn forbid(&self, forbids: Forbids) -> io::Result<()> {
+        self.set_attributes(&libc::mount_attr {
+            attr_set: forbids.0,
+            attr_clr: 0,
             propagation: 0,
             userns_fd: 0,
         })

@@ -133,8 +133,41 @@ impl PidFd {
         Ok(exiting || self.number()? != Some(pid))
     }
 
+    /// Returns how it ended, as `wait(2)` encodes it, once it was reaped, by whomever. `None` as long
+    /// as it was not, and for ever on kernels that do not keep it (Linux before 6.15).
+    ///
+    /// # Errors
+    /// If the descriptor is none of a process.
+    pub fn exit_status(&self) -> io::Result<Option<i32>> {
+        /// `PIDFD_INFO_EXIT`, and the places of `mask` and `exit_code` in a `struct pidfd_info` of
+        /// its first size (linux/pidfd.h), in words of 32 bits.
+        const EXIT: u32 = 1 << 3;
+        const MASK_AT: usize = 0;
+        const EXIT_CODE_AT: usize = 15;
+        /// `PIDFD_GET_INFO`: `_IOWR(0xff, 11, struct pidfd_info)`.
+        const GET_INFO: u32 = 0xc040_ff0b;
+        #[repr(align(8))]
+        struct Info([u32; 16]);
+        let mut info = Info([0; 16]);
+        info.0[MASK_AT] = EXIT;
+        // SAFETY: the structure is as long as the request says, and aligned as it; the kernel
+        // keeps no pointer.
+        let asked =
+            unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };
+        match asked {
+            0 => Ok((info.0[MASK_AT] & EXIT != 0).then(|| info.0[EXIT_CODE_AT].cast_signed())),
+            _ => match Errno::last() {
+                Errno::ENOTTY | Errno::EINVAL | Errno::ESRCH => Ok(None),
+                errno => Err(errno.into()),
+            },
+        }
+    }
+
     /// Returns its number, or `None` if it was reaped.
-    fn number(&self) -> io::Result<Option<u32>> {
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn number(&self) -> io::Result<Option<u32>> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()))?;
         let number = info.lines().find_map(|line| line.strip_prefix("Pid:"));
         Ok(number.and_then(|number| number.trim().parse().ok()))
@@ -255,6 +288,26 @@ mod tests {
         let stat = "20309 (a) b) Z 17635 20309 17635 0 -1 4228364 1801 0 0";
         assert_eq!(flags(stat), Some(4_228_364));
         assert_eq!(flags("20309 (a"), None);
+    }
+
+    #[test]
+    fn the_status_of_a_reaped_process_is_kept_where_the_kernel_keeps_it() {
+        let mut child = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
+        let process = PidFd::open(child.id()).unwrap();
+        assert_eq!(process.exit_status().unwrap(), None);
+        child.wait().unwrap();
+        let status = process.exit_status().unwrap();
+        let release = nix::sys::utsname::uname().unwrap();
+        let release = release.release().to_string_lossy().into_owned();
+        let mut numbers = release
+            .split(['.', '-'])
+            .map(|part| part.parse().unwrap_or(0));
+        let version: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+        if version >= (6, 15) {
+            assert_eq!(status, Some(7 << 8));
+        } else {
+            assert_eq!(status, None);
+        }
     }
 
     #[test]

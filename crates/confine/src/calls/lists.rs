@@ -3,36 +3,36 @@
 use nix::libc::{self, *};
 
 /// Calls that are needed, or refused, for one reason.
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The reason.
     #[cfg_attr(not(test), expect(dead_code, reason = "for who reads the list"))]
-    pub(super) why: &'static str,
-    pub(super) calls: &'static [Call],
+    pub(crate) why: &'static str,
+    pub(crate) calls: &'static [Call],
 }
 
 /// A system call.
-pub(super) struct Call {
+pub(crate) struct Call {
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "for who reads a test's failure")
     )]
-    pub(super) name: &'static str,
-    pub(super) number: i64,
+    pub(crate) name: &'static str,
+    pub(crate) number: i64,
     /// The ways in which it is meant; none means in any way.
-    pub(super) only: &'static [Argument],
+    pub(crate) only: &'static [Argument],
 }
 
 /// An argument of a call, of which the lower 32 bits count.
 #[derive(Clone, Copy)]
-pub(super) struct Argument {
+pub(crate) struct Argument {
     /// Its place, from 0.
-    pub(super) index: u8,
-    pub(super) is: Is,
+    pub(crate) index: u8,
+    pub(crate) is: Is,
 }
 
 /// What an argument is to be.
 #[derive(Clone, Copy)]
-pub(super) enum Is {
+pub(crate) enum Is {
     Exactly(u64),
     /// All of these bits are set.
     With(u64),
@@ -152,7 +152,7 @@ const MOUNTS: Group = group! {
 };
 
 /// What serving takes.
-pub(super) const SERVE: &[&Group] = &[
+pub(crate) const SERVE: &[&Group] = &[
     &REQUESTS,
     &FILES,
     &DIRECTORY,
@@ -169,7 +169,7 @@ pub(super) const SERVE: &[&Group] = &[
 ];
 
 /// What mounting for others takes: finding a place, and hearing what is wanted.
-pub(super) const MOUNT: &[&Group] = &[
+pub(crate) const MOUNT: &[&Group] = &[
     &MOUNTS,
     &REQUESTS,
     &FILES,
@@ -183,7 +183,7 @@ pub(super) const MOUNT: &[&Group] = &[
 ];
 
 /// What asking a block service takes, in addition.
-pub(super) const CONNECT: &[&Group] = &[
+pub(crate) const CONNECT: &[&Group] = &[
     &group! {
         "connections to the service, which are made again when they are lost":
         SYS_socket if 0 Is::Exactly(AF_INET), 0 Is::Exactly(AF_INET6), 0 Is::Exactly(AF_VSOCK);
@@ -205,25 +205,25 @@ pub(super) const CONNECT: &[&Group] = &[
 ];
 
 /// What asking a block service takes that listens in the file system.
-pub(super) const CALL: Group = group! {
+pub(crate) const CALL: Group = group! {
     "a connection to a service on this machine":
     SYS_socket if 0 Is::Unix(SOCK_STREAM);
 };
 
 /// What libc tries before it asks for a host's address, and does without.
-pub(super) const NAME_CACHE: Group = group! {
+pub(crate) const NAME_CACHE: Group = group! {
     "whoever listens at a name on this machine could be called":
     SYS_socket if 0 Is::Exactly(AF_UNIX);
 };
 
 /// Calls that are refused so that an older one is made instead, whose arguments can be checked.
-pub(super) const REPLACED: Group = group! {
+pub(crate) const REPLACED: Group = group! {
     "its flags are in memory, which no filter sees":
     SYS_clone3;
 };
 
 /// What only an intruder does, wherever.
-pub(super) const NEVER: Group = group! {
+pub(crate) const NEVER: Group = group! {
     "other processes, another root or user, the kernel itself, keys and clocks":
     SYS_ptrace; SYS_process_vm_readv; SYS_process_vm_writev; SYS_pidfd_getfd; SYS_pivot_root;
     SYS_chroot; SYS_unshare; SYS_open_by_handle_at; SYS_swapon; SYS_swapoff; SYS_quotactl;
@@ -236,7 +236,7 @@ pub(super) const NEVER: Group = group! {
 };
 
 /// What an intruder does where nothing is mounted, entered or copied.
-pub(super) const ENGINE: Group = group! {
+pub(crate) const ENGINE: Group = group! {
     "mounts, namespaces, devices and the rights of this process":
     SYS_mount; SYS_fsopen; SYS_fspick; SYS_fsconfig; SYS_fsmount; SYS_open_tree; SYS_move_mount;
     SYS_mount_setattr; SYS_setns; SYS_mknodat; SYS_name_to_handle_at; SYS_capset;
@@ -244,7 +244,7 @@ pub(super) const ENGINE: Group = group! {
 };
 
 /// What an intruder does where nothing is executed.
-pub(super) const PROGRAMS: Group = group! {
+pub(crate) const PROGRAMS: Group = group! {
     "another program":
     SYS_execve; SYS_execveat;
 };
@@ -253,14 +253,14 @@ pub(super) const PROGRAMS: Group = group! {
 const CACHESTAT: i64 = 451;
 const GETXATTRAT: i64 = 464;
 const LISTXATTRAT: i64 = 465;
-pub(super) const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
+pub(crate) const AF_UNIX: u64 = libc::AF_UNIX.unsigned_abs() as u64;
 const AF_INET: u64 = libc::AF_INET.unsigned_abs() as u64;
 const AF_INET6: u64 = libc::AF_INET6.unsigned_abs() as u64;
 const AF_VSOCK: u64 = libc::AF_VSOCK.unsigned_abs() as u64;
 const SOCK_STREAM: u64 = libc::SOCK_STREAM.unsigned_abs() as u64;
 const SOCK_SEQPACKET: u64 = libc::SOCK_SEQPACKET.unsigned_abs() as u64;
 /// The bits of a socket's kind; others are flags (`SOCK_TYPE_MASK` of the kernel's linux/net.h).
-pub(super) const SOCK_KIND: u64 = 0xf;
+pub(crate) const SOCK_KIND: u64 = 0xf;
 const PROT_EXEC: u64 = libc::PROT_EXEC.unsigned_abs() as u64;
 const CLONE_THREAD: u64 = libc::CLONE_THREAD.unsigned_abs() as u64;
 const PR_SET_NAME: u64 = libc::PR_SET_NAME.unsigned_abs() as u64;
@@ -268,3 +268,61 @@ const PR_SET_VMA: u64 = libc::PR_SET_VMA.unsigned_abs() as u64;
 /// `_IOW(229, 1, struct fuse_backing_map)` and `_IOW(229, 2, uint32_t)` of linux/fuse.h.
 const FUSE_BACKING_OPEN: u64 = 0x4010_e501;
 const FUSE_BACKING_CLOSE: u64 = 0x4004_e502;
+
+/// What no program of a sandbox ever needs.
+pub(crate) const GUEST_KILLED: Group = group! {
+    "the kernel itself and its machine, and files by handles instead of paths":
+    SYS_init_module; SYS_finit_module; SYS_delete_module; SYS_kexec_load; SYS_kexec_file_load;
+    SYS_reboot; SYS_swapon; SYS_swapoff; SYS_open_by_handle_at; SYS_acct; SYS_quotactl;
+};
+
+/// What neither the program of a sandbox needs nor who starts it.
+pub(crate) const GUEST_REFUSED_ALWAYS: Group = group! {
+    "large parts of the kernel that have been ways out, other processes, keys, clocks, terminals":
+    SYS_bpf; SYS_perf_event_open; SYS_userfaultfd; SYS_io_uring_setup; SYS_io_uring_enter;
+    SYS_io_uring_register; SYS_keyctl; SYS_add_key; SYS_request_key; SYS_syslog;
+    SYS_settimeofday; SYS_clock_settime; SYS_clock_adjtime; SYS_adjtimex; SYS_ptrace;
+    SYS_process_vm_readv; SYS_process_vm_writev; SYS_kcmp; SYS_pidfd_getfd; SYS_vhangup;
+    SYS_fanotify_init; SYS_move_pages; SYS_migrate_pages; SYS_mbind; SYS_set_mempolicy;
+    SYS_name_to_handle_at;
+    SYS_ioctl if 1 Is::Exactly(request(libc::TIOCSTI)), 1 Is::Exactly(TIOCLINUX);
+    SYS_socket if 0 Is::Exactly(AF_VSOCK), 0 Is::Exactly(AF_ALG), 0 Is::Exactly(AF_PACKET),
+        0 Is::Exactly(AF_KEY), 0 Is::Exactly(AF_RXRPC), 0 Is::Exactly(AF_TIPC),
+        0 Is::Exactly(AF_CAN), 0 Is::Exactly(AF_BLUETOOTH);
+};
+
+/// What a program of a sandbox does not need.
+pub(crate) const GUEST_REFUSED: Group = group! {
+    "mounts, other roots, namespaces, other names of the machine":
+    SYS_mount; SYS_umount2; SYS_pivot_root; SYS_chroot; SYS_fsopen; SYS_fspick; SYS_fsconfig;
+    SYS_fsmount; SYS_open_tree; SYS_move_mount; SYS_mount_setattr; SYS_setns;
+    SYS_sethostname; SYS_setdomainname;
+    SYS_unshare if 0 Is::With(CLONE_NEWUSER), 0 Is::With(CLONE_NEWNS), 0 Is::With(CLONE_NEWNET),
+        0 Is::With(CLONE_NEWPID), 0 Is::With(CLONE_NEWIPC), 0 Is::With(CLONE_NEWUTS),
+        0 Is::With(CLONE_NEWCGROUP), 0 Is::With(CLONE_NEWTIME);
+    SYS_clone if 0 Is::With(CLONE_NEWUSER), 0 Is::With(CLONE_NEWNS), 0 Is::With(CLONE_NEWNET),
+        0 Is::With(CLONE_NEWPID), 0 Is::With(CLONE_NEWIPC), 0 Is::With(CLONE_NEWUTS),
+        0 Is::With(CLONE_NEWCGROUP);
+};
+
+const fn flag(bit: i32) -> u64 {
+    bit.unsigned_abs() as u64
+}
+
+const CLONE_NEWUSER: u64 = flag(libc::CLONE_NEWUSER);
+const CLONE_NEWNS: u64 = flag(libc::CLONE_NEWNS);
+const CLONE_NEWNET: u64 = flag(libc::CLONE_NEWNET);
+const CLONE_NEWPID: u64 = flag(libc::CLONE_NEWPID);
+const CLONE_NEWIPC: u64 = flag(libc::CLONE_NEWIPC);
+const CLONE_NEWUTS: u64 = flag(libc::CLONE_NEWUTS);
+const CLONE_NEWCGROUP: u64 = flag(libc::CLONE_NEWCGROUP);
+/// `unshare(2)` only: `clone(2)` has its signal in this bit.
+const CLONE_NEWTIME: u64 = 0x80;
+const TIOCLINUX: u64 = 0x541c;
+const AF_ALG: u64 = flag(libc::AF_ALG);
+const AF_PACKET: u64 = flag(libc::AF_PACKET);
+const AF_KEY: u64 = flag(libc::AF_KEY);
+const AF_RXRPC: u64 = flag(libc::AF_RXRPC);
+const AF_TIPC: u64 = flag(libc::AF_TIPC);
+const AF_CAN: u64 = flag(libc::AF_CAN);
+const AF_BLUETOOTH: u64 = flag(libc::AF_BLUETOOTH);

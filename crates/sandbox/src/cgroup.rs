@@ -1,0 +1,346 @@
+//! Control groups: what holds the processes of a sandbox, bounds them, freezes and kills them.
+//!
+//! The hierarchy of version 2 does all of it where it has the controllers. Hosts in transition have
+//! them in hierarchies of version 1; there a sandbox is in a group of version 2, which freezes and
+//! kills, and in one of version 1 for its memory (and its CPU time, if that is bounded). Each takes time
+//! to enter, so none is entered without need: the number of processes, for one, is bounded by the user
+//! that each sandbox is.
+//!
+//! Groups are made once and used again. Before that, a group is thawed, its limits are lifted and the
+//! kernel is asked that no process is in it: see [`Group::reset`].
+
+mod hierarchies;
+mod pool;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+pub(crate) use hierarchies::Hierarchies;
+pub(crate) use pool::Pool;
+
+use crate::error::{Result, SandboxError, at};
+
+/// How long a group may take to freeze or to lose its last process after a kill: a process that
+/// waits for a disk cannot die before the disk answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Memory that a group may still be charged for when it is used again, such as pages of files that
+/// others read, too. More is reclaimed first.
+const CHARGED_MAX: u64 = 4 << 20;
+
+/// What a sandbox may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Bytes of memory, `/tmp` included.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub processes: u32,
+    /// Thousandths of a processor; `None` does not bound it.
+    pub cpu_millis: Option<u32>,
+    /// Bytes in `/tmp`.
+    pub tmp_bytes: u64,
+    /// Open descriptors of each process.
+    pub descriptors: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 512 << 20,
+            processes: 256,
+            cpu_millis: None,
+            tmp_bytes: 64 << 20,
+            descriptors: 1024,
+        }
+    }
+}
+
+/// Where a limit is written.
+#[derive(Debug)]
+struct Legacy {
+    dir: PathBuf,
+    /// What a process with one thread writes itself to. Moving itself, a thread waits for nobody; a
+    /// process, which is what `cgroup.procs` moves, waits until no other one forks.
+    tasks: File,
+}
+
+/// The control groups of one sandbox.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// Which of all: it has its own user, too.
+    pub(crate) slot: u32,
+    unified: PathBuf,
+    unified_dir: File,
+    unified_procs: File,
+    events: File,
+    /// Whether the group of version 2 bounds memory and CPU time.
+    has_controllers: bool,
+    memory: Option<Legacy>,
+    cpu: Option<Legacy>,
+    /// Whether CPU time is bounded for who uses it now.
+    cpu_in_use: bool,
+    /// Processes that were killed for memory in its whole life, when it was last asked.
+    killed_for_memory: u64,
+}
+
+impl Legacy {
+    fn open(parent: &Path, slot: u32) -> Result<Self> {
+        let dir = made(parent.join(slot.to_string()))?;
+        let tasks = open_write(&dir.join("tasks"))?;
+        Ok(Self { dir, tasks })
+    }
+}
+
+fn made(dir: PathBuf) -> Result<PathBuf> {
+    match fs::create_dir(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(at("making the control group", dir)(error))
+        }
+        _ => Ok(dir),
+    }
+}
+
+fn open_write(path: &Path) -> Result<File> {
+    let opened = OpenOptions::new().write(true).open(path);
+    opened.map_err(at("opening", path))
+}
+
+fn put(path: &Path, value: &str) -> Result<()> {
+    fs::write(path, value).map_err(at("writing", path))
+}
+
+fn read_number(path: &Path) -> Result<u64> {
+    let text = fs::read_to_string(path).map_err(at("reading", path))?;
+    Ok(text.trim().parse().unwrap_or(u64::MAX))
+}
+
+impl Group {
+    /// Makes or opens the groups of a slot.
+    pub(crate) fn open(hierarchies: &Hierarchies, slot: u32) -> Result<Self> {
+        let unified = made(hierarchies.unified.join(slot.to_string()))?;
+        let open = |name: &str| File::open(unified.join(name)).map_err(at("opening", &unified));
+        let legacy = |parent: &Option<PathBuf>| {
+            let parent = parent.as_deref();
+            parent.map(|parent| Legacy::open(parent, slot)).transpose()
+        };
+        Ok(Self {
+            slot,
+            unified_dir: open(".")?,
+            events: open("cgroup.events")?,
+            unified_procs: open_write(&unified.join("cgroup.procs"))?,
+            has_controllers: hierarchies.has_controllers,
+            memory: legacy(&hierarchies.memory)?,
+            cpu: legacy(&hierarchies.cpu)?,
+            unified,
+            cpu_in_use: false,
+            killed_for_memory: 0,
+        })
+    }
+
+    /// The directory that a process can be born in.
+    pub(crate) fn birth(&self) -> BorrowedFd<'_> {
+        self.unified_dir.as_fd()
+    }
+
+    /// What a process that was born there writes itself to, to be in all groups.
+    pub(crate) fn legacy(&self) -> Vec<BorrowedFd<'_>> {
+        let cpu = self.cpu.as_ref().filter(|_| self.cpu_in_use);
+        let groups = self.memory.iter().chain(cpu);
+        groups.map(|group| group.tasks.as_fd()).collect()
+    }
+
+    /// What a process that was born elsewhere writes itself to.
+    pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = vec![self.unified_procs.as_fd()];
+        all.extend(self.legacy());
+        all
+    }
+
+    /// Sets the limits for its next user.
+    pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
+        self.limit_memory(limits.memory_bytes)?;
+        self.cpu_in_use = limits.cpu_millis.is_some();
+        let Some(millis) = limits.cpu_millis else {
+            return Ok(());
+        };
+        /// The length of a period of the kernel's scheduler, in microseconds.
+        const PERIOD_MICROS: u64 = 100_000;
+        let quota = (u64::from(millis) * PERIOD_MICROS / 1000).max(1000);
+        match &self.cpu {
+            Some(cpu) => put(&cpu.dir.join("cpu.cfs_quota_us"), &quota.to_string()),
+            None if self.has_controllers => {
+                let max = format!("{quota} {PERIOD_MICROS}");
+                put(&self.unified.join("cpu.max"), &max)
+            }
+            None => Err(no_controller("CPU time")),
+        }
+    }
+
+    /// Bounds memory.
+    pub(crate) fn limit_memory(&self, bytes: u64) -> Result<()> {
+        match &self.memory {
+            Some(memory) => put(
+                &memory.dir.join("memory.limit_in_bytes"),
+                &bytes.to_string(),
+            ),
+            None if self.has_controllers => {
+                put(&self.unified.join("memory.max"), &bytes.to_string())
+            }
+            None => Err(no_controller("memory")),
+        }
+    }
+
+    /// Returns the bytes that it is charged for.
+    pub(crate) fn memory_bytes(&self) -> Result<u64> {
+        match &self.memory {
+            Some(memory) => read_number(&memory.dir.join("memory.usage_in_bytes")),
+            None => read_number(&self.unified.join("memory.current")),
+        }
+    }
+
+    /// Gives back what memory can be given back: pages of files, and others if there is swap.
+    pub(crate) fn reclaim(&self) -> Result<()> {
+        let (path, value) = match &self.memory {
+            Some(memory) => (memory.dir.join("memory.force_empty"), "0".to_owned()),
+            None => {
+                let bytes = self.memory_bytes()?;
+                (self.unified.join("memory.reclaim"), bytes.to_string())
+            }
+        };
+        match fs::write(&path, value) {
+            // Not everything could be given back (`EAGAIN`, `EBUSY`), or this kernel is older than
+            // the file.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                log::debug!("reclaiming by {}: {error}", path.display());
+                Ok(())
+            }
+            written => written.map_err(at("writing", path)),
+        }
+    }
+
+    /// Returns how many processes the kernel has killed here for memory since this was last asked.
+    pub(crate) fn killed_for_memory(&mut self) -> u64 {
+        let path = match &self.memory {
+            Some(memory) => memory.dir.join("memory.oom_control"),
+            None => self.unified.join("memory.events"),
+        };
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        let killed = killed.and_then(|n| n.trim().parse().ok()).unwrap_or(0);
+        let before = std::mem::replace(&mut self.killed_for_memory, killed);
+        killed.saturating_sub(before)
+    }
+
+    /// Freezes all processes, and waits until they are.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        put(&self.unified.join("cgroup.freeze"), "1")?;
+        self.await_event("frozen 1", "freezing a sandbox")
+    }
+
+    /// Lets all processes go on.
+    pub(crate) fn thaw(&self) -> Result<()> {
+        put(&self.unified.join("cgroup.freeze"), "0")
+    }
+
+    /// Reads whether all processes are frozen.
+    pub(crate) fn is_frozen(&self) -> Result<bool> {
+        self.says("frozen 1")
+    }
+
+    /// Kills all processes, frozen ones too, and waits until none is left.
+    pub(crate) fn kill(&self) -> Result<()> {
+        if self.says("populated 0")? {
+            return Ok(());
+        }
+        put(&self.unified.join("cgroup.kill"), "1")?;
+        self.await_event("populated 0", "killing a sandbox")
+    }
+
+    /// Returns the processes in it.
+    pub(crate) fn processes(&self) -> Result<Vec<u32>> {
+        let path = self.unified.join("cgroup.procs");
+        let text = fs::read_to_string(&path).map_err(at("reading", path))?;
+        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    /// Makes it as new: nobody is in it, and nothing of its last user's limits or state is left.
+    pub(crate) fn reset(&mut self) -> Result<()> {
+        self.kill()?;
+        self.thaw()?;
+        if let Some(cpu) = self.cpu.as_ref().filter(|_| self.cpu_in_use) {
+            put(&cpu.dir.join("cpu.cfs_quota_us"), "-1")?;
+        } else if self.cpu_in_use {
+            put(&self.unified.join("cpu.max"), "max 100000")?;
+        }
+        self.cpu_in_use = false;
+        if self.memory_bytes()? > CHARGED_MAX {
+            self.reclaim()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the groups.
+    pub(crate) fn remove(self) -> Result<()> {
+        self.kill()?;
+        let legacy = [self.memory, self.cpu].into_iter().flatten();
+        for dir in legacy.map(|group| group.dir).chain([self.unified]) {
+            remove_dir(&dir)?;
+        }
+        Ok(())
+    }
+
+    /// Reads whether the kernel says this of the group.
+    fn says(&self, line: &str) -> Result<bool> {
+        let mut events = &self.events;
+        let mut text = String::new();
+        events
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| events.read_to_string(&mut text))
+            .map_err(at("reading", self.unified.join("cgroup.events")))?;
+        Ok(text.lines().any(|event| event == line))
+    }
+
+    fn await_event(&self, line: &str, doing: &'static str) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.says(line)? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let patience = PATIENCE;
+                return Err(SandboxError::Late { doing, patience });
+            }
+            // Wakes when the file has changed since it was read.
+            let mut fds = [PollFd::new(self.events.as_fd(), PollFlags::POLLPRI)];
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let _interrupted = poll(&mut fds, timeout);
+        }
+        Ok(())
+    }
+}
+
+/// Removes a group. The kernel holds one as busy for a moment after its last process has ended.
+fn remove_dir(dir: &Path) -> Result<()> {
+    const TRIES: u32 = 200;
+    for _ in 1..TRIES {
+        match fs::remove_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            removed => return removed.map_err(at("removing", dir)),
+        }
+    }
+    fs::remove_dir(dir).map_err(at("removing", dir))
+}
+
+fn no_controller(what: &str) -> SandboxError {
+    SandboxError::Invalid(format!(
+        "this machine has no controller that bounds {what}: mount the hierarchy that has it, or \
+         delegate it to this control group"
+    ))
+}

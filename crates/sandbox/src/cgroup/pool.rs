@@ -1,0 +1,105 @@
+//! Groups that are ready for their next user.
+
+use parking_lot::Mutex;
+
+use super::{Group, Hierarchies};
+use crate::error::{Result, SandboxError};
+
+/// The groups of a program, each in use or ready. None is in both states.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    hierarchies: Hierarchies,
+    slots_max: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ready: Vec<Group>,
+    /// Slots below `slots_next` that neither are in use nor have a group that is ready.
+    free: Vec<u32>,
+    slots_next: u32,
+}
+
+impl Pool {
+    /// Makes a pool of at most `slots_max` groups, of which the numbers in `taken` are in use.
+    pub(crate) fn new(hierarchies: Hierarchies, slots_max: u32, taken: &[u32]) -> Self {
+        let slots_next = taken.iter().max().map_or(0, |most| most + 1);
+        let state = State {
+            ready: Vec::new(),
+            free: (0..slots_next)
+                .filter(|slot| !taken.contains(slot))
+                .collect(),
+            slots_next,
+        };
+        Self {
+            hierarchies,
+            slots_max,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Opens the group of a slot that is in use.
+    pub(crate) fn adopt(&self, slot: u32) -> Result<Group> {
+        Group::open(&self.hierarchies, slot)
+    }
+
+    /// Hands out a group that nobody is in.
+    pub(crate) fn take(&self) -> Result<Group> {
+        let slot = {
+            let mut state = self.state.lock();
+            if let Some(group) = state.ready.pop() {
+                return Ok(group);
+            }
+            match state.free.pop() {
+                Some(slot) => slot,
+                None if state.slots_next < self.slots_max => {
+                    state.slots_next += 1;
+                    state.slots_next - 1
+                }
+                None => return Err(SandboxError::Full(self.slots_max)),
+            }
+        };
+        let group = Group::open(&self.hierarchies, slot);
+        if group.is_err() {
+            self.state.lock().free.push(slot);
+        }
+        group
+    }
+
+    /// Takes a group back. One that cannot be made as new is removed, or left alone if even that
+    /// fails: its number, and the user of that number, are not given out again. Returns whether the last
+    /// process in it has ended.
+    pub(crate) fn put_back(&self, mut group: Group) -> bool {
+        let slot = group.slot;
+        match group.reset() {
+            Ok(()) => {
+                self.state.lock().ready.push(group);
+                return true;
+            }
+            Err(error) => log::warn!("the control group {slot} cannot be used again: {error}"),
+        }
+        match group.remove() {
+            Ok(()) => {
+                self.state.lock().free.push(slot);
+                true
+            }
+            Err(error) => {
+                log::error!("the control group {slot} stays behind: {error}");
+                false
+            }
+        }
+    }
+
+    /// Removes all groups that are not in use.
+    pub(crate) fn clear(&self) {
+        let ready = std::mem::take(&mut self.state.lock().ready);
+        for group in ready {
+            let slot = group.slot;
+            match group.remove() {
+                Ok(()) => self.state.lock().free.push(slot),
+                Err(error) => log::warn!("the control group {slot} stays behind: {error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Another program in a sandbox that runs.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::Signal;
+use rawio::child::{Birth, Started, Step};
+
+use crate::cgroup::Group;
+use crate::error::{Result, SandboxError, step};
+use crate::launch::{Confinement, User, confine_starter, confine_steps, start};
+use crate::process::{ExitStatus, exit_status};
+use crate::request::Request;
+use crate::sandbox::Sandbox;
+
+/// A program that was started in a sandbox beside its own. Dropping it kills the program.
+#[derive(Debug)]
+pub struct Execution {
+    started: Started,
+    status: Option<ExitStatus>,
+}
+
+impl Execution {
+    /// Starts it. It has the user, the limits and the rights of the sandbox.
+    pub(crate) fn start(
+        sandbox: &Arc<Sandbox>,
+        request: Request,
+        stdio: [OwnedFd; 3],
+        user: User,
+        confinement: Arc<Confinement>,
+    ) -> Result<Self> {
+        let strings = request.strings()?;
+        let sandbox = Arc::clone(sandbox);
+        // On a thread of its own: who enters a PID namespace starts all of its processes there.
+        let thread = std::thread::Builder::new()
+            .name("sandbox-exec".to_owned())
+            .spawn(move || {
+                sandbox.with_controls(|controls| {
+                    enter(&sandbox)?;
+                    confine_starter()?;
+                    begin(
+                        &request,
+                        &strings,
+                        &stdio,
+                        user,
+                        &confinement,
+                        &controls.group,
+                    )
+                })
+            });
+        let thread = thread.map_err(step("starting a thread"))?;
+        let started = thread.join().map_err(|_| SandboxError::Closed)??;
+        Ok(Self {
+            started,
+            status: None,
+        })
+    }
+
+    /// Returns its number.
+    pub fn pid(&self) -> u32 {
+        self.started.pid
+    }
+
+    /// Waits until it has ended. `None` if it has not by then.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub fn wait(&mut self, patience: Duration) -> Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            let ended = self.started.process.ended_within(patience);
+            if ended.map_err(step("waiting for a program"))? {
+                self.status = Some(exit_status(&self.started.process, self.started.pid));
+            }
+        }
+        Ok(self.status)
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _gone = self.started.process.signal(Signal::SIGKILL);
+            // Uninterruptible sleep ends at some time, and a process that is not reaped stays.
+            let _late = self.wait(Duration::from_secs(10));
+        }
+    }
+}
+
+/// Has the calling thread be in the namespaces of a sandbox, but for its user namespace.
+fn enter(sandbox: &Sandbox) -> Result<()> {
+    let doing = "entering a sandbox";
+    unshare(CloneFlags::CLONE_FS).map_err(step(doing))?;
+    let all = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWNET;
+    setns(sandbox.process.as_fd(), all).map_err(step(doing))
+}
+
+fn begin(
+    request: &Request,
+    strings: &(Vec<CString>, Vec<CString>),
+    stdio: &[OwnedFd; 3],
+    user: User,
+    confinement: &Confinement,
+    group: &Group,
+) -> Result<Started> {
+    let stdio = stdio.each_ref().map(OwnedFd::as_fd);
+    let arguments: Vec<&CStr> = strings.0.iter().map(CString::as_c_str).collect();
+    let variables: Vec<&CStr> = strings.1.iter().map(CString::as_c_str).collect();
+    let Some(program) = arguments.first() else {
+        return Err(SandboxError::Invalid("there is no program".to_owned()));
+    };
+    let mut steps = Vec::new();
+    for procs in group.legacy() {
+        steps.push(("joining a control group", Step::JoinCgroup(procs)));
+    }
+    steps.extend(confine_steps(request, user, confinement, c"/tmp"));
+    steps.push(("placing descriptors", Step::Descriptors(&stdio)));
+    let execute = Step::Execute(program, &arguments, &variables);
+    steps.push(("executing the program", execute));
+    let birth = Birth {
+        namespaces: 0,
+        cgroup: Some(group.birth()),
+    };
+    start(&steps, birth, |_| Ok(()))
+}

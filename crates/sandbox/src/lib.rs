@@ -1,0 +1,51 @@
+//! Lean sandboxes: a program in a root of its own, in less than a millisecond.
+//!
+//! What takes time in a container is made before it is needed, or left out: the root is a namespace
+//! of mounts that waits to be copied (`base`), control groups and network namespaces are used again
+//! (`cgroup`, `network`), and there is no overlay, no runtime's process and no change of root. What a
+//! sandbox is kept from, and what not, is in `docs/sandboxes.md`.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use sandbox::{BaseSpec, Config, Request, Sandboxes, Stdio};
+//!
+//! # fn main() -> sandbox::Result<()> {
+//! let sandboxes = Sandboxes::open(Config::new("/run/sandboxes", "sandboxes"))?;
+//! let base = BaseSpec { name: "debian".into(), root: "/srv/debian".into(), hide: vec![] };
+//! sandboxes.add_base(&base)?;
+//! let request = Request::new("debian", &["/usr/bin/id", "-u"]);
+//! let sandbox = sandboxes.create(request, Stdio::Captured)?;
+//! let exit = sandbox.wait(Duration::from_secs(10));
+//! println!("{exit:?} {:?}", sandbox.written());
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod base;
+mod cgroup;
+mod error;
+mod exec;
+mod launch;
+mod network;
+mod output;
+mod process;
+mod record;
+mod request;
+mod restore;
+mod sandbox;
+mod sandboxes;
+mod starters;
+mod watch;
+
+pub use base::{BaseSpec, PLACES};
+pub use cgroup::Limits;
+pub use error::{Result, SandboxError};
+pub use exec::Execution;
+pub use network::Network;
+pub use output::{KEPT_MAX_BYTES, Written};
+pub use process::ExitStatus;
+pub use request::{Request, Stdio};
+pub use sandbox::{Cause, Exit, Phase, Sandbox};
+pub use sandboxes::{Config, Counts, Sandboxes};

@@ -1,0 +1,447 @@
+//! All sandboxes of a program: made, found again, and ended.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+
+use crate::base::BaseSpec;
+use crate::cgroup::{Hierarchies, Pool};
+use crate::error::{Result, SandboxError, at, step};
+use crate::exec::Execution;
+use crate::launch::{Confinement, Launch, Mounts, User, null_stdio};
+use crate::network::Network;
+use crate::output::{self, Stream};
+use crate::process;
+use crate::record::{Record, Records};
+use crate::request::{Request, Stdio};
+use crate::restore;
+use crate::sandbox::{Controls, Phase, Sandbox, now_ms};
+use crate::starters::Starters;
+use crate::watch::Shared;
+
+/// Sandboxes that have ended and are still told of. The oldest is forgotten for the next one.
+const ENDED_MAX: usize = 256;
+
+/// Where and how sandboxes are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The directory that remembers what runs. It belongs to one program at a time.
+    pub run_dir: PathBuf,
+    /// The control group that sandboxes are in, in each hierarchy.
+    pub cgroup: String,
+    /// The user that the first sandbox is; the others are those behind it.
+    pub first_uid: u32,
+    /// How many sandboxes there may be.
+    pub sandboxes_max: u32,
+}
+
+impl Config {
+    /// Returns what is usual, with a directory and a control group.
+    pub fn new(run_dir: impl Into<PathBuf>, cgroup: &str) -> Self {
+        Self {
+            run_dir: run_dir.into(),
+            cgroup: cgroup.to_owned(),
+            // Behind all that systemd gives to containers (`systemd-nspawn(1)`), and below the
+            // numbers that some programs take for negative.
+            first_uid: 0x7000_0000,
+            sandboxes_max: 4096,
+        }
+    }
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Sandboxes that were started.
+    pub started: u64,
+    /// Starts that failed.
+    pub failed: u64,
+    /// Sandboxes that have ended.
+    pub ended: u64,
+    /// Sandboxes of a former process that run on.
+    pub adopted: u64,
+}
+
+/// The sandboxes of a program. Dropping it ends none of them: the next one finds them again.
+#[derive(Debug)]
+pub struct Sandboxes {
+    pub(crate) config: Config,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) confinement: Arc<Confinement>,
+    bases: RwLock<BTreeMap<String, Arc<Starters>>>,
+    known: Mutex<Known>,
+    started: AtomicU64,
+    failed: AtomicU64,
+    adopted: u64,
+    watch: Option<JoinHandle<()>>,
+    _lock: Flock<File>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_id: BTreeMap<String, Arc<Sandbox>>,
+    order: VecDeque<String>,
+}
+
+impl Sandboxes {
+    /// Opens the directory, finds the sandboxes that run, and ends what is left of others.
+    ///
+    /// # Errors
+    /// If another program has the directory, the machine has no control groups that suffice, or this
+    /// process is not root.
+    pub fn open(config: Config) -> Result<Self> {
+        let dir = &config.run_dir;
+        fs::create_dir_all(dir).map_err(at("making", dir))?;
+        let dir = dir.canonicalize().map_err(at("opening", dir))?;
+        let lock = take_lock(&dir)?;
+        let config = Config {
+            run_dir: dir.clone(),
+            ..config
+        };
+        let hierarchies = Hierarchies::open(&config.cgroup)?;
+        let records = Records::open(dir.join("sandboxes"))?;
+        let found = restore::find(&hierarchies, &records)?;
+        let taken: Vec<u32> = found.iter().map(|found| found.slot).collect();
+        let pool = Pool::new(hierarchies, config.sandboxes_max, &taken);
+        let shared = Arc::new(Shared::new(pool, records)?);
+        let watch = Some(shared.watch()?);
+        let sandboxes = Self {
+            config,
+            shared,
+            confinement: Arc::new(Confinement::new()?),
+            bases: RwLock::default(),
+            known: Mutex::default(),
+            started: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            adopted: u64::try_from(found.len()).unwrap_or(0),
+            watch,
+            _lock: lock,
+        };
+        for found in found {
+            let group = sandboxes.shared.pool.adopt(found.slot)?;
+            let sandbox = found.into_sandbox(group);
+            sandboxes.know(&Arc::new(sandbox))?;
+        }
+        Ok(sandboxes)
+    }
+
+    /// Adds a base. Its threads are started, and its directories are mounted for them.
+    ///
+    /// # Errors
+    /// If there is one of this name, or it cannot be mounted.
+    pub fn add_base(&self, spec: &BaseSpec) -> Result<()> {
+        let name = spec.name.clone();
+        let exists = || SandboxError::Exists {
+            kind: "base",
+            name: name.clone(),
+        };
+        if self.bases.read().contains_key(&name) {
+            return Err(exists());
+        }
+        let aside = self.config.run_dir.join("sandboxes");
+        let starters = Arc::new(Starters::start(spec, &aside)?);
+        match self.bases.write().entry(name.clone()) {
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert(starters);
+                Ok(())
+            }
+            std::collections::btree_map::Entry::Occupied(_) => Err(exists()),
+        }
+    }
+
+    /// Forgets a base. Sandboxes that have it keep it.
+    ///
+    /// # Errors
+    /// If there is none of this name.
+    pub fn remove_base(&self, name: &str) -> Result<()> {
+        let removed = self.bases.write().remove(name);
+        removed.map(drop).ok_or_else(|| unknown("base", name))
+    }
+
+    /// Returns the names of the bases.
+    pub fn bases(&self) -> Vec<String> {
+        self.bases.read().keys().cloned().collect()
+    }
+
+    pub(crate) fn starters(&self, base: &str) -> Result<Arc<Starters>> {
+        let bases = self.bases.read();
+        bases
+            .get(base)
+            .cloned()
+            .ok_or_else(|| unknown("base", base))
+    }
+
+    /// Makes a sandbox, and returns when its program runs.
+    ///
+    /// # Errors
+    /// If the request makes no sense, there are too many sandboxes, or the kernel refuses; then
+    /// nothing of it is left.
+    pub fn create(&self, request: Request, stdio: Stdio) -> Result<Arc<Sandbox>> {
+        let created = self.try_to_create(request, stdio);
+        let counter = if created.is_ok() {
+            &self.started
+        } else {
+            &self.failed
+        };
+        counter.fetch_add(1, Relaxed);
+        created
+    }
+
+    fn try_to_create(&self, request: Request, stdio: Stdio) -> Result<Arc<Sandbox>> {
+        let starters = self.starters(&request.base)?;
+        request.strings()?;
+        let mounts = Mounts::of(&request)?;
+        let (stdio, streams) = open_stdio(stdio)?;
+        let mut group = self.shared.pool.take()?;
+        let user = self.user_of(group.slot);
+        let limited = group.limit(&request.limits);
+        let network = limited.and_then(|()| match request.network {
+            Network::None => self.shared.networks.take().map(Some),
+            Network::Host => Ok(None),
+        });
+        let network = match network {
+            Ok(network) => network,
+            Err(error) => {
+                self.shared.pool.put_back(group);
+                return Err(error);
+            }
+        };
+        let launch = Launch::new(request, group, network, mounts, stdio, user)?;
+        let confinement = Arc::clone(&self.confinement);
+        let (launch, started) = starters.run(move || {
+            let started = launch.start(&confinement);
+            (launch, started)
+        })?;
+        let controls = Controls {
+            group: launch.group,
+            network: launch.network,
+        };
+        let started = match started {
+            Ok(started) => started,
+            Err(error) => {
+                self.give_back(controls);
+                return Err(error);
+            }
+        };
+        let (streams, pipes) = streams.unzip();
+        let record = Record {
+            id: new_id()?,
+            pid: started.pid,
+            started: process::started(started.pid).unwrap_or(0),
+            created_ms: now_ms(),
+            pipes,
+            ancestry: Vec::new(),
+            request: launch.request,
+        };
+        self.enroll(record, started, controls, streams)
+    }
+
+    /// Writes a sandbox down that has just been started, and watches it.
+    pub(crate) fn enroll(
+        &self,
+        record: Record,
+        started: rawio::child::Started,
+        controls: Controls,
+        streams: Option<[Stream; 2]>,
+    ) -> Result<Arc<Sandbox>> {
+        let written = self.shared.records.write(controls.group.slot, &record);
+        let process = started.process;
+        let sandbox = Sandbox::new(record, process, controls, streams, Phase::Running);
+        let sandbox = Arc::new(sandbox);
+        let known = self.know(&sandbox);
+        if let Err(error) = written.and(known) {
+            // Watched or not, it must not run on without a record.
+            sandbox.kill()?;
+            return Err(error);
+        }
+        Ok(sandbox)
+    }
+
+    /// Gives back what a sandbox would have had that could not be started.
+    pub(crate) fn give_back(&self, controls: Controls) {
+        let is_empty = self.shared.pool.put_back(controls.group);
+        if let Some(network) = controls.network.filter(|_| is_empty) {
+            self.shared.networks.put_back(network);
+        }
+    }
+
+    pub(crate) fn user_of(&self, slot: u32) -> User {
+        User(self.config.first_uid + slot)
+    }
+
+    fn know(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
+        {
+            let mut known = self.known.lock();
+            let id = sandbox.id().to_owned();
+            known.by_id.insert(id.clone(), Arc::clone(sandbox));
+            known.order.push_back(id);
+            known.forget_ended(ENDED_MAX);
+        }
+        self.shared.add(sandbox)
+    }
+
+    /// Returns all sandboxes that run, and the last ones that have ended.
+    pub fn list(&self) -> Vec<Arc<Sandbox>> {
+        self.known.lock().by_id.values().cloned().collect()
+    }
+
+    /// Returns a sandbox by its id.
+    ///
+    /// # Errors
+    /// If there is none, or it ended long ago.
+    pub fn get(&self, id: &str) -> Result<Arc<Sandbox>> {
+        let known = self.known.lock();
+        let sandbox = known.by_id.get(id).cloned();
+        sandbox.ok_or_else(|| unknown("sandbox", id))
+    }
+
+    /// Starts another program in a sandbox: with its user, its limits and its rights.
+    ///
+    /// # Errors
+    /// If the sandbox has ended, or the program cannot be started.
+    pub fn exec(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        command: &[String],
+        stdio: [OwnedFd; 3],
+    ) -> Result<Execution> {
+        let mut request = sandbox.request().clone();
+        request.command = command.to_vec();
+        let slot = sandbox.with_controls(|controls| Ok(controls.group.slot))?;
+        let confinement = Arc::clone(&self.confinement);
+        Execution::start(sandbox, request, stdio, self.user_of(slot), confinement)
+    }
+
+    /// Returns what was done so far.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            started: self.started.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            ended: self.shared.ended.load(Relaxed),
+            adopted: self.adopted,
+        }
+    }
+
+    /// Ends all sandboxes, waits for that within a deadline, and removes what was ready for others.
+    ///
+    /// # Errors
+    /// If one does not end in time.
+    pub fn end_all(&self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        let all = self.list();
+        for sandbox in &all {
+            sandbox.kill()?;
+        }
+        for sandbox in &all {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if sandbox.wait(left).is_none() {
+                let doing = "ending all sandboxes";
+                return Err(SandboxError::Late { doing, patience });
+            }
+        }
+        self.shared.pool.clear();
+        Ok(())
+    }
+}
+
+impl Known {
+    /// Forgets the oldest of those that have ended, but for `keep`.
+    fn forget_ended(&mut self, keep: usize) {
+        // Not at each start: the list is walked only when it has twice as many as are kept.
+        let by_id = &mut self.by_id;
+        if self.order.len() <= keep * 2 || !self.order.len().is_multiple_of(keep) {
+            return;
+        }
+        let is_over = |id: &String| {
+            let sandbox = by_id.get(id);
+            sandbox.is_none_or(|sandbox| matches!(sandbox.phase(), Phase::Ended(_)))
+        };
+        let over: Vec<String> = self
+            .order
+            .iter()
+            .filter(|id| is_over(id))
+            .cloned()
+            .collect();
+        for id in &over[..over.len().saturating_sub(keep)] {
+            by_id.remove(id);
+        }
+        self.order.retain(|id| by_id.contains_key(id));
+    }
+}
+
+impl Drop for Sandboxes {
+    fn drop(&mut self) {
+        self.shared.close();
+        if let Some(watch) = self.watch.take()
+            && watch.join().is_err()
+        {
+            log::error!("the thread that watches sandboxes ended in a panic");
+        }
+        self.shared.pool.clear();
+    }
+}
+
+/// How long a process that was just started by a killed program may hold the lock: until it executes
+/// its own.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Takes the directory for this program.
+fn take_lock(dir: &Path) -> Result<Flock<File>> {
+    let path = dir.join("lock");
+    let mut lock = File::create(&path).map_err(at("making", &path))?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        lock = match Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
+            Ok(taken) => return Ok(taken),
+            Err((lock, Errno::EWOULDBLOCK)) if Instant::now() < deadline => lock,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                return Err(SandboxError::Invalid(format!(
+                    "another program has its sandboxes in {}: choose another directory",
+                    dir.display()
+                )));
+            }
+            Err((_, errno)) => return Err(at("locking", path)(errno)),
+        };
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+type Streams = Option<([Stream; 2], [u64; 2])>;
+
+/// Opens what a program reads and writes, and our ends of what is kept.
+pub(crate) fn open_stdio(stdio: Stdio) -> Result<([OwnedFd; 3], Streams)> {
+    match stdio {
+        Stdio::Null => Ok((null_stdio()?, None)),
+        Stdio::Given(given) => Ok((given, None)),
+        Stdio::Captured => {
+            let [null, _, _] = null_stdio()?;
+            let (out, out_theirs, out_inode) = output::pipe()?;
+            let (err, err_theirs, err_inode) = output::pipe()?;
+            let streams = ([out, err], [out_inode, err_inode]);
+            Ok(([null, out_theirs, err_theirs], Some(streams)))
+        }
+    }
+}
+
+pub(crate) fn new_id() -> Result<String> {
+    let id = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()));
+    Ok(format!(
+        "{:012x}",
+        id.map_err(step("choosing a name"))? >> 16
+    ))
+}
+
+fn unknown(kind: &'static str, name: &str) -> SandboxError {
+    let name = name.to_owned();
+    SandboxError::Unknown { kind, name }
+}

@@ -1,0 +1,225 @@
+//! The life of a sandbox: it runs, is bounded, paused, killed, and leaves nothing.
+
+mod rig;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use rig::{PATIENCE, Rig, python, shell};
+use sandbox::{Cause, ExitStatus, KEPT_MAX_BYTES, Network, Phase, Request, SandboxError, Stdio};
+
+#[test]
+fn a_program_runs_and_its_end_and_output_are_known() {
+    let rig = Rig::new();
+    let (exit, said) = rig.run(shell("echo out; echo err >&2; exit 7"));
+    assert_eq!((exit.status, exit.cause), (ExitStatus::Code(7), None));
+    assert_eq!(said, "out\nerr\n");
+    let (exit, _) = rig.run(shell("exec sleep 0; exit 1"));
+    assert_eq!(exit.status, ExitStatus::Code(0));
+}
+
+#[test]
+fn a_program_has_its_files_and_writes_where_it_may() {
+    let rig = Rig::new();
+    let code = tempfile::tempdir().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    fs::set_permissions(code.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(code.path().join("file"), "content").unwrap();
+    let mut request = shell(
+        "pwd; cat file; echo kept >/scratch/kept && echo gone >/tmp/gone || exit 1
+         for dir in / /code /usr /etc /dev /packages; do
+             touch $dir/x 2>/dev/null && exit 2; done; exit 0",
+    );
+    request.code = Some(code.path().to_owned());
+    request.scratch = Some(scratch.path().to_owned());
+    let (exit, said) = rig.run(request);
+    assert_eq!(
+        (exit.status, said.as_str()),
+        (ExitStatus::Code(0), "/code\ncontent")
+    );
+    assert_eq!(
+        fs::read_to_string(scratch.path().join("kept")).unwrap(),
+        "kept\n"
+    );
+    let said = rig
+        .python("import os; print(os.listdir('/tmp'), os.listdir('/work'), os.listdir('/root'))");
+    assert_eq!(said, "[] [] []\n");
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused_and_leaves_nothing() {
+    let rig = Rig::new();
+    let refused = |request: Request| rig.sandboxes().create(request, Stdio::Null).unwrap_err();
+    assert!(matches!(
+        refused(Request::new("none", &["/bin/true"])),
+        SandboxError::Unknown { .. }
+    ));
+    assert!(matches!(
+        refused(Request::new("host", &["true"])),
+        SandboxError::Invalid(_)
+    ));
+    let missing = refused(Request::new("host", &["/bin/nothing-here"]));
+    assert!(
+        missing.to_string().contains("executing the program"),
+        "{missing}"
+    );
+    let mut request = shell("true");
+    request.code = Some("/nowhere".into());
+    assert!(refused(request).to_string().contains("/nowhere"));
+    // The group of the one that was tried is ready for the next.
+    assert_eq!(rig.run(shell("true")).0.status, ExitStatus::Code(0));
+    assert_eq!(rig.sandboxes().counts().failed, 4);
+}
+
+#[test]
+fn time_memory_processes_and_output_are_bounded() {
+    let rig = Rig::new();
+    let mut request = shell("sleep 1000");
+    request.timeout_ms = Some(50);
+    let (exit, _) = rig.run(request);
+    assert_eq!(
+        (exit.status, exit.cause),
+        (ExitStatus::Signal(9), Some(Cause::Timeout))
+    );
+
+    let mut request = python("x = b'x' * (300 << 20)");
+    request.limits.memory_bytes = 64 << 20;
+    let (exit, _) = rig.run(request);
+    assert_eq!(
+        (exit.status, exit.cause),
+        (ExitStatus::Signal(9), Some(Cause::Memory))
+    );
+
+    let mut request = python(
+        "import os, time
+made = 0
+try:
+    while made < 100:
+        if os.fork() == 0: time.sleep(1000)
+        made += 1
+except BlockingIOError: pass
+print(made)",
+    );
+    request.limits.processes = 10;
+    assert_eq!(rig.run(request).1, "9\n");
+
+    let mut request = shell("head -c 9000000 /dev/zero >/tmp/file");
+    request.limits.tmp_bytes = 1 << 20;
+    let (exit, said) = rig.run(request);
+    assert!(said.contains("No space left"), "{exit:?} {said}");
+
+    let sandbox = rig.start(shell("head -c 3000000 /dev/zero"));
+    assert_eq!(sandbox.wait(PATIENCE).unwrap().status, ExitStatus::Code(0));
+    let [out, _] = sandbox.written().unwrap();
+    assert_eq!(out.bytes.len(), KEPT_MAX_BYTES);
+    assert_eq!(out.dropped_bytes, 3_000_000 - (1 << 20));
+}
+
+#[test]
+fn a_kill_ends_all_processes_paused_or_not() {
+    let rig = Rig::new();
+    for paused in [false, true] {
+        let sandbox = rig.start(shell("sleep 1000 & sleep 1000 & echo up; wait"));
+        until(|| sandbox.written().unwrap()[0].bytes == b"up\n");
+        let processes = sandbox.processes().unwrap();
+        assert_eq!(processes.len(), 3);
+        if paused {
+            sandbox.pause().unwrap();
+        }
+        sandbox.kill().unwrap();
+        let exit = sandbox.wait(PATIENCE).unwrap();
+        assert_eq!(
+            (exit.status, exit.cause),
+            (ExitStatus::Signal(9), Some(Cause::Killed))
+        );
+        for pid in processes {
+            assert!(!fs::exists(format!("/proc/{pid}")).unwrap());
+        }
+        assert!(sandbox.pause().is_err() && sandbox.memory_bytes().is_err());
+        sandbox.kill().unwrap();
+    }
+}
+
+#[test]
+fn a_paused_sandbox_runs_nothing_and_gives_back_memory() {
+    let rig = Rig::new();
+    let scratch = tempfile::tempdir().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut request = python(
+        "import os, sys
+with open('/scratch/big', 'wb') as file:
+    file.write(b'x' * (32 << 20)); file.flush(); os.fsync(file.fileno())
+open('/scratch/big', 'rb').read()
+print('up', flush=True)
+while True:
+    with open('/scratch/count', 'a') as file: file.write('x')",
+    );
+    request.scratch = Some(scratch.path().to_owned());
+    let sandbox = rig.start(request);
+    until(|| sandbox.written().unwrap()[0].bytes == b"up\n");
+    let before = sandbox.memory_bytes().unwrap();
+    sandbox.pause().unwrap();
+    assert_eq!(sandbox.phase(), Phase::Paused);
+    let after = sandbox.memory_bytes().unwrap();
+    assert!(after + (16 << 20) < before, "{before} to {after}");
+    let count = || fs::metadata(scratch.path().join("count")).map_or(0, |count| count.len());
+    let counted = count();
+    // It makes thousands of these in that time when it runs.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(count(), counted);
+    sandbox.resume().unwrap();
+    assert_eq!(sandbox.phase(), Phase::Running);
+    until(|| count() > counted);
+}
+
+#[test]
+fn another_program_runs_inside_with_the_same_rights() {
+    let rig = Rig::new();
+    let sandbox = rig.start(shell("echo secret >/tmp/file; sleep 1000"));
+    let (read, write) = std::io::pipe().unwrap();
+    let null = || std::fs::File::open("/dev/null").unwrap().into();
+    let script = "until test -s /tmp/file; do :; done; cat /tmp/file; id -u; grep CapBnd /proc/self/status; ls /proc | grep -c '^[0-9]'";
+    let command = ["/bin/sh", "-c", script].map(str::to_owned);
+    let stdio = [null(), write.try_clone().unwrap().into(), write.into()];
+    let mut execution = rig.sandboxes().exec(&sandbox, &command, stdio).unwrap();
+    let said = std::io::read_to_string(read).unwrap();
+    assert_eq!(execution.wait(PATIENCE).unwrap(), Some(ExitStatus::Code(0)));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], "secret");
+    assert!(lines[1].parse::<u32>().unwrap() >= rig.config.first_uid);
+    assert_eq!(lines[2], "CapBnd:\t0000000000000000");
+    assert!(lines[3].parse::<u32>().unwrap() <= 6, "{said}");
+    sandbox.kill().unwrap();
+    sandbox.wait(PATIENCE).unwrap();
+    let stdio = [null(), null(), null()];
+    assert!(rig.sandboxes().exec(&sandbox, &command, stdio).is_err());
+}
+
+#[test]
+fn networks_are_none_or_the_hosts() {
+    let rig = Rig::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!(
+        "import socket
+def tries(port):
+    try: socket.create_connection(('127.0.0.1', port), 5); return 'connected'
+    except OSError as error: return type(error).__name__
+own = socket.create_server(('127.0.0.1', 0))
+print(tries({port}), tries(own.getsockname()[1]))"
+    );
+    assert_eq!(rig.python(&script), "ConnectionRefusedError connected\n");
+    let mut request = python(&script);
+    request.network = Network::Host;
+    assert_eq!(rig.run(request).1, "connected connected\n");
+}
+
+fn until(mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "it never came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
