@@ -104,6 +104,18 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung(
+        "artifacts",
+        &[
+            "blocks",
+            "bootimg",
+            "bootstore",
+            "host",
+            "mounting",
+            "oci",
+            "rawio",
+        ],
+    ),
+    rung(
         "recording",
         &[
             "blocks",
@@ -196,6 +208,7 @@ const LADDER: &[Rung] = &[
     rung(
         "cli",
         &[
+            "artifacts",
             "blocks",
             "blockservice",
             "bootimg",

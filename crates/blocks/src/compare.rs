@@ -150,7 +150,7 @@ impl Comparison<'_> {
                     self.note(&ComparedPath::Name(dir, name), vec![Aspect::Removed]);
                 }
                 (None, Some((name, _))) => {
-                    self.note(&ComparedPath::Name(dir, name), vec![Aspect::Added])
+                    self.note(&ComparedPath::Name(dir, name), vec![Aspect::Added]);
                 }
                 (None, None) => (),
             }

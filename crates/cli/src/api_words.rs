@@ -1,9 +1,10 @@
 //! Fields of the node's API in messages, as the flags of the command line that set them.
 
 /// Fields as errors name them, each with its flag.
-const FLAGS: [(&str, &str); 10] = [
+const FLAGS: [(&str, &str); 11] = [
     ("auto: true", "--auto"),
     ("lazy=true", "--lazy"),
+    ("max_bytes", "--max-bytes"),
     ("nic.address", "--nic ADDR"),
     ("nic.cache", "--nic-cache"),
     ("nic.cache_bytes", "--nic-cache-size"),

@@ -1,6 +1,5 @@
 //! The program `bootimg`: records boots, keeps boot images, brings them into memory.
 
-mod artifact;
 mod from_trace;
 mod gc;
 mod images;

@@ -1,4 +1,4 @@
-//! The boot images of a container image as an artifact of a registry: docs/registries.md.
+//! The manifest of an artifact: written for a push, and checked before a pull (docs/registries.md).
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use oci::{Descriptor, Manifest};
 use host::size::Size;
 
 /// What kind of artifact it is.
-pub(super) const ARTIFACT: &str = "application/vnd.yolofs.bootimage.v1";
+pub(crate) const ARTIFACT: &str = "application/vnd.yolofs.bootimage.v1";
 /// Its configuration: the description of the stack.
-pub(super) const STACK: &str = "application/vnd.yolofs.stack.v1+json";
+pub(crate) const STACK: &str = "application/vnd.yolofs.stack.v1+json";
 /// Its layers: packed boot images.
-pub(super) const LAYER: &str = "application/vnd.yolofs.bootimage.layer.v1";
+const LAYER: &str = "application/vnd.yolofs.bootimage.layer.v1";
 
 const DIFF_ID: &str = "org.yolofs.diff-id";
 const IMAGE_ID: &str = "org.yolofs.image-id";
@@ -25,19 +25,19 @@ const STACK_MAX: u64 = 256 << 10;
 
 /// The boot image of a layer, as the artifact has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PackedLayer {
+pub(crate) struct PackedLayer {
     /// The diff ID of the layer.
-    pub(super) layer: Digest,
+    pub(crate) layer: Digest,
     /// The boot image.
-    pub(super) image: ImageId,
+    pub(crate) image: ImageId,
     /// The file.
-    pub(super) blob: Digest,
+    pub(crate) blob: Digest,
     /// Its length in bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 /// Returns the manifest of the artifact.
-pub(super) fn manifest(
+pub(crate) fn manifest(
     stack: &Stack,
     config: Descriptor,
     layers: &[PackedLayer],
@@ -61,7 +61,7 @@ pub(super) fn manifest(
 }
 
 /// Returns the artifact that says it was recorded last; of equals the last one.
-pub(super) fn newest(artifacts: &[Descriptor]) -> Option<&Descriptor> {
+pub(crate) fn newest(artifacts: &[Descriptor]) -> Option<&Descriptor> {
     let recorded_at = |artifact: &&Descriptor| {
         let text = artifact.annotations.get(RECORDED_AT);
         text.and_then(|text| text.parse::<i64>().ok())
@@ -71,7 +71,7 @@ pub(super) fn newest(artifacts: &[Descriptor]) -> Option<&Descriptor> {
 
 /// Checks the manifest of an artifact that anybody may have written, and returns its boot images.
 /// `diff_ids` are the layers of the image that it must be about.
-pub(super) fn layers_of(
+pub(crate) fn layers_of(
     manifest: &Manifest,
     subject: Digest,
     diff_ids: &[Digest],
@@ -100,7 +100,7 @@ pub(super) fn layers_of(
         ensure!(known.insert(layer), "it has two boot images of {layer}");
         left = left.checked_sub(packed.size).with_context(|| {
             let max = Size(max_bytes);
-            format!("its boot images have more than {max} (allow more with --max-bytes)")
+            format!("its boot images have more than {max} (allow more with max_bytes)")
         })?;
         layers.push(packed);
     }
@@ -128,7 +128,7 @@ fn packed_layer(blob: &Descriptor) -> anyhow::Result<PackedLayer> {
 }
 
 /// Checks that a description is of the image that was asked for.
-pub(super) fn check_stack(stack: &Stack, image: Digest, diff_ids: &[Digest]) -> anyhow::Result<()> {
+pub(crate) fn check_stack(stack: &Stack, image: Digest, diff_ids: &[Digest]) -> anyhow::Result<()> {
     ensure!(
         stack.image == image,
         "it describes the image {}",

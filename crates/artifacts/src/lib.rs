@@ -1,0 +1,24 @@
+//! Boot images in registries: artifacts that refer to the container image they are of (docs/registries.md).
+//!
+//! [`push`](push::push) packs the boot images of an image's layers and pushes them beside the image;
+//! [`pull`](pull::pull) fetches and verifies them on another node. Both want a [`Repository`](oci::registry::Repository),
+//! which the caller opens as whom [`login`] says, through the proxy that [`proxy`] says, before it
+//! [confines](confine) itself.
+//!
+//! ```
+//! // A registry is asked through the proxy of the environment, unless NO_PROXY names it.
+//! assert!(artifacts::proxy::is_covered(".example.com", "registry.example.com"));
+//! assert!(!artifacts::proxy::is_covered("example.com", "registry.example.org"));
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod confinement;
+pub mod login;
+mod manifest;
+pub mod proxy;
+pub mod pull;
+pub mod push;
+mod transfer;
+
+pub use confinement::confine;
