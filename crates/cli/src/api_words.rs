@@ -1,7 +1,7 @@
-//! Fields of the node's API in messages, as the flags of the command line that set them.
+//! Settings and fields of the node's API in messages of libraries, as the flags of the command line that set them.
 
-/// Fields as errors name them, each with its flag.
-const FLAGS: [(&str, &str); 11] = [
+/// Settings and fields as errors name them, each with its flag. What is a word of its own stands in backquotes.
+const FLAGS: [(&str, &str); 15] = [
     ("auto: true", "--auto"),
     ("lazy=true", "--lazy"),
     ("max_bytes", "--max-bytes"),
@@ -13,9 +13,13 @@ const FLAGS: [(&str, &str); 11] = [
     ("nic.origin", "--origin"),
     ("nic.source", "--nic-source NAME"),
     ("nic.tls", "--nic-tls"),
+    ("`run_args`", "--run-args"),
+    ("`scratch`", "--scratch"),
+    ("`timeout`", "--timeout"),
+    ("`until`", "--until"),
 ];
 
-/// Writes a message about the API's fields for somebody who has given flags. What is part of a longer word or
+/// Writes a message about settings for somebody who has given flags. What is part of a longer word or
 /// of a path stays.
 pub(crate) fn in_flags(message: &str) -> String {
     let mut message = message.to_owned();
@@ -57,6 +61,14 @@ mod tests {
                 "opening /srv/nic.cache: gone",
             ),
             ("opening nic.cache.old", "opening nic.cache.old"),
+            (
+                "waited until it ended; give it more time (`timeout`), or wait for something else (`until`); it said nothing",
+                "waited until it ended; give it more time (--timeout), or wait for something else (--until); it said nothing",
+            ),
+            (
+                "its boot images have more than 4 GiB (allow more with max_bytes)",
+                "its boot images have more than 4 GiB (allow more with --max-bytes)",
+            ),
             ("", ""),
         ] {
             assert_eq!(in_flags(field), flag);

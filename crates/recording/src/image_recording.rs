@@ -153,7 +153,7 @@ impl<'a> Recording<'a> {
     ) -> anyhow::Result<Self> {
         let mut options = Vec::new();
         for some in &request.run_options {
-            options.extend(words::split(some).context("reading --run-args")?);
+            options.extend(words::split(some).context("reading `run_args`")?);
         }
         let word = |word: &std::ffi::OsString| word.to_str().map(str::to_owned);
         let command: Option<Vec<String>> = request.runs.command.iter().map(word).collect();

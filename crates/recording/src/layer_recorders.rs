@@ -141,7 +141,7 @@ impl Layers {
             }
             ensure!(
                 trace.lost == 0,
-                "the run made more events than a trace can hold ({} lost): use an earlier --until",
+                "the run made more events than a trace can hold ({} lost): stop earlier (`until`)",
                 trace.lost
             );
             layer.traces.push(trace);

@@ -40,7 +40,7 @@ pub(crate) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Re
     let has_check = config.health_command().is_some();
     if let Some(until) = wanted {
         if matches!(until, Until::Healthy(_)) && !has_check {
-            bail!("the image has no HEALTHCHECK: use another --until");
+            bail!("the image has no HEALTHCHECK: wait for something else (`until`)");
         }
         let (until, because) = (until.clone(), None);
         return Ok(Chosen { until, because });
@@ -188,7 +188,7 @@ fn too_late(timeout: Duration, until: &Until, lines: &LineWatch) -> NotReady {
     let (waited, said) = (timeout.as_secs_f64(), said(lines));
     NotReady(format!(
         "the container was not ready within {waited} s: waited for {until}; give it more time \
-         with --timeout, or another --until; {said}"
+         (`timeout`), or wait for something else (`until`); {said}"
     ))
 }
 

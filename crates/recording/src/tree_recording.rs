@@ -130,7 +130,7 @@ impl Boot {
         left_out.extend(changed);
         ensure!(
             trace.lost == 0,
-            "the run made more events than a trace can hold ({} lost): use an earlier --until",
+            "the run made more events than a trace can hold ({} lost): stop earlier (`until`)",
             trace.lost
         );
         Ok((trace, self.ready))

@@ -56,7 +56,7 @@ impl Unpacked {
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         OwnDir::sweep(scratch, PREFIX);
-        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
+        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory (`scratch`)")?;
         let path = dir.path().to_owned();
         guard.promise(Undo::RemoveDir { dir: path })?;
         dir.make_dir(Path::new(LAYERS))?;
@@ -112,7 +112,7 @@ impl Engine for Unpacked {
     fn start(&self, start: &Start<'_>) -> anyhow::Result<Box<dyn Running>> {
         ensure!(
             start.options.is_empty(),
-            "--run-args is for images that an engine runs; this one runs without an engine"
+            "`run_args` is for images that an engine runs; this one runs without an engine"
         );
         if let Until::Tcp(port) = start.until {
             ensure!(

@@ -151,7 +151,7 @@ impl Workload {
                 let waited = timeout.as_secs_f64();
                 return Err(NotReady(format!(
                     "the command was not ready within {waited} s: waited for {until}; \
-                     give it more time with --timeout, or another --until"
+                     give it more time (`timeout`), or wait for something else (`until`)"
                 ))
                 .into());
             }
