@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::lab::engines::Engines;
 use crate::lab::{Lab, busybox_root, json, noise, ok, output, until};
 
 /// What an image of a test is called.
@@ -23,9 +24,12 @@ pub(crate) const IMAGE: &str = "test.local/small:1";
 
 /// Its defaults are the machine's directories.
 const WITHOUT_CRI: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri"]"#;
+/// The same of containerd 2. NRI has a socket that all would share.
+const WITHOUT_CRI_2: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images",
+    "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri"]"#;
 
-/// Where containers are: those of `ctr`, and those of pods.
-const NAMESPACES: [&str; 2] = ["default", "k8s.io"];
+/// Where containers are: those of `ctr`, those of pods, and those of Docker.
+const NAMESPACES: [&str; 3] = ["default", "k8s.io", "moby"];
 
 /// crun 1.8 refuses a machine that has both versions of cgroups, so it is not shown the second.
 const CRUN: &str = r#"#!/bin/sh
@@ -36,6 +40,7 @@ exec crun --cgroup-manager=disabled "$@"' crun "$@"
 /// Both daemons; ended, with their containers, when it is dropped.
 pub(crate) struct Node<'a> {
     lab: &'a Lab,
+    engines: Engines,
     dir: PathBuf,
     root: PathBuf,
     flags: Vec<String>,
@@ -50,12 +55,36 @@ impl<'a> Node<'a> {
         Self::start_with(lab, flags, "root", WITHOUT_CRI)
     }
 
+    /// Starts a containerd of today.
+    pub(crate) fn start_today(lab: &'a Lab, flags: &[&str]) -> Self {
+        Self::start_today_with(lab, flags, "root", WITHOUT_CRI_2)
+    }
+
+    /// Starts a containerd of today, with more lines in its configuration.
+    pub(crate) fn start_today_with(lab: &'a Lab, flags: &[&str], root: &str, more: &str) -> Self {
+        Self::start_engines(Engines::Today, lab, flags, root, more)
+    }
+
     /// Starts both, with the snapshotter's root at `root` in the node's directory, and with more
     /// lines in containerd's configuration.
     pub(crate) fn start_with(lab: &'a Lab, flags: &[&str], root: &str, more: &str) -> Self {
+        Self::start_engines(Engines::Debian, lab, flags, root, more)
+    }
+
+    fn start_engines(
+        engines: Engines,
+        lab: &'a Lab,
+        flags: &[&str],
+        root: &str,
+        more: &str,
+    ) -> Self {
         let dir = lab.make_dir("node");
+        let version = match engines {
+            Engines::Debian => 2,
+            Engines::Today => 3,
+        };
         let config = format!(
-            r#"version = 2
+            r#"version = {version}
 root = "{0}/containerd"
 state = "{0}/state"
 {more}
@@ -74,6 +103,7 @@ deletion_threshold = 1
         fs::write(dir.join("config.toml"), config).unwrap();
         let mut node = Self {
             lab,
+            engines,
             root: dir.join(root),
             dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -176,7 +206,8 @@ deletion_threshold = 1
 
     pub(crate) fn start_containerd(&mut self) {
         let (out, err) = self.log("containerd.log");
-        let child = Command::new("containerd")
+        let child = Command::new(self.engines.program("containerd"))
+            .env("PATH", self.engines.path())
             .arg("--config")
             .arg(self.dir.join("config.toml"))
             .stdin(Stdio::null())
@@ -235,7 +266,7 @@ deletion_threshold = 1
     }
 
     fn client(&self) -> Command {
-        let mut command = Command::new("ctr");
+        let mut command = Command::new(self.engines.program("ctr"));
         command
             .arg("--address")
             .arg(self.dir.join("containerd.sock"))
