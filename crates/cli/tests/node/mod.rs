@@ -27,6 +27,8 @@ const WITHOUT_CRI: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri"]"#;
 /// The same of containerd 2. NRI has a socket that all would share.
 const WITHOUT_CRI_2: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images",
     "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri"]"#;
+/// What users of containerd 2 have in its configuration.
+const PACKAGED: &str = include_str!("../../../../packaging/containerd/config-v3.toml");
 
 /// Where containers are: those of `ctr`, those of pods, and those of Docker.
 const NAMESPACES: [&str; 3] = ["default", "k8s.io", "moby"];
@@ -55,36 +57,44 @@ impl<'a> Node<'a> {
         Self::start_with(lab, flags, "root", WITHOUT_CRI)
     }
 
-    /// Starts a containerd of today.
+    /// Starts a containerd of today, with the configuration of `packaging`.
     pub(crate) fn start_today(lab: &'a Lab, flags: &[&str]) -> Self {
-        Self::start_today_with(lab, flags, "root", WITHOUT_CRI_2)
+        Self::start_packaged(lab, flags, WITHOUT_CRI_2, "")
     }
 
-    /// Starts a containerd of today, with more lines in its configuration.
-    pub(crate) fn start_today_with(lab: &'a Lab, flags: &[&str], root: &str, more: &str) -> Self {
-        Self::start_engines(Engines::Today, lab, flags, root, more)
+    /// Starts a containerd of today for pods, with the configuration of `packaging` and these tables more.
+    pub(crate) fn start_today_for_pods(lab: &'a Lab, flags: &[&str], more: &str) -> Self {
+        let nri = "disabled_plugins = [\"io.containerd.nri.v1.nri\"]";
+        Self::start_packaged(lab, flags, nri, more)
+    }
+
+    fn start_packaged(lab: &'a Lab, flags: &[&str], top: &str, more: &str) -> Self {
+        let dir = lab.make_dir("node");
+        let at = dir.display();
+        let places =
+            format!("version = 3\nroot = \"{at}/containerd\"\nstate = \"{at}/state\"\n{top}\n");
+        let mut config = PACKAGED.to_owned();
+        for (packaged, here) in [
+            ("version = 3\n", places),
+            ("/run/yolofs/snapshotter.sock", format!("{at}/yolofs.sock")),
+            ("/var/lib/yolofs/snapshotter", format!("{at}/root")),
+        ] {
+            assert_eq!(config.matches(packaged).count(), 1, "{packaged}");
+            config = config.replace(packaged, &here);
+        }
+        config.push_str(&format!(
+            "[grpc]\naddress = \"{at}/containerd.sock\"\n\
+             [plugins.'io.containerd.gc.v1.scheduler']\ndeletion_threshold = 1\n{more}"
+        ));
+        Self::start_engines(Engines::Today, lab, flags, "root", &config)
     }
 
     /// Starts both, with the snapshotter's root at `root` in the node's directory, and with more
     /// lines in containerd's configuration.
     pub(crate) fn start_with(lab: &'a Lab, flags: &[&str], root: &str, more: &str) -> Self {
-        Self::start_engines(Engines::Debian, lab, flags, root, more)
-    }
-
-    fn start_engines(
-        engines: Engines,
-        lab: &'a Lab,
-        flags: &[&str],
-        root: &str,
-        more: &str,
-    ) -> Self {
-        let dir = lab.make_dir("node");
-        let version = match engines {
-            Engines::Debian => 2,
-            Engines::Today => 3,
-        };
+        let at = lab.make_dir("node");
         let config = format!(
-            r#"version = {version}
+            r#"version = 2
 root = "{0}/containerd"
 state = "{0}/state"
 {more}
@@ -98,8 +108,19 @@ address = "{0}/yolofs.sock"
 [plugins."io.containerd.gc.v1.scheduler"]
 deletion_threshold = 1
 "#,
-            dir.display()
+            at.display()
         );
+        Self::start_engines(Engines::Debian, lab, flags, root, &config)
+    }
+
+    fn start_engines(
+        engines: Engines,
+        lab: &'a Lab,
+        flags: &[&str],
+        root: &str,
+        config: &str,
+    ) -> Self {
+        let dir = lab.make_dir("node");
         fs::write(dir.join("config.toml"), config).unwrap();
         let mut node = Self {
             lab,
@@ -154,6 +175,11 @@ deletion_threshold = 1
         let log = File::options().create(true).append(true).open(path);
         let log = log.unwrap();
         (log.try_clone().unwrap().into(), log.into())
+    }
+
+    /// Returns what containerd wrote.
+    pub(crate) fn containerd_said(&self) -> String {
+        self.said("containerd.log")
     }
 
     fn said(&self, name: &str) -> String {
