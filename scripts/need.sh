@@ -35,6 +35,25 @@ Install Rust from https://rustup.rs, then run this again; rust-toolchain.toml pi
     (cd "$REPO" && rustup toolchain install) || die "rustup could not install the pinned toolchain"
 }
 
+# new_go MINOR FULL: prints a go command that is 1.MINOR or newer: one that is here, or FULL, such as 1.21.13. Debian
+# 12's own is older, but the module proxy serves newer ones, as modules.
+new_go() {
+    local go has toolchain elsewhere dir
+    for go in go /usr/local/go/bin/go /usr/lib/go-*/bin/go; do
+        go=$(command -v "$go") || continue
+        has=$("$go" version | sed -nE 's/.* go1\.([0-9]+).*/\1/p')
+        if [ "${has:-0}" -ge "$1" ]; then echo "$go"; return; fi
+    done
+    need go=golang-go jq=jq
+    toolchain=golang.org/toolchain@v0.0.1-go$2.linux-$(go env GOARCH)
+    elsewhere=$(mktemp -d)
+    printf 'module elsewhere\n' >"$elsewhere/go.mod"
+    dir=$(cd "$elsewhere" && timeout 300 go mod download -json "$toolchain" | jq -r .Dir) ||
+        die "$toolchain could not be fetched: is the Go module proxy reachable?"
+    find "$dir/bin" "$dir/pkg/tool" -type f -exec chmod +x {} + # modules have no such bits
+    echo "$dir/bin/go"
+}
+
 # kept OUT RECIPE...: true if OUT was made by these very recipe files.
 kept() { [ -e "$1" ] && [ "$(cat "$1.recipe" 2>/dev/null)" = "$(recipe "${@:2}")" ]; }
 # keep ASIDE OUT RECIPE...: puts a finished file in its place, whole or not at all.

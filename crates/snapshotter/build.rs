@@ -20,7 +20,7 @@ const METHODS: [(&str, &str, &str, &str); 10] = [
         "ViewSnapshotResponse",
     ),
     ("mounts", "Mounts", "MountsRequest", "MountsResponse"),
-    ("commit", "Commit", "CommitSnapshotRequest", EMPTY),
+    ("commit", "Commit", COMMIT, EMPTY),
     ("remove", "Remove", "RemoveSnapshotRequest", EMPTY),
     (
         "stat",
@@ -46,6 +46,9 @@ const METHODS: [(&str, &str, &str, &str); 10] = [
 
 /// The one method whose response is a stream.
 const LIST: &str = "list";
+
+/// The request of which `containerd-client` has only an older form.
+const COMMIT: &str = "CommitRequest";
 
 /// The response without fields, which the module that includes the generated code defines.
 const EMPTY: &str = "Empty";
@@ -77,6 +80,7 @@ fn main() {
 fn message(name: &str) -> String {
     match name {
         EMPTY => format!("super::{EMPTY}"),
+        COMMIT => format!("super::super::messages::{COMMIT}"),
         _ => format!("containerd_client::services::v1::snapshots::{name}"),
     }
 }

@@ -4,6 +4,7 @@
 //! layers are unpacked at once, each as it comes, in directories that the snapshotter `adopt`s
 //! by a rename: when the last byte is there, next to nothing is left to do.
 
+mod blobs;
 mod fetch;
 mod land;
 mod leases;
@@ -52,10 +53,13 @@ pub struct PullRequest {
     pub dry_run: bool,
 }
 
+/// The namespace of Docker's images.
+const DOCKER: &str = "moby";
+
 /// What becomes of compressed layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blobs {
-    /// They are kept, of the layers that are downloaded now.
+    /// They are kept, and those that are missing of layers that are there are downloaded.
     Keep,
     /// They are not.
     Drop,
@@ -71,6 +75,7 @@ pub fn pull(
     run_dir: &Path,
 ) -> anyhow::Result<PullReport> {
     let began = Instant::now();
+    check_blobs(request)?;
     let run_dir = RunDir::open(run_dir)?;
     let context = || format!("pulling {}", request.image.familiar());
     confine(request, &run_dir).with_context(context)?;
@@ -79,6 +84,30 @@ pub fn pull(
     let pulled = pull.and_then(|pull| pull.run(began));
     interrupt.check()?;
     pulled.with_context(context)
+}
+
+/// Refuses what would make an image that is not whole to its engine: Docker saves and pushes layers as
+/// they came, and saves an image without them as if nothing were missing.
+fn check_blobs(request: &PullRequest) -> anyhow::Result<()> {
+    if request.namespace == DOCKER && request.blobs == Blobs::Drop {
+        bail!(
+            "Docker, whose namespace {DOCKER:?} is, needs the compressed layers of its images: docker save \
+             would write them without layers. Pull with --blobs keep"
+        );
+    }
+    Ok(())
+}
+
+impl Blobs {
+    /// Returns what is right for a namespace: Docker needs them.
+    #[must_use]
+    pub fn of(namespace: &str) -> Self {
+        if namespace == DOCKER {
+            Self::Keep
+        } else {
+            Self::Drop
+        }
+    }
 }
 
 impl PullRequest {
@@ -219,6 +248,17 @@ impl<'a> Pull<'a> {
         let landed = self.fetch_and_land(&fetch, lease, wanted, &mut landed_one);
         report.fetched_bytes = fetch.shared.came();
         landed?;
+        if self.args.blobs == Blobs::Keep {
+            let (there, reference) = (&wanted.layers[..there], &wanted.reference);
+            report.fetched_bytes += blobs::fetch_missing(
+                lease,
+                reference,
+                &self.registry,
+                there,
+                &self.name,
+                self.interrupt,
+            )?;
+        }
         self.interrupt.check()?;
         land::name(lease, wanted)?;
         report.last_byte = fetch.shared.last_byte();

@@ -6,19 +6,25 @@
 //! in `overlay2`. A *chain* ID is the digest of a layer and of all below it, because Docker keeps
 //! a layer once for each stack that it is part of.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use engine::ConfigFile;
+use serde::Deserialize;
+
+use super::images::{Images, RootImage, RootLayer, Stamp};
+use host::mount_table::{Standing, standing};
 
 /// Most bytes of an image's configuration; containerd has the same limit for what it pulls.
 const CONFIG_MAX: u64 = 8 << 20;
 /// Most bytes in the name of a layer's directory: 64 digits, or 71 characters of old.
 const CACHE_ID_MAX: u64 = 256;
+/// Most bytes of the names of all images: some 200 a name.
+const NAMES_MAX: u64 = 8 << 20;
 /// Most images that are looked at.
 const IMAGES_MAX: usize = 10_000;
 
@@ -26,39 +32,10 @@ const IMAGES_MAX: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct DataRoot(PathBuf);
 
-/// An image in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RootImage {
-    /// Docker's image ID.
-    pub id: Digest,
-    /// Its layers, the lowest first.
-    pub layers: Vec<RootLayer>,
-}
-
-/// A layer in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RootLayer {
-    /// The digest of its content.
-    pub diff_id: Digest,
-    /// The digest of it and all below.
-    pub chain: Digest,
-    /// The directory with its files.
-    pub dir: PathBuf,
-}
-
-/// When something was added or removed last.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamp([Option<SystemTime>; 2]);
-
 impl DataRoot {
     /// Looks at Docker's directory at a path.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self(dir.into())
-    }
-
-    /// Returns its path.
-    pub fn path(&self) -> &Path {
-        &self.0
     }
 
     fn image_db(&self) -> PathBuf {
@@ -69,37 +46,25 @@ impl DataRoot {
         self.0.join("image/overlay2/layerdb/sha256")
     }
 
-    /// Returns a stamp that differs from an earlier one if images or layers came or went since.
-    pub fn stamp(&self) -> Stamp {
-        let changed = |dir: PathBuf| fs::metadata(dir).and_then(|meta| meta.modified()).ok();
-        Stamp([changed(self.image_db()), changed(self.layer_db())])
+    /// Returns what images are called. That only people look at.
+    fn names(&self) -> HashMap<Digest, String> {
+        let path = self.0.join("image/overlay2/repositories.json");
+        let names = read(&path, NAMES_MAX).and_then(|text| {
+            let names: Repositories = serde_json::from_slice(&text)?;
+            Ok(names)
+        });
+        let names = names.unwrap_or_else(|error| {
+            log::debug!("images have no names: {error:#}");
+            Repositories::default()
+        });
+        let tags = names.repositories.into_values().flatten();
+        // A name with a digest says less.
+        let (digests, tags): (Vec<_>, Vec<_>) = tags.partition(|(name, _)| name.contains('@'));
+        let all = digests.into_iter().chain(tags);
+        all.map(|(name, id)| (id, name)).collect()
     }
 
-    /// Returns all images. One that is half there, because Docker is adding or removing it, is
-    /// left out.
-    ///
-    /// # Errors
-    /// If the directory of the images cannot be read, unless there is none yet.
-    pub fn images(&self) -> anyhow::Result<Vec<RootImage>> {
-        let dir = self.image_db();
-        let entries = match fs::read_dir(&dir) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.with_context(|| format!("reading {}", dir.display()))?,
-        };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        let ids = names.filter_map(|name| format!("sha256:{}", name.to_str()?).parse().ok());
-        let mut images = Vec::new();
-        for id in ids.take(IMAGES_MAX) {
-            match self.image(id) {
-                Ok(image) => images.push(image),
-                Err(error) => log::debug!("image {} is left out: {error:#}", id.short()),
-            }
-        }
-        images.sort_by_key(|image| image.id);
-        Ok(images)
-    }
-
-    fn image(&self, id: Digest) -> anyhow::Result<RootImage> {
+    fn image(&self, id: Digest, name: Option<&String>) -> anyhow::Result<RootImage> {
         let config = read(&self.image_db().join(id.hex()), CONFIG_MAX)?;
         let config: ConfigFile = serde_json::from_slice(&config).context("reading its JSON")?;
         let mut layers: Vec<RootLayer> = Vec::new();
@@ -115,7 +80,12 @@ impl DataRoot {
                 dir,
             });
         }
-        Ok(RootImage { id, layers })
+        Ok(RootImage {
+            id,
+            config: id,
+            name: name.cloned(),
+            layers,
+        })
     }
 
     /// Returns the directory of a layer's files.
@@ -130,13 +100,67 @@ impl DataRoot {
         );
         Ok(self.0.join("overlay2").join(name).join("diff"))
     }
+}
 
-    /// Returns whether Docker still has the layer there. Docker takes a layer out of its records
-    /// before it touches the directory, so a layer that is found is not being removed.
-    pub fn has(&self, layer: &RootLayer) -> bool {
-        self.layer_dir(&layer.chain)
-            .is_ok_and(|dir| dir == layer.dir)
+impl Images for DataRoot {
+    fn data_root(&self) -> &Path {
+        &self.0
     }
+
+    fn stamp(&self) -> Stamp {
+        let changed = |dir: PathBuf| fs::metadata(dir).and_then(|meta| meta.modified()).ok();
+        Stamp {
+            changed: [changed(self.image_db()), changed(self.layer_db())],
+            told: 0,
+        }
+    }
+
+    /// None if Docker never had any.
+    fn images(&self) -> anyhow::Result<Vec<RootImage>> {
+        let dir = self.image_db();
+        let entries = match fs::read_dir(&dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.with_context(|| format!("reading {}", dir.display()))?,
+        };
+        let files = entries.flatten().map(|entry| entry.file_name());
+        let ids = files.filter_map(|name| format!("sha256:{}", name.to_str()?).parse().ok());
+        let names = self.names();
+        let mut images = Vec::new();
+        for id in ids.take(IMAGES_MAX) {
+            match self.image(id, names.get(&id)) {
+                Ok(image) => images.push(image),
+                Err(error) => log::debug!("image {} is left out: {error:#}", id.short()),
+            }
+        }
+        images.sort_by_key(|image| image.id);
+        Ok(images)
+    }
+
+    /// Docker takes a layer out of its records before it touches the directory, so a layer that is found
+    /// is not being removed. Nothing keeps Docker from it.
+    fn hold(&self, layer: &RootLayer) -> anyhow::Result<bool> {
+        let dir = self.layer_dir(&layer.chain);
+        Ok(dir.is_ok_and(|dir| dir == layer.dir))
+    }
+
+    fn release_all_but(&self, _: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Where the directory's mount is private, which it is unless systemd made it shared, Docker mounts
+    /// it over itself when it starts, and undoes that when it ends. A mount that we make in between would
+    /// be hidden: out of our reach, and still in the way of Docker when it removes the layer.
+    fn hides_mounts(&self) -> anyhow::Result<bool> {
+        Ok(standing(&self.0)? == Standing::InPrivate)
+    }
+}
+
+/// What Docker's file of names has.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Repositories {
+    /// By the name without a tag, and by the name with it.
+    repositories: HashMap<String, HashMap<String, Digest>>,
 }
 
 /// Returns the chain ID of a layer on top of others (OCI image specification, `ChainID`).
@@ -186,14 +210,22 @@ mod tests {
         assert_ne!(root.stamp(), before);
         let images = root.images().unwrap();
         assert_eq!(images.len(), 1);
-        assert_eq!(images[0].id, image);
+        assert_eq!((images[0].id, images[0].config), (image, image));
+        assert_eq!(images[0].name, None);
+        let tags = serde_json::json!({"Repositories": {"app": {
+            "app:1": image,
+            "app@sha256:00": image,
+        }}});
+        let names = dir.path().join("image/overlay2/repositories.json");
+        write(names, &tags.to_string());
+        assert_eq!(root.images().unwrap()[0].name.as_deref(), Some("app:1"));
         let top = &images[0].layers[1];
         assert_eq!(top.dir, dir.path().join("overlay2/def/diff"));
-        assert!(root.has(top));
+        assert!(root.hold(top).unwrap());
         // What Docker does first when it removes a layer.
         let chain_dir = root.layer_db().join(chain.hex());
         fs::rename(&chain_dir, root.layer_db().join("x-removing")).unwrap();
-        assert!(!root.has(top));
+        assert!(!root.hold(top).unwrap());
     }
 
     #[test]

@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 
-use super::data_root::DataRoot;
-use super::engine::DockerEngine;
+use super::engine::{DockerEngine, DockerPlace};
 use super::start::{Started, WhenIdle, first_word, ourselves, tell};
 use super::station::Station;
 use super::worker::{self, Beginning};
@@ -57,11 +55,19 @@ pub fn run(
     store: &StoreSettings,
     run_dir: &RunDir,
 ) -> anyhow::Result<()> {
-    let data_root = engine.data_root()?;
-    let station = Station::of(run_dir, &data_root);
+    let place = engine.place()?;
+    if place.is_served_by_snapshotter() {
+        log::info!("the snapshotter serves the layers of this Docker: nothing is to be done here");
+        return if args.background {
+            tell(&Started::Serving)
+        } else {
+            Ok(())
+        };
+    }
+    let station = Station::of(run_dir, &place.data_root);
     let served = match args.worker {
-        Some(guardian) => work(args, guardian, store, &data_root, station),
-        None => guard(args, store, run_dir, &data_root, &station),
+        Some(guardian) => work(args, guardian, store, &place, station),
+        None => guard(args, store, run_dir, &place, &station),
     };
     match served {
         // Whoever started this waits for a word, and shows it.
@@ -80,7 +86,7 @@ fn work(
     args: &ServeSettings,
     guardian: u32,
     store: &StoreSettings,
-    data_root: &Path,
+    place: &DockerPlace,
     station: Station,
 ) -> anyhow::Result<()> {
     let beginning = if args.all {
@@ -93,8 +99,14 @@ fn work(
     } else {
         WhenIdle::Wait
     };
-    let root = DataRoot::new(data_root);
-    let how = (beginning, args.xattrs);
+    let root = place.images(&station)?;
+    // BuildKit reads the attributes of what a step changed, and fails if it is told that there are none
+    // to be had.
+    let xattrs = match place.store {
+        Some(_) => XattrAnswers::Always,
+        None => args.xattrs,
+    };
+    let how = (beginning, xattrs);
     worker::run(root, station, store, how, (guardian, when_idle))
 }
 
@@ -103,7 +115,7 @@ fn guard(
     args: &ServeSettings,
     store: &StoreSettings,
     run_dir: &RunDir,
-    data_root: &Path,
+    place: &DockerPlace,
     station: &Station,
 ) -> anyhow::Result<()> {
     // The worker inherits both.
@@ -118,7 +130,7 @@ fn guard(
     let mut has_served = false;
     loop {
         clear(station);
-        let mut command = ourselves(store, run_dir, data_root);
+        let mut command = ourselves(store, run_dir, place);
         command.arg("--worker").arg(std::process::id().to_string());
         for (flag, is_set) in [
             ("--all", args.all),

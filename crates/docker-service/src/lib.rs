@@ -11,6 +11,8 @@
 pub mod data_root;
 pub mod engine;
 pub mod guardian;
+pub mod image_store;
+pub mod images;
 pub mod reconcile;
 pub mod served;
 pub mod start;

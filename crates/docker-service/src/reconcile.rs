@@ -12,10 +12,9 @@ use anyhow::{Context as _, anyhow};
 use blocks::Digest;
 use parking_lot::Mutex;
 
-use super::data_root::{DataRoot, RootImage, RootLayer};
+use super::images::{Images, RootLayer};
 use super::talk::ImageStatus;
 use super::wanted::Wanted;
-use host::mount_table::{Standing, standing};
 use layers::server::{Attach, LayerPlace, LayerServer};
 
 /// How soon what failed is tried again; it doubles with each failure.
@@ -84,7 +83,7 @@ impl Problems {
 /// If Docker's directory cannot be read. What fails for a layer is a problem, not an error.
 pub fn reconcile(
     server: &dyn LayerServer,
-    root: &DataRoot,
+    root: &dyn Images,
     wanted: &Wanted,
     label: &str,
     problems: &mut Problems,
@@ -105,16 +104,18 @@ pub fn reconcile(
             problems.add(target, &error);
         }
     }
+    // What is mounted no more is Docker's to remove.
+    root.release_all_but(&server.targets().into_iter().collect())?;
     served.retain(|target| !outdated.contains(target));
     layers.retain(|dir, _| !served.contains(dir) && !problems.must_wait(dir));
-    if hides_mounts(root)? {
+    if root.hides_mounts()? {
         if !layers.is_empty() {
             let why = anyhow!(
                 "Docker is not running, and will mount {} over itself when it starts: waiting for \
                  that, because what is mounted below before it would be hidden",
-                root.path().display()
+                root.data_root().display()
             );
-            problems.add(root.path().to_owned(), &why);
+            problems.add(root.data_root().to_owned(), &why);
         }
         return Ok(());
     }
@@ -128,7 +129,7 @@ pub fn reconcile(
     }
     // A Docker that ended meanwhile took away what it had mounted over its directory, but not what
     // came after that.
-    if !layers.is_empty() && hides_mounts(root)? {
+    if !layers.is_empty() && root.hides_mounts()? {
         for dir in layers.keys() {
             server.detach(dir)?;
         }
@@ -139,7 +140,7 @@ pub fn reconcile(
 /// Attaches layers, a few at a time, and returns how it went for each.
 fn attach_all(
     server: &dyn LayerServer,
-    root: &DataRoot,
+    root: &dyn Images,
     layers: &BTreeMap<PathBuf, RootLayer>,
     label: &str,
 ) -> Vec<(PathBuf, anyhow::Result<()>)> {
@@ -162,26 +163,19 @@ fn attach_all(
     done.into_inner()
 }
 
-/// Whether Docker is going to mount its directory over itself. Where the directory's mount is
-/// private, which it is unless systemd made it shared, Docker does so when it starts, and undoes it
-/// when it ends. A mount that we make in between would be hidden: out of our reach, and still in the
-/// way of Docker when it removes the layer.
-///
-/// # Errors
-/// If the list of mounts cannot be read.
-pub fn hides_mounts(root: &DataRoot) -> anyhow::Result<bool> {
-    Ok(standing(root.path())? == Standing::InPrivate)
-}
-
 fn attach(
     server: &dyn LayerServer,
-    root: &DataRoot,
+    root: &dyn Images,
     layer: &RootLayer,
     label: &str,
 ) -> anyhow::Result<()> {
+    // Most layers of a node have no boot image.
+    if server.store().layer(&layer.diff_id)?.is_none() {
+        return Ok(());
+    }
     // Looked at again right before and right after: Docker must find no mount of ours where it
     // removes a layer.
-    if !root.has(layer) {
+    if !root.hold(layer)? {
         return Ok(());
     }
     let place = LayerPlace {
@@ -191,7 +185,7 @@ fn attach(
         label: label.to_owned(),
     };
     let attached = server.attach(&place);
-    if !root.has(layer) {
+    if !root.hold(layer)? {
         // What failed, failed because it is gone.
         return server.detach(&layer.dir);
     }
@@ -211,7 +205,7 @@ fn attach(
 /// If Docker's directory or the store cannot be read.
 pub fn known_images(
     server: &dyn LayerServer,
-    root: &DataRoot,
+    root: &dyn Images,
     wanted: &Wanted,
 ) -> anyhow::Result<Vec<ImageStatus>> {
     let served: BTreeSet<PathBuf> = server.targets().into_iter().collect();
@@ -221,9 +215,10 @@ pub fn known_images(
         .map(|stack| (stack.image, stack.reference))
         .collect();
     let mut known = Vec::new();
-    for RootImage { id, layers } in root.images()? {
+    for image in root.images()? {
+        let (id, layers) = (image.id, &image.layers);
         let mut known_layers = 0;
-        for layer in &layers {
+        for layer in layers {
             known_layers += usize::from(server.store().layer(&layer.diff_id)?.is_some());
         }
         if known_layers == 0 && !wanted.images.contains(&id) {
@@ -231,7 +226,7 @@ pub fn known_images(
         }
         known.push(ImageStatus {
             image: id,
-            reference: names.get(&id).cloned(),
+            reference: names.get(&image.config).cloned().or(image.name),
             wanted: wanted.has(&id),
             layers: layers.len(),
             known_layers,

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use super::engine::DockerPlace;
 use super::station::Station;
 use bootstore::store::StoreSettings;
 use host::run_dir::{RUN_DIR_ENV, RunDir};
@@ -56,14 +56,17 @@ pub fn first_word(stdout: impl Read) -> Option<Started> {
 }
 
 /// Returns the command that starts this program to serve a Docker.
-pub fn ourselves(store: &StoreSettings, run_dir: &RunDir, data_root: &Path) -> Command {
+pub fn ourselves(store: &StoreSettings, run_dir: &RunDir, place: &DockerPlace) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .envs(store.as_env())
         .env(RUN_DIR_ENV, run_dir.path())
         .args(["docker", "serve", "--data-root"])
-        .arg(data_root)
+        .arg(&place.data_root)
         .stdin(Stdio::null());
+    if let Some(store) = &place.store {
+        command.arg("--containerd").arg(&store.address);
+    }
     command
 }
 
@@ -75,11 +78,11 @@ pub fn start_daemon(
     station: &Station,
     store: &StoreSettings,
     run_dir: &RunDir,
-    data_root: &Path,
+    place: &DockerPlace,
 ) -> anyhow::Result<()> {
     let log = station.log();
     let log_file = File::create(&log).with_context(|| format!("making {}", log.display()))?;
-    let mut daemon = ourselves(store, run_dir, data_root)
+    let mut daemon = ourselves(store, run_dir, place)
         .arg("--background")
         .current_dir("/")
         .stdout(Stdio::piped())

@@ -10,6 +10,9 @@ use host::control::Reply;
 use layers::server::{ServedBy, WarmedLayer};
 use layers::status::LayerStatus;
 
+/// The state of a Docker whose layers are served by a snapshotter of ours.
+pub const BY_SNAPSHOTTER: &str = "served by the snapshotter";
+
 /// What a command may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", content = "of")]
@@ -50,7 +53,7 @@ impl Reply for Response {
 pub struct DockerStatus {
     /// Docker's directory.
     pub data_root: PathBuf,
-    /// `serving`, or `not running`.
+    /// `serving`, `not running`, or `served by the snapshotter`.
     pub state: String,
     /// Whether the node or this process serves the layers.
     #[serde(default)]
@@ -87,6 +90,15 @@ pub struct ImageStatus {
 }
 
 impl DockerStatus {
+    /// Returns the status of a Docker whose layers a snapshotter serves.
+    pub fn of_snapshotter(data_root: &Path) -> Self {
+        Self {
+            data_root: data_root.to_owned(),
+            state: BY_SNAPSHOTTER.to_owned(),
+            ..Self::default()
+        }
+    }
+
     /// Returns the status of a daemon that does not run.
     pub fn of_nobody(data_root: &Path, wanted: Wanted, dead_mounts: usize) -> Self {
         Self {

@@ -16,8 +16,8 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use rawio::pidfd::PidFd;
 
-use super::data_root::{DataRoot, Stamp};
-use super::reconcile::{Problems, hides_mounts, known_images, reconcile};
+use super::images::{Images, Stamp};
+use super::reconcile::{Problems, known_images, reconcile};
 use super::start::{Started, WhenIdle, tell};
 use super::station::Station;
 use super::talk::{DockerStatus, Request, Response};
@@ -36,7 +36,7 @@ const LOOK_EVERY_MS: u16 = 1000;
 #[derive(Debug)]
 struct Worker {
     station: Station,
-    root: DataRoot,
+    root: Box<dyn Images>,
     server: Box<dyn LayerServer>,
     /// Held by the one command, or the one look at Docker, that attaches or detaches now. Nobody waits for it
     /// who only asks how things are.
@@ -91,7 +91,7 @@ pub enum Beginning {
 
 /// Serves until it is asked to end, and then until the last user of a layer is gone.
 pub fn run(
-    root: DataRoot,
+    root: Box<dyn Images>,
     station: Station,
     store: &StoreSettings,
     (beginning, xattrs): (Beginning, XattrAnswers),
@@ -104,7 +104,7 @@ pub fn run(
     let Some(duty) = station.await_duty(DUTY_PATIENCE)? else {
         bail!(
             "the layers of {} are served already: see yolofs docker status",
-            root.path().display()
+            root.data_root().display()
         );
     };
     let mut wanted = Wanted::load(&station.wanted())?;
@@ -188,7 +188,7 @@ impl Worker {
             docker: self.root.stamp(),
             store: self.server.store().named_at(),
             lost: self.server.lost(),
-            hides_mounts: hides_mounts(&self.root).ok(),
+            hides_mounts: self.root.hides_mounts().ok(),
         };
         let next_try = changing.problems.next_try();
         if seen == changing.seen && next_try.is_none_or(|at| at > Instant::now()) {
@@ -210,7 +210,7 @@ impl Worker {
         // It changes only with `changing`.
         let wanted = self.now.lock().wanted.clone();
         let problems = &mut changing.problems;
-        let done = reconcile(&*self.server, &self.root, &wanted, &label, problems);
+        let done = reconcile(&*self.server, &*self.root, &wanted, &label, problems);
         self.now.lock().problems = problems.texts();
         done
     }
@@ -273,11 +273,11 @@ impl Worker {
             (now.wanted.clone(), now.problems.clone())
         };
         Ok(DockerStatus {
-            data_root: self.root.path().to_owned(),
+            data_root: self.root.data_root().to_owned(),
             state: "serving".to_owned(),
             served_by: self.server.served_by(),
             pid: Some(std::process::id()),
-            images: known_images(&*self.server, &self.root, &wanted)?,
+            images: known_images(&*self.server, &*self.root, &wanted)?,
             wanted,
             layers: self.server.status(),
             problems,
@@ -290,6 +290,10 @@ impl Worker {
         // Whoever has the turn finishes; who comes later is turned away.
         self.end_changes();
         self.server.detach_all();
+        let served = self.server.targets().into_iter().collect();
+        if let Err(error) = self.root.release_all_but(&served) {
+            log::warn!("{error:#}");
+        }
         self.turn_away(callers);
     }
 
@@ -344,6 +348,7 @@ mod tests {
 
     use host::run_dir::RunDir;
 
+    use super::super::data_root::DataRoot;
     use super::*;
 
     #[test]
@@ -365,7 +370,7 @@ mod tests {
         };
         let worker = Worker {
             station,
-            root: DataRoot::new(dir.path()),
+            root: Box::new(DataRoot::new(dir.path())),
             server: server.unwrap(),
             changing: Mutex::default(),
             now: Mutex::new(now),

@@ -9,6 +9,7 @@
 mod blob;
 mod content;
 mod document;
+mod events;
 mod lease;
 mod snapshots;
 mod tasks;
@@ -24,7 +25,8 @@ use containerd_client::{Client, types::Descriptor};
 
 pub use blob::{BlobSink, BlobSource, KeptBlob, blob_pipe};
 pub use document::chain_ids;
-pub use lease::{Collected, KeptDocument, Labels, Lease, Prepared};
+pub use events::Events;
+pub use lease::{Collected, KeptDocument, Labels, LayerAge, Lease, Prepared};
 pub use tasks::{CtrRun, Exec};
 
 use crate::call::timed_out;
@@ -67,6 +69,15 @@ pub struct Described {
     pub layers: Vec<Digest>,
     /// How it is run.
     pub config: ImageConfig,
+}
+
+/// A name in containerd, and what it stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedImage {
+    /// The name.
+    pub reference: String,
+    /// The digest of its index or manifest.
+    pub target: Digest,
 }
 
 /// The generated client tells nothing of itself.
@@ -166,6 +177,27 @@ impl Containerd {
         target
             .map(|target| self.describe(reference, &target))
             .transpose()
+    }
+
+    /// Returns all names of images with what they stand for.
+    ///
+    /// # Errors
+    /// If containerd does not answer.
+    pub fn names(&self) -> Result<Vec<NamedImage>, EngineError> {
+        let doing = "asking containerd for its images";
+        let answer = self.call(doing, async |client| {
+            let filters = Vec::new();
+            let request = self.request(ListImagesRequest { filters });
+            client.images().list(request).await
+        })?;
+        let images = answer.map(|answer| answer.images).unwrap_or_default();
+        let named = images.into_iter().filter_map(|image| {
+            Some(NamedImage {
+                target: image.target?.digest.parse().ok()?,
+                reference: image.name,
+            })
+        });
+        Ok(named.collect())
     }
 
     /// Returns the first image whose layers, all of them, have this chain ID: whose container it

@@ -7,6 +7,7 @@
 mod container;
 mod events;
 mod parse;
+mod store;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -16,6 +17,9 @@ use std::time::Duration;
 pub use container::{Container, Health, RunRequest};
 pub use events::{Event, EventKind, Events};
 pub use parse::{DockerInfo, Storage};
+pub use store::ImageStore;
+
+use blocks::Digest;
 
 use crate::call::{ProgramOutput, call};
 use crate::error::EngineError;
@@ -90,13 +94,23 @@ impl Docker {
     /// If there is none, or as [`images`](Self::images).
     pub fn image(&self, reference: &str) -> Result<LocalImage, EngineError> {
         let mut found = self.described(&[reference.to_owned()])?;
-        let mut image = found.pop().ok_or_else(|| EngineError::NoImage {
-            engine: "Docker".to_owned(),
-            reference: reference.to_owned(),
-            hint: format!("try docker pull {reference}, or docker image ls"),
-        })?;
+        let mut image = found.pop().ok_or_else(|| no_image(reference))?;
         reference.clone_into(&mut image.reference);
         Ok(image)
+    }
+
+    /// Returns the ID of an image by name, or by the beginning of its ID.
+    ///
+    /// # Errors
+    /// If there is none, or Docker does not answer.
+    pub fn image_id(&self, reference: &str) -> Result<Digest, EngineError> {
+        let doing = format!("asking Docker for the image {reference}");
+        let args = ["image", "inspect", "--format", "{{json .Id}}", "--"];
+        let answer = self.ask(&doing, args.into_iter().chain([reference]), LOOK_UP)?;
+        if !answer.is_success() && parse::only_missing(&answer.stderr) {
+            return Err(no_image(reference));
+        }
+        parse::json(&doing, &answer.success()?)
     }
 
     /// Returns those of some images that are there.
@@ -141,5 +155,13 @@ impl Docker {
         patience: Duration,
     ) -> Result<ProgramOutput, EngineError> {
         call(doing, self.client(args), patience)
+    }
+}
+
+fn no_image(reference: &str) -> EngineError {
+    EngineError::NoImage {
+        engine: "Docker".to_owned(),
+        reference: reference.to_owned(),
+        hint: format!("try docker pull {reference}, or docker image ls"),
     }
 }

@@ -73,9 +73,6 @@ pub enum EngineError {
         needed: &'static str,
     },
     /// Docker keeps its images in containerd.
-    #[error(
-        "this Docker keeps its images in containerd, not in overlay2; name the image \
-         containerd://moby/REFERENCE, and give the address of Docker's containerd"
-    )]
+    #[error("this Docker keeps its images in containerd, not in overlay2: ask that for them")]
     ContainerdStore,
 }

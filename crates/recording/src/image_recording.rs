@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use bootimg::Stack;
-use engine::{ImageName, LocalImage};
+use engine::{Docker, ImageName, LocalImage};
 use serde::Serialize;
 use tracer::Summary;
 
@@ -116,10 +116,7 @@ fn open(
     let name = &request.name;
     let engines = &request.engines;
     match name {
-        ImageName::Docker { reference } => {
-            let host = engines.docker_host.as_deref();
-            Ok(Box::new(DockerEngine::open(host, reference)?))
-        }
+        ImageName::Docker { reference } => open_docker(engines, reference),
         ImageName::Containerd {
             namespace,
             reference,
@@ -133,6 +130,22 @@ fn open(
             Unpacked::open(name, &request.scratch, guard, interrupt)?,
         )),
     }
+}
+
+/// Finds an image of Docker's: in its own store, or in the containerd that has its images.
+fn open_docker(engines: &Engines, reference: &str) -> anyhow::Result<Box<dyn Engine>> {
+    let docker = Docker::new(engines.docker_host.clone());
+    let Some(store) = docker.image_store()? else {
+        let host = engines.docker_host.as_deref();
+        return Ok(Box::new(DockerEngine::open(host, reference)?));
+    };
+    log::debug!("Docker's images are in {}", store.address.display());
+    Ok(Box::new(ContainerdEngine::open(&Place {
+        address: &store.address,
+        snapshotter: &store.snapshotter,
+        namespace: &store.namespace,
+        reference: &docker.name_in(&store, reference)?,
+    })?))
 }
 
 /// A recording that is going on.

@@ -145,10 +145,15 @@ impl Catalog {
     }
 
     /// Fails if [`commit`](Self::commit) would; else returns the active snapshot.
-    pub(crate) fn check_commit(&self, name: &str, key: &str) -> Result<Snapshot> {
+    pub(crate) fn check_commit(
+        &self,
+        name: &str,
+        key: &str,
+        parent: Option<&str>,
+    ) -> Result<Snapshot> {
         check_key("name", name)?;
         self.store.read("read a snapshot", |tx| {
-            committable(&tx.open_table(SNAPSHOTS)?, name, key)
+            committable(&tx.open_table(SNAPSHOTS)?, name, key, parent)
         })
     }
 }

@@ -30,6 +30,16 @@ pub enum SnapshotError {
         /// What it is.
         kind: Kind,
     },
+    /// A snapshot stands on what it was made on.
+    #[error("snapshot {key:?} stands on {has:?}: it cannot be committed on {asked:?}")]
+    OtherParent {
+        /// The snapshot.
+        key: String,
+        /// Its parent.
+        has: String,
+        /// The parent that was named.
+        asked: String,
+    },
     /// The request needs a snapshot of another kind.
     #[error("snapshot {key:?} is {kind}: {needed}")]
     WrongKind {

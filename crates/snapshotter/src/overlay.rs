@@ -25,6 +25,8 @@ pub(crate) struct Layout<'a> {
     pub(crate) work: &'a Path,
     /// Nearest first.
     pub(crate) lowers: &'a [PathBuf],
+    /// Whether it is a layer that will stand on others, and gets them when it is committed.
+    pub(crate) is_stacked_later: bool,
 }
 
 /// What this kernel's overlayfs needs to be told.
@@ -54,6 +56,8 @@ impl OverlayOptions {
     /// of several.
     pub(crate) fn mounts(&self, of: &Layout<'_>) -> Result<Vec<Mount>> {
         let mount = match (of.kind, of.lowers) {
+            // For whoever unpacks into it: in an upper directory, what is deleted below is a whiteout.
+            (Kind::Active, []) if of.is_stacked_later => self.overlay(of.kind, of, &[])?,
             (Kind::Active, []) => bind(of.fs, "rw")?,
             (_, []) => bind(of.fs, "ro")?,
             (Kind::View | Kind::Committed, [only]) => bind(only, "ro")?,
@@ -71,7 +75,9 @@ impl OverlayOptions {
             options.push(format!("upperdir={}", mountable(of.fs)?));
         }
         let lowers: Vec<&str> = lowers.iter().map(|l| mountable(l)).collect::<Result<_>>()?;
-        options.push(format!("lowerdir={}", lowers.join(":")));
+        if !lowers.is_empty() {
+            options.push(format!("lowerdir={}", lowers.join(":")));
+        }
         Ok(Mount {
             fs_type: "overlay",
             source: "overlay".to_owned(),
@@ -118,6 +124,7 @@ mod tests {
             fs: Path::new("/r/9/fs"),
             work: Path::new("/r/9/work"),
             lowers: &lowers,
+            is_stacked_later: false,
         };
         options.mounts(&layout).unwrap().remove(0)
     }
@@ -156,6 +163,20 @@ mod tests {
                 expected
             );
         }
+    }
+
+    #[test]
+    fn a_layer_that_is_stacked_later_is_an_upper_directory() {
+        let layout = Layout {
+            kind: Kind::Active,
+            fs: Path::new("/r/9/fs"),
+            work: Path::new("/r/9/work"),
+            lowers: &[],
+            is_stacked_later: true,
+        };
+        let mount = OverlayOptions::default().mounts(&layout).unwrap().remove(0);
+        assert_eq!(mount.fs_type, "overlay");
+        assert_eq!(mount.options, ["workdir=/r/9/work", "upperdir=/r/9/fs"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod convert;
 mod grpc;
+mod messages;
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,10 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use containerd_client::services::v1::snapshots::{
-    CleanupRequest, CommitSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse,
-    MountsRequest, MountsResponse, PrepareSnapshotRequest, PrepareSnapshotResponse,
-    RemoveSnapshotRequest, StatSnapshotRequest, StatSnapshotResponse, UpdateSnapshotRequest,
-    UpdateSnapshotResponse, UsageRequest, UsageResponse, ViewSnapshotRequest, ViewSnapshotResponse,
+    CleanupRequest, ListSnapshotsRequest, ListSnapshotsResponse, MountsRequest, MountsResponse,
+    PrepareSnapshotRequest, PrepareSnapshotResponse, RemoveSnapshotRequest, StatSnapshotRequest,
+    StatSnapshotResponse, UpdateSnapshotRequest, UpdateSnapshotResponse, UsageRequest,
+    UsageResponse, ViewSnapshotRequest, ViewSnapshotResponse,
 };
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -27,6 +28,7 @@ use crate::lowers::Lowers;
 use crate::snapshotter::Snapshotter;
 use convert::{info, mounts, status, usage};
 use grpc::snapshots_server::{Snapshots, SnapshotsServer};
+use messages::CommitRequest;
 
 /// Requests of one connection that run at once: containerd has one connection, and each request
 /// has a thread.
@@ -136,12 +138,10 @@ impl<L: Lowers> Snapshots for Service<L> {
         Ok(Response::new(MountsResponse { mounts }))
     }
 
-    async fn commit(
-        &self,
-        request: Request<CommitSnapshotRequest>,
-    ) -> Result<Response<()>, Status> {
+    async fn commit(&self, request: Request<CommitRequest>) -> Result<Response<()>, Status> {
         let asked = request.into_inner();
-        self.run(move |s| s.commit(&asked.name, &asked.key, asked.labels))
+        let parent = asked.parent;
+        self.run(move |s| s.commit_on(&asked.name, &asked.key, parent_of(&parent), asked.labels))
             .await
             .map(Response::new)
     }

@@ -240,12 +240,31 @@ impl<L: Lowers> Snapshotter<L> {
     /// If there is no such snapshot, it is not active, the name is taken, or its directory is lost
     /// or cannot be moved to the disk.
     pub fn commit(&self, name: &str, key: &str, labels: Labels) -> Result<()> {
-        let active = self.state.catalog.check_commit(name, key)?;
+        self.commit_on(name, key, None, labels)
+    }
+
+    /// Makes the active snapshot `key` the layer `name`, which stands on `parent` from now on if it was
+    /// made without one: layers that are unpacked at once are stacked when they are committed.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and if the snapshot stands on another parent, or this one is not there
+    /// or not committed.
+    pub fn commit_on(
+        &self,
+        name: &str,
+        key: &str,
+        parent: Option<&str>,
+        labels: Labels,
+    ) -> Result<()> {
+        let active = self.state.catalog.check_commit(name, key, parent)?;
         self.state.present(&active)?;
         let held = self.state.settle(&active, name)?;
         let dir = self.state.root.fs(active.id);
         let usage = disk_usage(&dir)?;
-        let committed = self.state.catalog.commit(name, key, labels, usage)?;
+        let committed = self
+            .state
+            .catalog
+            .commit((name, key), parent, labels, usage)?;
         drop(held);
         if let Some(fast) = &self.state.fast {
             fast.unpacks.ended(committed.id);

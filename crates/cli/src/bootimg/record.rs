@@ -82,7 +82,12 @@ pub(super) struct RecordArgs {
     #[arg(long, help_heading = "Images")]
     fresh: bool,
     /// The Docker daemon to use [default: the docker client's choice]
-    #[arg(long, value_name = "HOST", help_heading = "Images")]
+    #[arg(
+        long,
+        value_name = "HOST",
+        env = "DOCKER_HOST",
+        help_heading = "Images"
+    )]
     docker_host: Option<String>,
     /// Where containerd listens
     #[arg(

@@ -46,9 +46,9 @@ pub(super) struct PullArgs {
     #[arg(long, value_name = "N", default_value_t = AT_ONCE, value_parser = clap::value_parser!(u8).range(1..=32))]
     concurrent: u8,
     /// Whether containerd keeps the compressed layers, too: it needs them to push or export the image,
-    /// and not to run it
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = BlobsArg::Drop)]
-    blobs: BlobsArg,
+    /// and not to run it [default: drop; keep for Docker's namespace, moby]
+    #[arg(long, value_name = "MODE", value_enum)]
+    blobs: Option<BlobsArg>,
     /// Only say what would be downloaded, and where it would go
     #[arg(long)]
     dry_run: bool,
@@ -61,7 +61,7 @@ pub(super) struct PullArgs {
 /// What becomes of compressed layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum BlobsArg {
-    /// They are kept, of the layers that are downloaded now.
+    /// They are kept; those that are missing of layers that are there are downloaded.
     Keep,
     /// They are not.
     Drop,
@@ -80,8 +80,9 @@ pub(super) fn run(args: &PullArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcom
         snapshotter: args.snapshotter.clone(),
         concurrent: args.concurrent,
         blobs: match args.blobs {
-            BlobsArg::Keep => Blobs::Keep,
-            BlobsArg::Drop => Blobs::Drop,
+            Some(BlobsArg::Keep) => Blobs::Keep,
+            Some(BlobsArg::Drop) => Blobs::Drop,
+            None => Blobs::of(&args.namespace),
         },
         dry_run: args.dry_run,
     };

@@ -95,6 +95,24 @@ conf_dir = "{cni}"
     }
 }
 
+impl Images {
+    /// Returns the same for a containerd of today, whose snapshotter is in the configuration already.
+    pub(crate) fn config_of_today(&self, lab: &Lab) -> String {
+        format!(
+            r#"[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{pause}"
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{cni}"]
+conf_dir = "{cni}"
+"#,
+            pause = self.pause(),
+            cni = lab.make_dir("cni").display()
+        )
+    }
+}
+
 pub(crate) type Annotations = HashMap<String, String>;
 
 /// A client of a containerd's CRI.

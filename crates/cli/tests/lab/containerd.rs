@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::engines::Engines;
 use super::{Lab, ok, output, until};
 
 /// The namespace that the tests work in.
@@ -13,37 +14,71 @@ pub(crate) const NAMESPACE: &str = "tests";
 #[derive(Debug)]
 pub(crate) struct ContainerdRig {
     dir: PathBuf,
+    engines: Engines,
     child: Child,
 }
 
 impl ContainerdRig {
     /// Starts one with its directories in the lab, and waits until it answers.
     pub(crate) fn start(lab: &Lab) -> Self {
+        Self::start_engines(lab, Engines::Debian)
+    }
+
+    /// Starts one of today, with nothing configured.
+    pub(crate) fn start_today(lab: &Lab) -> Self {
+        Self::start_engines(lab, Engines::Today)
+    }
+
+    fn start_engines(lab: &Lab, engines: Engines) -> Self {
         let dir = lab.make_dir("containerd");
+        let (version, cri) = match engines {
+            Engines::Debian => (2, "\"io.containerd.grpc.v1.cri\""),
+            Engines::Today => (
+                3,
+                "\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.images\", \
+                 \"io.containerd.cri.v1.runtime\", \"io.containerd.nri.v1.nri\"",
+            ),
+        };
         let config = format!(
-            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
-             disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+            "version = {version}\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
+             disabled_plugins = [{cri}]\n\
              [grpc]\naddress = \"{0}/sock\"\n",
             dir.display()
         );
         fs::write(dir.join("config.toml"), config).unwrap();
-        let log = File::create(dir.join("log")).unwrap();
-        let child = Command::new("containerd")
-            .arg("--config")
-            .arg(dir.join("config.toml"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .expect("containerd is not installed: apt-get install containerd");
-        let mut rig = Self { dir, child };
-        until("containerd to answer", || {
-            let log = || fs::read_to_string(rig.dir.join("log")).unwrap_or_default();
-            let status = rig.child.try_wait().unwrap();
-            assert!(status.is_none(), "containerd ended: {}", log());
-            output(rig.client().arg("version")).status.success()
-        });
+        let child = spawn(&dir, engines);
+        let mut rig = Self {
+            dir,
+            engines,
+            child,
+        };
+        rig.wait();
         rig
+    }
+
+    fn wait(&mut self) {
+        until("containerd to answer", || {
+            let log = || fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            let status = self.child.try_wait().unwrap();
+            assert!(status.is_none(), "containerd ended: {}", log());
+            output(self.client().arg("version")).status.success()
+        });
+    }
+
+    /// Kills it, and starts it again.
+    pub(crate) fn kill_and_start_again(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).unwrap();
+        self.child = spawn(&self.dir, self.engines);
+        self.wait();
+    }
+
+    /// Runs containerd's client in another namespace.
+    pub(crate) fn ctr_in(&self, namespace: &str, args: &[&str]) -> String {
+        let mut command = self.client();
+        // The last one counts.
+        ok(command.args(["--namespace", namespace]).args(args))
+            .trim_end()
+            .to_owned()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -55,7 +90,7 @@ impl ContainerdRig {
     }
 
     fn client(&self) -> Command {
-        let mut command = Command::new("ctr");
+        let mut command = Command::new(self.engines.program("ctr"));
         let socket = self.socket();
         command
             .arg("--address")
@@ -73,6 +108,23 @@ impl ContainerdRig {
     pub(crate) fn import(&self, archive: &Path) {
         self.ctr(&["images", "import", archive.to_str().unwrap()]);
     }
+}
+
+fn spawn(dir: &Path, engines: Engines) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("log"))
+        .unwrap();
+    Command::new(engines.program("containerd"))
+        .env("PATH", engines.path())
+        .arg("--config")
+        .arg(dir.join("config.toml"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .expect("containerd is not installed: apt-get install containerd")
 }
 
 impl Drop for ContainerdRig {

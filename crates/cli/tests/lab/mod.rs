@@ -8,7 +8,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub(crate) mod containerd;
+pub(crate) mod docker29;
 pub(crate) mod dockerd;
+pub(crate) mod engines;
 pub(crate) mod service;
 pub(crate) mod stopped;
 pub(crate) mod tiers;

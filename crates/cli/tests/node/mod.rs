@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::lab::engines::Engines;
 use crate::lab::{Lab, busybox_root, json, noise, ok, output, until};
 
 /// What an image of a test is called.
@@ -23,9 +24,14 @@ pub(crate) const IMAGE: &str = "test.local/small:1";
 
 /// Its defaults are the machine's directories.
 const WITHOUT_CRI: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri"]"#;
+/// The same of containerd 2. NRI has a socket that all would share.
+const WITHOUT_CRI_2: &str = r#"disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images",
+    "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri"]"#;
+/// What users of containerd 2 have in its configuration.
+const PACKAGED: &str = include_str!("../../../../packaging/containerd/config-v3.toml");
 
-/// Where containers are: those of `ctr`, and those of pods.
-const NAMESPACES: [&str; 2] = ["default", "k8s.io"];
+/// Where containers are: those of `ctr`, those of pods, and those of Docker.
+const NAMESPACES: [&str; 3] = ["default", "k8s.io", "moby"];
 
 /// crun 1.8 refuses a machine that has both versions of cgroups, so it is not shown the second.
 const CRUN: &str = r#"#!/bin/sh
@@ -36,6 +42,7 @@ exec crun --cgroup-manager=disabled "$@"' crun "$@"
 /// Both daemons; ended, with their containers, when it is dropped.
 pub(crate) struct Node<'a> {
     lab: &'a Lab,
+    engines: Engines,
     dir: PathBuf,
     root: PathBuf,
     flags: Vec<String>,
@@ -50,10 +57,42 @@ impl<'a> Node<'a> {
         Self::start_with(lab, flags, "root", WITHOUT_CRI)
     }
 
+    /// Starts a containerd of today, with the configuration of `packaging`.
+    pub(crate) fn start_today(lab: &'a Lab, flags: &[&str]) -> Self {
+        Self::start_packaged(lab, flags, WITHOUT_CRI_2, "")
+    }
+
+    /// Starts a containerd of today for pods, with the configuration of `packaging` and these tables more.
+    pub(crate) fn start_today_for_pods(lab: &'a Lab, flags: &[&str], more: &str) -> Self {
+        let nri = "disabled_plugins = [\"io.containerd.nri.v1.nri\"]";
+        Self::start_packaged(lab, flags, nri, more)
+    }
+
+    fn start_packaged(lab: &'a Lab, flags: &[&str], top: &str, more: &str) -> Self {
+        let dir = lab.make_dir("node");
+        let at = dir.display();
+        let places =
+            format!("version = 3\nroot = \"{at}/containerd\"\nstate = \"{at}/state\"\n{top}\n");
+        let mut config = PACKAGED.to_owned();
+        for (packaged, here) in [
+            ("version = 3\n", places),
+            ("/run/yolofs/snapshotter.sock", format!("{at}/yolofs.sock")),
+            ("/var/lib/yolofs/snapshotter", format!("{at}/root")),
+        ] {
+            assert_eq!(config.matches(packaged).count(), 1, "{packaged}");
+            config = config.replace(packaged, &here);
+        }
+        config.push_str(&format!(
+            "[grpc]\naddress = \"{at}/containerd.sock\"\n\
+             [plugins.'io.containerd.gc.v1.scheduler']\ndeletion_threshold = 1\n{more}"
+        ));
+        Self::start_engines(Engines::Today, lab, flags, "root", &config)
+    }
+
     /// Starts both, with the snapshotter's root at `root` in the node's directory, and with more
     /// lines in containerd's configuration.
     pub(crate) fn start_with(lab: &'a Lab, flags: &[&str], root: &str, more: &str) -> Self {
-        let dir = lab.make_dir("node");
+        let at = lab.make_dir("node");
         let config = format!(
             r#"version = 2
 root = "{0}/containerd"
@@ -69,11 +108,23 @@ address = "{0}/yolofs.sock"
 [plugins."io.containerd.gc.v1.scheduler"]
 deletion_threshold = 1
 "#,
-            dir.display()
+            at.display()
         );
+        Self::start_engines(Engines::Debian, lab, flags, root, &config)
+    }
+
+    fn start_engines(
+        engines: Engines,
+        lab: &'a Lab,
+        flags: &[&str],
+        root: &str,
+        config: &str,
+    ) -> Self {
+        let dir = lab.make_dir("node");
         fs::write(dir.join("config.toml"), config).unwrap();
         let mut node = Self {
             lab,
+            engines,
             root: dir.join(root),
             dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -126,6 +177,11 @@ deletion_threshold = 1
         (log.try_clone().unwrap().into(), log.into())
     }
 
+    /// Returns what containerd wrote.
+    pub(crate) fn containerd_said(&self) -> String {
+        self.said("containerd.log")
+    }
+
     fn said(&self, name: &str) -> String {
         fs::read_to_string(self.dir.join(name)).unwrap_or_default()
     }
@@ -176,7 +232,8 @@ deletion_threshold = 1
 
     pub(crate) fn start_containerd(&mut self) {
         let (out, err) = self.log("containerd.log");
-        let child = Command::new("containerd")
+        let child = Command::new(self.engines.program("containerd"))
+            .env("PATH", self.engines.path())
             .arg("--config")
             .arg(self.dir.join("config.toml"))
             .stdin(Stdio::null())
@@ -235,7 +292,7 @@ deletion_threshold = 1
     }
 
     fn client(&self) -> Command {
-        let mut command = Command::new("ctr");
+        let mut command = Command::new(self.engines.program("ctr"));
         command
             .arg("--address")
             .arg(self.dir.join("containerd.sock"))

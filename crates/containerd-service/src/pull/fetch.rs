@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use engine::containerd::{BlobSink, KeptBlob, Lease, blob_pipe};
+use engine::containerd::{BlobSink, Lease};
 use oci::registry::{Access, RegistryConfig, Repository};
 use oci::unpack::{Implied, Limits, Unpacked};
 use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use snapshotter::Staged;
 use tiering::lass::{Line, Placement};
 
-use super::land::source_of;
+use super::blobs;
 use super::wanted::Layer;
 use crate::disk_writes::DiskWrites;
 use crate::placement::predicted::Predicted;
@@ -236,9 +236,11 @@ impl Fetch<'_> {
         };
         let fetched = match self.keeper {
             None => fetch(None),
-            Some(lease) => self.keep(lease, layer, staged.name().as_str(), |sink| {
-                fetch(Some(sink))
-            })?,
+            Some(lease) => {
+                let attempt = staged.name().as_str();
+                let of = (self.reference, layer);
+                blobs::keep(lease, of, attempt, |sink| fetch(Some(sink)))?
+            }
         };
         let is_full = is_full.load(SeqCst);
         match fetched {
@@ -258,44 +260,6 @@ impl Fetch<'_> {
             Err(error) => Err(no_room(error, &into)
                 .context(format!("pulling the layer {}", layer.blob.digest.short()))),
         }
-    }
-
-    /// Has containerd keep a blob while `fetch` has it come; if it fails, nothing is kept.
-    fn keep<T>(
-        &self,
-        lease: &Lease<'_>,
-        layer: &Layer,
-        attempt: &str,
-        fetch: impl FnOnce(&BlobSink) -> Result<T, IncomingError>,
-    ) -> anyhow::Result<Result<T, IncomingError>> {
-        let uncompressed = "containerd.io/uncompressed".to_owned();
-        let blob = KeptBlob {
-            digest: layer.blob.digest,
-            size: layer.blob.size,
-            attempt,
-            labels: [
-                (uncompressed, layer.diff_id.to_string()),
-                source_of(self.reference),
-            ]
-            .into(),
-        };
-        let (sink, source) = blob_pipe();
-        std::thread::scope(|scope| {
-            let written = std::thread::Builder::new()
-                .name("blob".to_owned())
-                .spawn_scoped(scope, || lease.write_blob(&blob, source))
-                .context("starting a thread that keeps a blob")?;
-            let fetched = fetch(&sink);
-            match &fetched {
-                Ok(_) => sink.commit(),
-                Err(_) => drop(sink),
-            }
-            let written = written.join().unwrap_or(Ok(()));
-            if fetched.is_ok() {
-                written?;
-            }
-            Ok(fetched)
-        })
     }
 
     fn hears(&self) -> ControlFlow<()> {

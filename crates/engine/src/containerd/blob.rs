@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use blocks::Digest;
 use containerd_client::services::v1::{
-    AbortRequest, AddResourceRequest, Resource, WriteAction, WriteContentRequest,
+    AbortRequest, AddResourceRequest, InfoRequest, Resource, WriteAction, WriteContentRequest,
 };
 use containerd_client::tonic::{Code, Response};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -112,6 +112,43 @@ impl Lease<'_> {
         }
     }
 
+    /// Keeps a blob, if containerd has it, and returns whether it does.
+    ///
+    /// # Errors
+    /// If containerd does not answer.
+    pub fn keep_content(&self, digest: &Digest) -> Result<bool, EngineError> {
+        let doing = format!("keeping the blob {}", digest.short());
+        let has = || {
+            let digest = digest.to_string();
+            let request = self.request(InfoRequest { digest });
+            let info = self
+                .containerd()
+                .call(&doing, async |client| client.content().info(request).await);
+            info.map(|info| info.is_some())
+        };
+        if !has()? {
+            return Ok(false);
+        }
+        self.add_content(&doing, digest)?;
+        // It may have been collected just before.
+        has()
+    }
+
+    fn add_content(&self, doing: &str, digest: &Digest) -> Result<(), EngineError> {
+        let request = self.request(AddResourceRequest {
+            id: self.id().to_owned(),
+            resource: Some(Resource {
+                id: digest.to_string(),
+                r#type: "content".to_owned(),
+            }),
+        });
+        self.containerd()
+            .call(doing, async |client| {
+                client.leases().add_resource(request).await
+            })
+            .map(drop)
+    }
+
     fn abort(&self, doing: &str, name: String) -> Result<(), EngineError> {
         let request = self.request(AbortRequest { r#ref: name });
         self.containerd()
@@ -120,18 +157,7 @@ impl Lease<'_> {
     }
 
     fn keep_blob(&self, doing: &str, blob: &KeptBlob<'_>) -> Result<(), EngineError> {
-        let request = self.request(AddResourceRequest {
-            id: self.id().to_owned(),
-            resource: Some(Resource {
-                id: blob.digest.to_string(),
-                r#type: "content".to_owned(),
-            }),
-        });
-        self.containerd()
-            .call(doing, async |client| {
-                client.leases().add_resource(request).await
-            })
-            .map(drop)?;
+        self.add_content(doing, &blob.digest)?;
         self.label(doing, &blob.digest, &blob.labels)
     }
 }

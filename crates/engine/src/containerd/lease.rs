@@ -39,6 +39,10 @@ pub struct Lease<'a> {
     header: MetadataValue<Ascii>,
 }
 
+/// When a layer was unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerAge(i64, i32);
+
 /// When what a lease kept is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collected {
@@ -123,26 +127,57 @@ impl Containerd {
     /// Makes a lease. Should nobody end it, containerd does after `lasts`.
     ///
     /// # Errors
-    /// If containerd does not do it.
+    /// If containerd does not do it, or there is one of this name.
     pub fn lease(&self, id: &str, lasts: Duration) -> Result<Lease<'_>, EngineError> {
+        let expires = rfc3339(SystemTime::now() + lasts);
+        let labels = Labels::from([(EXPIRES.to_owned(), expires)]);
+        let (lease, made) = self.make_lease(id, labels)?;
+        match made {
+            Made::New => Ok(lease),
+            Made::Before => Err(EngineError::Failed {
+                doing: format!("making the lease {id}"),
+                said: "it is there already".to_owned(),
+            }),
+        }
+    }
+
+    /// Makes a lease that stays until it is removed, or takes up the one of this name.
+    ///
+    /// # Errors
+    /// If containerd does not do it.
+    pub fn lasting_lease(&self, id: &str) -> Result<Lease<'_>, EngineError> {
+        Ok(self.make_lease(id, Labels::new())?.0)
+    }
+
+    fn make_lease(&self, id: &str, labels: Labels) -> Result<(Lease<'_>, Made), EngineError> {
         let doing = format!("making the lease {id}");
         let header = id.parse().map_err(|_| EngineError::Failed {
             doing: doing.clone(),
             said: "a lease has a plain name".to_owned(),
         })?;
-        let expires = rfc3339(SystemTime::now() + lasts);
-        self.call_within(CHANGE, &doing, async |client| {
-            let labels = HashMap::from([(EXPIRES.to_owned(), expires.clone())]);
-            let id = id.to_owned();
+        let made = self.try_call(CHANGE, &doing, async |client| {
+            let (id, labels) = (id.to_owned(), labels.clone());
             let request = self.request(CreateRequest { id, labels });
             client.leases().create(request).await
         })?;
-        Ok(Lease {
+        let lease = Lease {
             containerd: self,
             id: id.to_owned(),
             header,
-        })
+        };
+        let made = if made.is_ok() {
+            Made::New
+        } else {
+            Made::Before
+        };
+        Ok((lease, made))
     }
+}
+
+/// Whether a lease is new.
+enum Made {
+    New,
+    Before,
 }
 
 impl Containerd {
@@ -151,6 +186,15 @@ impl Containerd {
     /// # Errors
     /// If containerd does not answer.
     pub fn has_layer(&self, chain: &Digest) -> Result<bool, EngineError> {
+        Ok(self.layer_age(chain)?.is_some())
+    }
+
+    /// Returns when the layer of this chain was unpacked; `None` if it is not. One that was removed and
+    /// unpacked again, to another directory, has another age.
+    ///
+    /// # Errors
+    /// If containerd does not answer.
+    pub fn layer_age(&self, chain: &Digest) -> Result<Option<LayerAge>, EngineError> {
         let doing = format!("asking containerd for the layer {}", chain.short());
         let found = self.call(&doing, async |client| {
             let request = StatSnapshotRequest {
@@ -159,7 +203,11 @@ impl Containerd {
             };
             client.snapshots().stat(self.request(request)).await
         })?;
-        Ok(found.is_some())
+        Ok(found.map(|found| {
+            let created = found.info.and_then(|info| info.created_at);
+            let created = created.unwrap_or_default();
+            LayerAge(created.seconds, created.nanos)
+        }))
     }
 }
 

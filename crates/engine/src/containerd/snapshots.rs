@@ -15,7 +15,10 @@ use crate::error::EngineError;
 impl Containerd {
     /// Returns the directory of each layer, the bottom one first: the lower directories of a view
     /// on the top one, which is removed again.
-    pub(super) fn layer_dirs(
+    ///
+    /// # Errors
+    /// If containerd does not answer, the image is not unpacked, or its snapshotter has no directories.
+    pub fn layer_dirs(
         &self,
         reference: &str,
         diff_ids: &[Digest],

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use blocks::Digest;
 use serde::Deserialize;
 
+use super::store::NAMESPACE;
 use crate::error::EngineError;
 use crate::image::{ImageConfig, LocalImage, LocalLayer};
 
@@ -37,6 +38,8 @@ pub struct DockerInfo {
     pub data_root: PathBuf,
     /// How it keeps layers.
     pub storage: Storage,
+    /// The socket of its containerd and the namespace of its containers there, if the client tells.
+    pub containerd: Option<(PathBuf, String)>,
     /// Whether it runs without root, in namespaces of its own.
     pub is_rootless: bool,
     /// Whether the users of containers are others on the host (`userns-remap`).
@@ -56,6 +59,28 @@ struct InfoAnswer {
     security_options: Option<Vec<String>>,
     live_restore_enabled: bool,
     server_errors: Option<Vec<String>>,
+    containerd: Option<ContainerdAnswer>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct ContainerdAnswer {
+    address: PathBuf,
+    namespaces: NamespacesAnswer,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct NamespacesAnswer {
+    containers: String,
+}
+
+impl ContainerdAnswer {
+    fn place(self) -> Option<(PathBuf, String)> {
+        let namespace = Some(self.namespaces.containers).filter(|name| !name.is_empty());
+        let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
+        (!self.address.as_os_str().is_empty()).then_some((self.address, namespace))
+    }
 }
 
 impl DockerInfo {
@@ -90,6 +115,7 @@ impl DockerInfo {
             version: answer.server_version,
             data_root: answer.docker_root_dir,
             storage,
+            containerd: answer.containerd.and_then(ContainerdAnswer::place),
             is_rootless,
             remaps_users,
             has_live_restore: answer.live_restore_enabled,
@@ -337,6 +363,13 @@ mod tests {
         )
         .unwrap();
         assert!(matches!(other.storage, Storage::Containerd { .. }));
+        assert_eq!(other.containerd, None);
+        let newer = info(
+            r#"{"Driver":"overlayfs","DriverStatus":[["driver-type","io.containerd.snapshotter.v1"]],
+            "Containerd":{"Address":"/c.sock","Namespaces":{"Containers":"moby","Plugins":"p"}}}"#,
+        );
+        let place = ("/c.sock".into(), "moby".to_owned());
+        assert_eq!(newer.unwrap().containerd, Some(place));
         assert!(other.is_rootless && other.remaps_users && other.has_live_restore);
         let away = info(r#"{"ServerErrors":["Cannot connect"]}"#).unwrap_err();
         assert!(away.to_string().contains("Cannot connect"));

@@ -70,11 +70,11 @@ impl Catalog {
     }
 
     /// Turns the active snapshot `key` into the committed one `name`, whose directories are under
-    /// the root.
+    /// the root. One that stands on nothing yet may be put on a parent.
     pub(crate) fn commit(
         &self,
-        name: &str,
-        key: &str,
+        (name, key): (&str, &str),
+        parent: Option<&str>,
         labels: Labels,
         usage: Usage,
     ) -> Result<Snapshot> {
@@ -91,7 +91,7 @@ impl Catalog {
                 updated: now,
                 usage: Some(usage),
                 tier: None,
-                ..committable(&table, name, key)?
+                ..committable(&table, name, key, parent)?
             };
             table.remove(key)?;
             put(&mut table, &committed)?;

@@ -79,26 +79,39 @@ pub(super) fn committed(
     }
 }
 
-/// Returns the active snapshot `key`, which is to become `name`.
+/// Returns the active snapshot `key`, which is to become `name`, with the parent that it will have: one
+/// that was made without may get it now.
 pub(super) fn committable(
     table: &impl ReadableTable<&'static str, &'static [u8]>,
     name: &str,
     key: &str,
+    parent: Option<&str>,
 ) -> Result<Snapshot> {
     if record(table, name)?.is_some() {
         return Err(SnapshotError::AlreadyExists {
             key: name.to_owned(),
         });
     }
-    let snapshot = existing(table, key)?;
-    match snapshot.kind {
-        Kind::Active => Ok(snapshot),
-        kind => Err(SnapshotError::WrongKind {
+    let mut snapshot = existing(table, key)?;
+    if snapshot.kind != Kind::Active {
+        return Err(SnapshotError::WrongKind {
             key: key.to_owned(),
-            kind,
+            kind: snapshot.kind,
             needed: "only an active one can be committed",
-        }),
+        });
     }
+    if let Some(parent) = parent {
+        let has = snapshot.parent.get_or_insert_with(|| parent.to_owned());
+        if has != parent {
+            return Err(SnapshotError::OtherParent {
+                key: key.to_owned(),
+                has: has.clone(),
+                asked: parent.to_owned(),
+            });
+        }
+        committed(table, parent)?;
+    }
+    Ok(snapshot)
 }
 
 /// Returns what `snapshot` stands on, nearest first.

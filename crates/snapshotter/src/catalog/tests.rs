@@ -26,9 +26,18 @@ fn catalog() -> (tempfile::TempDir, Catalog) {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create { key: u8, parent: Option<u8> },
-    Commit { name: u8, key: u8 },
-    Remove { key: u8 },
+    Create {
+        key: u8,
+        parent: Option<u8>,
+    },
+    Commit {
+        name: u8,
+        key: u8,
+        parent: Option<u8>,
+    },
+    Remove {
+        key: u8,
+    },
     Reopen,
 }
 
@@ -36,7 +45,8 @@ fn op() -> impl Strategy<Value = Op> {
     let key = || 0..6_u8;
     prop_oneof![
         4 => (key(), proptest::option::of(key())).prop_map(|(key, parent)| Op::Create { key, parent }),
-        4 => (key(), key()).prop_map(|(name, key)| Op::Commit { name, key }),
+        4 => (key(), key(), proptest::option::weighted(0.3, key()))
+            .prop_map(|(name, key, parent)| Op::Commit { name, key, parent }),
         2 => key().prop_map(|key| Op::Remove { key }),
         1 => Just(Op::Reopen),
     ]
@@ -59,15 +69,27 @@ fn apply(model: &mut Model, op: &Op) -> bool {
             }
             model.insert(name(key), (false, parent));
         }
-        Op::Commit { name: to, key } => {
+        Op::Commit {
+            name: to,
+            key,
+            parent,
+        } => {
             let active = model
                 .get(&name(key))
                 .is_some_and(|(committed, _)| !committed);
             if !active || model.contains_key(&name(to)) {
                 return false;
             }
-            let (_, parent) = model.remove(&name(key)).unwrap();
-            model.insert(name(to), (true, parent));
+            let late = parent.as_ref().map(name);
+            let has = model[&name(key)].1.clone();
+            if let Some(late) = &late
+                && (has.as_ref().is_some_and(|has| has != late)
+                    || !model.get(late).is_some_and(|(committed, _)| *committed))
+            {
+                return false;
+            }
+            model.remove(&name(key));
+            model.insert(name(to), (true, has.or(late)));
         }
         Op::Remove { key } => {
             let key = name(key);
@@ -103,9 +125,12 @@ proptest! {
                     let id = u64::try_from(number).unwrap() + 1;
                     catalog.create(new(&key.to_string(), id, parent.as_deref())).is_ok()
                 }
-                Op::Commit { name, key } => catalog
-                    .commit(&name.to_string(), &key.to_string(), Labels::new(), Usage::default())
-                    .is_ok(),
+                Op::Commit { name, key, parent } => {
+                    let (name, key) = (name.to_string(), key.to_string());
+                    let parent = parent.map(|p| p.to_string());
+                    let names = (name.as_str(), key.as_str());
+                    catalog.commit(names, parent.as_deref(), Labels::new(), Usage::default()).is_ok()
+                }
                 Op::Remove { key } => catalog.remove(&key.to_string()).is_ok(),
                 Op::Reopen => {
                     drop(catalog);
@@ -129,7 +154,7 @@ fn gives_parents_nearest_first() {
             .unwrap();
         let name = format!("layer-{layer}");
         catalog
-            .commit(&name, "tmp", Labels::new(), Usage::default())
+            .commit((&name, "tmp"), None, Labels::new(), Usage::default())
             .unwrap();
         parent = Some(name);
     }

@@ -71,6 +71,7 @@ fn code(error: &SnapshotError) -> Code {
         | SnapshotError::NotStaged { .. }
         | SnapshotError::Lost { .. } => Code::FailedPrecondition,
         SnapshotError::ParentNotCommitted { .. }
+        | SnapshotError::OtherParent { .. }
         | SnapshotError::Immutable { .. }
         | SnapshotError::Filter(_)
         | SnapshotError::TooLarge { .. }

@@ -17,6 +17,10 @@ use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack};
 use crate::staged::{self, StagedName};
 use crate::unpacks::{Adopted, Unpack};
 
+/// containerd puts this label on a snapshot into which it unpacks a layer: the chain that it will stand
+/// on. Without a parent, it is unpacked before that is there.
+const STACKED_LATER: &str = "containerd.io/snapshot/parent-chain-id";
+
 impl<L: Lowers> State<L> {
     pub(super) fn create(
         &self,
@@ -114,6 +118,8 @@ impl<L: Lowers> State<L> {
             fs: &dirs.fs(snapshot.id),
             work: &dirs.work(snapshot.id),
             lowers: &lowers,
+            is_stacked_later: snapshot.parent.is_none()
+                && snapshot.labels.contains_key(STACKED_LATER),
         })
     }
 
@@ -138,7 +144,7 @@ impl<L: Lowers> State<L> {
                 needed: "somebody else commits it at this moment",
             })?;
         // Another commit may have ended just now, and what is there would be its layer.
-        self.catalog.check_commit(name, &active.name)?;
+        self.catalog.check_commit(name, &active.name, None)?;
         // What a former attempt left.
         self.root.delete(active.id)?;
         let to = self.root.of(active.id);

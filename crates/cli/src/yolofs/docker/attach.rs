@@ -1,16 +1,16 @@
 //! `yolofs docker attach`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
 use super::engine_args::EngineArgs;
-use super::status::text;
+use super::status::{ask_or_look, text};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
 use bootstore::store::StoreSettings;
+use docker_service::engine::DockerPlace;
 use docker_service::start::start_daemon;
 use docker_service::station::{LOOK_EVERY, Station};
 use docker_service::talk::{DockerStatus, Request, Response};
@@ -68,11 +68,15 @@ pub(super) fn run(
     store: &StoreSettings,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
-    let data_root = engine.engine().data_root()?;
+    let place = engine.engine().place()?;
+    let station = Station::of(run_dir, &place.data_root);
+    if place.is_served_by_snapshotter() {
+        print(args.format.format(), &ask_or_look(&station, &place)?, text)?;
+        return Ok(Outcome::Done);
+    }
     let chosen = args.images.chosen(engine)?;
-    let station = Station::of(run_dir, &data_root);
     let ask = Request::Attach(chosen.clone());
-    let status = ask_someone(&ask, &station, store, run_dir, &data_root)?;
+    let status = ask_someone(&ask, &station, store, run_dir, &place)?;
     if let Chosen::Images(images) = &chosen {
         refuse_unknown(&status, images, &args.images.images)?;
     }
@@ -110,7 +114,7 @@ fn ask_someone(
     station: &Station,
     store: &StoreSettings,
     run_dir: &RunDir,
-    data_root: &Path,
+    place: &DockerPlace,
 ) -> anyhow::Result<DockerStatus> {
     let deadline = Instant::now() + CHANGE_OVER;
     loop {
@@ -128,7 +132,7 @@ fn ask_someone(
         // Whoever has the duty is on the way in, or out.
         let is_free = station.take_duty()?.is_some();
         if is_free {
-            start_daemon(station, store, run_dir, data_root)?;
+            start_daemon(station, store, run_dir, place)?;
         }
         drop(lock);
         if !is_free {

@@ -1,7 +1,7 @@
 //! `yolofs docker detach` and `yolofs docker clear`.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +12,7 @@ use super::engine_args::EngineArgs;
 use super::status::ask_or_look;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, write_out};
-use docker_service::data_root::DataRoot;
+use docker_service::engine::DockerPlace;
 use docker_service::station::{LOOK_EVERY, Station};
 use docker_service::talk::{Request, Response};
 use docker_service::wanted::{Chosen, Wanted};
@@ -49,17 +49,18 @@ pub(super) fn run(
     engine: &EngineArgs,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
-    let data_root = engine.engine().data_root()?;
-    let chosen = args.images.chosen(engine)?;
-    let station = Station::of(run_dir, &data_root);
-    detach(&chosen, &station, &data_root)?;
-    let status = ask_or_look(&station, &data_root)?;
+    let place = engine.engine().place()?;
+    let station = Station::of(run_dir, &place.data_root);
+    if !place.is_served_by_snapshotter() {
+        detach(&args.images.chosen(engine)?, &station, &place)?;
+    }
+    let status = ask_or_look(&station, &place)?;
     print(args.format.format(), &status, super::status::text)?;
     Ok(Outcome::Done)
 }
 
 /// Asks the daemon, or notes what is no longer wanted in its stead if there is none.
-fn detach(chosen: &Chosen, station: &Station, data_root: &Path) -> anyhow::Result<()> {
+fn detach(chosen: &Chosen, station: &Station, place: &DockerPlace) -> anyhow::Result<()> {
     let ask = Request::Detach(chosen.clone());
     let deadline = Instant::now() + CHANGE_OVER;
     loop {
@@ -75,7 +76,7 @@ fn detach(chosen: &Chosen, station: &Station, data_root: &Path) -> anyhow::Resul
             wanted.remove(chosen);
             wanted.save(&station.wanted())?;
             let _cleared = station.clear_dead(&duty).context("clearing dead mounts")?;
-            return detach_from_node(&wanted, station, data_root);
+            return detach_from_node(&wanted, station, place);
         }
         if Instant::now() >= deadline {
             bail!("the daemon that serves the layers neither answers nor ends");
@@ -84,14 +85,22 @@ fn detach(chosen: &Chosen, station: &Station, data_root: &Path) -> anyhow::Resul
     }
 }
 
-/// Has the node let go of what no image needs that is still wanted.
-fn detach_from_node(wanted: &Wanted, station: &Station, data_root: &Path) -> anyhow::Result<()> {
+/// Has the node let go of what no image needs that is still wanted, and containerd of what was held.
+fn detach_from_node(wanted: &Wanted, station: &Station, place: &DockerPlace) -> anyhow::Result<()> {
     let mounts = station.mounts()?;
-    if mounts.is_empty() {
+    if mounts.is_empty() && place.store.is_none() {
         return Ok(());
     }
-    let images = DataRoot::new(data_root).images()?.into_iter();
-    let images = images.filter(|image| wanted.has(&image.id));
+    let root = place.images(station)?;
+    let images = match root.images() {
+        // The engine may be away; of nothing, nothing is needed.
+        Err(error) if wanted.is_nothing() => {
+            log::warn!("{error:#}; its layers are held until the next attach or detach");
+            Vec::new()
+        }
+        images => images?,
+    };
+    let images = images.into_iter().filter(|image| wanted.has(&image.id));
     let needed: BTreeSet<PathBuf> = images
         .flat_map(|image| image.layers)
         .map(|layer| layer.dir)
@@ -100,7 +109,13 @@ fn detach_from_node(wanted: &Wanted, station: &Station, data_root: &Path) -> any
         by_node::unmount(station.run_dir(), mountpoint, true)
             .with_context(|| format!("detaching {}", mountpoint.display()))?;
     }
-    Ok(())
+    match root.release_all_but(&needed) {
+        Err(error) if wanted.is_nothing() => {
+            log::debug!("{error:#}");
+            Ok(())
+        }
+        released => released,
+    }
 }
 
 pub(super) fn clear(args: &ClearArgs, run_dir: &RunDir) -> anyhow::Result<Outcome> {

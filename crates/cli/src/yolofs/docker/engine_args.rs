@@ -14,6 +14,9 @@ pub(super) struct EngineArgs {
     /// Docker's data directory; with it, Docker is not asked and need not run
     #[arg(long, value_name = "DIR", global = true)]
     data_root: Option<PathBuf>,
+    /// The socket of the containerd that has Docker's images [default: what Docker says]
+    #[arg(long, value_name = "SOCKET", global = true)]
+    containerd: Option<PathBuf>,
 }
 
 impl EngineArgs {
@@ -22,6 +25,7 @@ impl EngineArgs {
         DockerEngine {
             host: self.docker_host.clone(),
             data_root: self.data_root.clone(),
+            containerd: self.containerd.clone(),
         }
     }
 }

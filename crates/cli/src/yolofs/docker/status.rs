@@ -1,6 +1,5 @@
 //! `yolofs docker status`.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -9,8 +8,9 @@ use super::engine_args::EngineArgs;
 use crate::exit::Outcome;
 use crate::layers_text::layers_text;
 use crate::output::{FormatArg, count, print, table};
+use docker_service::engine::DockerPlace;
 use docker_service::station::Station;
-use docker_service::talk::{DockerStatus, ImageStatus, Request, Response};
+use docker_service::talk::{BY_SNAPSHOTTER, DockerStatus, ImageStatus, Request, Response};
 use docker_service::wanted::Wanted;
 use host::control::call;
 use host::run_dir::RunDir;
@@ -31,9 +31,9 @@ pub(super) fn run(
     engine: &EngineArgs,
     run_dir: &RunDir,
 ) -> anyhow::Result<Outcome> {
-    let data_root = engine.engine().data_root()?;
-    let station = Station::of(run_dir, &data_root);
-    let status = ask_or_look(&station, &data_root)?;
+    let place = engine.engine().place()?;
+    let station = Station::of(run_dir, &place.data_root);
+    let status = ask_or_look(&station, &place)?;
     print(args.format.format(), &status, text)?;
     Ok(Outcome::Done)
 }
@@ -42,7 +42,11 @@ pub(super) fn run(
 ///
 /// # Errors
 /// If neither is possible.
-pub(super) fn ask_or_look(station: &Station, data_root: &Path) -> anyhow::Result<DockerStatus> {
+pub(super) fn ask_or_look(station: &Station, place: &DockerPlace) -> anyhow::Result<DockerStatus> {
+    let data_root = &place.data_root;
+    if place.is_served_by_snapshotter() {
+        return Ok(DockerStatus::of_snapshotter(data_root));
+    }
     match call(&station.socket(), &Request::Status, DEADLINE) {
         Ok(Response::Status(status)) => return Ok(*status),
         Ok(Response::Failed(why)) => bail!("{why}"),
@@ -70,6 +74,9 @@ pub(super) fn text(status: &DockerStatus) -> String {
         status.state,
         pid.unwrap_or_default()
     );
+    if status.state == BY_SNAPSHOTTER {
+        text.push_str("Nothing is to be attached; yolofs snapshotter status lists the layers.\n");
+    }
     if status.dead_mounts > 0 {
         text.push_str(&format!(
             "{} answer nothing: yolofs docker clear\n",

@@ -1,0 +1,310 @@
+//! Docker 29 as it comes, with its images in containerd's overlayfs snapshotter: layers are served in place.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod lab;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lab::containerd::ContainerdRig;
+use lab::docker29::Docker29;
+use lab::{Lab, assert_confined_to, ok, until};
+
+const MD5: &str = "cat /usr/lib/part* /data/* | md5sum";
+
+/// A containerd of today and a Docker 29 on it, both as they come, and the image `app` of two layers with
+/// a boot image.
+struct Host<'a> {
+    lab: &'a Lab,
+    docker: Docker29,
+    containerd: ContainerdRig,
+}
+
+impl<'a> Host<'a> {
+    fn start(lab: &'a Lab) -> Self {
+        let containerd = ContainerdRig::start_today(lab);
+        let docker = Docker29::start(lab, &containerd.socket(), "overlayfs");
+        docker.import_base(lab);
+        docker.build(lab, "app", "base");
+        let host = Self {
+            lab,
+            docker,
+            containerd,
+        };
+        host.record("app");
+        host
+    }
+
+    /// Records an image by the name that its user knows; where it is, is for the program to find.
+    fn record(&self, image: &str) {
+        let mut record = self.docker.with_host(self.lab.bootimg());
+        record.args(["record", "--until", "exit", &format!("docker://{image}")]);
+        ok(record.args([
+            "--",
+            "sh",
+            "-c",
+            "find /bin /etc /usr /data -type f -exec cat {} + > /dev/null",
+        ]));
+    }
+
+    fn yolofs(&self, args: &[&str]) -> String {
+        ok(&mut self.docker.yolofs(self.lab, args))
+    }
+
+    fn md5(&self, image: &str) -> String {
+        let run = ["run", "--rm", "--network=none", image, "sh", "-c", MD5];
+        self.docker.run(&run)
+    }
+
+    /// Returns the lines of the mount table of what is mounted over layers.
+    fn mounts(&self) -> Vec<String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let root = self.containerd.root();
+        let ours = mounts.lines().filter(|line| line.contains(" fuse.yolofs "));
+        let root = root.to_str().unwrap();
+        ours.filter(|line| line.contains(root))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn leases(&self) -> Vec<String> {
+        let leases = self.containerd.ctr_in("moby", &["leases", "ls", "-q"]);
+        let leases = leases.lines().filter(|id| id.starts_with("yolofs-"));
+        leases.map(str::to_owned).collect()
+    }
+
+    /// Returns the directories of the snapshots.
+    fn directories(&self) -> usize {
+        let overlayfs = self
+            .containerd
+            .root()
+            .join("io.containerd.snapshotter.v1.overlayfs");
+        fs::read_dir(overlayfs.join("snapshots")).unwrap().count()
+    }
+
+    fn until_served(&self, image: &str, layers: u64) {
+        until("the layers to be served", || {
+            self.docker.served_layers(self.lab, image) == layers
+        });
+    }
+
+    /// Returns how many requests to read all served layers have had.
+    fn reads(&self) -> u64 {
+        let status = self.docker.status(self.lab);
+        let layers = status["layers"].as_array().unwrap().iter();
+        layers
+            .map(|layer| layer["served"]["requests"]["read"].as_u64().unwrap_or(0))
+            .sum()
+    }
+
+    fn is_warm(&self) -> bool {
+        let status = self.docker.status(self.lab);
+        let mut layers = status["layers"].as_array().unwrap().iter();
+        layers.all(|layer| layer["boot"]["prewarm"] == "done")
+    }
+
+    /// Returns what `docker save` writes of an image, file by file. The times of its directories are when
+    /// it was written.
+    fn saved(&self, image: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+        let tar = self.lab.path("saved.tar");
+        self.docker
+            .run(&["save", "-o", tar.to_str().unwrap(), image]);
+        let dir = self.lab.make_dir("saved");
+        ok(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&dir));
+        let mut files = BTreeMap::new();
+        collect(&dir, &mut files);
+        fs::remove_dir_all(&dir).unwrap();
+        files
+    }
+}
+
+#[track_caller]
+fn assert_same(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
+    let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(before), names(after));
+    for (name, bytes) in before {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(text(bytes), text(&after[name]), "{}", name.display());
+    }
+}
+
+fn collect(dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else {
+            files.insert(path.clone(), fs::read(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn privileged_docker_29_works_on_layers_that_are_served_in_place() {
+    let lab = Lab::new();
+    let host = Host::start(&lab);
+    let docker = &host.docker;
+    let (sum, saved) = (host.md5("app"), host.saved("app"));
+    host.yolofs(&["attach", "app"]);
+    let mounts = host.mounts();
+    assert_eq!(mounts.len(), 2, "{mounts:?}");
+    for mount in &mounts {
+        let options = mount.split(' ').nth(3).unwrap();
+        assert!(options.split(',').any(|option| option == "ro"), "{mount}");
+    }
+    assert_eq!(host.leases().len(), 2);
+    assert_confined_to(&docker.status(&lab)["pid"], 0x20_400e);
+    let text = host.yolofs(&["status"]);
+    assert!(
+        text.contains("app") && text.contains("2 of 2 known"),
+        "{text}"
+    );
+    until("the layers to be in the page cache", || host.is_warm());
+    assert_eq!(host.md5("app"), sum);
+    assert_eq!(host.reads(), 0, "its pages were not in the cache");
+    // Changed, looked at, and kept as an image.
+    let change = "echo 1 > /etc/config; rm /usr/lib/part07; chmod 700 /usr/lib/part00";
+    docker.run(&[
+        "run",
+        "--name",
+        "changed",
+        "--network=none",
+        "app",
+        "sh",
+        "-c",
+        change,
+    ]);
+    let diff = docker.run(&["diff", "changed"]);
+    for line in ["C /etc/config", "D /usr/lib/part07", "C /usr/lib/part00"] {
+        assert!(diff.lines().any(|found| found == line), "{line}\n{diff}");
+    }
+    docker.run(&["commit", "changed", "kept"]);
+    let cat = [
+        "run",
+        "--rm",
+        "--network=none",
+        "kept",
+        "sh",
+        "-c",
+        "cat /etc/config; ls /usr/lib",
+    ];
+    let kept = docker.run(&cat);
+    assert!(kept.starts_with('1') && !kept.contains("part07"), "{kept}");
+    assert_same(&saved, &host.saved("app"));
+    // Built on top, with layers that are merged.
+    let lines =
+        "FROM app\nCOPY --link data /linked\nRUN cat /usr/lib/part* /data/* | md5sum > /sum\n";
+    docker.build_with(&lab, "built", lines);
+    let built = [
+        "run",
+        "--rm",
+        "--network=none",
+        "built",
+        "sh",
+        "-c",
+        "cat /sum; ls /linked",
+    ];
+    let built = docker.run(&built);
+    assert!(
+        built.starts_with(&sum) && built.contains("built0"),
+        "{built}"
+    );
+    // Docker notes with an image that others were built of it, and saves that, too.
+    let saved = host.saved("app");
+    // Nobody uses them any more, and what was removed is gone.
+    docker.run(&["rm", "changed"]);
+    docker.run(&["rmi", "kept", "built"]);
+    host.yolofs(&["detach", "app"]);
+    assert_eq!((host.mounts(), host.leases()), (Vec::new(), Vec::new()));
+    assert_eq!(host.md5("app"), sum);
+    assert!(
+        host.saved("app") == saved,
+        "docker save differs after detaching"
+    );
+}
+
+#[test]
+fn privileged_docker_29_removes_what_was_served_in_place() {
+    let lab = Lab::new();
+    let host = Host::start(&lab);
+    let docker = &host.docker;
+    let sum = host.md5("app");
+    let tar = lab.path("app.tar");
+    docker.run(&["save", "-o", tar.to_str().unwrap(), "app"]);
+    let before = host.directories();
+    host.yolofs(&["attach", "--all"]);
+    host.until_served("app", 2);
+    assert_eq!(host.md5("app"), sum);
+    docker.run(&["rmi", "-f", "app"]);
+    // The layer of its own goes, with its lease; the one below is of another image.
+    until("the mount to go", || host.mounts().len() == 1);
+    until("the lease to go", || host.leases().len() == 1);
+    // It comes back to another directory, and is served with no one asking.
+    docker.run(&["load", "-i", tar.to_str().unwrap()]);
+    host.until_served("app", 2);
+    assert_eq!(host.md5("app"), sum);
+    docker.run(&["rmi", "-f", "app", "base"]);
+    docker.run(&["builder", "prune", "-af"]);
+    docker.run(&["system", "prune", "-af"]);
+    until("all mounts to go", || host.mounts().is_empty());
+    until("all leases to go", || host.leases().is_empty());
+    until("the directories to go", || {
+        // containerd collects when it sees fit.
+        let lease = host.containerd.ctr_in("moby", &["leases", "create"]);
+        host.containerd
+            .ctr_in("moby", &["leases", "rm", "--sync", &lease]);
+        host.directories() == 0
+    });
+    assert!(before > 0);
+    host.yolofs(&["detach", "--all"]);
+}
+
+#[test]
+fn privileged_docker_29_and_what_serves_its_layers_in_place_may_die() {
+    let lab = Lab::new();
+    let mut host = Host::start(&lab);
+    let sum = host.md5("app");
+    host.yolofs(&["attach", "app"]);
+    host.docker.stop();
+    host.docker.start_again();
+    host.until_served("app", 2);
+    assert_eq!(host.md5("app"), sum);
+    host.docker.kill();
+    host.docker.start_again();
+    host.until_served("app", 2);
+    assert_eq!(host.md5("app"), sum);
+    host.containerd.kill_and_start_again();
+    assert_eq!(
+        host.mounts().len(),
+        2,
+        "containerd's end is no reason to unmount"
+    );
+    until("Docker to find containerd again", || {
+        host.docker
+            .try_run(&["run", "--rm", "--network=none", "app", "true"])
+            .status
+            .success()
+    });
+    assert_eq!(host.md5("app"), sum);
+    // The process that serves is killed: its mounts go at once, and another attaches.
+    let pid = host.docker.status(&lab)["pid"].as_u64().unwrap();
+    ok(Command::new("kill").args(["-9", &pid.to_string()]));
+    until("another to serve", || {
+        let status = host.docker.status(&lab);
+        status["pid"].as_u64().is_some_and(|other| other != pid)
+    });
+    host.until_served("app", 2);
+    assert_eq!(host.leases().len(), 2);
+    assert_eq!(host.md5("app"), sum);
+    // An image that is removed now is followed, too: the events of before are no more.
+    host.docker.run(&["rmi", "-f", "app"]);
+    until("its own layer to go", || {
+        host.leases().len() < 2 && host.mounts().len() < 2
+    });
+    host.yolofs(&["detach", "--all"]);
+    assert_eq!((host.mounts(), host.leases()), (Vec::new(), Vec::new()));
+}

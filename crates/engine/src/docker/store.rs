@@ -1,0 +1,160 @@
+//! The containerd that has a Docker's images, where Docker has none itself.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Docker;
+use super::parse::{DockerInfo, Storage};
+use crate::containerd::Containerd;
+use crate::error::EngineError;
+
+/// Where Docker listens unless told otherwise.
+const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
+/// What a daemon says of itself has some kilobytes.
+const INFO_MAX: u64 = 4 << 20;
+/// The namespace of Docker's images, unless it says another.
+pub(super) const NAMESPACE: &str = "moby";
+
+/// Where a Docker's images are, if they are in a containerd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageStore {
+    /// The socket of containerd.
+    pub address: PathBuf,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its snapshotter that has the layers.
+    pub snapshotter: String,
+}
+
+impl ImageStore {
+    /// Connects to it.
+    ///
+    /// # Errors
+    /// If nobody answers there.
+    pub fn connect(&self) -> Result<Containerd, EngineError> {
+        Containerd::connect(&self.address, &self.namespace, &self.snapshotter)
+    }
+}
+
+impl Docker {
+    /// Returns the containerd that has the images; `None` if Docker keeps them in directories of its own.
+    ///
+    /// # Errors
+    /// If Docker does not answer, or does not say which containerd it is.
+    pub fn image_store(&self) -> Result<Option<ImageStore>, EngineError> {
+        self.store_of(&self.info()?)
+    }
+
+    /// Returns the containerd that has the images of a daemon.
+    ///
+    /// # Errors
+    /// If it does not say which that is.
+    pub fn store_of(&self, info: &DockerInfo) -> Result<Option<ImageStore>, EngineError> {
+        let Storage::Containerd { snapshotter } = &info.storage else {
+            return Ok(None);
+        };
+        let store = |(address, namespace)| ImageStore {
+            address,
+            namespace,
+            snapshotter: snapshotter.clone(),
+        };
+        if let Some(found) = info.containerd.clone() {
+            return Ok(Some(store(found)));
+        }
+        // A client of before 25 drops what it does not know.
+        let doing = "asking Docker for its containerd";
+        let found = self.socket().map(|socket| info_at(doing, &socket));
+        match found.transpose()?.and_then(|info| info.containerd) {
+            Some(found) => Ok(Some(store(found))),
+            None => Err(EngineError::Failed {
+                doing: doing.to_owned(),
+                said: "it does not say where that listens; name its socket with --containerd"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// Returns what an image is called in containerd.
+    ///
+    /// # Errors
+    /// If Docker or its containerd has no such image, or does not answer.
+    pub fn name_in(&self, store: &ImageStore, reference: &str) -> Result<String, EngineError> {
+        let id = self.image_id(reference)?;
+        let mut names = store.connect()?.names()?;
+        names.retain(|named| named.target == id);
+        // An image may have several names; the one that was asked for is the best.
+        let asked = names.iter().position(|named| {
+            let rest = named.reference.strip_suffix(reference);
+            let rest = rest.or_else(|| {
+                let named = named.reference.strip_suffix(":latest")?;
+                named.strip_suffix(reference)
+            });
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
+        });
+        let found = names.into_iter().nth(asked.unwrap_or(0));
+        found
+            .map(|named| named.reference)
+            .ok_or_else(|| super::no_image(reference))
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        match &self.host {
+            None => Some(PathBuf::from(DEFAULT_SOCKET)),
+            Some(host) => host.strip_prefix("unix://").map(PathBuf::from),
+        }
+    }
+}
+
+/// Asks a daemon about itself at its socket, in the newest words that it has.
+fn info_at(doing: &str, socket: &Path) -> Result<DockerInfo, EngineError> {
+    let failed = |error: std::io::Error| EngineError::Failed {
+        doing: format!("{doing} at {}", socket.display()),
+        said: error.to_string(),
+    };
+    let ask = || {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+        // The old version of HTTP: the response is one piece, and ends with the connection.
+        stream.write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.take(INFO_MAX).read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask().map_err(failed)?;
+    DockerInfo::parse(doing, body(doing, &answer)?)
+}
+
+/// Returns the body of a response that succeeded.
+fn body<'a>(doing: &str, answer: &'a [u8]) -> Result<&'a [u8], EngineError> {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let head = &answer[..end.unwrap_or(0)];
+    let status = head.split(|byte| *byte == b' ').nth(1);
+    match (end, status) {
+        (Some(end), Some(b"200")) => Ok(&answer[end + 4..]),
+        _ => Err(EngineError::Answer {
+            doing: doing.to_owned(),
+            why: String::from_utf8_lossy(&answer[..answer.len().min(200)]).into_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_body_of_a_success_is_read() {
+        let read = |text: &'static str| body("asking", text.as_bytes());
+        assert_eq!(read("HTTP/1.0 200 OK\r\nA: b\r\n\r\n{}").unwrap(), b"{}");
+        for bad in [
+            "HTTP/1.0 404 Not Found\r\n\r\n{}",
+            "HTTP/1.0 200 OK\r\n",
+            "",
+        ] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+    }
+}
