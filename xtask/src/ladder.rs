@@ -118,6 +118,7 @@ const LADDER: &[Rung] = &[
             "yolofs",
         ],
     ),
+    rung("diagnosis", &["host", "node-api"]),
     // L4: services.
     rung(
         "node-service",
@@ -201,6 +202,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "confine",
             "containerd-service",
+            "diagnosis",
             "distribution",
             "docker-service",
             "engine",
