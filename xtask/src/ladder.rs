@@ -132,6 +132,7 @@ const LADDER: &[Rung] = &[
             "yolofs",
         ],
     ),
+    rung("diagnosis", &["host", "node-api"]),
     // L4: services.
     rung(
         "node-service",
@@ -216,6 +217,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "confine",
             "containerd-service",
+            "diagnosis",
             "distribution",
             "docker-service",
             "engine",

@@ -2,12 +2,14 @@
 
 mod by_node;
 mod docker;
+mod doctor;
 mod learn;
 mod mount;
 mod mounter_command;
 mod node;
 mod pull_command;
 mod recorder;
+mod setup;
 mod snapshotter_command;
 mod snapshotter_status;
 mod status;
@@ -52,6 +54,8 @@ enum YolofsCommand {
     Snapshotter(snapshotter_command::SnapshotterArgs),
     Pull(pull_command::PullArgs),
     Learn(learn::LearnArgs),
+    Setup(setup::SetupArgs),
+    Doctor(doctor::DoctorArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
@@ -89,6 +93,8 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Mounter(command) => mounter_command::run(command),
         YolofsCommand::Recorder(command) => recorder::run(command, store, &args.run_dir.run_dir),
         YolofsCommand::Learn(command) => learn::run(command, store),
+        YolofsCommand::Setup(command) => setup::run(command),
+        YolofsCommand::Doctor(command) => doctor::run(command, store, &args.run_dir),
         YolofsCommand::Completions(command) => command.print::<Yolofs>(),
     }
 }

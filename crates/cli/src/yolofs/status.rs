@@ -37,14 +37,9 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
         .iter()
         .map(find)
         .collect::<Result<_, _>>()?;
-    let records = run_dir.list()?;
-    let of_node = by_node::mounts(&run_dir)?;
-    let known = |path: &PathBuf| {
-        records.iter().any(|record| record.mountpoint == *path)
-            || of_node.iter().any(|mount| mount.mountpoint == *path)
-    };
+    let mut mounts = all_mounts(&run_dir)?;
     for path in &wanted {
-        if !known(path) {
+        if !mounts.iter().any(|mount| mount.mountpoint == *path) {
             bail!(
                 "{} is not a mount that {} describes",
                 path.display(),
@@ -52,13 +47,20 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
             );
         }
     }
-    let shown = |place: &PathBuf| wanted.is_empty() || wanted.contains(place);
-    let standalone = records.iter().filter(|record| shown(&record.mountpoint));
-    let mut mounts: Vec<MountStatus> = standalone
-        .map(|record| ask_status(&run_dir, record))
-        .collect();
-    mounts.extend(of_node.into_iter().filter(|mount| shown(&mount.mountpoint)));
-    mounts.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+    mounts.retain(|mount| wanted.is_empty() || wanted.contains(&mount.mountpoint));
     print(args.format.format(), &mounts, |mounts| text(mounts))?;
     Ok(Outcome::Done)
+}
+
+/// Asks all mounts, those of the node included, how they do.
+///
+/// # Errors
+/// If the run directory cannot be read, or the node does not answer.
+pub(super) fn all_mounts(run_dir: &RunDir) -> anyhow::Result<Vec<MountStatus>> {
+    let records = run_dir.list()?;
+    let standalone = records.iter().map(|record| ask_status(run_dir, record));
+    let mut mounts: Vec<MountStatus> = standalone.collect();
+    mounts.extend(by_node::mounts(run_dir)?);
+    mounts.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+    Ok(mounts)
 }

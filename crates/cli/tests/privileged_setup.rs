@@ -1,0 +1,252 @@
+//! `yolofs setup` and `yolofs doctor` beside real engines: what setup writes is what they start with.
+
+#![cfg(feature = "privileged")]
+#![allow(
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod lab;
+mod node;
+mod setup;
+
+use std::fs;
+use std::process::Command;
+
+use lab::{Lab, fails, json, ok};
+use setup::{Engine, verdicts};
+
+/// What a distribution ships: settings of its own, and nothing imported.
+const PLAIN: &str = "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n";
+
+#[test]
+fn privileged_containerd_runs_from_what_setup_wrote() {
+    let lab = Lab::new();
+    let mut engine = Engine::debian(&lab, PLAIN);
+    let before = fs::read_to_string(engine.config()).unwrap();
+
+    // It says what it would do, and does nothing.
+    let plan = json(&mut engine.setup(&["containerd", "--json"]));
+    assert_eq!(plan["changes"].as_array().unwrap().len(), 2, "{plan}");
+    let told = ok(&mut engine.setup(&["containerd"]));
+    for expected in [
+        "+ imports = ",
+        "+ [proxy_plugins.yolofs]",
+        "nothing is changed without --yes",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    assert_eq!(fs::read_to_string(engine.config()).unwrap(), before);
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-proxy"], "advice", "{verdict:?}");
+
+    ok(&mut engine.setup(&["containerd", "--yes"]));
+    let again = json(&mut engine.setup(&["containerd", "--json"]));
+    assert_eq!(
+        again["changes"],
+        serde_json::json!([]),
+        "it has nothing to do twice"
+    );
+    // Nobody answers there yet.
+    fails(4, &mut engine.doctor());
+    engine.start_snapshotter();
+    engine.restart();
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-snapshotter"], "fine", "{verdict:?}");
+    engine.runs_a_container();
+
+    let undone = ok(&mut engine.setup(&["--undo"]));
+    assert_eq!(undone.matches("as it was").count(), 2, "{undone}");
+    assert_eq!(fs::read_to_string(engine.config()).unwrap(), before);
+    assert!(!engine.config().with_file_name("conf.d").exists());
+    engine.restart();
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-proxy"], "advice", "{verdict:?}");
+}
+
+/// The settings of pods that are there stay: containerd 1.6 takes a plugin's table from one file only.
+#[test]
+fn privileged_pods_of_containerd_1_keep_their_settings() {
+    let lab = Lab::new();
+    let pods =
+        "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"test.local/pause:9\"\n";
+    let engine = Engine::debian(&lab, &format!("version = 2\n{pods}"));
+    ok(&mut engine.setup(&["kubernetes", "--yes"]));
+    let config = engine.config().display().to_string();
+    let dump = ok(Command::new("containerd").args(["--config", &config, "config", "dump"]));
+    for expected in [
+        "sandbox_image = \"test.local/pause:9\"",
+        "snapshotter = \"yolofs\"",
+    ] {
+        assert!(dump.contains(expected), "{expected}: {dump}");
+    }
+    let one_for_all = fails(1, &mut engine.setup(&["kubernetes", "--runtime-class"]));
+    assert!(
+        one_for_all.contains("one snapshotter for all pods"),
+        "{one_for_all}"
+    );
+}
+
+#[test]
+fn privileged_setup_refuses_what_it_cannot_do_without_harm() {
+    let lab = Lab::new();
+    let engine = Engine::debian(&lab, PLAIN);
+    fs::write(lab.path("other.toml"), "version = 2\n").unwrap();
+    let import = format!("version = 2\nimports = [{:?}]\n", lab.path("other.toml"));
+    fs::write(engine.config(), import).unwrap();
+    let said = fails(1, &mut engine.setup(&["containerd", "--yes"]));
+    assert!(
+        said.contains("imports other files and no drop-ins: add"),
+        "{said}"
+    );
+    fs::write(engine.config(), "version = 2\n[broken\n").unwrap();
+    let said = fails(1, &mut engine.setup(&["containerd", "--yes"]));
+    assert!(said.contains("is no TOML"), "{said}");
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-config"], "fault", "{verdict:?}");
+    assert!(!engine.config().with_file_name("conf.d").exists());
+}
+
+/// Docker's layers are served in place, so nothing of Docker's own changes.
+#[test]
+fn privileged_docker_keeps_its_configuration() {
+    let lab = Lab::new();
+    let engine = Engine::debian(&lab, PLAIN);
+    let daemon = lab.path("daemon.json");
+    let data = lab.make_dir("docker");
+    fs::write(&daemon, format!("{{\"data-root\": {data:?}}}\n")).unwrap();
+    let docker = ["docker", "--docker-config", daemon.to_str().unwrap()];
+    ok(engine.setup(&docker).arg("--yes"));
+    let env = fs::read_to_string(lab.path("etc/docker.env")).unwrap();
+    assert!(
+        env.ends_with(&format!("DATA_ROOT={}\n", data.display())),
+        "{env}"
+    );
+    assert!(lab.path("units/docker.service.d/yolofs.conf").exists());
+    assert!(ok(&mut engine.setup(&docker)).contains("all files are as they should be"));
+    ok(&mut engine.setup(&["--undo"]));
+    assert!(!lab.path("units/docker.service.d").exists());
+}
+
+/// What containerd of today is told here: its defaults are the machine's sockets and directories.
+const ALONE: &str = "[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n";
+
+#[test]
+fn privileged_containerd_of_today_runs_from_what_setup_wrote() {
+    let lab = Lab::new();
+    let mut engine = Engine::today(&lab, "version = 3\n", ALONE);
+    // Mirrors that somebody wrote down, and that pulls of pods ignore.
+    fs::create_dir_all(engine.config().with_file_name("certs.d/test.local")).unwrap();
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-mirrors"], "fault", "{verdict:?}");
+    assert_eq!(verdict["containerd-proxy"], "advice", "{verdict:?}");
+
+    ok(&mut engine.setup(&["kubernetes", "--yes"]));
+    engine.start_snapshotter();
+    engine.restart();
+    let verdict = verdicts(&engine.doctor());
+    for check in ["snapshotter", "unpack", "used"] {
+        assert_eq!(
+            verdict[&format!("containerd-{check}")],
+            "fine",
+            "{verdict:?}"
+        );
+    }
+    assert!(!verdict.contains_key("containerd-mirrors"), "{verdict:?}");
+    assert!(
+        !verdict.contains_key("containerd-image-disk"),
+        "{verdict:?}"
+    );
+    engine.runs_a_container();
+    let again = json(&mut engine.setup(&["kubernetes", "--json"]));
+    assert_eq!(again["changes"], serde_json::json!([]), "{again}");
+
+    // Other pods stay where they are, if only one RuntimeClass is to use it.
+    ok(&mut engine.setup(&["kubernetes", "--runtime-class", "--yes"]));
+    engine.restart();
+    let dump = engine.dump();
+    assert!(
+        dump.contains("[plugins.'io.containerd.cri.v1.images'.runtime_platforms.yolofs]"),
+        "{dump}"
+    );
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-used"], "fine", "{verdict:?}");
+    ok(&mut engine.setup(&["--undo"]));
+    assert!(!engine.dump().contains("snapshotter = 'yolofs'"));
+}
+
+/// A file for containerd 1 loses its snapshotter when containerd 2 reads it, without a word.
+#[test]
+fn privileged_the_doctor_tells_what_containerd_of_today_drops() {
+    let lab = Lab::new();
+    let engine = Engine::today(&lab, "version = 3\n", ALONE);
+    let old = "[proxy_plugins.yolofs]\n  type = \"snapshot\"\n  address = \"/run/none.sock\"\n\
+               [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"yolofs\"\n";
+    fs::write(engine.config(), format!("version = 2\n{old}")).unwrap();
+    let verdict = verdicts(&engine.doctor());
+    for check in ["snapshotter", "version", "unpack"] {
+        assert_eq!(
+            verdict[&format!("containerd-{check}")],
+            "fault",
+            "{verdict:?}"
+        );
+    }
+    assert_eq!(verdict["containerd-image-disk"], "advice", "{verdict:?}");
+    // A drop-in that nothing imports is ignored, whatever containerd's own dump says of its imports.
+    fs::create_dir(engine.config().with_file_name("conf.d")).unwrap();
+    fs::write(
+        engine.config().with_file_name("conf.d/yolofs.toml"),
+        "version = 3\n",
+    )
+    .unwrap();
+    let verdict = verdicts(&engine.doctor());
+    assert_eq!(verdict["containerd-imports"], "fault", "{verdict:?}");
+    // What is asked for in the old words is made to hold.
+    ok(&mut engine.setup(&["kubernetes", "--yes"]));
+    let verdict = verdicts(&engine.doctor());
+    assert!(!verdict.contains_key("containerd-version"), "{verdict:?}");
+    assert_eq!(verdict["containerd-unpack"], "fine", "{verdict:?}");
+}
+
+#[test]
+fn privileged_docker_of_today_keeps_its_layers_in_yolofs_after_setup() {
+    let lab = Lab::new();
+    let mut engine = Engine::today(&lab, "version = 3\n", ALONE);
+    engine.start_docker("{\"live-restore\": true}\n");
+    let daemon = lab.path("engine/daemon.json").display().to_string();
+    let docker = ["docker", "--docker-config", &daemon];
+    let plan = json(engine.setup(&docker).arg("--json"));
+    assert_eq!(plan["changes"].as_array().unwrap().len(), 3, "{plan}");
+    ok(engine.setup(&docker).arg("--yes"));
+    engine.start_snapshotter();
+    engine.restart();
+    engine.start_docker_again();
+    assert_eq!(
+        engine.docker(&["info", "--format", "{{.Driver}}"]),
+        "yolofs"
+    );
+    assert_eq!(
+        engine.docker(&["info", "--format", "{{.LiveRestoreEnabled}}"]),
+        "true"
+    );
+    let archive = node::archive(&lab, 4096);
+    engine.docker(&["load", "--input", archive.to_str().unwrap()]);
+    let run = [
+        "run",
+        "--rm",
+        "--network=none",
+        node::IMAGE,
+        "cat",
+        "/srv/greeting",
+    ];
+    assert_eq!(engine.docker(&run), "hello");
+    let again = json(engine.setup(&docker).arg("--json"));
+    assert_eq!(again["changes"], serde_json::json!([]), "{again}");
+    engine.docker(&["rmi", node::IMAGE]);
+    ok(&mut engine.setup(&["--undo"]));
+    assert_eq!(
+        fs::read_to_string(daemon).unwrap(),
+        "{\"live-restore\": true}\n"
+    );
+}

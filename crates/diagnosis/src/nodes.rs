@@ -1,0 +1,99 @@
+//! The node services that run on this machine: there should be one.
+
+use crate::finding::Finding;
+use crate::processes::{Process, running};
+
+/// What `yolofs node` is followed by where it asks a node instead of being one.
+const ASKING: [&str; 2] = ["status", "drain"];
+
+/// Checks how many node services run.
+#[must_use]
+pub fn check() -> Finding {
+    let nodes = running("yolofs");
+    finding(
+        &nodes
+            .iter()
+            .filter(|process| is_node(process))
+            .collect::<Vec<_>>(),
+    )
+}
+
+fn is_node(process: &Process) -> bool {
+    let words = &process.args;
+    let node = words.iter().position(|word| word == "node");
+    node.is_some_and(|at| {
+        !words
+            .iter()
+            .skip(at)
+            .any(|word| ASKING.contains(&word.as_str()))
+    })
+}
+
+fn finding(nodes: &[&Process]) -> Finding {
+    const CHECK: &str = "nodes";
+    match nodes {
+        [] => Finding::advice(
+            CHECK,
+            "no node service runs: mounts end with the process that serves them",
+            "systemctl enable --now yolofs-node",
+        ),
+        [one] => Finding::fine(
+            CHECK,
+            format!("one node service runs (process {})", one.pid),
+        ),
+        several => {
+            let shown: Vec<String> = several
+                .iter()
+                .map(|node| {
+                    let dir = node
+                        .flag(&["--run-dir"])
+                        .unwrap_or("the default run directory");
+                    format!("process {} with {dir}", node.pid)
+                })
+                .collect();
+            Finding::advice(
+                CHECK,
+                format!("{} node services run: {}", several.len(), shown.join(", ")),
+                "each answers for its own mounts only: end all but one (yolofs node drain with its \
+                 --run-dir, then stop it)",
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Verdict;
+
+    fn process(pid: u32, line: &str) -> Process {
+        Process {
+            pid,
+            program: None,
+            args: line.split(' ').map(str::to_owned).collect(),
+        }
+    }
+
+    #[test]
+    fn two_nodes_are_one_too_many() {
+        let one = process(1, "/usr/bin/yolofs node");
+        let two = process(2, "yolofs --run-dir /run/other node --state-dir /s");
+        assert!(is_node(&one) && is_node(&two));
+        for asking in [
+            "yolofs node status",
+            "yolofs mount /a /b",
+            "yolofs node drain --all",
+        ] {
+            assert!(!is_node(&process(3, asking)), "{asking}");
+        }
+        assert_eq!(finding(&[&one]).verdict, Verdict::Fine);
+        assert_eq!(finding(&[]).verdict, Verdict::Advice);
+        let both = finding(&[&one, &two]);
+        assert_eq!(both.verdict, Verdict::Advice);
+        assert!(
+            both.what.contains("process 2 with /run/other"),
+            "{}",
+            both.what
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! The processes of this machine, by what they run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a command line that are looked at; it is cut, not refused.
+const MAX_LINE: usize = 64 << 10;
+
+/// A process, and what it was started as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Its program, if we may know.
+    pub(crate) program: Option<PathBuf>,
+    /// Its command line, the program's name included.
+    pub(crate) args: Vec<String>,
+}
+
+impl Process {
+    /// Returns a path as it is meant in the directory that the process works in.
+    pub(crate) fn path(&self, named: &str) -> PathBuf {
+        match fs::read_link(format!("/proc/{}/cwd", self.pid)) {
+            Ok(dir) => dir.join(named),
+            Err(_) => PathBuf::from(named),
+        }
+    }
+
+    /// Returns the value of a flag, written as `--flag value` or `--flag=value`.
+    pub(crate) fn flag(&self, names: &[&str]) -> Option<&str> {
+        let mut args = self.args.iter().skip(1);
+        while let Some(arg) = args.next() {
+            for name in names {
+                if arg == name {
+                    return args.next().map(String::as_str);
+                }
+                if let Some(value) = arg
+                    .strip_prefix(name)
+                    .and_then(|rest| rest.strip_prefix('='))
+                {
+                    return Some(value);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Returns the processes that run a program of this name, by number; other mount namespaces than ours are
+/// left out, because the files there are others.
+pub(crate) fn running(name: &str) -> Vec<Process> {
+    let ours = fs::read_link("/proc/self/ns/mnt").ok();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut found: Vec<Process> = pids
+        .filter(|pid: &u32| {
+            let theirs = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+            theirs.is_none() || theirs == ours
+        })
+        .filter_map(|pid| process(pid, name))
+        .collect();
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+fn process(pid: u32, name: &str) -> Option<Process> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(line.get(..MAX_LINE).unwrap_or(&line)).into_owned();
+    let args: Vec<String> = line
+        .trim_end_matches('\0')
+        .split('\0')
+        .map(str::to_owned)
+        .collect();
+    let called = Path::new(args.first()?).file_name()?;
+    if called != name {
+        return None;
+    }
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
+    Some(Process { pid, program, args })
+}
+
+/// Returns where a program of this name is installed.
+pub(crate) fn installed(name: &str) -> Option<PathBuf> {
+    [
+        "/usr/local/bin",
+        "/usr/local/sbin",
+        "/usr/bin",
+        "/usr/sbin",
+        "/bin",
+        "/sbin",
+    ]
+    .iter()
+    .map(|dir| Path::new(dir).join(name))
+    .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn flags_are_found_as_people_write_them() {
+        let words = "containerd --config /a.toml --log-level=debug -c";
+        let process = Process {
+            pid: 1,
+            program: None,
+            args: words.split(' ').map(str::to_owned).collect(),
+        };
+        assert_eq!(process.flag(&["--config", "-c"]), Some("/a.toml"));
+        assert_eq!(process.flag(&["--log-level"]), Some("debug"));
+        assert_eq!(process.flag(&["--root"]), None);
+        assert_eq!(process.flag(&["-c"]), None);
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_name() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        // The kernel shows its command line shortly after it has begun.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let ours = |process: &Process| process.pid == child.id();
+        while !running("sleep").iter().any(ours) && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let found = running("sleep").iter().any(ours);
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert!(found);
+        assert!(installed("sleep").is_some() && installed("none-such").is_none());
+    }
+}
