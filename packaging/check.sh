@@ -21,13 +21,13 @@ cp "$work/yolofs@.service" "$work/yolofs@web.service"
 printf '[Service]\nExecStart=/bin/true\n' >"$work/docker.service"
 mkdir "$work/docker.service.d"
 sed "s,/usr/bin/yolofs,$work&," "$REPO/packaging/docker/docker-clear.conf" >"$work/docker.service.d/yolofs.conf"
-said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./yolofs-textfile.service ./yolofs-textfile.timer ./docker.service 2>&1) ||
+said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-pin.service ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./yolofs-textfile.service ./yolofs-textfile.timer ./docker.service 2>&1) ||
     die "systemd does not like the units: $said"
 # It warns without failing about what it does not know.
 [ -z "$said" ] || die "systemd warns about the units: $said"
 # How much a service may that was broken into, by systemd's own count: 0 is nothing, 10 everything.
 # Lower than this takes a mount namespace of its own, or no root.
-for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 nicfetch=1.7; do
+for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.7; do
     unit=$work/${exposed%=*}.service
     said=$(systemd-analyze security --offline=true --no-pager "$unit") || true
     level=$(sed -n 's/.*Overall exposure level for [^:]*: \([0-9.]*\).*/\1/p' <<<"$said")

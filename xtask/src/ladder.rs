@@ -62,6 +62,7 @@ const LADDER: &[Rung] = &[
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),
     rung("node-records", &["host", "node-api", "yolofs"]),
+    rung("pinning", &["blocks", "fdstore", "host", "rawio", "tracer"]),
     rung(
         "bootstore",
         &[
@@ -230,6 +231,7 @@ const LADDER: &[Rung] = &[
             "node-api",
             "node-service",
             "oci",
+            "pinning",
             "rawio",
             "recording",
             "report",

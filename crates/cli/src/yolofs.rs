@@ -7,6 +7,7 @@ mod learn;
 mod mount;
 mod mounter_command;
 mod node;
+mod pin;
 mod pull_command;
 mod recorder;
 mod setup;
@@ -49,6 +50,7 @@ enum YolofsCommand {
     Status(status::StatusArgs),
     Top(top::TopArgs),
     Tier(tier::TierArgs),
+    Pin(pin::PinArgs),
     Upgrade(upgrade::UpgradeArgs),
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter_command::SnapshotterArgs),
@@ -83,6 +85,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Tier(command) => tier::run(command, store),
+        YolofsCommand::Pin(command) => pin::run(command, &args.run_dir.run_dir),
         YolofsCommand::Upgrade(command) => upgrade::run(command, &args.run_dir),
         YolofsCommand::Snapshotter(command) => {
             snapshotter_command::run(command, store, &args.run_dir)

@@ -91,6 +91,20 @@ impl Resident {
         self.count() == self.pages
     }
 
+    /// Returns the bytes of the pages that were there, as ranges that do not touch.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for page in (0..self.pages).filter(|page| self.has(*page)) {
+            let start = (self.first + page) * self.page;
+            match ranges.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end += self.page,
+                None => ranges.push(start..start + self.page),
+            }
+        }
+        ranges
+    }
+
     /// Has the kernel drop the pages that lie wholly or partly in `bytes`, were looked at and were not
     /// there then. Those that are mapped, or changed and not written back, stay.
     ///
@@ -202,6 +216,8 @@ mod tests {
         [3, 70, 71].into_iter().for_each(read);
         let before = Resident::look(&file, PAGE..150 * PAGE).unwrap();
         assert!(!before.is_all());
+        let ranges = [3 * PAGE..4 * PAGE, 70 * PAGE..72 * PAGE];
+        assert_eq!(before.ranges(), ranges);
         let more = [0, 2, 4, 72, 73, 149, 150];
         more.into_iter().for_each(read);
         assert_eq!(there(&file, 200), [0, 2, 3, 4, 70, 71, 72, 73, 149, 150]);

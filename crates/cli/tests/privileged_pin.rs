@@ -1,0 +1,296 @@
+//! `yolofs pin`: which pages of the host's files a command touches, and that just these stay in memory.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod lab;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lab::{Lab, fails, json, noise, ok, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const PAGE: usize = 4096;
+
+/// There is one recording at a time: it switches read-ahead of the disk off.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A directory `usr` with a file `lib` of 200 pages, which is no file of the machine's own.
+struct Desk {
+    lab: Lab,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let lab = Lab::new();
+        lab.make_dir("usr");
+        let desk = Self { lab, _turn: turn };
+        desk.replace("lib", 1, 200);
+        desk
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.lab.path("usr").join(name)
+    }
+
+    /// Puts a file in place as dpkg does: written aside, renamed.
+    fn replace(&self, name: &str, seed: u32, pages: usize) {
+        let aside = self.file(&format!("{name}.dpkg-new"));
+        fs::write(&aside, noise(seed, pages * PAGE)).unwrap();
+        fs::File::open(&aside).unwrap().sync_all().unwrap();
+        fs::rename(aside, self.file(name)).unwrap();
+    }
+
+    fn pin(&self, args: &[&str]) -> Command {
+        let mut command = self.lab.yolofs();
+        command
+            .arg("pin")
+            .args(args)
+            .env("YOLOFS_PINS", self.lab.path("pins"));
+        command
+    }
+
+    /// Records a command that reads pages 10 to 12 and 100 of `lib`.
+    fn record(&self, flags: &[&str]) -> Value {
+        let script = "dd if=$0 bs=4096 skip=10 count=3 of=/dev/null && dd if=$0 bs=4096 skip=100 count=1 of=/dev/null";
+        let mut command = self.pin(&["record", "--json", "--name", "lib", "--under"]);
+        command.arg(self.lab.path("usr")).args(flags);
+        command
+            .args(["--", "sh", "-c", script])
+            .arg(self.file("lib"));
+        json(command.stderr(Stdio::null()))
+    }
+
+    fn status(&self) -> Value {
+        json(&mut self.pin(&["status", "--json"]))
+    }
+
+    fn serve(&self, flags: &[&str]) -> Holder {
+        let process = self.pin(&["serve"]).args(flags).spawn().unwrap();
+        until("pages are held", || {
+            self.status()["pid"].as_u64() == Some(process.id().into())
+        });
+        Holder(process)
+    }
+}
+
+/// `yolofs pin serve`, killed when dropped.
+struct Holder(Child);
+
+impl Holder {
+    /// What the kernel says that it has locked.
+    fn locked_pages(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmLck:"))
+            .unwrap();
+        line.trim()
+            .trim_end_matches(" kB")
+            .parse::<usize>()
+            .unwrap()
+            * 1024
+            / PAGE
+    }
+
+    fn end(mut self) -> bool {
+        kill(
+            Pid::from_raw(self.0.id().try_into().unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
+        self.0.wait().unwrap().success()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ended = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// The read-ahead of all disks.
+fn read_ahead() -> Vec<String> {
+    let disks = fs::read_dir("/sys/block")
+        .unwrap()
+        .map(|disk| disk.unwrap().path());
+    let settings = disks.map(|disk| fs::read_to_string(disk.join("queue/read_ahead_kb")).unwrap());
+    settings.collect()
+}
+
+#[test]
+fn privileged_a_recording_has_the_pages_that_were_read_and_no_others() {
+    let desk = Desk::new();
+    let before = read_ahead();
+    for (flags, method) in [(&[][..], "pages"), (&["--before-after"], "before_after")] {
+        let told = desk.record(flags);
+        assert_eq!(told["method"], method);
+        assert_eq!(told["bytes"], 4 * PAGE, "{told}");
+        assert_eq!(told["file_bytes"], 200 * PAGE);
+        assert_eq!(told["lost_events"], 0);
+    }
+    assert_eq!(read_ahead(), before);
+    let instances = fs::read_dir("/sys/kernel/tracing/instances")
+        .into_iter()
+        .flatten();
+    let names = instances.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(
+        names.filter(|name| name.starts_with("yolofs-pin-")).count(),
+        0
+    );
+}
+
+#[test]
+fn privileged_pages_are_held_across_upgrades_and_the_death_of_their_holder() {
+    let desk = Desk::new();
+    desk.record(&[]);
+    let noted = fails(1, &mut desk.pin(&["apply", "lib"]));
+    assert!(noted.contains("yolofs pin serve"), "{noted}");
+    let holder = desk.serve(&[]);
+    assert_eq!(holder.locked_pages(), 4);
+    let second = fails(1, &mut desk.pin(&["serve"]));
+    assert!(second.contains("held already"), "{second}");
+    // The new version is shorter.
+    desk.replace("lib", 2, 50);
+    until("the upgrade is followed", || holder.locked_pages() == 3);
+    let status = desk.status();
+    assert_eq!(status["profiles"][0]["changed_files"], 1, "{status}");
+    assert_eq!(status["locked_bytes"], 3 * PAGE);
+    drop(holder); // by SIGKILL
+    assert_eq!(desk.status()["pid"], Value::Null);
+    let holder = desk.serve(&[]);
+    assert_eq!(holder.locked_pages(), 3);
+    assert_eq!(
+        json(&mut desk.pin(&["drop", "lib", "--json"]))["locked_bytes"],
+        0
+    );
+    assert_eq!(holder.locked_pages(), 0);
+    ok(&mut desk.pin(&["apply", "lib"]));
+    assert_eq!(holder.locked_pages(), 3);
+    assert!(holder.end());
+    ok(&mut desk.pin(&["drop", "--all", "--forget"]));
+    assert_eq!(desk.status()["profiles"].as_array().unwrap().len(), 0);
+}
+
+/// A memory cgroup, of whichever version this machine has.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: &str) -> Self {
+        let (root, file) = match Path::new("/sys/fs/cgroup/memory").is_dir() {
+            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            false => ("/sys/fs/cgroup", "memory.max"),
+        };
+        let path = Path::new(root).join(format!("yolofs-pin-test-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join(file), limit).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        until("the cgroup is empty", || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+#[test]
+fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
+    let desk = Desk::new();
+    desk.replace("lib", 1, 4000);
+    let script = "dd if=$0 bs=1M of=/dev/null";
+    let mut command = desk.pin(&["record", "--json", "--name", "lib", "--under"]);
+    command.arg(desk.lab.path("usr"));
+    command
+        .args(["--", "sh", "-c", script])
+        .arg(desk.file("lib"));
+    let told = json(command.stderr(Stdio::null()));
+    assert_eq!(told["bytes"], 4000 * PAGE);
+    fails(1, &mut desk.pin(&["apply", "lib"]));
+    let group = Group::new("64M");
+    let path = group.0.to_str().unwrap();
+    let refused = fails(
+        1,
+        &mut desk.pin(&["serve", "--cgroup", path, "--budget", "65M"]),
+    );
+    assert!(refused.contains("--budget"), "{refused}");
+    // What somebody else has read is charged to the cgroup all the same.
+    fs::read(desk.file("lib")).unwrap();
+    let holder = desk.serve(&["--cgroup", path, "--budget", "8M"]);
+    let status = desk.status();
+    assert_eq!(status["locked_bytes"], 8 << 20);
+    assert_eq!(status["left_out_bytes"], 4000 * PAGE - (8 << 20));
+    assert!(
+        status["group"]["charged_bytes"].as_u64().unwrap() >= 8 << 20,
+        "{status}"
+    );
+    assert_eq!(status["group"]["limit_bytes"], 64 << 20);
+    assert!(holder.end());
+}
+
+#[test]
+fn privileged_a_recorder_that_is_killed_leaves_nothing_that_the_next_does_not_undo() {
+    let desk = Desk::new();
+    let before = read_ahead();
+    // The first run ends, and the second does not.
+    let script =
+        "if [ -e $1 ]; then exec sleep 60; fi; touch $1; dd if=$0 bs=4096 count=1 of=/dev/null";
+    let mut command = desk.pin(&["record", "--name", "x", "--under"]);
+    command
+        .arg(desk.lab.path("usr"))
+        .args(["--", "sh", "-c", script]);
+    command.arg(desk.file("lib")).arg(desk.lab.path("once"));
+    let mut recorder = command.stderr(Stdio::null()).spawn().unwrap();
+    until("read-ahead is off", || read_ahead() != before);
+    let busy = desk
+        .pin(&["record", "--name", "y", "--under"])
+        .arg(desk.lab.path("usr"))
+        .args(["--", "cat"])
+        .arg(desk.file("lib"))
+        .output()
+        .unwrap();
+    let busy = String::from_utf8_lossy(&busy.stderr).into_owned();
+    assert!(busy.contains("another recording"), "{busy}");
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    assert_ne!(read_ahead(), before);
+    assert_eq!(desk.record(&[])["bytes"], 4 * PAGE);
+    assert_eq!(read_ahead(), before);
+    assert_eq!(
+        desk.status()["profiles"].as_array().unwrap().len(),
+        1,
+        "x was not recorded"
+    );
+}
+
+#[test]
+fn privileged_a_command_that_fails_or_touches_nothing_makes_no_profile() {
+    let desk = Desk::new();
+    let usr = desk.lab.path("usr");
+    let usr = usr.to_str().unwrap();
+    let failed = fails(1, &mut desk.pin(&["record", "--under", usr, "--", "false"]));
+    assert!(failed.contains("exit status: 1"), "{failed}");
+    let nothing = fails(1, &mut desk.pin(&["record", "--under", usr, "--", "true"]));
+    assert!(nothing.contains("--under"), "{nothing}");
+    // What does not end by itself is ended, and its touches count.
+    let lib = desk.file("lib");
+    let script = format!(
+        "dd if={} bs=4096 count=2 of=/dev/null; exec sleep 60",
+        lib.display()
+    );
+    let told = json(
+        desk.pin(&[
+            "record", "--json", "--for", "0.5", "--under", usr, "--", "sh", "-c", &script,
+        ])
+        .stderr(Stdio::null()),
+    );
+    assert_eq!(told["bytes"], 2 * PAGE);
+    assert_eq!(told["name"], "sh");
+}
