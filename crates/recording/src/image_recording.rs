@@ -140,7 +140,7 @@ fn open_docker(engines: &Engines, reference: &str) -> anyhow::Result<Box<dyn Eng
         return Ok(Box::new(DockerEngine::open(host, reference)?));
     };
     log::debug!("Docker's images are in {}", store.address.display());
-    Ok(Box::new(ContainerdEngine::open(&Place {
+    Ok(Box::new(ContainerdEngine::open(&ImageLocation {
         address: &store.address,
         snapshotter: &store.snapshotter,
         namespace: &store.namespace,
