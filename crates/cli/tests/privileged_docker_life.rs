@@ -217,3 +217,46 @@ fn privileged_docker_layers_that_are_gone_are_garbage() {
     assert_eq!(images().unwrap() + 1, before.unwrap());
     assert_eq!(gc(&[])["unbound"], serde_json::json!([]));
 }
+
+#[test]
+fn privileged_docker_29_with_overlay2_is_served_as_before() {
+    let lab = Lab::new();
+    let docker = Dockerd::start_today(&lab);
+    docker.import_base(&lab);
+    docker.build(&lab, "app", "base");
+    docker.record(&lab, "app");
+    let sum = md5(&docker, "app");
+    ok(&mut docker.yolofs(&lab, &["attach", "--all"]));
+    assert_eq!(docker.served_layers(&lab, "app"), 2);
+    assert_eq!(md5(&docker, "app"), sum);
+    let change = "echo 1 > /etc/config; rm /usr/lib/part07";
+    let run = [
+        "run",
+        "--name",
+        "changed",
+        "--network=none",
+        "app",
+        "sh",
+        "-c",
+    ];
+    docker.run(&[&run[..], &[change]].concat());
+    let diff = docker.run(&["diff", "changed"]);
+    assert!(
+        diff.contains("C /etc/config") && diff.contains("D /usr/lib/part07"),
+        "{diff}"
+    );
+    docker.run(&["commit", "changed", "kept"]);
+    let cat = [
+        "run",
+        "--rm",
+        "--network=none",
+        "kept",
+        "cat",
+        "/etc/config",
+    ];
+    assert_eq!(docker.run(&cat), "1");
+    docker.run(&["rm", "changed"]);
+    docker.run(&["rmi", "kept", "app", "base"]);
+    until("the layers to be let go", || docker.mounts().is_empty());
+    ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+}

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use super::engines::Engines;
 use super::{Lab, busybox_root, json, noise, ok, output, until};
 
 /// Debian's client: another one may come before it in the path.
@@ -15,6 +16,7 @@ const CLIENT: &str = "/usr/bin/docker";
 #[derive(Debug)]
 pub(crate) struct Dockerd {
     dir: PathBuf,
+    engines: Engines,
     flags: Vec<String>,
     child: Option<Child>,
 }
@@ -22,8 +24,19 @@ pub(crate) struct Dockerd {
 impl Dockerd {
     /// Starts one with its directories in the lab, and waits until it answers.
     pub(crate) fn start(lab: &Lab, flags: &[&str]) -> Self {
+        Self::start_engines(lab, Engines::Debian, flags)
+    }
+
+    /// Starts a Docker 29 with the storage driver overlay2, as one that was updated has it.
+    pub(crate) fn start_today(lab: &Lab) -> Self {
+        let flags = ["--feature", "containerd-snapshotter=false"];
+        Self::start_engines(lab, Engines::Today, &flags)
+    }
+
+    fn start_engines(lab: &Lab, engines: Engines, flags: &[&str]) -> Self {
         let mut docker = Self {
             dir: lab.make_dir("docker"),
+            engines,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             child: None,
         };
@@ -40,7 +53,8 @@ impl Dockerd {
             .append(true)
             .open(self.dir.join("log"))
             .unwrap();
-        let child = Command::new("dockerd")
+        let child = Command::new(self.engines.program("dockerd"))
+            .env("PATH", self.engines.path())
             .arg("--data-root")
             .arg(self.data_root())
             .arg("--exec-root")

@@ -281,3 +281,20 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
+
+/// Waits for a boot that reads nothing: memory may be short on the machine, and the kernel drop what was
+/// brought into the page cache before the boot comes to it. So everything is brought there again each time.
+pub(crate) fn until_boot_reads_nothing(
+    lab: &Lab,
+    reads: impl Fn() -> u64,
+    mut boot: impl FnMut(u32),
+) {
+    let mut number = 0;
+    until("a boot that reads nothing", || {
+        ok(lab.bootimg().args(["prewarm", "--all"]));
+        let before = reads();
+        number += 1;
+        boot(number);
+        reads() == before
+    });
+}

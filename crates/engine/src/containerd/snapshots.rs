@@ -81,8 +81,7 @@ impl Containerd {
                 engine: format!("containerd's snapshotter {snapshotter}"),
                 reference: reference.to_owned(),
                 hint: format!(
-                    "unpack it: ctr -n {namespace} images mount --rm --snapshotter \
-                     {snapshotter} {reference} /mnt, or pull it again"
+                    "unpack it: ctr -n {namespace} images pull --snapshotter {snapshotter} {reference}"
                 ),
             }),
         }
