@@ -10,6 +10,7 @@
 //! kernel is asked that no process is in it: see [`Group::reset`].
 
 mod hierarchies;
+mod lent;
 mod pool;
 
 use std::fs::{self, File, OpenOptions};
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub(crate) use hierarchies::Hierarchies;
+pub(crate) use lent::Lent;
 pub(crate) use pool::Pool;
 
 use crate::error::{Result, SandboxError, at};

@@ -13,7 +13,7 @@ use crate::error::{Result, at};
 use crate::output::Stream;
 use crate::process;
 use crate::record::{Record, Records};
-use crate::sandbox::{Controls, Phase, Sandbox};
+use crate::sandbox::{Controls, Next, Phase, Sandbox};
 
 /// A sandbox that runs.
 #[derive(Debug)]
@@ -84,6 +84,10 @@ impl Found {
         let controls = Controls {
             group,
             network: None,
+            next: match record.ancestry.is_empty() {
+                true => Next::Anybody,
+                false => Next::Nobody,
+            },
         };
         Sandbox::new(record, process, controls, streams, phase)
     }

@@ -79,6 +79,13 @@ impl Pool {
             }
             Err(error) => log::warn!("the control group {slot} cannot be used again: {error}"),
         }
+        self.discard(group)
+    }
+
+    /// Removes a group that is not to be used again, and frees its number. Returns whether the last process
+    /// in it has ended.
+    pub(crate) fn discard(&self, group: Group) -> bool {
+        let slot = group.slot;
         match group.remove() {
             Ok(()) => {
                 self.state.lock().free.push(slot);
@@ -95,11 +102,7 @@ impl Pool {
     pub(crate) fn clear(&self) {
         let ready = std::mem::take(&mut self.state.lock().ready);
         for group in ready {
-            let slot = group.slot;
-            match group.remove() {
-                Ok(()) => self.state.lock().free.push(slot),
-                Err(error) => log::warn!("the control group {slot} stays behind: {error}"),
-            }
+            self.discard(group);
         }
     }
 }
