@@ -132,7 +132,7 @@ impl Sandboxes {
             _lock: lock,
         };
         for found in found {
-            let group = sandboxes.shared.pool.adopt(found.slot)?;
+            let group = sandboxes.shared.pool.adopt(&found.dir, found.slot)?;
             let sandbox = found.into_sandbox(group);
             sandboxes.know(&Arc::new(sandbox))?;
         }

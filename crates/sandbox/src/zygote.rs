@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rawio::child::Started;
+use rawio::mount::{DetachedMount, Forbids};
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
@@ -145,9 +146,16 @@ impl Zygote {
         stdio: &[OwnedFd; 3],
     ) -> Result<Child> {
         let (ready, theirs) = io::pipe().map_err(step("making a pipe"))?;
-        let groups = group.all();
+        let groups = group.legacy();
+        // A mount of the group alone: from a directory of the whole hierarchy, others could be reached.
+        let born_in =
+            DetachedMount::copy_of(group.birth()).map_err(step("mounting a control group"))?;
+        born_in
+            .forbid(Forbids::WRITING)
+            .map_err(step("mounting a control group"))?;
         let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
         descriptors.push(theirs.as_fd());
+        descriptors.push(born_in.as_fd());
         descriptors.extend(&groups);
         let mut places = Vec::new();
         for (mount, place) in mounts.places() {

@@ -16,7 +16,7 @@ use rawio::mount::{DetachedMount, Forbids, MountContext};
 
 use super::protocol::{Control, Settings};
 use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
-use crate::cgroup::Group;
+use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, at, step};
 use crate::launch::{Mounts, null_stdio, start};
 use crate::request::Request;
@@ -56,6 +56,7 @@ pub(super) fn launch(
     starters: &Starters,
     filter: String,
     users: Users,
+    lent: Arc<Lent>,
     group: Group,
 ) -> std::result::Result<Zygote, Failure> {
     let begun = begin(&spec, starters, filter, users, group);
@@ -91,7 +92,7 @@ pub(super) fn launch(
         started,
         control: Mutex::new(Conversation { control, last: 0 }),
         group: Mutex::new(Some(group)),
-        lent: Arc::default(),
+        lent,
     })
 }
 

@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::choice::{Candidate, Needs, best, worst};
 use super::launch::{Users, launch};
 use super::{Packages, Zygote, ZygoteSpec, ZygoteView};
+use crate::cgroup::Lent;
 use crate::error::{Result, SandboxError};
 use crate::launch::Mounts;
 use crate::network::Network;
 use crate::request::{Python, Request, Stdio, check_packages};
 use crate::sandbox::{Controls, Next, Sandbox};
-use crate::sandboxes::{Sandboxes, Streams, open_stdio};
+use crate::sandboxes::{Sandboxes, Streams, new_id, open_stdio};
 use crate::starters::Starters;
 
 /// Zygotes at a time. One more takes the place of the one that is worth least.
@@ -154,9 +155,19 @@ impl Sandboxes {
             first: self.config.first_uid + all + block * (all + 1),
             count: all + 1,
         };
-        let group = self.shared.pool.take()?;
+        let pool = &self.shared.pool;
+        // Not by its block alone: children of the one before may still be in their groups.
+        let lent = Lent::new(pool, &format!("z{}", new_id()?), users.first)?;
+        let group = match lent.take(pool) {
+            Ok(group) => group,
+            Err(error) => {
+                lent.close(pool);
+                return Err(error);
+            }
+        };
+        let lent = Arc::new(lent);
         let filter = self.confinement.filter_text();
-        match launch(spec, &starters, filter, users, group) {
+        match launch(spec, &starters, filter, users, Arc::clone(&lent), group) {
             Ok(zygote) => {
                 let zygote = Arc::new(zygote);
                 let view = zygote.view();
@@ -167,8 +178,9 @@ impl Sandboxes {
             Err(failure) => {
                 let (error, group) = *failure;
                 if let Some(group) = group {
-                    self.shared.pool.put_back(group);
+                    lent.put_back(group, pool);
                 }
+                lent.close(pool);
                 Err(error)
             }
         }
@@ -205,7 +217,7 @@ impl Sandboxes {
         };
         // First whoever was born in its group and is in no other yet.
         if let Some(group) = zygote.end() {
-            self.shared.pool.put_back(group);
+            zygote.lent.put_back(group, &self.shared.pool);
         }
         zygote.lent.close(&self.shared.pool);
         true
@@ -231,7 +243,7 @@ impl Sandboxes {
         };
         let mounts = Mounts::of(&request)?;
         let (stdio, streams) = open_stdio(stdio)?;
-        let prepared = Prepared {
+        let mut prepared = Prepared {
             request,
             mounts,
             stdio,
@@ -266,6 +278,8 @@ impl Sandboxes {
                     log::warn!("{error}; it is replaced, and the sandbox starts without it");
                     self.zygotes.replaced.fetch_add(1, Relaxed);
                     self.end_zygote(&zygote.id);
+                    // Its child may have mounted them.
+                    prepared.mounts = Mounts::of(&prepared.request)?;
                 }
                 Err(error) => return Err(error),
             }

@@ -32,6 +32,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
     0x00020000, 0x04000000, 0x08000000, 0x20000000, 0x40000000)
 CLONE_PIDFD, CLONE_PARENT = 0x00001000, 0x00008000
 CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x00200000, 0x01000000
+CLONE_INTO_CGROUP = 0x200000000
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_GET_TID_ADDRESS = 4, 22, 24, 40
 # The same numbers on all processors.
 SYS_MOVE_MOUNT, SYS_CLONE3 = 429, 435
@@ -75,14 +76,16 @@ def address_of_thread_number():
     return address.value
 
 
-def fork_to(thread_number):
-    """Forks into new namespaces. The child's parent is our own parent, which waits for it. Returns
+def fork_to(thread_number, group):
+    """Forks into new namespaces and a control group. The child's parent is our own parent, which waits for it. Returns
     0 in the child, and a descriptor of the child in the parent."""
     pidfd = ctypes.c_int(-1)
     flags = CLONE_PIDFD | CLONE_PARENT | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
+    flags |= CLONE_INTO_CGROUP
     if thread_number:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-    arguments = struct.pack("=11Q", flags, ctypes.addressof(pidfd), thread_number, 0, 0, 0, 0, 0, 0, 0, 0)
+    arguments = struct.pack("=11Q", flags, ctypes.addressof(pidfd), thread_number,
+                            0, 0, 0, 0, 0, 0, 0, group)
     python.PyOS_BeforeFork()
     result = libc.syscall(SYS_CLONE3, arguments, len(arguments))
     if result == 0:
@@ -122,9 +125,6 @@ def confine(request, groups, mounts, last_filter):
         check(libc.syscall(SYS_MOVE_MOUNT, mount, b"", AT_FDCWD, place.encode(), MOVE_MOUNT_F_EMPTY_PATH))
     for name, value in request["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
-    capability = 0
-    while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
-        capability += 1
     user = request["user"]
     os.setgroups([])
     os.setresgid(user, user, user)
@@ -142,9 +142,7 @@ def renew(request):
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    # `random` seeds itself anew after a fork, if it was imported.
-    if "ssl" in sys.modules:
-        sys.modules["ssl"].RAND_add(os.urandom(32), 0.0)
+    # `random` seeds itself anew after a fork, and OpenSSL when the number of its process has changed.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "logging" in sys.modules:
@@ -199,7 +197,8 @@ def become(request, descriptors, last_filter):
     """What the child of a fork does, to its end."""
     count = request["groups"]
     stdio, ready = descriptors[:3], descriptors[3]
-    groups, mounts = descriptors[4:4 + count], descriptors[4 + count:]
+    # Behind the group that it was born in.
+    groups, mounts = descriptors[5:5 + count], descriptors[5 + count:]
     code = 1
     try:
         try:
@@ -233,7 +232,7 @@ def serve(control, last_filter):
             os._exit(3)
         request = loads(message)
         try:
-            child = fork_to(thread_number)
+            child = fork_to(thread_number, descriptors[4])
         except OSError as error:
             answer, sent = {"id": request["id"], "error": str(error)}, []
         else:
@@ -248,7 +247,15 @@ def serve(control, last_filter):
             new_network()
 
 
+def empty_bounding_set():
+    """Has no program that is executed from now on get a capability. What we have ourselves stays."""
+    capability = 0
+    while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+
+
 def main():
+    empty_bounding_set()
     settings = loads(sys.argv[1])
     control = socket.socket(fileno=CONTROL)
     try:
