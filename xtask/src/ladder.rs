@@ -56,6 +56,7 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
+    rung("sandbox", &["confine", "rawio"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),
@@ -190,7 +191,9 @@ const LADDER: &[Rung] = &[
             "serving",
         ],
     ),
+    rung("sandbox-service", &["host", "sandbox"]),
     // L5: programs, and what tries them.
+    rung("sandbox-cli", &["sandbox", "sandbox-service"]),
     rung(
         "cli",
         &[

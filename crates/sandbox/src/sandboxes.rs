@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock};
 use rawio::child::Started;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::base::BaseSpec;
 use crate::cgroup::{Hierarchies, Pool};
@@ -62,7 +62,7 @@ impl Config {
 }
 
 /// What was done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Sandboxes that were started.
     pub started: u64,
