@@ -237,6 +237,7 @@ const LADDER: &[Rung] = &[
             "mirror",
             "oci",
             "rawio",
+            "sandbox",
             "serving",
             "tracer",
             "yolofs",

@@ -1,6 +1,9 @@
 //! Python from a Zygote: as from an interpreter of its own, but for the imports, and with no package that
 //! was not asked for.
 
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod rig;
 
 use std::collections::BTreeSet;
