@@ -34,6 +34,7 @@ pub mod programs;
 pub mod report;
 pub mod results;
 pub mod rounds;
+pub mod sandboxes;
 pub mod stage;
 pub mod suite;
 pub mod throttle;

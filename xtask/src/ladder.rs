@@ -58,6 +58,7 @@ const LADDER: &[Rung] = &[
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
     rung("blockexport", &["blocks"]),
+    rung("sandbox", &["confine", "rawio"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),
@@ -206,7 +207,9 @@ const LADDER: &[Rung] = &[
             "serving",
         ],
     ),
+    rung("sandbox-service", &["host", "sandbox"]),
     // L5: programs, and what tries them.
+    rung("sandbox-cli", &["sandbox", "sandbox-service"]),
     rung(
         "cli",
         &[
@@ -253,6 +256,7 @@ const LADDER: &[Rung] = &[
             "mirror",
             "oci",
             "rawio",
+            "sandbox",
             "serving",
             "tracer",
             "yolofs",

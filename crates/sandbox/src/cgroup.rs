@@ -10,17 +10,20 @@
 //! kernel is asked that no process is in it: see [`Group::reset`].
 
 mod hierarchies;
+mod lent;
 mod pool;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub(crate) use hierarchies::Hierarchies;
+pub(crate) use lent::Lent;
 pub(crate) use pool::Pool;
 
 use crate::error::{Result, SandboxError, at};
@@ -77,7 +80,6 @@ pub(crate) struct Group {
     pub(crate) slot: u32,
     unified: PathBuf,
     unified_dir: File,
-    unified_procs: File,
     events: File,
     /// Whether the group of version 2 bounds memory and CPU time.
     has_controllers: bool,
@@ -106,6 +108,13 @@ fn made(dir: PathBuf) -> Result<PathBuf> {
     }
 }
 
+/// Has a user be able to move its own processes into a group. It also needs that right for the group
+/// above both.
+fn lend(dir: &Path, user: u32) -> Result<()> {
+    let procs = dir.join("cgroup.procs");
+    chown(&procs, Some(user), None).map_err(at("changing the owner of", procs))
+}
+
 fn open_write(path: &Path) -> Result<File> {
     let opened = OpenOptions::new().write(true).open(path);
     opened.map_err(at("opening", path))
@@ -121,9 +130,9 @@ fn read_number(path: &Path) -> Result<u64> {
 }
 
 impl Group {
-    /// Makes or opens the groups of a slot.
-    pub(crate) fn open(hierarchies: &Hierarchies, slot: u32) -> Result<Self> {
-        let unified = made(hierarchies.unified.join(slot.to_string()))?;
+    /// Makes or opens the groups of a slot. That of version 2 is in `dir`.
+    pub(crate) fn open_in(hierarchies: &Hierarchies, dir: &Path, slot: u32) -> Result<Self> {
+        let unified = made(dir.join(slot.to_string()))?;
         let open = |name: &str| File::open(unified.join(name)).map_err(at("opening", &unified));
         let legacy = |parent: &Option<PathBuf>| {
             let parent = parent.as_deref();
@@ -133,7 +142,6 @@ impl Group {
             slot,
             unified_dir: open(".")?,
             events: open("cgroup.events")?,
-            unified_procs: open_write(&unified.join("cgroup.procs"))?,
             has_controllers: hierarchies.has_controllers,
             memory: legacy(&hierarchies.memory)?,
             cpu: legacy(&hierarchies.cpu)?,
@@ -155,11 +163,9 @@ impl Group {
         groups.map(|group| group.tasks.as_fd()).collect()
     }
 
-    /// What a process that was born elsewhere writes itself to.
-    pub(crate) fn all(&self) -> Vec<BorrowedFd<'_>> {
-        let mut all = vec![self.unified_procs.as_fd()];
-        all.extend(self.legacy());
-        all
+    /// Has a user be able to start processes in it, from a group beside it.
+    pub(crate) fn lend_to(&self, user: u32) -> Result<()> {
+        lend(&self.unified, user)
     }
 
     /// Sets the limits for its next user.

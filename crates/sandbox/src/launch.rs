@@ -43,6 +43,18 @@ impl Confinement {
     }
 }
 
+impl Confinement {
+    /// The filter as bytes in hexadecimal digits, for a process that applies it itself.
+    pub(crate) fn filter_text(&self) -> String {
+        let bytes = self.filter.iter().flat_map(|at| {
+            let [a, b] = at.code.to_le_bytes();
+            let [c, d, e, f] = at.operand.to_le_bytes();
+            [a, b, at.jump_true, at.jump_false, c, d, e, f]
+        });
+        bytes.map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// Takes from the calling thread what neither it needs nor the programs that it starts, which inherit
 /// it: that is done once then, and not by each of them.
 pub(crate) fn confine_starter() -> Result<()> {

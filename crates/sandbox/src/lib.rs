@@ -38,6 +38,7 @@ mod sandbox;
 mod sandboxes;
 mod starters;
 mod watch;
+mod zygote;
 
 pub use base::{BaseSpec, PLACES};
 pub use cgroup::Limits;
@@ -46,6 +47,7 @@ pub use exec::Execution;
 pub use network::Network;
 pub use output::{KEPT_MAX_BYTES, Written};
 pub use process::ExitStatus;
-pub use request::{Request, Stdio};
+pub use request::{Python, Request, Stdio};
 pub use sandbox::{Cause, Exit, Phase, Sandbox};
 pub use sandboxes::{Config, Counts, Sandboxes};
+pub use zygote::{Packages, ZygoteCounts, ZygoteSpec, ZygoteView};

@@ -122,6 +122,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "reaping it is what is tested")]
     fn the_end_of_a_child_is_read_once_it_has_ended() {
         for (script, expected) in [
             ("exit 3", ExitStatus::Code(3)),

@@ -24,6 +24,8 @@ pub(crate) struct Record {
     pub(crate) started: u64,
     /// In milliseconds since 1970.
     pub(crate) created_ms: u64,
+    /// The user that it is.
+    pub(crate) user: u32,
     /// The inodes of the pipes that it writes to, if they are ours.
     pub(crate) pipes: Option<[u64; 2]>,
     /// The Zygotes that it descends from, the first one first.
@@ -100,6 +102,7 @@ mod tests {
             pid: 1,
             started: 2,
             created_ms: 3,
+            user: 6,
             pipes: Some([4, 5]),
             ancestry: vec!["z".to_owned()],
             request: Request::new("base", &["/bin/true"]),

@@ -11,9 +11,22 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Limits;
 use crate::error::{Result, SandboxError};
 use crate::network::Network;
+use crate::zygote::{Packages, ZygoteSpec};
 
 /// Arguments and variables of a program together: what the kernel takes, with room to spare.
 const STRINGS_MAX_BYTES: usize = 1 << 20;
+
+/// A program of Python, which may be forked from a Zygote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Python {
+    /// The interpreter, by its path in the base.
+    pub interpreter: String,
+    /// The packages that it may import, each `name==version` and a directory in the request's
+    /// `packages`.
+    #[serde(default)]
+    pub packages: Packages,
+}
 
 /// A program, and what it is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +34,12 @@ const STRINGS_MAX_BYTES: usize = 1 << 20;
 pub struct Request {
     /// The base that is its root.
     pub base: String,
-    /// The program and its arguments; its path is one in the sandbox.
+    /// The program and its arguments; its path is one in the sandbox. With `python`, what stands behind
+    /// the interpreter: a script and its arguments, or `-c` and a text.
     pub command: Vec<String>,
+    /// Whether it is a program of Python.
+    #[serde(default)]
+    pub python: Option<Python>,
     /// Its variables; it inherits none.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
@@ -63,8 +80,16 @@ impl Request {
 
     /// Returns arguments and variables as a program gets them.
     pub(crate) fn strings(&self) -> Result<(Vec<CString>, Vec<CString>)> {
+        let mut command = self.command.clone();
+        let mut paths = None;
+        if let Some(python) = &self.python {
+            check_packages(&python.packages)?;
+            command.insert(0, python.interpreter.clone());
+            let of_each = ZygoteSpec::paths(&python.packages);
+            paths = (!of_each.is_empty()).then(|| format!("PYTHONPATH={}", of_each.join(":")));
+        }
         let is_path = |program: &String| program.starts_with('/');
-        if !self.command.first().is_some_and(is_path) {
+        if !command.first().is_some_and(is_path) {
             return Err(SandboxError::Invalid(
                 "a sandbox executes a program by its absolute path: /usr/bin/python3".to_owned(),
             ));
@@ -73,9 +98,27 @@ impl Request {
         let path = (!has_path).then(|| "PATH=/usr/local/bin:/usr/bin:/bin".to_owned());
         let set = self.environment.iter();
         let variables = set.map(|(name, value)| format!("{name}={value}"));
-        let arguments = c_strings(self.command.iter().cloned())?;
-        Ok((arguments, c_strings(path.into_iter().chain(variables))?))
+        let arguments = c_strings(command.into_iter())?;
+        let variables = path.into_iter().chain(paths).chain(variables);
+        Ok((arguments, c_strings(variables)?))
     }
+}
+
+/// Refuses packages whose names are no names: they become parts of paths.
+pub(crate) fn check_packages(packages: &Packages) -> Result<()> {
+    let is_plain = |part: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+!-".contains(&byte);
+        !part.is_empty() && !part.starts_with('.') && part.bytes().all(plain)
+    };
+    for package in packages {
+        let parts = package.split_once("==");
+        if !parts.is_some_and(|(name, version)| is_plain(name) && is_plain(version)) {
+            return Err(SandboxError::Invalid(format!(
+                "{package:?} is no package with its version, such as numpy==2.1.0"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn c_strings(strings: impl Iterator<Item = String>) -> Result<Vec<CString>> {
@@ -111,6 +154,17 @@ pub enum Stdio {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_has_a_name_and_a_version_and_no_path() {
+        let check = |name: &str| check_packages(&Packages::from([name.to_owned()]));
+        check("numpy==2.1.0rc1+cpu").unwrap();
+        for wrong in [
+            "numpy", "numpy==", "==1", "../a==1", "a/b==1", "a==../1", "a==1/..", "a:b==1",
+        ] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_program_has_an_absolute_path_and_no_inherited_variables() {

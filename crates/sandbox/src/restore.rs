@@ -5,6 +5,7 @@
 //! else is ended and removed.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use rawio::pidfd::PidFd;
 
@@ -13,12 +14,14 @@ use crate::error::{Result, at};
 use crate::output::Stream;
 use crate::process;
 use crate::record::{Record, Records};
-use crate::sandbox::{Controls, Phase, Sandbox};
+use crate::sandbox::{Controls, Next, Phase, Sandbox};
 
 /// A sandbox that runs.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) slot: u32,
+    /// Where its control group of version 2 is.
+    pub(crate) dir: PathBuf,
     record: Record,
     process: PidFd,
     phase: Phase,
@@ -28,22 +31,20 @@ pub(crate) struct Found {
 pub(crate) fn find(hierarchies: &Hierarchies, records: &Records) -> Result<Vec<Found>> {
     let mut written = records.list()?;
     let mut found = Vec::new();
-    let dir = &hierarchies.unified;
-    for entry in fs::read_dir(dir).map_err(at("reading", dir))? {
-        let name = entry.map_err(at("reading", dir))?.file_name();
-        let Some(slot) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let group = Group::open(hierarchies, slot)?;
-        let of_slot = written.iter().position(|(of, _)| *of == slot);
-        let record = of_slot.and_then(|place| written.swap_remove(place).1);
-        match record.and_then(|record| running(slot, record, &group)) {
-            Some(sandbox) => found.push(sandbox),
-            None => {
-                log::info!("the sandbox in slot {slot} has ended, or was never told of");
-                records.remove(slot);
-                group.remove()?;
-            }
+    find_in(
+        &hierarchies.unified,
+        hierarchies,
+        &mut written,
+        records,
+        &mut found,
+    )?;
+    for name in names_in(&hierarchies.unified)? {
+        // A directory of a Zygote's.
+        if name.starts_with('z') {
+            let dir = hierarchies.unified.join(&name);
+            find_in(&dir, hierarchies, &mut written, records, &mut found)?;
+            // As long as a sandbox is in it, it stays. The next program finds it again.
+            let _in_use = fs::remove_dir(dir);
         }
     }
     for (slot, _) in written {
@@ -52,15 +53,51 @@ pub(crate) fn find(hierarchies: &Hierarchies, records: &Records) -> Result<Vec<F
     Ok(found)
 }
 
-fn running(slot: u32, record: Record, group: &Group) -> Option<Found> {
+/// Returns the names of the groups in a directory.
+fn names_in(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(at("reading", dir))? {
+        let entry = entry.map_err(at("reading", dir))?;
+        let is_group = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        names.extend(entry.file_name().into_string().ok().filter(|_| is_group));
+    }
+    Ok(names)
+}
+
+fn find_in(
+    dir: &Path,
+    hierarchies: &Hierarchies,
+    written: &mut Vec<(u32, Option<Record>)>,
+    records: &Records,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    for name in names_in(dir)? {
+        let Ok(slot) = name.parse() else { continue };
+        let group = Group::open_in(hierarchies, dir, slot)?;
+        let of_slot = written.iter().position(|(of, _)| *of == slot);
+        let record = of_slot.and_then(|place| written.swap_remove(place).1);
+        match record.and_then(|record| running(dir, slot, record, &group)) {
+            Some(sandbox) => found.push(sandbox),
+            None => {
+                log::info!("the sandbox in slot {slot} has ended, or was never told of");
+                records.remove(slot);
+                group.remove()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn running(dir: &Path, slot: u32, record: Record, group: &Group) -> Option<Found> {
     let process = process::open(record.pid, record.started)?;
     let is_inside = group.processes().ok()?.contains(&record.pid);
     let phase = match group.is_frozen().ok()? {
         true => Phase::Paused,
         false => Phase::Running,
     };
-    is_inside.then_some(Found {
+    is_inside.then(|| Found {
         slot,
+        dir: dir.to_owned(),
         record,
         process,
         phase,
@@ -84,6 +121,10 @@ impl Found {
         let controls = Controls {
             group,
             network: None,
+            next: match record.ancestry.is_empty() {
+                true => Next::Anybody,
+                false => Next::Nobody,
+            },
         };
         Sandbox::new(record, process, controls, streams, phase)
     }

@@ -1,6 +1,7 @@
 //! One sandbox: its process, and what can be done to it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
@@ -8,8 +9,9 @@ use parking_lot::{Condvar, Mutex};
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Group;
+use crate::cgroup::{Group, Lent, Pool};
 use crate::error::{Result, SandboxError, step};
+use crate::network::Networks;
 use crate::output::{Stream, Written};
 use crate::process::ExitStatus;
 use crate::record::Record;
@@ -56,6 +58,36 @@ pub enum Cause {
 pub(crate) struct Controls {
     pub(crate) group: Group,
     pub(crate) network: Option<OwnedFd>,
+    pub(crate) next: Next,
+}
+
+/// Who gets a control group next.
+#[derive(Clone, Debug)]
+pub(crate) enum Next {
+    /// Anybody.
+    Anybody,
+    /// Children of the same Zygote.
+    Siblings(Arc<Lent>),
+    /// Nobody: it belonged to a Zygote of a former program.
+    Nobody,
+}
+
+impl Controls {
+    /// Gives everything back.
+    pub(crate) fn give_back(self, pool: &Pool, networks: &Networks) {
+        // Who is still there still uses the network.
+        let is_empty = match self.next {
+            Next::Anybody => pool.put_back(self.group),
+            Next::Siblings(lent) => {
+                lent.put_back(self.group, pool);
+                false
+            }
+            Next::Nobody => pool.discard(self.group),
+        };
+        if let Some(network) = self.network.filter(|_| is_empty) {
+            networks.put_back(network);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -113,6 +145,11 @@ impl Sandbox {
     /// Returns what was asked for.
     pub fn request(&self) -> &Request {
         &self.record.request
+    }
+
+    /// Returns the user that it is.
+    pub fn user(&self) -> u32 {
+        self.record.user
     }
 
     /// Returns the Zygotes that it descends from, the first one first.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::{Mutex, RwLock};
-use serde::Serialize;
+use rawio::child::Started;
+use serde::{Deserialize, Serialize};
 
 use crate::base::BaseSpec;
 use crate::cgroup::{Hierarchies, Pool};
@@ -25,9 +26,10 @@ use crate::process;
 use crate::record::{Record, Records};
 use crate::request::{Request, Stdio};
 use crate::restore;
-use crate::sandbox::{Controls, Phase, Sandbox, now_ms};
+use crate::sandbox::{Controls, Next, Phase, Sandbox, now_ms};
 use crate::starters::Starters;
 use crate::watch::Shared;
+use crate::zygote::Zygotes;
 
 /// Sandboxes that have ended and are still told of. The oldest is forgotten for the next one.
 const ENDED_MAX: usize = 256;
@@ -60,7 +62,7 @@ impl Config {
 }
 
 /// What was done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Sandboxes that were started.
     pub started: u64,
@@ -78,6 +80,7 @@ pub struct Sandboxes {
     pub(crate) config: Config,
     pub(crate) shared: Arc<Shared>,
     pub(crate) confinement: Arc<Confinement>,
+    pub(crate) zygotes: Zygotes,
     bases: RwLock<BTreeMap<String, Arc<Starters>>>,
     known: Mutex<Known>,
     started: AtomicU64,
@@ -119,6 +122,7 @@ impl Sandboxes {
             config,
             shared,
             confinement: Arc::new(Confinement::new()?),
+            zygotes: Zygotes::default(),
             bases: RwLock::default(),
             known: Mutex::default(),
             started: AtomicU64::new(0),
@@ -128,7 +132,7 @@ impl Sandboxes {
             _lock: lock,
         };
         for found in found {
-            let group = sandboxes.shared.pool.adopt(found.slot)?;
+            let group = sandboxes.shared.pool.adopt(&found.dir, found.slot)?;
             let sandbox = found.into_sandbox(group);
             sandboxes.know(&Arc::new(sandbox))?;
         }
@@ -200,8 +204,23 @@ impl Sandboxes {
     fn try_to_create(&self, request: Request, stdio: Stdio) -> Result<Arc<Sandbox>> {
         let starters = self.starters(&request.base)?;
         request.strings()?;
+        if request.python.is_some() {
+            return self.create_python(request, stdio, &starters);
+        }
         let mounts = Mounts::of(&request)?;
         let (stdio, streams) = open_stdio(stdio)?;
+        self.create_fresh(request, &starters, mounts, stdio, streams)
+    }
+
+    /// Starts a program, and not a copy of one.
+    pub(crate) fn create_fresh(
+        &self,
+        request: Request,
+        starters: &Starters,
+        mounts: Mounts,
+        stdio: [OwnedFd; 3],
+        streams: Streams,
+    ) -> Result<Arc<Sandbox>> {
         let mut group = self.shared.pool.take()?;
         let user = self.user_of(group.slot);
         let limited = group.limit(&request.limits);
@@ -225,35 +244,39 @@ impl Sandboxes {
         let controls = Controls {
             group: launch.group,
             network: launch.network,
+            next: Next::Anybody,
         };
         let started = match started {
             Ok(started) => started,
             Err(error) => {
-                self.give_back(controls);
+                controls.give_back(&self.shared.pool, &self.shared.networks);
                 return Err(error);
             }
         };
+        self.enroll(launch.request, started, user, Vec::new(), controls, streams)
+    }
+
+    /// Writes a sandbox down that has just been started, and watches it.
+    pub(crate) fn enroll(
+        &self,
+        request: Request,
+        started: Started,
+        user: User,
+        ancestry: Vec<String>,
+        controls: Controls,
+        streams: Streams,
+    ) -> Result<Arc<Sandbox>> {
         let (streams, pipes) = streams.unzip();
         let record = Record {
             id: new_id()?,
             pid: started.pid,
             started: process::started(started.pid).unwrap_or(0),
             created_ms: now_ms(),
+            user: user.0,
             pipes,
-            ancestry: Vec::new(),
-            request: launch.request,
+            ancestry,
+            request,
         };
-        self.enroll(record, started, controls, streams)
-    }
-
-    /// Writes a sandbox down that has just been started, and watches it.
-    pub(crate) fn enroll(
-        &self,
-        record: Record,
-        started: rawio::child::Started,
-        controls: Controls,
-        streams: Option<[Stream; 2]>,
-    ) -> Result<Arc<Sandbox>> {
         let written = self.shared.records.write(controls.group.slot, &record);
         let process = started.process;
         let sandbox = Sandbox::new(record, process, controls, streams, Phase::Running);
@@ -265,14 +288,6 @@ impl Sandboxes {
             return Err(error);
         }
         Ok(sandbox)
-    }
-
-    /// Gives back what a sandbox would have had that could not be started.
-    pub(crate) fn give_back(&self, controls: Controls) {
-        let is_empty = self.shared.pool.put_back(controls.group);
-        if let Some(network) = controls.network.filter(|_| is_empty) {
-            self.shared.networks.put_back(network);
-        }
     }
 
     pub(crate) fn user_of(&self, slot: u32) -> User {
@@ -317,9 +332,10 @@ impl Sandboxes {
     ) -> Result<Execution> {
         let mut request = sandbox.request().clone();
         request.command = command.to_vec();
-        let slot = sandbox.with_controls(|controls| Ok(controls.group.slot))?;
+        request.python = None;
         let confinement = Arc::clone(&self.confinement);
-        Execution::start(sandbox, request, stdio, self.user_of(slot), confinement)
+        let user = User(sandbox.user());
+        Execution::start(sandbox, request, stdio, user, confinement)
     }
 
     /// Returns what was done so far.
@@ -349,6 +365,7 @@ impl Sandboxes {
                 return Err(SandboxError::Late { doing, patience });
             }
         }
+        self.end_zygotes();
         self.shared.pool.clear();
         Ok(())
     }
@@ -387,6 +404,7 @@ impl Drop for Sandboxes {
         {
             log::error!("the thread that watches sandboxes ended in a panic");
         }
+        self.end_zygotes();
         self.shared.pool.clear();
     }
 }
@@ -416,7 +434,7 @@ fn take_lock(dir: &Path) -> Result<Flock<File>> {
     }
 }
 
-type Streams = Option<([Stream; 2], [u64; 2])>;
+pub(crate) type Streams = Option<([Stream; 2], [u64; 2])>;
 
 /// Opens what a program reads and writes, and our ends of what is kept.
 pub(crate) fn open_stdio(stdio: Stdio) -> Result<([OwnedFd; 3], Streams)> {

@@ -16,7 +16,7 @@ use crate::error::{Result, step};
 use crate::network::Networks;
 use crate::process::exit_status;
 use crate::record::Records;
-use crate::sandbox::{Cause, Controls, Sandbox};
+use crate::sandbox::{Cause, Sandbox};
 
 /// The longest sleep: a deadline that is set meanwhile wakes the thread, so this is for nothing but a
 /// clock that jumps.
@@ -168,16 +168,12 @@ impl Shared {
         });
         let mut killed_for_memory = 0;
         let mut status = None;
-        if let Some(Controls { mut group, network }) = sandbox.take_controls() {
-            killed_for_memory = group.killed_for_memory();
-            self.records.remove(group.slot);
+        if let Some(mut controls) = sandbox.take_controls() {
+            killed_for_memory = controls.group.killed_for_memory();
+            self.records.remove(controls.group.slot);
             // Reaped after its record is gone: its number can be another's from then on.
             status = Some(exit_status(&sandbox.process, sandbox.pid()));
-            // Who is still there still uses the network.
-            let is_empty = self.pool.put_back(group);
-            if let Some(network) = network.filter(|_| is_empty) {
-                self.networks.put_back(network);
-            }
+            controls.give_back(&self.pool, &self.networks);
         }
         let status = status.unwrap_or_else(|| exit_status(&sandbox.process, sandbox.pid()));
         self.ended.fetch_add(1, Relaxed);

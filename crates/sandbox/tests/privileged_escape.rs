@@ -1,5 +1,8 @@
 //! Nobody gets out: programs that try to, inside, and what comes of it.
 
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod rig;
 
 use std::os::linux::net::SocketAddrExt as _;

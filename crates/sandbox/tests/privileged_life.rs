@@ -1,5 +1,7 @@
 //! The life of a sandbox: it runs, is bounded, paused, killed, and leaves nothing.
 
+#![cfg(feature = "privileged")]
+
 mod rig;
 
 use std::fs;

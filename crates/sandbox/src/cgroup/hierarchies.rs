@@ -60,6 +60,14 @@ impl Hierarchies {
     }
 }
 
+/// Has the groups below `dir`, which is one of ours, bound what those beside it do.
+pub(super) fn delegate_below(hierarchies: &Hierarchies, dir: &Path) -> Result<()> {
+    match hierarchies.has_controllers {
+        true => put(&dir.join("cgroup.subtree_control"), "+memory +cpu"),
+        false => Ok(()),
+    }
+}
+
 /// Has the groups below `dir` bound what they can. Returns whether they bound all of it.
 fn delegate(root: &Path, dir: &Path) -> Result<bool> {
     let path = root.join("cgroup.controllers");

@@ -1,5 +1,7 @@
 //! Groups that are ready for their next user.
 
+use std::path::Path;
+
 use parking_lot::Mutex;
 
 use super::{Group, Hierarchies};
@@ -39,32 +41,52 @@ impl Pool {
         }
     }
 
-    /// Opens the group of a slot that is in use.
-    pub(crate) fn adopt(&self, slot: u32) -> Result<Group> {
-        Group::open(&self.hierarchies, slot)
+    /// Opens the group of a slot that is in use, in the directory that it is in.
+    pub(crate) fn adopt(&self, dir: &Path, slot: u32) -> Result<Group> {
+        Group::open_in(&self.hierarchies, dir, slot)
+    }
+
+    pub(super) fn hierarchies(&self) -> &Hierarchies {
+        &self.hierarchies
     }
 
     /// Hands out a group that nobody is in.
     pub(crate) fn take(&self) -> Result<Group> {
-        let slot = {
-            let mut state = self.state.lock();
-            if let Some(group) = state.ready.pop() {
-                return Ok(group);
-            }
-            match state.free.pop() {
-                Some(slot) => slot,
-                None if state.slots_next < self.slots_max => {
-                    state.slots_next += 1;
-                    state.slots_next - 1
-                }
-                None => return Err(SandboxError::Full(self.slots_max)),
-            }
-        };
-        let group = Group::open(&self.hierarchies, slot);
+        let ready = self.state.lock().ready.pop();
+        if let Some(group) = ready {
+            return Ok(group);
+        }
+        self.take_new(&self.hierarchies.unified)
+    }
+
+    /// Hands out a group that was not used before, in a directory of its own.
+    pub(crate) fn take_new(&self, dir: &Path) -> Result<Group> {
+        let slot = self.take_slot()?;
+        let group = Group::open_in(&self.hierarchies, dir, slot);
         if group.is_err() {
             self.state.lock().free.push(slot);
         }
         group
+    }
+
+    /// Returns a number that no group has, at the cost of one that is ready if there is no other.
+    fn take_slot(&self) -> Result<u32> {
+        let unused = {
+            let mut state = self.state.lock();
+            if let Some(slot) = state.free.pop() {
+                return Ok(slot);
+            }
+            if state.slots_next < self.slots_max {
+                state.slots_next += 1;
+                return Ok(state.slots_next - 1);
+            }
+            state.ready.pop()
+        };
+        let full = SandboxError::Full(self.slots_max);
+        let unused = unused.ok_or(full)?;
+        self.discard(unused);
+        let slot = self.state.lock().free.pop();
+        slot.ok_or(SandboxError::Full(self.slots_max))
     }
 
     /// Takes a group back. One that cannot be made as new is removed, or left alone if even that
@@ -79,6 +101,13 @@ impl Pool {
             }
             Err(error) => log::warn!("the control group {slot} cannot be used again: {error}"),
         }
+        self.discard(group)
+    }
+
+    /// Removes a group that is not to be used again, and frees its number. Returns whether the last process
+    /// in it has ended.
+    pub(crate) fn discard(&self, group: Group) -> bool {
+        let slot = group.slot;
         match group.remove() {
             Ok(()) => {
                 self.state.lock().free.push(slot);
@@ -95,11 +124,7 @@ impl Pool {
     pub(crate) fn clear(&self) {
         let ready = std::mem::take(&mut self.state.lock().ready);
         for group in ready {
-            let slot = group.slot;
-            match group.remove() {
-                Ok(()) => self.state.lock().free.push(slot),
-                Err(error) => log::warn!("the control group {slot} stays behind: {error}"),
-            }
+            self.discard(group);
         }
     }
 }

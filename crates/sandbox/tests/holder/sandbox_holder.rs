@@ -3,6 +3,8 @@
 //! Its arguments are a directory, a control group and the first user. A line is written when a sandbox
 //! runs that is to go on, and before one is ended.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::io::Write as _;
 use std::path::Path;
 

@@ -1,10 +1,11 @@
 //! What the tests share: sandboxes of their own, over the machine's own programs.
 
 #![allow(
-    dead_code,
     clippy::allow_attributes,
-    reason = "each test uses a part of it"
+    reason = "what is unused differs from test to test"
 )]
+#![allow(dead_code, reason = "each test binary uses its own part of the rig")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,0 +1,191 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done; `run` and `exec` end as their program does
+  2    the command line is wrong
+  124  the program's time was over
+  125  failed; the message says what, why and what to try
+  128+N  signal N ended the program";
+
+/// Run programs in sandboxes that start in about a millisecond.
+#[derive(Debug, Parser)]
+#[command(name = "sandbox", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Sandbox {
+    /// Where the daemon listens, and remembers what runs
+    #[arg(
+        long,
+        global = true,
+        default_value = "/run/sandbox",
+        env = "SANDBOX_RUN_DIR"
+    )]
+    pub(crate) run_dir: PathBuf,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the daemon; sandboxes outlive it, and the next one finds them
+    Serve(ServeArgs),
+    /// The directories that sandboxes have as their root
+    #[command(subcommand)]
+    Base(BaseCommand),
+    /// The interpreters that sandboxes are forked from
+    #[command(subcommand)]
+    Zygote(ZygoteCommand),
+    /// Run a program in a new sandbox
+    Run(RunArgs),
+    /// Run another program in a sandbox
+    Exec(ExecArgs),
+    /// List sandboxes
+    Ps,
+    /// Show the output of a sandbox, and how it ended
+    Logs(IdArg),
+    /// Freeze a sandbox, and give back memory
+    Pause(IdArg),
+    /// Let a sandbox go on
+    Resume(IdArg),
+    /// Kill a sandbox
+    Kill(IdArg),
+    /// Show how a sandbox began: the Zygotes that it descends from
+    Explain(IdArg),
+    /// Show what was done so far
+    Stats,
+    /// End a Zygote; its sandboxes go on
+    Evict(IdArg),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdArg {
+    /// Its id
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The control group of all sandboxes, in each hierarchy
+    #[arg(long, default_value = "sandbox")]
+    pub(crate) cgroup: String,
+    /// The user that the first sandbox is; the others are those behind it
+    #[arg(long, default_value_t = 0x7000_0000)]
+    pub(crate) first_uid: u32,
+    /// How many sandboxes there may be
+    #[arg(long, default_value_t = 4096)]
+    pub(crate) max: u32,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BaseCommand {
+    /// Add a base
+    Add {
+        /// What it is called
+        name: String,
+        /// The directory: an unpacked image, a mount of yolofs, or /
+        root: PathBuf,
+        /// A name at its top that sandboxes see as an empty directory
+        #[arg(long, value_name = "NAME")]
+        hide: Vec<String>,
+    },
+    /// List bases
+    Ls,
+    /// Forget a base; sandboxes that have it keep it
+    Rm {
+        /// What it is called
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ZygoteCommand {
+    /// Start an interpreter that imports, and waits
+    Add {
+        /// The base
+        #[arg(long)]
+        base: String,
+        #[command(flatten)]
+        python: PythonArgs,
+        /// A module of the base that it imports
+        #[arg(long, value_name = "MODULE")]
+        module: Vec<String>,
+        /// The most memory that it may have
+        #[arg(long, value_name = "MIB", default_value_t = 512)]
+        memory: u64,
+    },
+    /// List Zygotes
+    Ls,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PythonArgs {
+    /// The interpreter, by its path in the base
+    #[arg(long, value_name = "PATH", default_value = "/usr/bin/python3")]
+    pub(crate) interpreter: String,
+    /// A package that is imported or may be: a directory of the store
+    #[arg(long, value_name = "NAME==VERSION")]
+    pub(crate) package: Vec<String>,
+    /// The directory of packages
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The base
+    #[arg(long)]
+    pub(crate) base: String,
+    /// Run Python: the program is a script, or -c and a text, and may be forked from a Zygote
+    #[arg(long)]
+    pub(crate) python: bool,
+    #[command(flatten)]
+    pub(crate) packages: PythonArgs,
+    /// A directory that it reads at /code
+    #[arg(long, value_name = "DIR")]
+    pub(crate) code: Option<PathBuf>,
+    /// A directory that it may write to at /scratch
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
+    /// Share the network of the machine; without it there is none
+    #[arg(long)]
+    pub(crate) host_network: bool,
+    /// The most memory, /tmp included
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    pub(crate) memory: u64,
+    /// The most processes and threads
+    #[arg(long, value_name = "COUNT", default_value_t = 256)]
+    pub(crate) processes: u32,
+    /// The most CPU time, in thousandths of a processor
+    #[arg(long, value_name = "MILLIS")]
+    pub(crate) cpu: Option<u32>,
+    /// Kill it after this time
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
+    /// A variable of its environment
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// Print its id, and do not wait for its end
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The id of the sandbox
+    pub(crate) id: String,
+    /// Kill the program after this time, at most a minute
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) timeout: u64,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<String>,
+}

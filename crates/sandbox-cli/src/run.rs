@@ -1,0 +1,208 @@
+//! The commands.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use sandbox::{
+    BaseSpec, Cause, Exit, ExitStatus, Limits, Network, Phase, Python, Request, ZygoteSpec,
+};
+use sandbox_service::bodies::{Create, Created, Exec, Output, WAIT_MAX_MS};
+use sandbox_service::client::Client;
+
+use crate::args::{BaseCommand, Command, ExecArgs, PythonArgs, RunArgs, Sandbox, ZygoteCommand};
+use crate::serve::{serve, socket};
+use crate::show;
+use crate::text::print;
+
+/// The exit code of a command that failed, and of a program whose time was over: as `docker run` and
+/// `timeout(1)` have them.
+pub(crate) const FAILED: u8 = 125;
+const LATE: u8 = 124;
+
+/// Does what the command line says.
+pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
+    let client = Client::at(socket(&args.run_dir));
+    let json = args.json;
+    match &args.command {
+        Command::Serve(args_of) => serve(&args.run_dir, args_of)?,
+        Command::Base(command) => base(&client, json, command)?,
+        Command::Zygote(command) => zygote(&client, json, command)?,
+        Command::Run(args) => return start(&client, json, args),
+        Command::Exec(args) => return exec(&client, json, args),
+        Command::Ps => print(json, &client.list()?, |views| show::sandboxes(views))?,
+        Command::Logs(of) => {
+            let seen = client.wait(&of.id, Duration::ZERO)?;
+            match json {
+                true => print(true, &seen, |_| String::new())?,
+                false => relay(&seen.output.unwrap_or_default())?,
+            }
+        }
+        Command::Pause(of) => client.act(&of.id, "pause")?,
+        Command::Resume(of) => client.act(&of.id, "resume")?,
+        Command::Kill(of) => client.kill(&of.id)?,
+        Command::Explain(of) => {
+            let seen = client.wait(&of.id, Duration::ZERO)?;
+            print(json, &seen.sandbox, show::explain)?;
+        }
+        Command::Stats => print(json, &client.stats()?, show::stats)?,
+        Command::Evict(of) => client.evict(&of.id)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn base(client: &Client, json: bool, command: &BaseCommand) -> anyhow::Result<()> {
+    match command {
+        BaseCommand::Add { name, root, hide } => client.add_base(&BaseSpec {
+            name: name.clone(),
+            root: absolute(root)?,
+            hide: hide.clone(),
+        })?,
+        BaseCommand::Ls => print(json, &client.bases()?, |bases| {
+            let lines = bases
+                .iter()
+                .map(|base| format!("{}\t{}\n", base.name, base.root.display()));
+            lines.collect()
+        })?,
+        BaseCommand::Rm { name } => client.remove_base(name)?,
+    }
+    Ok(())
+}
+
+fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Result<()> {
+    match command {
+        ZygoteCommand::Add {
+            base,
+            python,
+            module,
+            memory,
+        } => {
+            let spec = ZygoteSpec {
+                base: base.clone(),
+                interpreter: python.interpreter.clone(),
+                packages: python.package.iter().cloned().collect(),
+                modules: module.clone(),
+                store: python.store.as_deref().map(absolute).transpose()?,
+                memory_bytes: memory << 20,
+            };
+            let made = client.add_zygote(&spec)?;
+            print(json, &made, |made| format!("{}\n", made.id))
+        }
+        ZygoteCommand::Ls => print(json, &client.zygotes()?, |views| show::zygotes(views)),
+    }
+}
+
+fn request(args: &RunArgs) -> anyhow::Result<Request> {
+    let mut environment = BTreeMap::new();
+    for variable in &args.env {
+        let Some((name, value)) = variable.split_once('=') else {
+            anyhow::bail!("--env {variable}: this is no NAME=VALUE");
+        };
+        environment.insert(name.to_owned(), value.to_owned());
+    }
+    let PythonArgs {
+        interpreter,
+        package,
+        store,
+    } = &args.packages;
+    let python = args.python.then(|| Python {
+        interpreter: interpreter.clone(),
+        packages: package.iter().cloned().collect(),
+    });
+    let dir = |dir: &Option<PathBuf>| dir.as_deref().map(absolute).transpose();
+    Ok(Request {
+        base: args.base.clone(),
+        command: args.command.clone(),
+        python,
+        environment,
+        code: dir(&args.code)?,
+        packages: dir(store)?,
+        scratch: dir(&args.scratch)?,
+        network: match args.host_network {
+            true => Network::Host,
+            false => Network::None,
+        },
+        limits: Limits {
+            memory_bytes: args.memory << 20,
+            processes: args.processes,
+            cpu_millis: args.cpu,
+            ..Limits::default()
+        },
+        timeout_ms: args.timeout.map(|seconds| seconds.saturating_mul(1000)),
+    })
+}
+
+/// The daemon has a directory of its own, so paths are made absolute by ours.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("opening {}", path.display()))
+}
+
+fn start(client: &Client, json: bool, args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let wait_ms = if args.detach { 0 } else { WAIT_MAX_MS };
+    let request = request(args)?;
+    let mut seen = client.create(&Create { request, wait_ms })?;
+    if args.detach {
+        print(json, &seen, |seen| format!("{}\n", seen.sandbox.id))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        if let Phase::Ended(exit) = seen.sandbox.phase {
+            return tell_end(json, &seen, exit);
+        }
+        seen = client.wait(&seen.sandbox.id, Duration::from_millis(WAIT_MAX_MS))?;
+    }
+}
+
+fn tell_end(json: bool, seen: &Created, exit: Exit) -> anyhow::Result<ExitCode> {
+    match json {
+        true => print(true, seen, |_| String::new())?,
+        false => relay(&seen.output.clone().unwrap_or_default())?,
+    }
+    if exit.cause == Some(Cause::Memory) {
+        crate::text::complain("sandbox: it wanted more memory than it may have (--memory)");
+    }
+    Ok(match (exit.cause, exit.status) {
+        (Some(Cause::Timeout), _) => ExitCode::from(LATE),
+        (_, status) => code_of(status),
+    })
+}
+
+fn exec(client: &Client, json: bool, args: &ExecArgs) -> anyhow::Result<ExitCode> {
+    let exec = Exec {
+        command: args.command.clone(),
+        timeout_ms: args.timeout.saturating_mul(1000),
+    };
+    let executed = client.exec(&args.id, &exec)?;
+    match json {
+        true => print(true, &executed, |_| String::new())?,
+        false => relay(&executed.output)?,
+    }
+    Ok(executed.status.map_or(ExitCode::from(LATE), code_of))
+}
+
+/// Says of a program what a shell would.
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = match status {
+        ExitStatus::Code(code) => code,
+        ExitStatus::Signal(signal) => 128 + signal,
+        ExitStatus::Unknown => i32::from(FAILED),
+    };
+    ExitCode::from(u8::try_from(code & 0xff).unwrap_or(FAILED))
+}
+
+/// Passes on what a program wrote.
+fn relay(output: &Output) -> anyhow::Result<()> {
+    crate::text::write_out(&output.stdout)?;
+    let _unread = std::io::stderr().write_all(output.stderr.as_bytes());
+    if output.dropped_bytes > 0 {
+        let dropped = output.dropped_bytes;
+        crate::text::complain(&format!(
+            "sandbox: {dropped} more bytes of output were not kept"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! `sandbox serve`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use nix::sys::signal::{SigSet, Signal};
+use sandbox::Config;
+use sandbox_service::Daemon;
+use sandbox_service::api::{self, Api};
+
+use crate::args::ServeArgs;
+
+/// Where the daemon of a directory listens.
+pub(crate) fn socket(run_dir: &Path) -> std::path::PathBuf {
+    run_dir.join("api.sock")
+}
+
+/// Serves until it is asked to end.
+pub(crate) fn serve(run_dir: &Path, args: &ServeArgs) -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init()
+        .map_err(anyhow::Error::from_boxed)
+        .context("starting the log")?;
+    // Before there are threads, which inherit it. What is started in sandboxes does not.
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGINT);
+    ends.add(Signal::SIGTERM);
+    ends.thread_block().context("waiting for signals")?;
+    let config = Config {
+        first_uid: args.first_uid,
+        sandboxes_max: args.max,
+        ..Config::new(run_dir, &args.cgroup)
+    };
+    let daemon = Arc::new(Daemon::open(config)?);
+    let socket = socket(run_dir);
+    let api = Api::serve(api::listen(&socket)?, Arc::clone(&daemon))?;
+    log::info!("listening on {}", socket.display());
+    let signal = ends.wait().context("waiting for signals")?;
+    log::info!("ending on {signal}; sandboxes go on");
+    drop(api);
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Sandboxes and Zygotes as text for people.
+
+use sandbox::{Cause, Exit, ExitStatus, Phase, ZygoteView};
+use sandbox_service::bodies::{SandboxView, Stats};
+
+use crate::text::table;
+
+pub(crate) fn phase(phase: Phase) -> String {
+    match phase {
+        Phase::Running => "running".to_owned(),
+        Phase::Paused => "paused".to_owned(),
+        Phase::Ended(Exit { status, cause }) => {
+            let how = match status {
+                ExitStatus::Code(code) => format!("ended with {code}"),
+                ExitStatus::Signal(signal) => format!("ended by signal {signal}"),
+                ExitStatus::Unknown => "ended".to_owned(),
+            };
+            match cause {
+                Some(Cause::Killed) => format!("{how}, killed"),
+                Some(Cause::Timeout) => format!("{how}, out of time"),
+                Some(Cause::Memory) => format!("{how}, out of memory"),
+                None => how,
+            }
+        }
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{}.{} MiB", bytes >> 20, (bytes >> 10) % 1024 * 10 / 1024)
+}
+
+pub(crate) fn sandboxes(views: &[SandboxView]) -> String {
+    let mut rows = vec![
+        ["ID", "BASE", "STATE", "PID", "MEMORY", "COMMAND"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for view in views {
+        let command = view.command.join(" ").replace('\n', " ");
+        rows.push(vec![
+            view.id.clone(),
+            view.base.clone(),
+            phase(view.phase),
+            view.pid.to_string(),
+            view.memory_bytes.map_or_else(|| "-".to_owned(), mebibytes),
+            command.chars().take(60).collect(),
+        ]);
+    }
+    table(&rows)
+}
+
+pub(crate) fn zygotes(views: &[ZygoteView]) -> String {
+    let mut rows = vec![
+        ["ID", "BASE", "FORKS", "IMPORT", "MEMORY", "PACKAGES"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for view in views {
+        let packages: Vec<_> = view.packages.iter().map(String::as_str).collect();
+        rows.push(vec![
+            view.id.clone(),
+            view.base.clone(),
+            view.forks.to_string(),
+            format!("{:.1} ms", view.import_ms),
+            mebibytes(view.memory_bytes),
+            packages.join(" "),
+        ]);
+    }
+    table(&rows)
+}
+
+pub(crate) fn explain(view: &SandboxView) -> String {
+    let SandboxView {
+        id,
+        base,
+        packages,
+        ancestry,
+        ..
+    } = view;
+    let mut text = format!("{id} is {} in {base}\n", phase(view.phase));
+    text.push_str(&format!("it asked for: {}\n", words(packages)));
+    match ancestry.is_empty() {
+        true => text.push_str("it began with a program of its own\n"),
+        false => text.push_str(&format!("it descends from: {}\n", ancestry.join(" > "))),
+    }
+    text
+}
+
+fn words(list: &[String]) -> String {
+    match list.is_empty() {
+        true => "no packages".to_owned(),
+        false => list.join(" "),
+    }
+}
+
+pub(crate) fn stats(stats: &Stats) -> String {
+    let Stats {
+        sandboxes,
+        zygotes,
+        live,
+    } = stats;
+    format!(
+        "sandboxes: {live} live, {} started, {} ended, {} failed to start, {} taken over\n\
+         python: {} from a Zygote with all packages, {} with some, {} fresh\n\
+         zygotes: {} made, {} replaced, {} evicted\n",
+        sandboxes.started,
+        sandboxes.ended,
+        sandboxes.failed,
+        sandboxes.adopted,
+        zygotes.exact,
+        zygotes.partial,
+        zygotes.fresh,
+        zygotes.made,
+        zygotes.replaced,
+        zygotes.evicted,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ends_are_words() {
+        assert_eq!(mebibytes((3 << 20) + (512 << 10)), "3.5 MiB");
+        let exit = Exit {
+            status: ExitStatus::Signal(9),
+            cause: Some(Cause::Memory),
+        };
+        assert_eq!(
+            phase(Phase::Ended(exit)),
+            "ended by signal 9, out of memory"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! What is printed: text for people, or JSON for programs.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+/// Prints a value as JSON, or what `text` makes of it.
+pub(crate) fn print<T: Serialize>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    let text = match json {
+        true => serde_json::to_string_pretty(value).context("writing JSON")?,
+        false => text(value),
+    };
+    match text.trim_end() {
+        "" => Ok(()),
+        text => write_out(&format!("{text}\n")),
+    }
+}
+
+/// Writes to standard output. That nobody reads any more (`| head`) is no failure.
+pub(crate) fn write_out(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("writing to standard output"),
+    }
+}
+
+/// Writes a line to standard error. If nobody reads that, there is nobody to be told.
+pub(crate) fn complain(line: &str) {
+    let _unread = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Lays rows out in columns; the first row is the heading.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths);
+        let line: String = cells
+            .map(|(cell, width)| format!("{cell:<width$}  "))
+            .collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,279 @@
+//! The program as people use it: a daemon, and commands that ask it.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon of a test, with a directory and control groups of its own.
+struct Served {
+    dir: tempfile::TempDir,
+    cgroup: String,
+    daemon: Option<Child>,
+}
+
+impl Served {
+    fn start() -> Self {
+        assert!(is_root(), "this test needs root");
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().file_name().unwrap().to_str().unwrap();
+        let cgroup = format!("sandbox-cli-test/{}", name.trim_start_matches('.'));
+        let mut served = Self {
+            dir,
+            cgroup,
+            daemon: None,
+        };
+        served.serve();
+        served.ok(&["base", "add", "host", "/", "--hide", "work"]);
+        served
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.arg("--run-dir").arg(self.run_dir()).args(arguments);
+        command
+    }
+
+    fn serve(&mut self) {
+        let first_uid = (0x7000_0000 + std::process::id() % 1000 * 0x1_0000).to_string();
+        let arguments = [
+            "serve",
+            "--cgroup",
+            &self.cgroup,
+            "--first-uid",
+            &first_uid,
+            "--max",
+            "256",
+        ];
+        let daemon = self
+            .command(&arguments)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.daemon = Some(daemon);
+        let deadline = Instant::now() + PATIENCE;
+        while !self.command(&["stats"]).output().unwrap().status.success() {
+            assert!(Instant::now() < deadline, "the daemon does not come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills the daemon as a crash does.
+    fn kill(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if let Some(daemon) = &mut self.daemon {
+                let _gone = daemon.kill();
+            }
+            return;
+        }
+        let listed = self.run(&["ps", "--json"]).stdout;
+        let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap_or_default();
+        for sandbox in listed.as_array().into_iter().flatten() {
+            self.run(&["kill", sandbox["id"].as_str().unwrap()]);
+        }
+        for _ in 0..1000 {
+            if self.ok(&["stats"]).contains("sandboxes: 0 live") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if self.daemon.is_some() {
+            self.kill();
+        }
+        // The next one removes what the former has left.
+        self.serve();
+        let pid = self.daemon.as_ref().unwrap().id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        self.daemon.take().unwrap().wait().unwrap();
+        for hierarchy in ["unified", "memory", "cpu", ""] {
+            let dir = Path::new("/sys/fs/cgroup")
+                .join(hierarchy)
+                .join(&self.cgroup);
+            if dir.is_dir() {
+                std::fs::remove_dir(dir).expect("no group is left");
+            }
+        }
+    }
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    id.stdout == b"0\n"
+}
+
+#[test]
+fn a_program_runs_and_its_end_is_ours() {
+    let served = Served::start();
+    let output = served.run(&[
+        "run",
+        "--base",
+        "host",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo out; echo err >&2; exit 7",
+    ]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(
+        (&output.stdout[..], &output.stderr[..]),
+        (&b"out\n"[..], &b"err\n"[..])
+    );
+    let output = served.run(&[
+        "run",
+        "--base",
+        "host",
+        "--timeout",
+        "1",
+        "--",
+        "/bin/sleep",
+        "1000",
+    ]);
+    assert_eq!(output.status.code(), Some(124));
+    let output = served.run(&["run", "--base", "host", "--", "/bin/sh", "-c", "kill -9 $$"]);
+    // The first process of a PID namespace cannot kill itself.
+    assert_eq!(output.status.code(), Some(0));
+    let said = served.ok(&["run", "--base", "host", "-e", "A=b", "--", "/usr/bin/env"]);
+    assert!(said.contains("A=b\n"), "{said}");
+    let error = served.refused(&["run", "--base", "none", "--", "/bin/true"]);
+    assert_eq!(error, "sandbox: there is no base none\n");
+    let error = served.refused(&["run", "--base", "host", "--", "/bin/nothing"]);
+    assert!(
+        error.contains("executing the program failed: No such file"),
+        "{error}"
+    );
+    assert_eq!(served.run(&["run"]).status.code(), Some(2));
+    let error = served.refused(&["pause", "nobody"]);
+    assert_eq!(error, "sandbox: there is no sandbox nobody\n");
+}
+
+#[test]
+fn a_sandbox_is_paused_looked_into_and_ended() {
+    let served = Served::start();
+    let id = served.ok(&["run", "--base", "host", "-d", "--", "/bin/sleep", "1000"]);
+    let id = id.trim();
+    served.ok(&["pause", id]);
+    assert!(served.ok(&["ps"]).contains("paused"));
+    served.ok(&["resume", id]);
+    let said = served.ok(&[
+        "exec",
+        id,
+        "--",
+        "/bin/sh",
+        "-c",
+        "ls /proc | grep -c '^[0-9]'; cat /proc/1/comm",
+    ]);
+    assert!(said.ends_with("sleep\n"), "{said}");
+    let late = served.run(&["exec", id, "--timeout", "1", "--", "/bin/sleep", "1000"]);
+    assert_eq!(late.status.code(), Some(124));
+    served.ok(&["kill", id]);
+    let deadline = Instant::now() + PATIENCE;
+    while !served.ok(&["ps"]).contains("ended by signal 9, killed") {
+        assert!(Instant::now() < deadline);
+    }
+    let stats = served.ok(&["stats", "--json"]);
+    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    assert_eq!(stats["sandboxes"]["started"], 1);
+}
+
+#[test]
+fn python_is_forked_and_explained() {
+    let served = Served::start();
+    let zygote = served.ok(&["zygote", "add", "--base", "host", "--module", "json"]);
+    let zygote = zygote.trim();
+    assert!(served.ok(&["zygote", "ls"]).contains(zygote));
+    let text = "import json, sys; print(json.dumps(sys.argv)); sys.exit(3)";
+    let output = served.run(&[
+        "run", "--base", "host", "--python", "--json", "--", "-c", text, "a",
+    ]);
+    assert_eq!(output.status.code(), Some(3));
+    let seen: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(seen["output"]["stdout"], "[\"-c\", \"a\"]\n");
+    let id = seen["sandbox"]["id"].as_str().unwrap();
+    let explained = served.ok(&["explain", id]);
+    assert!(
+        explained.contains(&format!("descends from: {zygote} []")),
+        "{explained}"
+    );
+    served.ok(&["evict", zygote]);
+    served.refused(&["evict", zygote]);
+}
+
+#[test]
+fn a_daemon_that_is_killed_is_followed_by_one_that_knows_all() {
+    let mut served = Served::start();
+    served.ok(&["zygote", "add", "--base", "host"]);
+    let script = "mkfifo /tmp/go; read x </tmp/go; echo after; exit 9";
+    let plain = served.ok(&["run", "--base", "host", "-d", "--", "/bin/sh", "-c", script]);
+    let text = "import os; os.mkfifo('/tmp/go'); open('/tmp/go').read(); print('after'); os._exit(9) if not __import__('sys').stdout.flush() else 0";
+    let forked = served.ok(&["run", "--base", "host", "--python", "-d", "--", "-c", text]);
+    served.kill();
+    served.serve();
+    for id in [plain.trim(), forked.trim()] {
+        assert!(
+            served
+                .ok(&["ps"])
+                .lines()
+                .any(|line| line.contains(id) && line.contains("running"))
+        );
+        let go = "until test -p /tmp/go; do :; done; echo >/tmp/go";
+        served.ok(&["exec", id, "--", "/bin/sh", "-c", go]);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ps = served.ok(&["ps"]);
+            if ps
+                .lines()
+                .any(|line| line.contains(id) && line.contains("ended with 9"))
+            {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{ps}");
+        }
+        assert_eq!(served.ok(&["logs", id]), "after\n");
+    }
+    // The base and the Zygote are there again.
+    let said = served.ok(&[
+        "run", "--base", "host", "--python", "--json", "--", "-c", "",
+    ]);
+    let seen: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(seen["sandbox"]["ancestry"].as_array().unwrap().len(), 1);
+    let second = served.run(&["serve", "--cgroup", "sandbox-cli-test/other"]);
+    let error = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        error.contains("another program has its sandboxes"),
+        "{error}"
+    );
+}

@@ -1,0 +1,209 @@
+//! HTTP/1.1 and JSON on a unix socket: who may ask, how much, and for how long.
+//!
+//! One thread runs all sockets. What is asked blocks, so it is done on threads of their own, of which
+//! there are few. Connections, the length of heads and bodies, and the time that each may take are bounded.
+
+mod routes;
+
+use std::convert::Infallible;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use host::admission::Admission;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::Daemon;
+use crate::bodies::{BODY_MAX_BYTES, WAIT_MAX_MS};
+use routes::{Answer, Refusal};
+
+/// Connections at a time, each with one request. More wait in the socket's queue.
+const CONNECTIONS_MAX: u32 = 256;
+
+/// Requests that are under way at a time. Those that wait for a sandbox's end have their places, too.
+const CALLS_MAX: usize = 256;
+
+/// The longest head of a request. Ours have some 150 bytes.
+const HEAD_MAX_BYTES: usize = 8 << 10;
+
+/// How long a client may take to send its head, and again to send its body, and again to take the answer.
+const PEER_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a request may take: it may wait for a sandbox, whose start may wait for a disk.
+const CALL_DEADLINE: Duration = Duration::from_millis(WAIT_MAX_MS + 60_000);
+
+/// The running API. Dropping it takes no more requests, and does not wait for those that are under way.
+#[derive(Debug)]
+pub struct Api {
+    close: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Listens on `socket`, in the place of what an earlier daemon left there.
+///
+/// # Errors
+/// If the socket cannot be made.
+pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
+    let aside = socket.with_extension(std::process::id().to_string());
+    let bound = (|| {
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&aside)?;
+        fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&aside, socket)?;
+        Ok(listener)
+    })();
+    bound.with_context(|| format!("listening on {}", socket.display()))
+}
+
+impl Api {
+    /// Answers whoever connects and may ask: root, and the user of this process.
+    ///
+    /// # Errors
+    /// If the system gives no thread, or the listener cannot be used.
+    pub fn serve(listener: UnixListener, daemon: Arc<Daemon>) -> anyhow::Result<Self> {
+        listener
+            .set_nonblocking(true)
+            .context("preparing the socket")?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .thread_name("sandbox-call")
+            .max_blocking_threads(CALLS_MAX)
+            .build()
+            .context("starting the API")?;
+        let (close, closed) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("sandbox-api".to_owned())
+            .spawn(move || {
+                runtime.block_on(take_connections(listener, daemon, closed));
+                // A call that hangs must not keep us.
+                runtime.shutdown_background();
+            })
+            .context("starting the API's thread")?;
+        Ok(Self {
+            close: Some(close),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        drop(self.close.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the API ended in a panic");
+        }
+    }
+}
+
+async fn take_connections(
+    listener: UnixListener,
+    daemon: Arc<Daemon>,
+    mut closed: oneshot::Receiver<()>,
+) {
+    let listener = match tokio::net::UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return log::error!("the API cannot use its socket: {error}"),
+    };
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            _ = &mut closed => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let daemon = Arc::clone(&daemon);
+                tokio::spawn(async move {
+                    converse(stream, &daemon).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                log::warn!("the API cannot take a connection: {error}");
+                // Most likely descriptors have run out: some will come back.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Answers the one request of a connection.
+async fn converse(stream: UnixStream, daemon: &Arc<Daemon>) {
+    let admitted = Admission::own().check_peer(&stream);
+    let service = service_fn(|request| async {
+        let what = format!("{} {}", request.method(), request.uri());
+        let answer = answer(daemon, &admitted, request).await;
+        let answer = answer.unwrap_or_else(Refusal::into_answer);
+        log::debug!("api: {what}: {}", answer.status().as_u16());
+        Ok::<_, Infallible>(answer)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PEER_DEADLINE)
+        .max_buf_size(HEAD_MAX_BYTES)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(PEER_DEADLINE * 3 + CALL_DEADLINE, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => log::debug!("api: a client went away: {error}"),
+        Err(_) => log::debug!("api: a client does not take its answer"),
+    }
+}
+
+async fn answer(
+    daemon: &Arc<Daemon>,
+    admitted: &Result<(), String>,
+    request: Request<Incoming>,
+) -> Result<Answer, Refusal> {
+    admitted.clone().map_err(Refusal::forbidden)?;
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let body = Limited::new(request.into_body(), BODY_MAX_BYTES).collect();
+    let body = timeout(PEER_DEADLINE, body)
+        .await
+        .map_err(|_| Refusal::invalid("the request did not arrive in time"))?
+        .map_err(|error| Refusal::invalid(format!("the body did not arrive: {error}")))?;
+    let daemon = Arc::clone(daemon);
+    let call = tokio::task::spawn_blocking(move || {
+        routes::answer(&daemon, &method, &uri, &body.to_bytes())
+    });
+    match timeout(CALL_DEADLINE, call).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(Refusal::failed("the request ended in a panic")),
+        Err(_) => Err(Refusal::failed(
+            "there was no answer in time; what was begun goes on",
+        )),
+    }
+}
+
+/// Returns an answer with a body.
+fn with_body(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static(kind);
+    answer
+        .headers_mut()
+        .insert(hyper::header::CONTENT_TYPE, kind);
+    answer
+}

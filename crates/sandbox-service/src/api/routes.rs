@@ -1,0 +1,168 @@
+//! What can be asked, and what is answered.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Method, Response, StatusCode, Uri};
+use sandbox::{BaseSpec, SandboxError, ZygoteSpec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::with_body;
+use crate::Daemon;
+use crate::bodies::{ErrorBody, Exec};
+use crate::metrics;
+
+/// A whole answer.
+pub(super) type Answer = Response<Full<Bytes>>;
+
+/// Why a request was not done.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    body: ErrorBody,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        let body = ErrorBody {
+            code: code.to_owned(),
+            message: message.into(),
+        };
+        Self { status, body }
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", message)
+    }
+
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
+    }
+
+    pub(super) fn into_answer(self) -> Answer {
+        json(self.status, &self.body)
+    }
+}
+
+impl From<SandboxError> for Refusal {
+    fn from(error: SandboxError) -> Self {
+        let (status, code) = match &error {
+            SandboxError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            SandboxError::Unknown { .. } => (StatusCode::NOT_FOUND, "unknown"),
+            SandboxError::Exists { .. } => (StatusCode::CONFLICT, "exists"),
+            SandboxError::Full(_) => (StatusCode::SERVICE_UNAVAILABLE, "full"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        // With its causes: whoever asks sees no log.
+        let mut message = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(source) = cause {
+            message = format!("{message}: {source}");
+            cause = source.source();
+        }
+        Self::new(status, code, message)
+    }
+}
+
+/// Finds what is asked for, and does it.
+pub(super) fn answer(
+    daemon: &Daemon,
+    method: &Method,
+    uri: &Uri,
+    body: &[u8],
+) -> Result<Answer, Refusal> {
+    let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    match (method, parts.as_slice()) {
+        (&Method::GET, ["v1", "bases"]) => ok(&daemon.bases()),
+        (&Method::POST, ["v1", "bases"]) => {
+            daemon.add_base(parsed::<BaseSpec>(body)?)?;
+            done()
+        }
+        (&Method::DELETE, ["v1", "bases", name]) => {
+            daemon.remove_base(name)?;
+            done()
+        }
+        (&Method::GET, ["v1", "zygotes"]) => ok(&daemon.zygotes()),
+        (&Method::POST, ["v1", "zygotes"]) => ok(&daemon.add_zygote(parsed::<ZygoteSpec>(body)?)?),
+        (&Method::DELETE, ["v1", "zygotes", id]) => {
+            daemon.evict(id)?;
+            done()
+        }
+        (&Method::GET, ["v1", "sandboxes"]) => ok(&daemon.list()),
+        (&Method::POST, ["v1", "sandboxes"]) => ok(&daemon.create(parsed(body)?)?),
+        (&Method::GET, ["v1", "sandboxes", id]) => ok(&daemon.wait(id, wait_of(uri)?)?),
+        (&Method::DELETE, ["v1", "sandboxes", id]) => {
+            daemon.kill(id)?;
+            done()
+        }
+        (&Method::POST, ["v1", "sandboxes", id, "pause"]) => {
+            daemon.pause(id)?;
+            done()
+        }
+        (&Method::POST, ["v1", "sandboxes", id, "resume"]) => {
+            daemon.resume(id)?;
+            done()
+        }
+        (&Method::POST, ["v1", "sandboxes", id, "exec"]) => {
+            ok(&daemon.exec(id, &parsed::<Exec>(body)?)?)
+        }
+        (&Method::GET, ["v1", "stats"]) => ok(&daemon.stats()),
+        (&Method::GET, ["metrics"]) => {
+            let page = metrics::page(daemon.stats()).into_bytes();
+            Ok(with_body(StatusCode::OK, metrics::CONTENT_TYPE, page))
+        }
+        (&Method::GET, ["healthz"]) => {
+            Ok(with_body(StatusCode::OK, "text/plain", b"ok\n".to_vec()))
+        }
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown",
+            format!(
+                "there is no {method} {}; docs/sandboxes.md lists what there is",
+                uri.path()
+            ),
+        )),
+    }
+}
+
+/// Returns for how long a request wants to wait: `?wait_ms=N`.
+fn wait_of(uri: &Uri) -> Result<u64, Refusal> {
+    let Some(query) = uri.query() else {
+        return Ok(0);
+    };
+    let wait = query
+        .strip_prefix("wait_ms=")
+        .and_then(|wait| wait.parse().ok());
+    wait.ok_or_else(|| Refusal::invalid(format!("{query:?} is no wait_ms=MILLISECONDS")))
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::invalid(format!("the body is no such request: {error}")))
+}
+
+fn ok<T: Serialize>(body: &T) -> Result<Answer, Refusal> {
+    Ok(json(StatusCode::OK, body))
+}
+
+fn done() -> Result<Answer, Refusal> {
+    Ok(with_body(
+        StatusCode::OK,
+        "application/json",
+        b"{}".to_vec(),
+    ))
+}
+
+fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {
+    match serde_json::to_vec(body) {
+        Ok(text) => with_body(status, "application/json", text),
+        Err(error) => {
+            let text = error.to_string().into_bytes();
+            with_body(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", text)
+        }
+    }
+}

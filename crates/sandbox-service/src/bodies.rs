@@ -1,0 +1,139 @@
+//! What goes over the socket.
+
+use sandbox::{BaseSpec, Counts, ExitStatus, Phase, Request, Sandbox, ZygoteCounts, ZygoteSpec};
+use serde::{Deserialize, Serialize};
+
+/// The longest body of a request: its strings are bounded by the crate `sandbox`, and JSON may spell a
+/// byte as six.
+pub const BODY_MAX_BYTES: usize = 8 << 20;
+
+/// The longest answer: the output of a sandbox, spelt as JSON.
+pub const ANSWER_MAX_BYTES: usize = 32 << 20;
+
+/// The longest that a request waits for a sandbox to end. Whoever wants to wait longer asks again.
+pub const WAIT_MAX_MS: u64 = 60_000;
+
+/// Asks for a sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Create {
+    /// What it is to be.
+    pub request: Request,
+    /// How long to wait for its end, in milliseconds.
+    #[serde(default)]
+    pub wait_ms: u64,
+}
+
+/// Asks for another program in a sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exec {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// When it is killed, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// What a program has written, as text: bytes that are no UTF-8 are replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// The first part of its standard output.
+    pub stdout: String,
+    /// The first part of its standard errors.
+    pub stderr: String,
+    /// Bytes of both that were not kept.
+    pub dropped_bytes: u64,
+}
+
+/// A sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxView {
+    /// What it is called.
+    pub id: String,
+    /// Its base.
+    pub base: String,
+    /// Its program and arguments.
+    pub command: Vec<String>,
+    /// What it does, or how it ended.
+    pub phase: Phase,
+    /// Its first process.
+    pub pid: u32,
+    /// The user that it is.
+    pub user: u32,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// The packages that it asked for.
+    pub packages: Vec<String>,
+    /// The Zygotes that it descends from, each with its packages; none if it began by itself.
+    pub ancestry: Vec<String>,
+    /// Bytes of memory that it is charged for; none after its end.
+    pub memory_bytes: Option<u64>,
+}
+
+impl SandboxView {
+    /// Returns what is told of a sandbox.
+    pub fn of(sandbox: &Sandbox) -> Self {
+        let request = sandbox.request();
+        let python = request.python.as_ref();
+        Self {
+            id: sandbox.id().to_owned(),
+            base: request.base.clone(),
+            command: request.command.clone(),
+            phase: sandbox.phase(),
+            pid: sandbox.pid(),
+            user: sandbox.user(),
+            created_ms: sandbox.created_ms(),
+            packages: python
+                .map_or_else(Vec::new, |python| python.packages.iter().cloned().collect()),
+            ancestry: sandbox.ancestry().to_vec(),
+            memory_bytes: sandbox.memory_bytes().ok(),
+        }
+    }
+}
+
+/// A sandbox that was made, and its output if it has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Created {
+    /// The sandbox.
+    pub sandbox: SandboxView,
+    /// What it wrote, if it has ended.
+    pub output: Option<Output>,
+}
+
+/// How another program in a sandbox ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executed {
+    /// How; `None` if it was killed because its time was over.
+    pub status: Option<ExitStatus>,
+    /// What it wrote.
+    pub output: Output,
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Sandboxes.
+    pub sandboxes: Counts,
+    /// How programs of Python began.
+    pub zygotes: ZygoteCounts,
+    /// Sandboxes that run or are paused.
+    pub live: u64,
+}
+
+/// What the daemon makes again when it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The bases.
+    pub bases: Vec<BaseSpec>,
+    /// The Zygotes that were asked for.
+    pub zygotes: Vec<ZygoteSpec>,
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// A word for programs: `invalid`, `unknown`, `exists`, `full`, `forbidden` or `failed`.
+    pub code: String,
+    /// A sentence for people.
+    pub message: String,
+}

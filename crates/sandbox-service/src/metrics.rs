@@ -1,0 +1,101 @@
+//! The metrics page.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::bodies::Stats;
+
+/// The media type of the page.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Debug)]
+struct Page(Stats);
+
+/// Returns the page.
+pub(crate) fn page(stats: Stats) -> String {
+    let mut registry = Registry::with_prefix("sandbox");
+    registry.register_collector(Box::new(Page(stats)));
+    let mut page = String::new();
+    match prometheus_client::encoding::text::encode(&mut page, &registry) {
+        Ok(()) => page,
+        Err(error) => format!("# {error}\n"),
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Stats {
+            sandboxes,
+            zygotes,
+            live,
+        } = self.0;
+        let counters = [
+            ("started", "Sandboxes that were started", sandboxes.started),
+            ("failed", "Starts that failed", sandboxes.failed),
+            ("ended", "Sandboxes that have ended", sandboxes.ended),
+            (
+                "adopted",
+                "Sandboxes of a former daemon that went on",
+                sandboxes.adopted,
+            ),
+            (
+                "python_exact",
+                "Python from a Zygote with all packages",
+                zygotes.exact,
+            ),
+            (
+                "python_partial",
+                "Python from a Zygote with some packages",
+                zygotes.partial,
+            ),
+            (
+                "python_fresh",
+                "Python with an interpreter of its own",
+                zygotes.fresh,
+            ),
+            ("zygotes_made", "Zygotes that were made", zygotes.made),
+            (
+                "zygotes_replaced",
+                "Zygotes that hung, grew or broke the protocol",
+                zygotes.replaced,
+            ),
+            (
+                "zygotes_evicted",
+                "Zygotes that were ended for others",
+                zygotes.evicted,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let counter = ConstCounter::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(metric)?;
+        }
+        let gauge = ConstGauge::new(i64::try_from(live).unwrap_or(i64::MAX));
+        let help = "Sandboxes that run or are paused";
+        let metric = encoder.encode_descriptor("live", help, None, gauge.metric_type())?;
+        gauge.encode(metric)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_on_the_page() {
+        let mut stats = Stats {
+            live: 3,
+            ..Stats::default()
+        };
+        stats.sandboxes.started = 7;
+        let page = page(stats);
+        assert!(page.contains("sandbox_started_total 7\n"), "{page}");
+        assert!(page.contains("sandbox_live 3\n"), "{page}");
+        assert!(page.ends_with("# EOF\n"));
+    }
+}

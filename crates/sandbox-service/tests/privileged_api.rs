@@ -1,0 +1,220 @@
+//! The API as clients of any kind meet it.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox::{BaseSpec, Config, Exit, ExitStatus, Phase, Request};
+use sandbox_service::Daemon;
+use sandbox_service::api::{Api, listen};
+use sandbox_service::bodies::{BODY_MAX_BYTES, Create};
+use sandbox_service::client::{CallError, Client};
+
+/// A daemon in this process.
+struct Served {
+    dir: tempfile::TempDir,
+    cgroup: String,
+    _api: Api,
+}
+
+impl Served {
+    fn start(name: &str) -> Self {
+        assert!(nix_is_root(), "this test needs root");
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = format!("sandbox-api-test/{}-{name}", std::process::id());
+        let config = Config {
+            first_uid: 0x7400_0000 + std::process::id() % 1000 * 0x1_0000,
+            sandboxes_max: 64,
+            ..Config::new(dir.path(), &cgroup)
+        };
+        let daemon = Arc::new(Daemon::open(config).unwrap());
+        let listener = listen(&dir.path().join("api.sock")).unwrap();
+        let served = Self {
+            _api: Api::serve(listener, daemon).unwrap(),
+            dir,
+            cgroup,
+        };
+        let base = BaseSpec {
+            name: "host".to_owned(),
+            root: "/".into(),
+            hide: vec!["work".to_owned()],
+        };
+        served.client().add_base(&base).unwrap();
+        served
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("api.sock")
+    }
+
+    fn client(&self) -> Client {
+        Client::at(self.socket())
+    }
+
+    /// Sends bytes as they are, and returns what comes back.
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        // The daemon may have answered and closed before it has taken all.
+        let _cut_off = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _reset = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let len = body.len();
+        self.raw(
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n\r\n{body}")
+                .as_bytes(),
+        )
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _others =
+            std::fs::remove_dir(PathBuf::from("/sys/fs/cgroup/unified").join(&self.cgroup));
+    }
+}
+
+fn nix_is_root() -> bool {
+    let id = std::process::Command::new("id").arg("-u").output().unwrap();
+    id.stdout == b"0\n"
+}
+
+#[test]
+fn a_sandbox_is_made_and_told_of() {
+    let served = Served::start("made");
+    let client = served.client();
+    let request = Request::new("host", &["/bin/sh", "-c", "echo 1; exit 4"]);
+    let wait_ms = 60_000;
+    let seen = client.create(&Create { request, wait_ms }).unwrap();
+    let exit = Exit {
+        status: ExitStatus::Code(4),
+        cause: None,
+    };
+    assert_eq!(seen.sandbox.phase, Phase::Ended(exit));
+    assert_eq!(seen.output.unwrap().stdout, "1\n");
+    assert_eq!(client.list().unwrap(), [seen.sandbox]);
+    let page = served.ask("GET", "/metrics", "");
+    assert!(page.contains("sandbox_started_total 1\n"), "{page}");
+    assert!(served.ask("GET", "/healthz", "").ends_with("ok\n"));
+    // It needs a daemon.
+    let nobody = Client::at(served.dir.path().join("other.sock"));
+    assert!(matches!(nobody.stats(), Err(CallError::Nobody(_))));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_said_why() {
+    let served = Served::start("refused");
+    let cases = [
+        (
+            served.ask("GET", "/nothing", ""),
+            "404",
+            "there is no GET /nothing",
+        ),
+        (
+            served.ask("PUT", "/v1/sandboxes", "{}"),
+            "404",
+            "there is no PUT",
+        ),
+        (
+            served.ask("POST", "/v1/sandboxes", "{"),
+            "400",
+            "the body is no such request",
+        ),
+        (
+            served.ask(
+                "POST",
+                "/v1/sandboxes",
+                r#"{"request": {"base": "host", "command": [], "more": 1}}"#,
+            ),
+            "400",
+            "more",
+        ),
+        (
+            served.ask(
+                "POST",
+                "/v1/sandboxes",
+                r#"{"request": {"base": "host", "command": []}}"#,
+            ),
+            "400",
+            "absolute path",
+        ),
+        (
+            served.ask(
+                "POST",
+                "/v1/sandboxes",
+                r#"{"request": {"base": "none", "command": ["/bin/true"]}}"#,
+            ),
+            "404",
+            "no base none",
+        ),
+        (
+            served.ask("GET", "/v1/sandboxes/x?wait_ms=y", ""),
+            "400",
+            "wait_ms",
+        ),
+        (
+            served.ask("GET", "/v1/sandboxes/x", ""),
+            "404",
+            "no sandbox x",
+        ),
+        (
+            served.ask("DELETE", "/v1/zygotes/x", ""),
+            "404",
+            "no Zygote x",
+        ),
+        (
+            served.ask("POST", "/v1/bases", r#"{"name": "host", "root": "/"}"#),
+            "409",
+            "already",
+        ),
+        (
+            served.ask("POST", "/v1/bases", r#"{"name": "b", "root": "/nowhere"}"#),
+            "500",
+            "/nowhere",
+        ),
+    ];
+    for (answer, status, says) in cases {
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(answer.contains(says), "{says}: {answer}");
+    }
+    assert!(served.client().list().unwrap().is_empty());
+}
+
+#[test]
+fn no_client_keeps_the_others_from_being_answered() {
+    let served = Served::start("hostile");
+    // Connections that say nothing, and one whose head never ends.
+    let silent: Vec<_> = (0..20)
+        .map(|_| UnixStream::connect(served.socket()).unwrap())
+        .collect();
+    let mut endless = UnixStream::connect(served.socket()).unwrap();
+    endless.write_all(b"GET /v1/stats HTTP/1.1\r\nx: ").unwrap();
+    let long = "y".repeat(BODY_MAX_BYTES + 1);
+    let answer = served.ask("POST", "/v1/sandboxes", &long);
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
+        "{answer}"
+    );
+    assert!(!served.raw(b"\0\0\0\0\r\n\r\n").starts_with("HTTP/1.1 200"));
+    assert!(
+        !served
+            .raw(&b"GET / HTTP/1.1\r\n".repeat(4096))
+            .starts_with("HTTP/1.1 200")
+    );
+    assert_eq!(served.client().stats().unwrap().live, 0);
+    drop((silent, endless));
+}

@@ -1,0 +1,363 @@
+//! Zygotes: interpreters that have imported already, and become a sandbox's program by a fork.
+//!
+//! A Zygote runs code of the packages that it imports, so it has no rights outside. But its children
+//! need namespaces, mounts and users of their own. It is therefore root of a user namespace: that lets
+//! it make all of this for its children, and do nothing to anybody else. The users that its children
+//! become exist in this namespace only.
+//!
+//! Its children are ours (`CLONE_PARENT`), so they outlive it, and we learn how they end.
+
+mod choice;
+mod launch;
+mod pool;
+mod protocol;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rawio::child::Started;
+use rawio::mount::{DetachedMount, Forbids};
+use rawio::pidfd::PidFd;
+use serde::{Deserialize, Serialize};
+
+pub use choice::Packages;
+pub use pool::ZygoteCounts;
+pub(crate) use pool::Zygotes;
+
+use crate::cgroup::{Group, Lent};
+use crate::error::{Result, SandboxError, step};
+use crate::launch::{Mounts, User};
+use crate::request::Request;
+use protocol::{Control, ForkRequest};
+
+/// How long a Zygote may take to import: packages may have to be read from a slow disk.
+const IMPORT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long it may take to fork, and its child to give up its rights. One that takes longer hangs.
+const FORK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a Zygote is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZygoteSpec {
+    /// The base that it and its children have.
+    pub base: String,
+    /// The interpreter, by its path in the base.
+    pub interpreter: String,
+    /// The packages that it imports; each is a directory of the store.
+    #[serde(default)]
+    pub packages: Packages,
+    /// Modules of the base that it imports besides.
+    #[serde(default)]
+    pub modules: Vec<String>,
+    /// The directory of packages.
+    #[serde(default)]
+    pub store: Option<std::path::PathBuf>,
+    /// Bytes of memory that it may have. One that has more is replaced.
+    pub memory_bytes: u64,
+}
+
+impl ZygoteSpec {
+    /// Returns a Zygote of a base that has imported modules of the base only.
+    pub fn new(base: &str, interpreter: &str, modules: &[&str]) -> Self {
+        Self {
+            base: base.to_owned(),
+            interpreter: interpreter.to_owned(),
+            packages: Packages::new(),
+            modules: modules.iter().map(|&module| module.to_owned()).collect(),
+            store: None,
+            memory_bytes: 512 << 20,
+        }
+    }
+
+    /// Returns where its packages are for it and its children.
+    pub(crate) fn paths(packages: &Packages) -> Vec<String> {
+        let paths = packages
+            .iter()
+            .map(|package| format!("/packages/{package}"));
+        paths.collect()
+    }
+}
+
+/// What is told of a Zygote.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ZygoteView {
+    /// What it is called.
+    pub id: String,
+    /// The base.
+    pub base: String,
+    /// Its packages.
+    pub packages: Packages,
+    /// How long they took to import, in milliseconds.
+    pub import_ms: f64,
+    /// Sandboxes that were forked from it.
+    pub forks: u64,
+    /// Bytes of memory that it is charged for, with what its children share with it.
+    pub memory_bytes: u64,
+    /// The number of its process.
+    pub pid: u32,
+}
+
+/// An interpreter that waits.
+#[derive(Debug)]
+pub(crate) struct Zygote {
+    pub(crate) id: String,
+    pub(crate) spec: ZygoteSpec,
+    pub(crate) import_ms: f64,
+    pub(crate) forks: AtomicU64,
+    /// The user outside that is root inside.
+    first_user: u32,
+    started: Started,
+    control: Mutex<Conversation>,
+    group: Mutex<Option<Group>>,
+    /// The groups that it was given for its children.
+    pub(crate) lent: Arc<Lent>,
+}
+
+/// The socket, and the number of the last request. One request is under way at a time: the interpreter
+/// has one thread.
+#[derive(Debug)]
+struct Conversation {
+    control: Control,
+    last: u64,
+}
+
+/// A child of a Zygote that has given up its rights.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) started: Started,
+    pub(crate) user: User,
+}
+
+impl Zygote {
+    /// Has a child forked that runs a request, as the user of a slot.
+    pub(crate) fn fork(
+        &self,
+        request: &Request,
+        packages: &Packages,
+        slot: u32,
+        group: &Group,
+        mounts: &Mounts,
+        stdio: &[OwnedFd; 3],
+    ) -> Result<Child> {
+        let (ready, theirs) = io::pipe().map_err(step("making a pipe"))?;
+        let groups = group.legacy();
+        // A mount of the group alone: from a directory of the whole hierarchy, others could be reached.
+        let born_in =
+            DetachedMount::copy_of(group.birth()).map_err(step("mounting a control group"))?;
+        born_in
+            .forbid(Forbids::WRITING)
+            .map_err(step("mounting a control group"))?;
+        let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
+        descriptors.push(theirs.as_fd());
+        descriptors.push(born_in.as_fd());
+        descriptors.extend(&groups);
+        let mut places = Vec::new();
+        for (mount, place) in mounts.places() {
+            descriptors.push(mount);
+            places.push(place.to_str().unwrap_or_default());
+        }
+        let limits = &request.limits;
+        // Inside, the user of a slot is the one behind root's by as much.
+        let user = slot + 1;
+        let fork = ForkRequest {
+            id: 0,
+            user,
+            command: &request.command,
+            environment: variables(request),
+            paths: ZygoteSpec::paths(packages),
+            dir: if request.code.is_some() {
+                "/code"
+            } else {
+                "/tmp"
+            },
+            places,
+            groups: groups.len(),
+            limits: BTreeMap::from([
+                ("RLIMIT_CORE", 0),
+                ("RLIMIT_NOFILE", limits.descriptors.into()),
+                (
+                    "RLIMIT_NPROC",
+                    launch::PROCESSES_MAX.min(limits.processes.into()),
+                ),
+                ("RLIMIT_MEMLOCK", 64 << 10),
+            ]),
+            tmp_bytes: limits.tmp_bytes,
+        };
+        let process = self.ask(fork, &descriptors)?;
+        drop(theirs);
+        let user = User(self.first_user + user);
+        let child = self.checked(process, user, ready)?;
+        self.forks.fetch_add(1, Relaxed);
+        Ok(child)
+    }
+
+    /// Sends a request, and returns the process that came back.
+    fn ask(&self, mut fork: ForkRequest<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<PidFd> {
+        let mut conversation = self.control.lock();
+        conversation.last += 1;
+        fork.id = conversation.last;
+        let sent = conversation.control.send(&fork, descriptors);
+        sent.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => SandboxError::Invalid(error.to_string()),
+            _ => self.fault(format!("takes no request: {error}")),
+        })?;
+        let (answer, mut came) = conversation
+            .control
+            .receive(FORK_PATIENCE)
+            .map_err(|error| self.fault(format!("does not answer: {error}")))?;
+        if let Some(error) = answer.error {
+            return Err(self.fault(format!("cannot fork: {error}")));
+        }
+        match came.pop() {
+            Some(process) if came.is_empty() && answer.id == fork.id => Ok(PidFd::from(process)),
+            _ => Err(self.fault("does not keep to the protocol".to_owned())),
+        }
+    }
+
+    /// Waits until a child has given up its rights, and looks itself whether it has.
+    fn checked(&self, process: PidFd, user: User, ready: io::PipeReader) -> Result<Child> {
+        let checked = (|| {
+            let said = read_ready(ready).map_err(|error| format!("has a child that {error}"))?;
+            if said != [0] {
+                let error = String::from_utf8_lossy(&said);
+                return Err(format!(
+                    "has a child that cannot give up its rights: {error}"
+                ));
+            }
+            let number = process.number().ok().flatten();
+            // It may have ended already.
+            if let Some(pid) = number {
+                check_status(pid, user).map_err(|what| format!("has a child that {what}"))?;
+            }
+            Ok(number.unwrap_or(0))
+        })();
+        match checked {
+            Ok(pid) => {
+                let started = Started { pid, process };
+                Ok(Child { started, user })
+            }
+            Err(problem) => {
+                let _gone = process.signal(nix::sys::signal::Signal::SIGKILL);
+                let _late = process.ended_within(FORK_PATIENCE);
+                crate::process::exit_status(&process, 0);
+                Err(self.fault(problem))
+            }
+        }
+    }
+
+    fn fault(&self, problem: String) -> SandboxError {
+        let zygote = self.id.clone();
+        SandboxError::Zygote { zygote, problem }
+    }
+
+    /// Returns whether it can be forked from: it lives, and has not grown beyond its limit.
+    pub(crate) fn is_fit(&self) -> bool {
+        let lives = matches!(self.started.process.ended_within(Duration::ZERO), Ok(false));
+        lives && self.memory_bytes() < self.spec.memory_bytes / 8 * 7
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let group = self.group.lock();
+        group
+            .as_ref()
+            .map_or(0, |group| group.memory_bytes().unwrap_or(0))
+    }
+
+    pub(crate) fn view(&self) -> ZygoteView {
+        ZygoteView {
+            id: self.id.clone(),
+            base: self.spec.base.clone(),
+            packages: self.spec.packages.clone(),
+            import_ms: self.import_ms,
+            forks: self.forks.load(Relaxed),
+            memory_bytes: self.memory_bytes(),
+            pid: self.started.pid,
+        }
+    }
+
+    /// Ends it, and returns its control group. Its children go on.
+    pub(crate) fn end(&self) -> Option<Group> {
+        let group = self.group.lock().take();
+        let _gone = self
+            .started
+            .process
+            .signal(nix::sys::signal::Signal::SIGKILL);
+        if let Ok(true) = self.started.process.ended_within(FORK_PATIENCE) {
+            crate::process::exit_status(&self.started.process, self.started.pid);
+        }
+        group
+    }
+}
+
+/// What a program's environment is; the interpreter was started with another one.
+fn variables(request: &Request) -> BTreeMap<&str, &str> {
+    let set = request.environment.iter();
+    let mut all: BTreeMap<_, _> = set
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    all.entry("PATH").or_insert("/usr/local/bin:/usr/bin:/bin");
+    all
+}
+
+/// Reads what a child says when it has given up its rights: a zero, or what kept it from that.
+fn read_ready(ready: io::PipeReader) -> std::result::Result<Vec<u8>, String> {
+    use std::io::Read as _;
+    match protocol::readable(ready.as_fd(), FORK_PATIENCE) {
+        Ok(true) => {}
+        Ok(false) => return Err("takes too long to give up its rights".to_owned()),
+        Err(error) => return Err(format!("cannot be waited for: {error}")),
+    }
+    let mut said = vec![0; 4096];
+    let len = File::from(OwnedFd::from(ready)).read(&mut said);
+    said.truncate(len.unwrap_or(0));
+    Ok(said)
+}
+
+/// Reads what the kernel says of a process, and returns what is wrong with it. The Zygote is not believed:
+/// its packages could have kept its child from giving up its rights.
+fn check_status(pid: u32, User(user): User) -> std::result::Result<(), String> {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return Ok(()); // it has ended
+    };
+    let fields: BTreeMap<&str, &str> = status
+        .lines()
+        .filter_map(|line| line.split_once(":\t"))
+        .collect();
+    let of = |name| fields.get(name).copied().unwrap_or_default();
+    if of("State").starts_with('Z') {
+        return Ok(());
+    }
+    let four = |id: u32| {
+        [
+            id.to_string(),
+            id.to_string(),
+            id.to_string(),
+            id.to_string(),
+        ]
+        .join("\t")
+    };
+    let none = "0000000000000000";
+    let wanted = [
+        ("Uid", four(user)),
+        ("Gid", four(user)),
+        ("CapInh", none.to_owned()),
+        ("CapPrm", none.to_owned()),
+        ("CapEff", none.to_owned()),
+        ("CapBnd", none.to_owned()),
+        ("CapAmb", none.to_owned()),
+        ("NoNewPrivs", "1".to_owned()),
+        ("Seccomp", "2".to_owned()),
+    ];
+    for (name, value) in &wanted {
+        if of(name) != value {
+            return Err(format!("has {name} {:?} instead of {value:?}", of(name)));
+        }
+    }
+    Ok(())
+}

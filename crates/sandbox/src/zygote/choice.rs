@@ -1,0 +1,176 @@
+//! Which Zygote a sandbox is forked from, and when one more is worth it: decided without any I/O.
+//!
+//! A sandbox descends only from a Zygote all of whose packages it asked for, in these very versions.
+//! Whatever a package has done to the interpreter, it has done it to those who would have imported it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+/// Packages by name and exact version: `name==version`.
+pub type Packages = BTreeSet<String>;
+
+/// What the choice knows of a Zygote.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) packages: &'a Packages,
+    /// How long its packages took to import, in milliseconds.
+    pub(crate) import_ms: f64,
+    /// Sandboxes that were forked from it.
+    pub(crate) forks: u64,
+}
+
+/// Returns which candidate saves most imports of those that may be used, and of equal ones that which
+/// was used least. One that has all packages of another saves as much, whatever was measured.
+pub(crate) fn best(needs: &Packages, candidates: &[Candidate<'_>]) -> Option<usize> {
+    let usable: Vec<_> = candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, candidate)| candidate.packages.is_subset(needs))
+        .collect();
+    let saved = |of: &Candidate<'_>| {
+        let within = usable.iter();
+        let within = within.filter(|(_, other)| other.packages.is_subset(of.packages));
+        within.map(|(_, other)| other.import_ms).fold(0.0, f64::max)
+    };
+    let better = |a: &Candidate<'_>, b: &Candidate<'_>| {
+        let by_time = saved(a).total_cmp(&saved(b));
+        let by_count = a.packages.len().cmp(&b.packages.len());
+        by_time.then(by_count).then(b.forks.cmp(&a.forks))
+    };
+    let best = usable.iter().max_by(|(_, a), (_, b)| better(a, b));
+    best.map(|(place, _)| *place)
+}
+
+/// Returns which candidate is worth least: what it has saved so far for each byte that it takes.
+pub(crate) fn worst(candidates: &[Candidate<'_>], bytes: &[u64]) -> Option<usize> {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "only the order of quotients counts"
+    )]
+    let worth = |place: usize| {
+        let Candidate {
+            import_ms, forks, ..
+        } = candidates[place];
+        let taken = bytes.get(place).copied().unwrap_or(0).max(1);
+        forks as f64 * import_ms / taken as f64
+    };
+    (0..candidates.len()).min_by(|a, b| worth(*a).total_cmp(&worth(*b)))
+}
+
+/// How long a need is remembered.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// Needs that are remembered at a time.
+const NEEDS_MAX: usize = 4096;
+
+/// The needs of the last time, so that a Zygote is made for one that comes again, and not for each.
+#[derive(Debug, Default)]
+pub(crate) struct Needs {
+    last: HashMap<Packages, Instant>,
+}
+
+impl Needs {
+    /// Notes a need. Returns whether it came before, a short time ago.
+    pub(crate) fn comes_again(&mut self, needs: &Packages, now: Instant) -> bool {
+        if self.last.len() >= NEEDS_MAX {
+            self.last
+                .retain(|_, last| now.duration_since(*last) < MEMORY);
+        }
+        if self.last.len() >= NEEDS_MAX {
+            self.last.clear();
+        }
+        let before = self.last.insert(needs.clone(), now);
+        before.is_some_and(|last| now.duration_since(last) < MEMORY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+
+    /// Few names and versions, so that sets overlap.
+    fn packages() -> impl Strategy<Value = Packages> {
+        let package = (0..5, 1..3).prop_map(|(name, version)| format!("p{name}=={version}"));
+        btree_set(package, 0..6)
+    }
+
+    proptest! {
+        /// Whatever there is to choose from, nobody descends from what it did not ask for, and nothing
+        /// that may be used would have saved more. One with all packages is taken if there is one.
+        #[test]
+        fn only_what_was_asked_for_is_inherited(
+            needs in packages(),
+            zygotes in vec((packages(), 0.0..1000.0, 0_u64..3), 0..12),
+        ) {
+            let candidates: Vec<_> = zygotes.iter().map(|(packages, import_ms, forks)| Candidate {
+                packages, import_ms: *import_ms, forks: *forks,
+            }).collect();
+            let usable: Vec<_> = candidates.iter().filter(|candidate| {
+                candidate.packages.iter().all(|package| needs.contains(package))
+            }).collect();
+            match best(&needs, &candidates) {
+                None => prop_assert!(usable.is_empty()),
+                Some(place) => {
+                    let chosen = &candidates[place];
+                    prop_assert!(usable.contains(&chosen));
+                    let within = usable.iter().filter(|other| other.packages.is_subset(chosen.packages));
+                    let saved = within.map(|other| other.import_ms).fold(0.0, f64::max);
+                    prop_assert!(usable.iter().all(|other| other.import_ms <= saved));
+                    let has_all = |one: &Candidate<'_>| *one.packages == needs;
+                    prop_assert!(has_all(chosen) || !usable.iter().any(|one| has_all(one)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_version_is_part_of_a_package() {
+        let set = |names: &[&str]| {
+            names
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<Packages>()
+        };
+        let one = set(&["a==1"]);
+        let candidates = [Candidate {
+            packages: &one,
+            import_ms: 5.0,
+            forks: 0,
+        }];
+        assert_eq!(best(&set(&["a==1", "b==1"]), &candidates), Some(0));
+        assert_eq!(best(&set(&["a==2"]), &candidates), None);
+        assert_eq!(best(&set(&["a"]), &candidates), None);
+    }
+
+    #[test]
+    fn who_saves_least_for_its_bytes_goes_first() {
+        let none = Packages::new();
+        let of = |import_ms, forks| Candidate {
+            packages: &none,
+            import_ms,
+            forks,
+        };
+        let candidates = [of(100.0, 10), of(100.0, 2), of(10.0, 50)];
+        assert_eq!(worst(&candidates, &[10, 10, 10]), Some(1));
+        assert_eq!(worst(&candidates, &[100, 1, 10]), Some(0));
+        assert_eq!(worst(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_need_that_comes_again_soon_is_worth_a_zygote() {
+        let mut needs = Needs::default();
+        let (a, b) = (Packages::from(["a==1".to_owned()]), Packages::new());
+        let now = Instant::now();
+        assert!(!needs.comes_again(&a, now));
+        assert!(!needs.comes_again(&b, now));
+        assert!(needs.comes_again(&a, now + Duration::from_secs(1)));
+        assert!(!needs.comes_again(&a, now + Duration::from_secs(1) + MEMORY));
+        for number in 0..2 * NEEDS_MAX {
+            let one = Packages::from([format!("p=={number}")]);
+            needs.comes_again(&one, now);
+        }
+        assert!(needs.last.len() <= NEEDS_MAX);
+    }
+}

@@ -1,0 +1,277 @@
+"""A Python interpreter that has imported already, and becomes a sandbox's program by a fork.
+
+It is started by yolofs' crate `sandbox` as root of a user namespace that gives it no rights outside.
+Descriptor 3 is a SEQPACKET socket; docs/zygote-protocol.md describes what goes over it. The child of a
+fork gives up all rights before it runs anything of its request.
+"""
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import runpy
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+import types
+
+CONTROL = 3
+MESSAGE_MAX = 128 << 10
+DESCRIPTORS_MAX = 16
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
+    0x00020000, 0x04000000, 0x08000000, 0x20000000, 0x40000000)
+CLONE_PIDFD, CLONE_PARENT = 0x00001000, 0x00008000
+CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x00200000, 0x01000000
+CLONE_INTO_CGROUP = 0x200000000
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_GET_TID_ADDRESS = 4, 22, 24, 40
+# The same numbers on all processors.
+SYS_MOVE_MOUNT, SYS_CLONE3 = 429, 435
+MOVE_MOUNT_F_EMPTY_PATH, AT_FDCWD = 4, -100
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+
+# As they are before any package is imported: one that changes them does not change what we do.
+dumps, loads, send_fds, recv_fds = json.dumps, json.loads, socket.send_fds, socket.recv_fds
+
+# With the lock of the interpreter held: the child must find it as the parent had it.
+libc = ctypes.PyDLL(None, use_errno=True)
+python = ctypes.pythonapi
+
+
+def check(result):
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def load(names, paths):
+    """Imports what is to be ready, and returns how long each package took, in milliseconds."""
+    sys.path[:0] = paths
+    times = {}
+    for name in names:
+        importlib.import_module(name)
+    for path in paths:
+        began = time.monotonic()
+        for module in pkgutil.iter_modules([path]):
+            importlib.import_module(module.name)
+        times[os.path.basename(path)] = (time.monotonic() - began) * 1000
+    return times
+
+
+def address_of_thread_number():
+    """Where libc keeps the number of this thread, which the kernel can write in the child."""
+    address = ctypes.c_ulong()
+    if libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) < 0:
+        return 0
+    return address.value
+
+
+def fork_to(thread_number, group):
+    """Forks into new namespaces and a control group. The child's parent is our own parent, which waits for it. Returns
+    0 in the child, and a descriptor of the child in the parent."""
+    pidfd = ctypes.c_int(-1)
+    flags = CLONE_PIDFD | CLONE_PARENT | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
+    flags |= CLONE_INTO_CGROUP
+    if thread_number:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    arguments = struct.pack("=11Q", flags, ctypes.addressof(pidfd), thread_number,
+                            0, 0, 0, 0, 0, 0, 0, group)
+    python.PyOS_BeforeFork()
+    result = libc.syscall(SYS_CLONE3, arguments, len(arguments))
+    if result == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    failure = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if result < 0:
+        raise OSError(failure, os.strerror(failure))
+    return pidfd.value
+
+
+def raise_loopback():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh22x", b"lo", 1)  # IFF_UP
+        fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
+
+
+def new_network():
+    """Moves this process to a network namespace of its own. The child that was born in the one before
+    keeps that for itself."""
+    check(libc.unshare(CLONE_NEWNET))
+    raise_loopback()
+
+
+def confine(request, groups, mounts, last_filter):
+    """Takes a place of its own and gives up all rights."""
+    for group in groups:
+        os.write(group, b"0")
+    os.setsid()
+    socket.sethostname("sandbox")
+    data_only = MS_NOSUID | MS_NODEV
+    check(libc.mount(b"proc", b"/proc", b"proc", data_only | MS_NOEXEC, b"subset=pid"))
+    options = b"mode=1777,size=%d,nr_inodes=65536" % request["tmp_bytes"]
+    check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", data_only, options))
+    for mount, place in zip(mounts, request["places"]):
+        check(libc.syscall(SYS_MOVE_MOUNT, mount, b"", AT_FDCWD, place.encode(), MOVE_MOUNT_F_EMPTY_PATH))
+    for name, value in request["limits"].items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+    user = request["user"]
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    # As after the start of a program: what /proc has of this process is its own again.
+    check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
+    os.chdir(request["dir"])
+    instructions = ctypes.create_string_buffer(last_filter, len(last_filter))
+    program = struct.pack("@HP", len(last_filter) // 8, ctypes.addressof(instructions))
+    check(libc.prctl(PR_SET_SECCOMP, 2, program, 0, 0))
+
+
+def renew(request):
+    """Renews what must not be the same in two children of one interpreter."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    # `random` seeds itself anew after a fork, and OpenSSL when the number of its process has changed.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "logging" in sys.modules:
+        logging = sys.modules["logging"]
+        for reference in list(logging._handlerList):
+            handler = reference()
+            # It opens its file when there is something to write.
+            if isinstance(handler, logging.FileHandler):
+                handler.stream = None
+    signal.set_wakeup_fd(-1)
+
+
+def place(stdio):
+    """Has the standard descriptors be those of the request, and closes all others."""
+    for number, descriptor in enumerate(stdio):
+        os.dup2(descriptor, number)
+    os.closerange(3, 1 << 16)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def run(command, paths):
+    """Runs what `python3 COMMAND` would, and returns the exit code."""
+    wanted = ["" if command[0] == "-c" else os.path.dirname(command[0])]
+    wanted += [path for path in os.environ.get("PYTHONPATH", "").split(":") if path] + paths
+    sys.path[:] = wanted + [path for path in sys.path if path not in wanted]
+    try:
+        if command[0] == "-c":
+            sys.argv = ["-c"] + command[2:]
+            main = types.ModuleType("__main__")
+            sys.modules["__main__"] = main
+            exec(compile(command[1], "<string>", "exec"), main.__dict__)
+        else:
+            sys.argv = command
+            runpy.run_path(command[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code
+        if code is None:
+            code = 0
+        elif not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    return code & 0xFF
+
+
+def become(request, descriptors, last_filter):
+    """What the child of a fork does, to its end."""
+    count = request["groups"]
+    stdio, ready = descriptors[:3], descriptors[3]
+    # Behind the group that it was born in.
+    groups, mounts = descriptors[5:5 + count], descriptors[5 + count:]
+    code = 1
+    try:
+        try:
+            confine(request, groups, mounts, last_filter)
+            renew(request)
+        except BaseException as error:
+            os.write(ready, repr(error).encode()[:4096])
+            os._exit(1)
+        os.write(ready, b"\0")
+        place(stdio)
+        code = run(request["command"], request["paths"])
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                code = code or 120  # as the interpreter itself
+    finally:
+        os._exit(code)
+
+
+def serve(control, last_filter):
+    thread_number = address_of_thread_number()
+    new_network()
+    while True:
+        message, descriptors, flags, _ = recv_fds(control, MESSAGE_MAX, DESCRIPTORS_MAX)
+        if not message:
+            return
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            os._exit(3)
+        request = loads(message)
+        try:
+            child = fork_to(thread_number, descriptors[4])
+        except OSError as error:
+            answer, sent = {"id": request["id"], "error": str(error)}, []
+        else:
+            if child == 0:
+                become(request, descriptors, last_filter)
+            answer, sent = {"id": request["id"]}, [child]
+        send_fds(control, [dumps(answer).encode()], sent)
+        for descriptor in descriptors + sent:
+            os.close(descriptor)
+        if sent:
+            # After the answer: nobody waits for this, unless requests come without a pause.
+            new_network()
+
+
+def empty_bounding_set():
+    """Has no program that is executed from now on get a capability. What we have ourselves stays."""
+    capability = 0
+    while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+
+
+def main():
+    empty_bounding_set()
+    settings = loads(sys.argv[1])
+    control = socket.socket(fileno=CONTROL)
+    try:
+        times = load(settings["modules"], settings["paths"])
+    except BaseException as error:
+        control.send(dumps({"id": 0, "error": repr(error)[:4096]}).encode())
+        return 1
+    if threading.active_count() > 1:
+        names = [thread.name for thread in threading.enumerate()]
+        control.send(dumps({"id": 0, "error": f"its packages have started threads: {names}"}).encode())
+        return 1
+    gc.collect()
+    gc.freeze()  # so that a collection in a child writes to no page that is shared
+    control.send(dumps({"id": 0, "times": times}).encode())
+    serve(control, bytes.fromhex(settings["filter"]))
+    return 0
+
+
+os._exit(main())

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Builds, and measures sandboxes beside runc, crun and a plain process: `scripts/bench-sandbox.sh
+# [FLAGS...]`; `--help` lists them. All of it takes some five minutes on a quiet machine.
+source "$(dirname "$0")/need.sh"
+cd "$REPO"
+need_root "The bench"
+need_cargo
+say "building"
+cargo build --release -p benches --bin bench-sandbox
+exec "${CARGO_TARGET_DIR:-target}/release/bench-sandbox" "$@"
