@@ -1,4 +1,5 @@
-//! Links of the documents: each leads to a file or a heading that exists. Nothing is fetched.
+//! Links of the documents: each leads to a file or a heading that exists, and each test that a table names is there.
+//! Nothing is fetched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, ensure};
 
 mod page;
+mod tests_named;
 
 use page::Page;
 
@@ -19,10 +21,18 @@ const SKIPPED: [&str; 3] = ["target", "corpus", "node_modules"];
 /// The table of contents of the book: every page of `docs/` is in it.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Fails, and names every fault, where a link leads nowhere or a page is missing in the book.
+/// Fails, and names every fault, where a link leads nowhere, a test is not there that a table names, or a page is
+/// missing in the book.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let pages = read(root)?;
-    let faults = faults(root, &pages);
+    let mut faults = faults(root, &pages);
+    let functions = tests_named::functions(root)?;
+    for path in pages.keys() {
+        let text = fs::read_to_string(root.join(path))
+            .with_context(|| format!("reading {}", path.display()))?;
+        let named = tests_named::faults(&text, &functions).into_iter();
+        faults.extend(named.map(|fault| format!("{}:{fault}", path.display())));
+    }
     ensure!(
         faults.is_empty(),
         "{}\n{} faults in the documents",
