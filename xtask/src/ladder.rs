@@ -26,7 +26,8 @@ const LADDER: &[Rung] = &[
     // L0: shared types, and the kernel.
     rung("blocks", &[]),
     rung("rawio", &[]),
-    rung("distribution", &[]),
+    rung("testkit", &[]),
+    rung("distribution", &["testkit"]),
     rung("serving", &[]),
     rung("link-emulator", &[]),
     // L1: libraries; these never import each other.
@@ -34,7 +35,7 @@ const LADDER: &[Rung] = &[
     rung("bootimg", &["blocks", "rawio"]),
     rung("tracer", &["blocks"]),
     rung("tiering", &["blocks", "rawio"]),
-    rung("oci", &["blocks", "distribution", "rawio"]),
+    rung("oci", &["blocks", "distribution", "rawio", "testkit"]),
     rung("chunks", &["blocks", "rawio"]),
     rung("fetch", &[]),
     rung("engine", &["blocks"]),
@@ -44,7 +45,7 @@ const LADDER: &[Rung] = &[
     rung("report", &[]),
     rung("confine", &[]),
     // L2: the file system knows the seams, not who implements them; the servers, what they serve.
-    rung("yolofs", &["blocks", "rawio"]),
+    rung("yolofs", &["blocks", "rawio", "testkit"]),
     rung(
         "blockservice",
         &[
@@ -239,6 +240,7 @@ const LADDER: &[Rung] = &[
             "recording",
             "report",
             "serving",
+            "testkit",
             "tiering",
             "tracer",
             "yolofs",

@@ -43,6 +43,8 @@ mod scan;
 mod squeeze;
 mod stack;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod touches;
 mod writer;
 

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod forge;
 mod sample;
 
 use std::fmt::Write;
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blocks::{Tree, TreeError};
-use bootimg::{FormatError, Image, OpenError, Variant, unwatched};
+use bootimg::{FormatError, Image, OpenError, Variant, testing, unwatched};
 use sample::{PLANNED, Sample};
 
 fn fixture(name: &str) -> PathBuf {
@@ -139,11 +138,14 @@ fn forged_fixtures_are_what_they_say() {
 fn plain_and_forged() -> (Tree, [Vec<u8>; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep.bimg");
-    let tree = forge::deep(40, 1, 3);
-    forge::write(&tree, &path);
+    let tree = testing::deep(40, 1, 3);
+    testing::write(&tree, &path);
     let written = std::fs::read(path).unwrap();
-    let trees = [tree.encode(), forge::with_one_long_name(&tree)];
-    (tree, trees.map(|tree| forge::replace_tree(&written, &tree)))
+    let trees = [tree.encode(), testing::with_one_long_name(&tree)];
+    (
+        tree,
+        trees.map(|tree| testing::replace_tree(&written, &tree)),
+    )
 }
 
 #[test]

@@ -4,13 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod fixture;
-#[path = "../../bootimg/tests/forge/mod.rs"]
-mod forge;
 mod lab;
 
 use std::fs;
 use std::process::{Command, Output};
 
+use bootimg::testing;
 use fixture::Fixture;
 use serde_json::Value;
 
@@ -54,10 +53,10 @@ const OPENERS: [&[&str]; 6] = [
 #[test]
 fn names_that_share_their_bytes_are_refused() {
     let fixture = Fixture::new();
-    let tree = forge::deep(20_000, 1, FILES);
-    forge::write(&tree, &fixture.path("good.bimg"));
+    let tree = testing::deep(20_000, 1, FILES);
+    testing::write(&tree, &fixture.path("good.bimg"));
     let good = fs::read(fixture.path("good.bimg")).unwrap();
-    let forged = forge::replace_tree(&good, &forge::with_one_long_name(&tree));
+    let forged = testing::replace_tree(&good, &testing::with_one_long_name(&tree));
     fs::write(fixture.path("x.bimg"), forged).unwrap();
     for args in OPENERS {
         let output = limited(&fixture, args);
@@ -80,7 +79,7 @@ fn names_that_share_their_bytes_are_refused() {
         );
     }
     // It was the tree, and nothing else that was forged.
-    let same = forge::replace_tree(&good, &tree.encode());
+    let same = testing::replace_tree(&good, &tree.encode());
     fs::write(fixture.path("x.bimg"), same).unwrap();
     let output = limited(&fixture, &["verify", "./x.bimg"]);
     assert!(output.status.success(), "{}", told(&output));
@@ -90,8 +89,8 @@ fn names_that_share_their_bytes_are_refused() {
 #[test]
 fn long_paths_are_told_in_bounded_memory() {
     let fixture = Fixture::new();
-    let tree = forge::deep(256, 254, FILES);
-    forge::write(&tree, &fixture.path("x.bimg"));
+    let tree = testing::deep(256, 254, FILES);
+    testing::write(&tree, &fixture.path("x.bimg"));
     let paths: usize = tree
         .files()
         .map(|(file, _)| tree.path(file).unwrap().len())

@@ -10,8 +10,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
+use testkit::undisturbed::undisturbed;
 
 /// What the recorded boots of these tests run: it reads two of twenty files, and part of a third.
 const BOOT: &str = "cat /usr/lib/part03 /usr/lib/part07 /etc/config > /dev/null; \

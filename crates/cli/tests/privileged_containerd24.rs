@@ -6,8 +6,6 @@
 mod cri;
 mod lab;
 mod node;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +15,7 @@ use cri::api::{ImageFsInfo, Status};
 use cri::{Cri, Images};
 use lab::{Lab, busybox_root, noise, ok, until};
 use node::{IMAGE, Node, archive, pack};
-use registries::{Kind, Registry};
+use testkit::registries::{Kind, Registry};
 
 const READ: &str = "cat /srv/greeting; md5sum </srv/noise";
 

@@ -6,8 +6,6 @@
 mod cri;
 mod lab;
 mod node;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -7,14 +7,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../distribution/tests/outside/mod.rs"]
-mod outside;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
-#[path = "../../distribution/tests/scripted/mod.rs"]
-mod scripted;
 
 use std::fs;
 use std::path::Path;
@@ -24,10 +16,10 @@ use hyper::Method;
 use lab::{fails, ok};
 use mirror::testing::Fault;
 use nic::{Mirror, Site, blob, request};
-use outside::{REGISTRY, outside};
-use registries::Kind;
-use scripted::{Scripted, Seen, redirect};
 use serde_json::{Value, json};
+use testkit::outside::{REGISTRY, outside};
+use testkit::registries::Kind;
+use testkit::scripted::{Scripted, Seen, redirect};
 
 /// A digest that nothing has.
 const NOTHING: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";

@@ -5,15 +5,13 @@
 
 mod lab;
 mod node;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
 
 use std::process::Command;
 
 use lab::docker29::Docker29;
 use lab::{Lab, fails, json, ok, until};
 use node::{Node, archive};
-use registries::{Kind, Registry};
+use testkit::registries::{Kind, Registry};
 
 const READ: &str = "cat /usr/lib/part* | md5sum";
 

@@ -4,8 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,7 +12,7 @@ use std::thread;
 use lab::dockerd::Dockerd;
 use lab::stopped::Stopped;
 use lab::{Lab, ok, output, until};
-use registries::{Kind, Registry};
+use testkit::registries::{Kind, Registry};
 
 const MD5: &str = "cat /usr/lib/part* | md5sum";
 

@@ -18,8 +18,8 @@ use nix::sys::stat::minor;
 
 use lab::service::{Service, signal_to};
 use lab::stopped::Stopped;
-use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, noise, ok, output, until};
+use testkit::undisturbed::undisturbed;
 
 /// Reads a file from a program of its own, so that a read that hangs is not the test's.
 fn cat(file: &Path) -> Command {

@@ -7,8 +7,6 @@
 mod broken;
 mod lab;
 mod node;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::fs;
 use std::net::TcpListener;
@@ -18,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use broken::{Came, DENIED, Deed, KILLED, one_does, status, until_confined};
 use lab::{Lab, busybox_root, ok, until};
 use node::pack;
-use sample::{LayoutDir, layer, named};
+use testkit::layouts::{LayoutDir, layer, named};
 
 /// What only root may read, and no command needs.
 const SECRET: &str = "/etc/shadow";

@@ -7,10 +7,6 @@ mod cri;
 mod fair;
 mod lab;
 mod node;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,8 +20,8 @@ use fair::{Blob, Network};
 use lab::{Lab, noise, ok, until};
 use node::{IMAGE, Node, archive};
 use oci::digest_of;
-use sample::{LayoutDir, gzip, layer, named};
 use serde_json::Value;
+use testkit::layouts::{LayoutDir, gzip, layer, named};
 
 /// Where containerd keeps what it has downloaded whole.
 const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";

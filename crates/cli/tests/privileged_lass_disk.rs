@@ -7,10 +7,6 @@ mod cri;
 mod fair;
 mod lab;
 mod node;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -24,8 +20,8 @@ use lab::{Lab, noise, ok, until};
 use nix::sys::stat::{major, minor};
 use node::{Node, archive};
 use oci::digest_of;
-use sample::{LayoutDir, gzip, layer, named};
 use serde_json::{Value, json};
+use testkit::layouts::{LayoutDir, gzip, layer, named};
 
 /// Where containerd keeps what it has downloaded whole.
 const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";

@@ -18,8 +18,8 @@ use nix::unistd::Pid;
 use rawio::resident::Resident;
 
 use lab::service::WORKER_USER;
-use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, noise, ok, output, until};
+use testkit::undisturbed::undisturbed;
 use tight::Tight;
 
 const MIB: u64 = 1 << 20;

@@ -5,12 +5,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
-#[path = "../../oci/tests/tokens/mod.rs"]
-mod tokens;
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -26,9 +20,9 @@ use lab::dockerd::Dockerd;
 use lab::{Lab, fails, json, ok, output, until};
 use mirror::testing::Fault;
 use nic::{Site, blob, connect, ended, read_reply};
-use registries::{Kind, USER};
 use serde_json::json as value;
-use tokens::TokenServer;
+use testkit::registries::{Kind, USER};
+use testkit::tokens::TokenServer;
 
 /// More often than any test asks.
 const ALWAYS: u32 = 10_000;

@@ -21,9 +21,9 @@ use blockservice::client::{Client, ClientConfig, Patience};
 use bootimg::{Image, Variant, WriteRequest, unwatched, write_image};
 use chunks::CHUNK_MAX;
 use lab::stopped::Stopped;
-use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, fails, noise, ok, until};
 use serde_json::Value;
+use testkit::undisturbed::undisturbed;
 
 /// Makes a root with small files and one of several chunks, and imports it as `root`.
 fn imported(lab: &Lab) -> PathBuf {

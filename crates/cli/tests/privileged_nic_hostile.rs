@@ -5,10 +5,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -21,8 +17,8 @@ use lab::{noise, ok, until};
 use mirror::blobs::{Algorithm, BlobDigest};
 use mirror::testing::Fault;
 use nic::{Site, blob, connect, read_reply};
-use registries::Kind;
 use serde_json::json as value;
+use testkit::registries::Kind;
 
 /// Longer than the mirror's own deadline, with a busy machine in mind.
 const PATIENCE: Duration = Duration::from_secs(240);

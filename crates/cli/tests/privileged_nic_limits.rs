@@ -5,10 +5,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 mod tight;
 
 use std::io::Write as _;
@@ -17,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use lab::{fails, json, ok, until};
 use nic::{Mirror, Site, blob, connect, connect_from};
-use registries::Kind;
 use serde_json::{Value, json as value};
+use testkit::registries::Kind;
 use tight::Tight;
 
 /// A threshold that is never reached.

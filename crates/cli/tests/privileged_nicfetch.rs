@@ -4,10 +4,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -16,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use lab::{Lab, busybox_root, fails, json, noise, ok, output, until};
 use nic::{BlockServer, IMAGE, Mirror, Site, ended, operate};
-use registries::Kind;
+use testkit::registries::Kind;
 
 fn nicfetch(verb: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicfetch"));

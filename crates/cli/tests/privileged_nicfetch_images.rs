@@ -6,10 +6,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,8 +18,8 @@ use lab::{Lab, busybox_root, fails, images, json, noise, ok};
 use nic::BlockServer;
 use oci::unpack::{Limits, unpack};
 use oci::{Image, Platform};
-use sample::{LayoutDir, named};
 use serde_json::{Value, json as value};
+use testkit::layouts::{LayoutDir, named};
 
 /// Layers of an image on each other, as overlayfs shows them; unmounted when it is dropped.
 struct Overlay(PathBuf);

@@ -6,10 +6,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use lab::json as asked;
 use mirror::blobs::{Algorithm, BlobDigest};
 use nic::{Mirror, connect};
-use sample::MANIFEST;
+use testkit::layouts::MANIFEST;
 
 const MIB: u64 = 1 << 20;
 

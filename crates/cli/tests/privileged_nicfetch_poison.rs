@@ -5,19 +5,15 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::fs;
 use std::process::Command;
 
 use lab::{Lab, json as asked, ok, until};
 use nic::{IMAGE, Mirror, Site, ended};
-use registries::Kind;
-use sample::{GZIP, LayoutDir, MANIFEST, gzip, named};
 use serde_json::{Value, json};
+use testkit::layouts::{GZIP, LayoutDir, MANIFEST, gzip, named};
+use testkit::registries::Kind;
 
 /// An image whose only layer unpacks to 32 GiB of nothing: to take it lasts longer than any test.
 fn endless_layer() -> Vec<u8> {

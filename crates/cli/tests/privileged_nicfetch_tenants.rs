@@ -6,12 +6,6 @@
 
 mod lab;
 mod nic;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
-#[path = "../../oci/tests/tokens/mod.rs"]
-mod tokens;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -24,10 +18,11 @@ use lab::{ok, until};
 use mirror::blobs::{Algorithm, BlobDigest};
 use mirror::testing::Fault;
 use nic::{Mirror, Reply, Site, connect, read_reply};
-use registries::{Kind, Registry, USER};
-use sample::{LayoutDir, MANIFEST, layer, named};
 use serde_json::{Value, json};
-use tokens::{Tenant, TokenServer};
+use testkit::layouts;
+use testkit::layouts::{LayoutDir, MANIFEST, layer, named};
+use testkit::registries::{Kind, Registry, USER};
+use testkit::tokens::{Tenant, TokenServer};
 
 /// Whose digests are known to others. Her image is the one that a site has.
 const ALICE: Tenant<'_> = (USER, "library/deb");
@@ -86,7 +81,7 @@ impl Tenants {
         let digests = self.site.blobs.iter().map(|(digest, _)| digest);
         let named = digests.chain([&self.manifest]);
         manifest["blobs"] = named
-            .map(|digest| json!({"mediaType": sample::GZIP, "digest": digest, "size": 1}))
+            .map(|digest| json!({"mediaType": layouts::GZIP, "digest": digest, "size": 1}))
             .collect();
         let put = put(registry, login, "/v2/eve/app/manifests/evil", &manifest);
         assert_eq!(put.status, 201, "{}", String::from_utf8_lossy(&put.body));

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use lab::dockerd::Dockerd;
 use lab::service::Service;
-use lab::undisturbed::undisturbed;
 use lab::{Lab, json, noise, ok, until};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use node::{IMAGE, Node, archive};
+use testkit::undisturbed::undisturbed;
 
 /// Returns the files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {

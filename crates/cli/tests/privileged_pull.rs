@@ -9,10 +9,6 @@ mod cri;
 mod fair;
 mod lab;
 mod node;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,9 +23,9 @@ use fair::Network;
 use lab::{Lab, busybox_root, fails, json, noise, ok, until};
 use node::{IMAGE, Node, archive};
 use oci::digest_of;
-use registries::{Kind, Proxy, Registry};
-use sample::{LayoutDir, gzip, layer, named};
 use serde_json::Value;
+use testkit::layouts::{LayoutDir, gzip, layer, named};
+use testkit::registries::{Kind, Proxy, Registry};
 
 /// What files of the images here were changed at, unless nothing is said of them.
 const LONG_AGO: i64 = 1_700_000_000;

@@ -3,12 +3,10 @@
 #![cfg(feature = "privileged")]
 
 mod lab;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
 
 use lab::dockerd::Dockerd;
 use lab::{Lab, json, ok};
-use registries::{Kind, Registry};
+use testkit::registries::{Kind, Registry};
 
 /// What the image's boot reads.
 const BOOT: &str = "cat /usr/lib/part* /data/* | md5sum";

@@ -10,10 +10,6 @@
 
 mod fixture;
 mod lab;
-#[path = "../../oci/tests/registries/mod.rs"]
-mod registries;
-#[path = "../../oci/tests/sample/mod.rs"]
-mod sample;
 
 use std::fs;
 use std::io::{Cursor, Write as _};
@@ -30,10 +26,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use oci::registry::{Access, RegistryConfig, Repository, Target, Transport};
 use oci::{Descriptor, Manifest, Platform, Reference, digest_of};
-use registries::{Kind, Proxy, Registry, USER};
-use sample::{LayoutDir, layer, named};
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::layouts;
+use testkit::layouts::{LayoutDir, layer, named};
+use testkit::registries::{Kind, Proxy, Registry, USER};
 
 /// A container image in a layout, which any registry can get.
 struct Image {
@@ -70,7 +67,7 @@ impl Image {
             args.extend(["--dest-creds", &login]);
         }
         args.extend([from.as_str(), &to]);
-        sample::run("skopeo", &args);
+        layouts::run("skopeo", &args);
     }
 }
 

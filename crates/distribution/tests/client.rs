@@ -6,15 +6,13 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod scripted;
-
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use distribution::{Call, CallError, Client, ClientConfig, Destination, Inside, Login, Zone};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Response, Url};
-use scripted::{Answer, Scripted, Seen, bearer, redirect};
+use testkit::scripted::{Answer, Scripted, Seen, bearer, redirect};
 
 /// `me:hunter2` in base64.
 const LOGIN: &str = "Basic bWU6aHVudGVyMg==";

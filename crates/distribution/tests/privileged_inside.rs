@@ -8,17 +8,14 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod outside;
-mod scripted;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distribution::{Call, CallError, Client, ClientConfig, Destination};
-use outside::{METADATA, PRIVATE, REGISTRY, STORAGE, outside};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
-use scripted::{Scripted, Seen, bearer, redirect};
+use testkit::outside::{METADATA, PRIVATE, REGISTRY, STORAGE, outside};
+use testkit::scripted::{Scripted, Seen, bearer, redirect};
 
 /// A registry that leads to where it is told.
 struct Hostile {

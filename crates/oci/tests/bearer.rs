@@ -8,16 +8,13 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod registries;
-mod tokens;
-
 use std::io::Cursor;
 use std::ops::ControlFlow;
 
 use oci::registry::{Access, Credentials, RegistryConfig, RegistryError, Repository, Transport};
 use oci::{Reference, digest_of};
-use registries::{Registry, USER};
-use tokens::TokenServer;
+use testkit::registries::{Registry, USER};
+use testkit::tokens::TokenServer;
 
 /// The only repository that tokens are good for.
 const REPOSITORY: &str = "some/app";

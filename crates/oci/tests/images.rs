@@ -6,17 +6,16 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod sample;
-
 use std::fs;
 use std::io::Read as _;
 #[cfg(feature = "privileged")]
 use std::path::Path;
 
 use oci::{Image, ImageError, Platform, archive, digest_of, layout};
-use sample::{INDEX, LayoutDir, gzip, layer, named};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::layouts;
+use testkit::layouts::{INDEX, LayoutDir, gzip, layer, named};
 
 fn amd64() -> Platform {
     Platform {
@@ -107,7 +106,7 @@ fn an_index_of_platforms_leads_to_ours() {
     let layers = two_layers();
     let theirs = on(layout.image(&layers[..1], &json!(null)), "s390x");
     let ours = on(layout.image(&layers, &json!(null)), "amd64");
-    let attestation = on(layout.blob(sample::MANIFEST, b"{}"), "unknown");
+    let attestation = on(layout.blob(layouts::MANIFEST, b"{}"), "unknown");
     let index = json!({"schemaVersion": 2, "manifests": [attestation, theirs, ours]});
     let index = layout.blob(INDEX, index.to_string().as_bytes());
     layout.index(&[named(index, "multi")]);
@@ -177,7 +176,7 @@ fn hostile_documents_are_refused() {
     // A manifest that is not one of an image.
     let config = layout.blob("application/vnd.example", b"{}");
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": []});
-    layout.index(&[layout.blob(sample::MANIFEST, manifest.to_string().as_bytes())]);
+    layout.index(&[layout.blob(layouts::MANIFEST, manifest.to_string().as_bytes())]);
     assert!(matches!(
         open(&dir, None),
         Err(ImageError::NotAnImage { .. })
@@ -197,7 +196,7 @@ fn archives_hold_what_the_layout_held() {
     let dir = two_images();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let from = format!("oci:{}:one", dir.path().display());
-    let copy = |to: &str| sample::run("skopeo", &["--insecure-policy", "copy", &from, to]);
+    let copy = |to: &str| layouts::run("skopeo", &["--insecure-policy", "copy", &from, to]);
     let (old, new) = (path("old.tar"), path("new.tar"));
     copy(&format!("docker-archive:{old}:localhost/a:1"));
     copy(&format!("oci-archive:{new}:one"));
@@ -274,7 +273,7 @@ fn an_archive_cut_short_is_refused() {
     let old = dir.path().join("old.tar");
     let from = format!("oci:{}:one", dir.path().display());
     let to = format!("docker-archive:{}:a:1", old.display());
-    sample::run("skopeo", &["--insecure-policy", "copy", &from, &to]);
+    layouts::run("skopeo", &["--insecure-policy", "copy", &from, &to]);
     let whole = fs::read(&old).unwrap();
     let cut = dir.path().join("cut.tar");
     for len in (0..whole.len()).step_by(512) {

@@ -8,9 +8,6 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod registries;
-mod sample;
-
 use std::fs;
 use std::io::Cursor;
 use std::ops::ControlFlow;
@@ -24,9 +21,9 @@ use oci::{
     Descriptor, Hears, Incoming, IncomingError, Reference, digest_and_len, digest_of, fetch_layer,
 };
 use parking_lot::Mutex;
-use registries::{Kind, Proxy, Registry};
-use sample::{GZIP, gzip, layer};
 use tempfile::TempDir;
+use testkit::layouts::{GZIP, gzip, layer};
+use testkit::registries::{Kind, Proxy, Registry};
 
 /// Ends a download after so many bytes of the tar.
 struct Until {

@@ -7,8 +7,6 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod sample;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -19,9 +17,9 @@ use std::process::Command;
 use oci::unpack::{Devices, Limits, TarError, UnpackError, Unpacked, unpack};
 use oci::{LayerBlob, digest_of};
 use proptest::prelude::*;
-use sample::{gzip, layer, run};
 use tar::EntryType;
 use tempfile::TempDir;
+use testkit::layouts::{gzip, layer, run};
 
 /// A directory with a place to unpack to, and something beside it that must stay as it is.
 struct Bench {

@@ -7,9 +7,6 @@
     reason = "a test that cannot go on has failed"
 )]
 
-#[path = "../../distribution/tests/scripted/mod.rs"]
-mod scripted;
-
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +14,7 @@ use oci::registry::{
     Access, Credentials, RegistryConfig, RegistryError, Repository, Target, Transport,
 };
 use oci::{Reference, digest_of};
-use scripted::{Answer, Scripted, Seen, bearer, redirect};
+use testkit::scripted::{Answer, Scripted, Seen, bearer, redirect};
 
 const PASSWORD: &str = "hunter2";
 /// `me:hunter2` in base64.

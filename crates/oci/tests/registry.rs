@@ -8,9 +8,6 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod registries;
-mod sample;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Cursor;
@@ -21,9 +18,10 @@ use oci::registry::{
     Access, Credentials, Linked, RegistryConfig, RegistryError, Repository, Target, Transport,
 };
 use oci::{Descriptor, Manifest, Platform, Reference, digest_of};
-use registries::{Kind, Proxy, Registry, USER};
-use sample::{LayoutDir, layer, named, run};
 use serde_json::json;
+use testkit::layouts;
+use testkit::layouts::{LayoutDir, layer, named, run};
+use testkit::registries::{Kind, Proxy, Registry, USER};
 
 const TYPE: &str = "application/vnd.example.test.v1";
 
@@ -74,7 +72,7 @@ fn artifact(repository: &Repository, subject: &Descriptor, blob: &[u8]) -> Manif
         .unwrap();
     Manifest {
         schema_version: 2,
-        media_type: sample::MANIFEST.to_owned(),
+        media_type: layouts::MANIFEST.to_owned(),
         artifact_type: Some(TYPE.to_owned()),
         config: descriptor("application/vnd.oci.empty.v1+json", config),
         layers: vec![descriptor("application/octet-stream", blob)],
@@ -105,7 +103,7 @@ fn push_image(registry: &Registry) -> Descriptor {
     let found = repository(&registry.host(), &plain()).image(&tag("1"), &amd64(), &mut go);
     let (found, manifest) = found.unwrap().unwrap();
     assert_eq!(manifest.layers.len(), 2);
-    descriptor(sample::MANIFEST, &found.bytes)
+    descriptor(layouts::MANIFEST, &found.bytes)
 }
 
 fn amd64() -> Platform {

@@ -24,13 +24,13 @@ use tonic_prost::ProstCodec;
 
 use crate::lab::{Lab, ok};
 use crate::node::{Node, pack};
-use crate::registries::{Kind, Registry};
 use api::{
     Call, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, CreateContainer,
     ExecSync, ImageSpec, LinuxConfig, NamespaceMode, NamespaceOption, PodSandboxConfig,
     PodSandboxMetadata, PullImage, RemoveImage, RemovePodSandbox, RunPodSandbox, SecurityContext,
     StartContainer, StopPodSandbox,
 };
+use testkit::registries::{Kind, Registry};
 
 /// Long enough for several pulls at once on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);

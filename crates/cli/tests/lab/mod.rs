@@ -15,8 +15,6 @@ pub(crate) mod service;
 pub(crate) mod stopped;
 pub(crate) mod tiers;
 pub(crate) mod twin;
-#[path = "../../../yolofs/tests/privileged_mount/undisturbed.rs"]
-pub(crate) mod undisturbed;
 pub(crate) mod unit;
 
 use std::fs;

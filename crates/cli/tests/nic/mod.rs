@@ -21,8 +21,8 @@ use mirror::testing::FaultProxy;
 use serde_json::{Value, json};
 
 use crate::lab::{noise, ok, until};
-use crate::registries::{Kind, Registry, USER};
-use crate::sample::{LayoutDir, layer, named};
+use testkit::layouts::{LayoutDir, layer, named};
+use testkit::registries::{Kind, Registry, USER};
 
 /// What clients call the image.
 pub(crate) const IMAGE: &str = "docker.io/library/deb:v1";

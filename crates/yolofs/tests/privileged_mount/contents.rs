@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use yolofs::{Config, FileSystem, Mode, Request, Space, XattrAnswers};
 
 use crate::rig::{Files, Mounted, pattern};
-use crate::undisturbed::undisturbed;
+use testkit::undisturbed::undisturbed;
 
 const MODES: [Mode; 2] = [Mode::Lower, Mode::Disk];
 

@@ -183,6 +183,6 @@ fn what_changed_under_a_read_is_remembered_until_the_kernel_has_forgotten() {
         eventually("it is forgotten", || {
             mounted.mount().file_system().diverted_files().is_empty()
         });
-        assert_eq!(mounted.mount().counters().diverted_files, number.into());
+        assert_eq!(mounted.mount().counters().diverted_files, u64::from(number));
     }
 }

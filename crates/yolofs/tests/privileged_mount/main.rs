@@ -20,4 +20,3 @@ mod read_only;
 mod requested;
 mod rig;
 mod takeover;
-mod undisturbed;

@@ -12,7 +12,7 @@ use yolofs::{Busy, End, Mode, PrewarmOptions};
 
 use crate::prewarm::{boot, tree};
 use crate::rig::{Files, Mounted, PATIENCE, memory_image, pattern, plan_of, run};
-use crate::undisturbed::undisturbed;
+use testkit::undisturbed::undisturbed;
 
 /// An overlay of the mount, above a directory, below one that can be written.
 struct Overlay {

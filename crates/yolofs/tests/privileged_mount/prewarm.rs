@@ -22,7 +22,7 @@ use crate::lifecycle::Server;
 use crate::rig::{
     ChangingSource, Files, Mounted, PATIENCE, eventually, memory_image, pattern, plan_of,
 };
-use crate::undisturbed::undisturbed;
+use testkit::undisturbed::undisturbed;
 
 /// A tree with all that a boot touches: nested directories, files of odd sizes, links.
 pub(crate) fn tree() -> Files {

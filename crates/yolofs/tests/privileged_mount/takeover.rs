@@ -27,7 +27,7 @@ use crate::handed::{HELD_FILE, LARGE_FILE, PART, fill, names};
 use crate::lifecycle::{example, one_file, whole_file};
 use crate::live::LiveNames;
 use crate::rig::{ChangingSource, PATIENCE, eventually, memory_image, pattern};
-use crate::undisturbed::undisturbed;
+use testkit::undisturbed::undisturbed;
 
 /// How often the server is killed.
 const KILLS: u64 = 10;

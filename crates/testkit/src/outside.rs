@@ -1,12 +1,5 @@
 //! A network of its own with addresses that everybody could have, and names that mean what a test says.
 
-#![allow(
-    clippy::allow_attributes,
-    reason = "what is unused differs from test to test"
-)]
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,26 +9,27 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 /// Where a registry of somebody else's is: an address for documents, which nobody has.
-pub(crate) const REGISTRY: &str = "203.0.113.7";
+pub const REGISTRY: &str = "203.0.113.7";
 /// Where its storage is.
-pub(crate) const STORAGE: &str = "203.0.113.8";
+pub const STORAGE: &str = "203.0.113.8";
 /// A machine of our own network.
-pub(crate) const PRIVATE: &str = "10.9.8.7";
+pub const PRIVATE: &str = "10.9.8.7";
 /// What tells machines about themselves.
-pub(crate) const METADATA: &str = "169.254.169.254";
+pub const METADATA: &str = "169.254.169.254";
 
 /// What names mean there.
-pub(crate) struct Names(PathBuf);
+#[derive(Debug)]
+pub struct Names(PathBuf);
 
 impl Names {
     /// Has names mean other addresses from now on: lines of `/etc/hosts`.
-    pub(crate) fn mean(&self, lines: &str) {
+    pub fn mean(&self, lines: &str) {
         fs::write(&self.0, format!("127.0.0.1 localhost\n{lines}\n")).unwrap();
     }
 }
 
 /// Does something in such a network: threads and processes that are started by it are in it, too.
-pub(crate) fn outside(work: impl FnOnce(&Names) + Send) {
+pub fn outside(work: impl FnOnce(&Names) + Send) {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)

@@ -6,7 +6,7 @@ use std::path::Path;
 /// Runs a test that counts on what the kernel remembers. A program that drops the kernel's caches
 /// in the middle (`/proc/sys/vm/drop_caches`) spoils it, and so does DAMON, where it pages out what
 /// nobody maps: then it is run again.
-pub(crate) fn undisturbed(test: impl Fn()) {
+pub fn undisturbed(test: impl Fn()) {
     // What DAMON had paged out when the last run failed; asking it takes half a second.
     let mut before_it = None;
     for _ in 0..20 {

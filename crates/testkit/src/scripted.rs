@@ -1,12 +1,5 @@
 //! A server over plain HTTP that answers what a test says, and remembers what it was asked.
 
-#![allow(
-    clippy::allow_attributes,
-    reason = "what is unused differs from test to test"
-)]
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,12 +12,15 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A server, until it is dropped.
-pub(crate) struct Scripted {
-    pub(crate) address: SocketAddr,
+#[derive(Debug)]
+pub struct Scripted {
+    /// Where it listens.
+    pub address: SocketAddr,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
+#[derive(Debug)]
 struct Shared {
     seen: Mutex<Vec<Seen>>,
     over: AtomicBool,
@@ -32,42 +28,46 @@ struct Shared {
 
 /// What was asked.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) method: String,
-    /// With the query.
-    pub(crate) path: String,
-    /// By their names in lower case.
-    pub(crate) headers: HashMap<String, String>,
-    pub(crate) body: Vec<u8>,
+pub struct Seen {
+    /// The method.
+    pub method: String,
+    /// The path, with the query.
+    pub path: String,
+    /// The headers, by their names in lower case.
+    pub headers: HashMap<String, String>,
+    /// The body.
+    pub body: Vec<u8>,
 }
 
 impl Seen {
-    pub(crate) fn authorization(&self) -> Option<&str> {
+    /// Returns the header `Authorization`.
+    pub fn authorization(&self) -> Option<&str> {
         self.headers.get("authorization").map(String::as_str)
     }
 }
 
 /// What is answered: a status, headers and a body.
-pub(crate) type Answer = (u16, Vec<(&'static str, String)>, &'static str);
+pub type Answer = (u16, Vec<(&'static str, String)>, &'static str);
 
 /// Answers that the thing is elsewhere.
-pub(crate) fn redirect(status: u16, to: impl Into<String>) -> Answer {
+pub fn redirect(status: u16, to: impl Into<String>) -> Answer {
     (status, vec![("Location", to.into())], "")
 }
 
 /// Demands a token, which is given out at `realm`.
-pub(crate) fn bearer(realm: &str) -> Answer {
+pub fn bearer(realm: &str) -> Answer {
     let demand = format!("Bearer realm=\"{realm}\",service=\"test\"");
     (401, vec![("WWW-Authenticate", demand)], "")
 }
 
 impl Scripted {
     /// Starts one on 127.0.0.1.
-    pub(crate) fn start(answer: impl Fn(&Seen) -> Answer + Send + 'static) -> Self {
+    pub fn start(answer: impl Fn(&Seen) -> Answer + Send + 'static) -> Self {
         Self::start_at("127.0.0.1:0", answer)
     }
 
-    pub(crate) fn start_at(at: &str, answer: impl Fn(&Seen) -> Answer + Send + 'static) -> Self {
+    /// Starts one at an address.
+    pub fn start_at(at: &str, answer: impl Fn(&Seen) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind(at).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
@@ -90,12 +90,13 @@ impl Scripted {
         }
     }
 
-    pub(crate) fn url(&self, path: &str) -> String {
+    /// Returns the URL of a path.
+    pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
     /// Returns what was asked until now.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 }

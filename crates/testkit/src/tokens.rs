@@ -1,13 +1,6 @@
 //! A server that gives out tokens: signed, for one repository, and for those who know name and
 //! password; and a registry that wants them, as Docker Hub does.
 
-#![allow(
-    clippy::allow_attributes,
-    reason = "what is unused differs from test to test"
-)]
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -29,15 +22,17 @@ const SERVICE: &str = "test registry";
 const ISSUER: &str = "test issuer";
 
 /// A server of tokens, until it is dropped.
-pub(crate) struct TokenServer {
+#[derive(Debug)]
+pub struct TokenServer {
     port: u16,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 /// Name and password of a user, and the only repository that its tokens are good for.
-pub(crate) type Tenant<'a> = ((&'a str, &'a str), &'a str);
+pub type Tenant<'a> = ((&'a str, &'a str), &'a str);
 
+#[derive(Debug)]
 struct Shared {
     /// What a user shows in `Authorization: Basic`, and the only repository that its tokens are good
     /// for.
@@ -51,12 +46,12 @@ struct Shared {
 
 impl TokenServer {
     /// Starts one that knows [`USER`].
-    pub(crate) fn start(repository: &str) -> Self {
+    pub fn start(repository: &str) -> Self {
         Self::start_for(&[(USER, repository)])
     }
 
     /// Starts one that knows these.
-    pub(crate) fn start_for(tenants: &[Tenant<'_>]) -> Self {
+    pub fn start_for(tenants: &[Tenant<'_>]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let key = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=tokens";
         let args: Vec<_> = key.split(' ').collect();
@@ -86,7 +81,7 @@ impl TokenServer {
     }
 
     /// Starts a registry that believes these tokens only.
-    pub(crate) fn registry(&self) -> Registry {
+    pub fn registry(&self) -> Registry {
         let (port, certificate) = (self.port, self.shared.dir.path().join("cert.pem"));
         let auth = format!(
             "auth:\n  token:\n    realm: http://127.0.0.1:{port}/token\n    service: {SERVICE}\n    \
@@ -97,14 +92,14 @@ impl TokenServer {
     }
 
     /// Returns a token for a repository and actions (`pull,push`), as a tenant gets it.
-    pub(crate) fn token(&self, tenant: &Tenant<'_>, actions: &str) -> String {
+    pub fn token(&self, tenant: &Tenant<'_>, actions: &str) -> String {
         let (_, repository) = shown_by(tenant);
         let scope = format!("repository:{repository}:{actions}");
         self.shared.token(&scope, &repository)
     }
 
     /// Returns the scopes that were asked for until now.
-    pub(crate) fn scopes(&self) -> Vec<String> {
+    pub fn scopes(&self) -> Vec<String> {
         self.shared.scopes.lock().unwrap().clone()
     }
 }

@@ -1,12 +1,5 @@
 //! Real registries on loopback, and a proxy that treats them badly.
 
-#![allow(
-    clippy::allow_attributes,
-    reason = "what is unused differs from test to test"
-)]
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,11 +15,11 @@ use tempfile::TempDir;
 /// Generous: the machine may be busy with everything else.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What a registry that asks for it wants to hear.
-pub(crate) const USER: (&str, &str) = ("reader", "s3cret:with:colons");
+pub const USER: (&str, &str) = ("reader", "s3cret:with:colons");
 
 /// Which registry, and how it is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Debian's docker-registry, which has no referrers API.
     Docker,
     /// The same, for those who know [`USER`].
@@ -38,10 +31,12 @@ pub(crate) enum Kind {
 }
 
 /// A registry that runs until it is dropped.
-pub(crate) struct Registry {
+#[derive(Debug)]
+pub struct Registry {
     child: Child,
     dir: TempDir,
-    pub(crate) port: u16,
+    /// Where it listens on 127.0.0.1.
+    pub port: u16,
 }
 
 impl Drop for Registry {
@@ -52,12 +47,13 @@ impl Drop for Registry {
 }
 
 impl Registry {
-    pub(crate) fn start(kind: Kind) -> Self {
+    /// Starts one, and waits until it listens.
+    pub fn start(kind: Kind) -> Self {
         Self::start_with(kind, "")
     }
 
     /// Starts one with more lines in its configuration.
-    pub(crate) fn start_with(kind: Kind, more: &str) -> Self {
+    pub fn start_with(kind: Kind, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         if kind == Kind::DockerWithTls {
             make_certificates(dir.path());
@@ -81,11 +77,12 @@ impl Registry {
     }
 
     /// Returns `127.0.0.1:PORT`.
-    pub(crate) fn host(&self) -> String {
+    pub fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn ca(&self) -> PathBuf {
+    /// Returns the file of the authority that signed its certificate.
+    pub fn ca(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
 }
@@ -216,13 +213,15 @@ fn listens(pid: u32, port: u16) -> bool {
 }
 
 /// A proxy in front of a registry that counts what comes back, and can cut it or change it.
-pub(crate) struct Proxy {
-    pub(crate) port: u16,
+#[derive(Debug)]
+pub struct Proxy {
+    /// Where it listens on 127.0.0.1.
+    pub port: u16,
     state: Arc<State>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// Bytes that came back since it was started.
     back: AtomicU64,
@@ -239,7 +238,8 @@ struct State {
 }
 
 impl Proxy {
-    pub(crate) fn before(registry: &Registry) -> Self {
+    /// Starts one in front of a registry.
+    pub fn before(registry: &Registry) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(State::default());
@@ -269,41 +269,44 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn host(&self) -> String {
+    /// Returns `127.0.0.1:PORT`.
+    pub fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// Returns how many bytes came back until now.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.state.back.load(SeqCst)
     }
 
     /// Returns how many connections were made until now.
-    pub(crate) fn connections(&self) -> u64 {
+    pub fn connections(&self) -> u64 {
         self.state.connections.load(SeqCst)
     }
 
     /// Cuts every connection after so many more bytes.
-    pub(crate) fn cut_after(&self, bytes: i64) {
+    pub fn cut_after(&self, bytes: i64) {
         self.state.budget.store(bytes, SeqCst);
     }
 
     /// Cuts a connection after so many more bytes, and lets everything else pass.
-    pub(crate) fn cut_once_after(&self, bytes: i64) {
+    pub fn cut_once_after(&self, bytes: i64) {
         self.state.once.store(true, SeqCst);
         self.cut_after(bytes);
     }
 
-    pub(crate) fn stop_cutting(&self) {
+    /// Cuts no more.
+    pub fn stop_cutting(&self) {
         self.cut_after(-1);
     }
 
     /// Lets nothing come back any more, and keeps the connections open.
-    pub(crate) fn hold(&self) {
+    pub fn hold(&self) {
         self.state.holds.store(true, SeqCst);
     }
 
-    pub(crate) fn lie(&self) {
+    /// Changes what comes back: every byte `X` becomes a `Y`.
+    pub fn lie(&self) {
         self.state.lies.store(true, SeqCst);
     }
 }

@@ -1,20 +1,13 @@
 //! Boot images that somebody forged: every hash is right, and nothing else can be believed.
 
-#![allow(
-    dead_code,
-    missing_debug_implementations,
-    missing_docs,
-    unreachable_pub,
-    clippy::allow_attributes,
-    clippy::unwrap_used,
-    reason = "shared by tests, each of which uses some of it"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
 
 use blocks::testing::{MemSource, Node, tree};
 use blocks::{BlockIndex, BlockRange, ContentId, Extent, FileId, ReplayPlan, Tree};
-use bootimg::{SourceInfo, Variant, WriteRequest, unwatched, write_image};
+
+use crate::{SourceInfo, Variant, WriteRequest, unwatched, write_image};
 
 const PAGE: usize = 4096;
 /// Where a header has its section table, and what an entry of it takes.
