@@ -16,7 +16,7 @@ mkdir -p "$aside/bin/cni"
 export GOPATH=$aside/go GOCACHE=$aside/cache GOBIN=$aside/bin
 export GOFLAGS='-modcacherw -trimpath' GOTOOLCHAIN=local CGO_ENABLED=0
 say "building containerd $CONTAINERD and Docker $DOCKER"
-install() { timeout 1200 "$go" install "$@" || die "go install $* failed: is the Go module proxy reachable?"; }
+install() { timeout 1800 "$go" install "$@" || die "go install $* failed, or took over half an hour: is the Go module proxy reachable?"; }
 install github.com/containerd/containerd/v2/cmd/{containerd,ctr,containerd-shim-runc-v2}@$CONTAINERD
 install github.com/moby/moby/v2/cmd/dockerd@$DOCKER
 GOBIN=$GOBIN/cni install github.com/containernetworking/plugins/plugins/{main/{bridge,loopback},ipam/host-local}@$CNI

@@ -1,7 +1,5 @@
 //! docs/engines.md names tests that there are.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::fs;
 use std::path::Path;
 

@@ -84,52 +84,73 @@ fn privileged_docker_29_has_first_boots_recorded_and_the_second_served() {
     docker.run(&["rmi", "kept", "app", "base"]);
 }
 
-#[test]
-fn privileged_docker_29_saves_and_builds_what_yolofs_pulled() {
-    let lab = Lab::new();
-    let registry = Registry::start(Kind::Docker);
-    let image = format!("{}/app:1", registry.host());
-    let archive = archive(&lab, 500_000);
-    ok(Command::new("skopeo")
-        .args(["copy", "--quiet", "--dest-tls-verify=false"])
-        .arg(format!("docker-archive:{}", archive.display()))
-        .arg(format!("docker://{image}")));
-    // BuildKit reads attributes of what a step changed.
-    let node = Node::start_today(&lab, &["--auto-record", "--until", "exit", "--all-xattrs"]);
-    let docker = Docker29::start(&lab, &node.containerd_socket(), "yolofs");
-    let pull = |flags: &[&str]| {
-        let mut command = lab.yolofs();
-        command.args(["pull", &image, "--namespace", "moby", "--json"]);
-        command.arg("--address").arg(node.containerd_socket());
+/// A registry with an image, a containerd of today with the yolofs snapshotter, and a Docker 29 on that.
+struct Host<'a> {
+    lab: &'a Lab,
+    // Ended first.
+    docker: Docker29,
+    node: Node<'a>,
+    image: String,
+    _registry: Registry,
+}
+
+impl<'a> Host<'a> {
+    fn start(lab: &'a Lab) -> Self {
+        let registry = Registry::start(Kind::Docker);
+        let image = format!("{}/app:1", registry.host());
+        let archive = archive(lab, 500_000);
+        ok(Command::new("skopeo")
+            .args(["copy", "--quiet", "--dest-tls-verify=false"])
+            .arg(format!("docker-archive:{}", archive.display()))
+            .arg(format!("docker://{image}")));
+        // BuildKit reads attributes of what a step changed.
+        let flags = ["--auto-record", "--until", "exit", "--all-xattrs"];
+        let node = Node::start_today(lab, &flags);
+        let docker = Docker29::start(lab, &node.containerd_socket(), "yolofs");
+        Self {
+            lab,
+            docker,
+            node,
+            image,
+            _registry: registry,
+        }
+    }
+
+    fn pull(&self, flags: &[&str]) -> Command {
+        let mut command = self.lab.yolofs();
+        command.args(["pull", &self.image, "--namespace", "moby", "--json"]);
+        command.arg("--address").arg(self.node.containerd_socket());
         command.args(flags);
         command
-    };
-    let why = fails(1, &mut pull(&["--blobs", "drop"]));
-    assert!(why.contains("docker save"), "{why}");
-    json(&mut pull(&[]));
-    let saved = || {
-        let tar = lab.path("saved.tar");
-        docker.run(&["save", "-o", tar.to_str().unwrap(), &image]);
+    }
+
+    /// Returns how many layers `docker save` writes.
+    fn saved_layers(&self) -> usize {
+        let tar = self.lab.path("saved.tar");
+        let save = ["save", "-o", tar.to_str().unwrap(), &self.image];
+        self.docker.run(&save);
         let list = ok(Command::new("tar").arg("-tvf").arg(&tar));
-        let sizes = list.lines().filter(|line| line.contains("blobs/sha256/"));
-        let sizes = sizes.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
+        let blobs = list.lines().filter(|line| line.contains("blobs/sha256/"));
+        let sizes = blobs.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
         sizes.filter(|size| *size > 100_000).count()
-    };
-    assert_eq!(saved(), 2, "layers are missing");
-    let read = "cat /srv/greeting /srv/noise | md5sum";
-    let run = [
-        "run",
-        "--rm",
-        "--network=none",
-        &image,
-        "/bin/sh",
-        "-c",
-        read,
-    ];
-    let sum = docker.run(&run);
-    until("the layers to be served", || node.served() == 2);
-    assert_eq!(docker.run(&run), sum);
+    }
+
+    fn run(&self, image: &str, script: &str) -> String {
+        let run = ["run", "--rm", "--network=none", image, "/bin/sh", "-c"];
+        self.docker.run(&[&run[..], &[script]].concat())
+    }
+}
+
+#[test]
+fn privileged_docker_29_saves_what_yolofs_pulled() {
+    let lab = Lab::new();
+    let host = Host::start(&lab);
+    let why = fails(1, &mut host.pull(&["--blobs", "drop"]));
+    assert!(why.contains("docker save"), "{why}");
+    json(&mut host.pull(&[]));
+    assert_eq!(host.saved_layers(), 2, "layers are missing");
     // Blobs that are not there come by another pull, though the layers are.
+    let node = &host.node;
     let blobs = node.ctr(&["--namespace", "moby", "content", "ls"]);
     let large = blobs
         .lines()
@@ -139,39 +160,33 @@ fn privileged_docker_29_saves_and_builds_what_yolofs_pulled() {
         .collect();
     assert_eq!(large.len(), 2, "{blobs}");
     node.ctr(&["--namespace", "moby", "content", "rm", large[0]]);
-    json(&mut pull(&[]));
-    assert_eq!(saved(), 2, "a layer is still missing");
-    // Built on layers that are served, with one that is merged.
+    json(&mut host.pull(&[]));
+    assert_eq!(host.saved_layers(), 2, "a layer is still missing");
+}
+
+#[test]
+fn privileged_docker_29_builds_on_layers_that_the_snapshotter_serves() {
+    let lab = Lab::new();
+    let host = Host::start(&lab);
+    let (docker, image) = (&host.docker, host.image.as_str());
+    json(&mut host.pull(&[]));
+    let read = "cat /srv/greeting /srv/noise | md5sum";
+    let sum = host.run(image, read);
+    until("the layers to be served", || host.node.served() == 2);
+    assert_eq!(host.run(image, read), sum);
     let lines = format!("FROM {image}\nCOPY --link data /linked\nRUN {read} > /sum\n");
     docker.build_with(&lab, "built", &lines);
-    let built = [
-        "run",
-        "--rm",
-        "--network=none",
-        "built",
-        "/bin/sh",
-        "-c",
-        "cat /sum; ls /linked",
-    ];
-    let built = docker.run(&built);
+    let built = host.run("built", "cat /sum; ls /linked");
     assert!(
         built.starts_with(&sum) && built.contains("built0"),
         "{built}"
     );
-    let changed = [
-        "run",
-        "--name",
-        "changed",
-        "--network=none",
-        &image,
-        "/bin/sh",
-        "-c",
-        "echo 1 > /srv/greeting",
-    ];
-    docker.run(&changed);
+    let run = ["run", "--name", "changed", "--network=none", image];
+    let change = ["/bin/sh", "-c", "echo 1 > /srv/greeting"];
+    docker.run(&[&run[..], &change].concat());
     assert_eq!(docker.run(&["diff", "changed"]), "C /srv\nC /srv/greeting");
     // Nothing is to be attached, and the program says so.
-    for args in [&["attach", &image][..], &["status"]] {
+    for args in [&["attach", image][..], &["status"]] {
         let said = ok(&mut docker.yolofs(&lab, args));
         assert!(said.contains("served by the snapshotter"), "{said}");
     }

@@ -51,6 +51,20 @@ impl<'a> Host<'a> {
         ]));
     }
 
+    /// Builds an image on top of `app`, with layers that are merged; `sum` is what it has to read.
+    fn build_on_top(&self, sum: &str) {
+        let lines = format!("FROM app\nCOPY --link data /linked\nRUN {MD5} > /sum\n");
+        self.docker.build_with(self.lab, "built", &lines);
+        let run = ["run", "--rm", "--network=none", "built", "sh", "-c"];
+        let built = self
+            .docker
+            .run(&[&run[..], &["cat /sum; ls /linked"]].concat());
+        assert!(
+            built.starts_with(sum) && built.contains("built0"),
+            "{built}"
+        );
+    }
+
     fn yolofs(&self, args: &[&str]) -> String {
         ok(&mut self.docker.yolofs(self.lab, args))
     }
@@ -194,24 +208,7 @@ fn privileged_docker_29_works_on_layers_that_are_served_in_place() {
     let kept = docker.run(&cat);
     assert!(kept.starts_with('1') && !kept.contains("part07"), "{kept}");
     assert_same(&saved, &host.saved("app"));
-    // Built on top, with layers that are merged.
-    let lines =
-        "FROM app\nCOPY --link data /linked\nRUN cat /usr/lib/part* /data/* | md5sum > /sum\n";
-    docker.build_with(&lab, "built", lines);
-    let built = [
-        "run",
-        "--rm",
-        "--network=none",
-        "built",
-        "sh",
-        "-c",
-        "cat /sum; ls /linked",
-    ];
-    let built = docker.run(&built);
-    assert!(
-        built.starts_with(&sum) && built.contains("built0"),
-        "{built}"
-    );
+    host.build_on_top(&sum);
     // Docker notes with an image that others were built of it, and saves that, too.
     let saved = host.saved("app");
     // Nobody uses them any more, and what was removed is gone.

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab::{Lab, ok, until};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use node::{Node, archive};
+use rawio::cached::cached_pages;
 
 /// What `docker run` calls a container.
 const CONTAINER: &str = "8f3c0d54b6a1e2978f3c0d54b6a1e2978f3c0d54b6a1e2978f3c0d54b6a1e297";
@@ -143,4 +145,39 @@ fn privileged_a_step_of_a_build_is_no_boot() {
     assert_eq!(why["why"], "its snapshot was committed: it was no boot");
     until("its recorders to go", || node.mounts().is_empty());
     node.ctr(&["snapshots", "rm", "built"]);
+}
+
+#[test]
+fn privileged_pages_that_the_kernel_dropped_are_there_again_for_the_next_container() {
+    let lab = Lab::new();
+    let node = node(&lab);
+    let image = image_snapshot(&node);
+    node.ctr(&["snapshots", "prepare", "first", &image]);
+    {
+        let root = Root::mount(&lab, &node, "first");
+        fs::read(root.path().join("srv/noise")).unwrap();
+        until("the boot to be kept", || {
+            node.first_boot("first").0 == "recorded"
+        });
+    }
+    until("both layers to be served", || {
+        node.served() == 2 && node.is_warm()
+    });
+    let served = node
+        .mounts()
+        .into_iter()
+        .filter(|at| at.contains("/served/"));
+    let noise = served.map(|at| Path::new(&at).join("srv/noise"));
+    let noise = noise
+        .into_iter()
+        .find_map(|at| fs::File::open(at).ok())
+        .unwrap();
+    let cached = || cached_pages(&noise, 0, 3_000_000).unwrap();
+    until("the file to be in the page cache", || cached() == 733);
+    until("the kernel to drop it", || {
+        posix_fadvise(&noise, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        cached() == 0
+    });
+    node.ctr(&["snapshots", "prepare", "next", &image]);
+    until("it to be there again", || cached() == 733);
 }

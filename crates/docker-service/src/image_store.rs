@@ -73,7 +73,8 @@ impl StoreImages {
     }
 
     fn containerd(&self) -> anyhow::Result<Arc<Containerd>> {
-        if let Some(there) = self.known.lock().connection.clone() {
+        let there = self.known.lock().connection.clone();
+        if let Some(there) = there {
             return Ok(there);
         }
         // It finds a containerd that was restarted by itself.
@@ -88,8 +89,9 @@ impl StoreImages {
         target: &Digest,
         name: &str,
     ) -> anyhow::Result<Described> {
-        if let Some(known) = self.known.lock().described.get(target) {
-            return Ok(known.clone());
+        let known = self.known.lock().described.get(target).cloned();
+        if let Some(known) = known {
+            return Ok(known);
         }
         let described = containerd.described(name)?.context("it is gone")?;
         let mut known = self.known.lock();

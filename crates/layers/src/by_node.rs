@@ -362,6 +362,16 @@ impl LayerServer for NodeServer {
         Vec::new()
     }
 
+    fn warm_again(&self, target: &Path) {
+        let id = RunDir::id_of(target);
+        let warmed = self
+            .node
+            .ask(COMES_BACK_TO_LOOK, |node| node.prewarm(&id, None));
+        if let Err(error) = warmed {
+            log::debug!("{} is not warmed again: {error:#}", target.display());
+        }
+    }
+
     /// The node's workers warm layers when they see fit.
     fn hold_warming(&self) -> Option<Hold> {
         None

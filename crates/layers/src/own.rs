@@ -20,7 +20,7 @@ use crate::status::LayerStatus;
 use host::interrupt::Interrupt;
 use host::mount_table::{Top, clear, is_covered, top_at};
 use mounting::source::Source;
-use node_api::mount_state::MountState;
+use node_api::mount_state::{MountState, PrewarmState};
 
 /// How long to wait for somebody else who attaches or detaches at the same place: binding reads
 /// the boot set of a layer once, from a disk that may be busy.
@@ -325,6 +325,14 @@ impl LayerServer for OwnServer {
             warmed: served.prewarm().map_err(|error| format!("{error:#}")),
         });
         warmed.collect()
+    }
+
+    fn warm_again(&self, target: &Path) {
+        let served = self.served_at(target);
+        // One that has not been warmed yet waits for its turn.
+        if let Some(served) = served.filter(|it| it.prewarm_state() == PrewarmState::Done) {
+            self.pool.add(&served);
+        }
     }
 
     fn hold_warming(&self) -> Option<Hold> {

@@ -107,6 +107,10 @@ pub trait LayerServer: Send + Sync + std::fmt::Debug {
     /// it was there before. Layers that the node serves are the node's to warm.
     fn prewarm(&self, image: &ImageId) -> Vec<WarmedLayer>;
 
+    /// Has what the kernel dropped of a layer's boot image brought into the page cache of the mount on
+    /// `target` again, soon. What is still there is not read again.
+    fn warm_again(&self, target: &Path);
+
     /// Holds back the warming of layers until dropped, though not for long: who attaches many wants
     /// them all served first.
     fn hold_warming(&self) -> Option<Hold>;

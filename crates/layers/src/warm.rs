@@ -88,9 +88,13 @@ impl WarmPool {
         Hold(Arc::clone(&self.queue))
     }
 
-    /// Has a layer warmed when it is its turn.
+    /// Has a layer warmed when it is its turn, unless it waits for that already.
     pub fn add(&self, layer: &Arc<Served>) {
         let mut inner = self.queue.inner.lock();
+        let is_it = |waiting: &Weak<Served>| waiting.as_ptr() == Arc::as_ptr(layer);
+        if inner.waiting.iter().any(is_it) {
+            return;
+        }
         inner.waiting.push_back(Arc::downgrade(layer));
         self.queue.changed.notify_one();
     }

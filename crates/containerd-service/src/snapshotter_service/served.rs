@@ -34,6 +34,10 @@ use yolofs::XattrAnswers;
 const THREADS: usize = 2;
 /// Longest wait for layers that are being mounted: what a boot from a busy disk loses in any case.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long after a layer was committed it is mounted: an image that is pulled has more of them.
+const LATER: Duration = Duration::from_millis(300);
+/// The longest that layers which come one after another are not mounted.
+const LATEST: Duration = Duration::from_secs(10);
 /// How long it is left alone that a layer could not be mounted: the node may be away.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -66,6 +70,8 @@ struct QueueState {
     jobs: VecDeque<Job>,
     /// Layers that a thread works on: a second one must not attach what the first detaches.
     at_work: BTreeSet<SnapshotId>,
+    /// When the first and the last layer were committed that are mounted later.
+    commits: Option<(Instant, Instant)>,
     ending: bool,
 }
 
@@ -96,11 +102,13 @@ enum Job {
     Detach(SnapshotId),
     /// Its directory leads elsewhere now.
     Reattach(SnapshotId),
+    /// A container is about to start on it: what the kernel dropped since the last one is to be there.
+    Warm(SnapshotId),
 }
 
 impl Job {
     const fn layer(&self) -> SnapshotId {
-        let (Self::Attach(id) | Self::Detach(id) | Self::Reattach(id)) = self;
+        let (Self::Attach(id) | Self::Detach(id) | Self::Reattach(id) | Self::Warm(id)) = self;
         *id
     }
 }
@@ -216,7 +224,11 @@ impl Lowers for ServedLowers {
             }
         }
         shared.regain(layers);
-        mounted(shared.served(layers))
+        let places = mounted(shared.served(layers));
+        if snapshot.kind == Kind::Active {
+            shared.warm(layers);
+        }
+        places
     }
 
     fn committed(&self, layer: &LayerDir) {
@@ -230,6 +242,8 @@ impl Lowers for ServedLowers {
         };
         now.layers.insert(layer.id, known);
         now.want(layer.id);
+        let at = Instant::now();
+        now.commits = Some((now.commits.map_or(at, |(first, _)| first), at));
         drop(now);
         self.0.changed.notify_all();
     }
@@ -279,10 +293,25 @@ fn mounted(places: Vec<Option<PathBuf>>) -> Vec<Option<PathBuf>> {
 impl QueueState {
     /// Takes the first job of a layer that nobody works on.
     fn next_job(&mut self) -> Option<Job> {
-        let is_free = |job: &Job| !self.at_work.contains(&job.layer());
+        let is_later = self.is_pulled();
+        let is_free = |job: &Job| {
+            !(self.at_work.contains(&job.layer()) || is_later && matches!(job, Job::Attach(_)))
+        };
         let job = self.jobs.remove(self.jobs.iter().position(is_free)?)?;
         self.at_work.insert(job.layer());
         Some(job)
+    }
+
+    /// Returns whether an image is being pulled, as far as one can tell: mounting its layers would take
+    /// processors and disk from that, and nobody needs them before it is over.
+    fn is_pulled(&mut self) -> bool {
+        let is_over = |(first, last): (Instant, Instant)| {
+            last.elapsed() >= LATER || first.elapsed() >= LATEST
+        };
+        if self.commits.is_some_and(is_over) {
+            self.commits = None;
+        }
+        self.commits.is_some()
     }
 
     /// Has a layer mounted that the store may have a boot image of.
@@ -386,6 +415,20 @@ impl Shared {
         }
         for layer in layers {
             now.try_again(layer.id);
+        }
+        drop(now);
+        self.changed.notify_all();
+    }
+
+    /// Has the pages of layers brought into memory again that the kernel dropped, in the background.
+    fn warm(&self, layers: &[LayerDir]) {
+        let mut now = self.now.lock();
+        for layer in layers {
+            let known = now.layers.get(&layer.id);
+            let is_served = known.is_some_and(|known| known.state == ServingState::Served);
+            if is_served && !now.jobs.iter().any(|job| job.layer() == layer.id) {
+                now.jobs.push_back(Job::Warm(layer.id));
+            }
         }
         drop(now);
         self.changed.notify_all();

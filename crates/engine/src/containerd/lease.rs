@@ -131,7 +131,7 @@ impl Containerd {
     pub fn lease(&self, id: &str, lasts: Duration) -> Result<Lease<'_>, EngineError> {
         let expires = rfc3339(SystemTime::now() + lasts);
         let labels = Labels::from([(EXPIRES.to_owned(), expires)]);
-        let (lease, made) = self.make_lease(id, labels)?;
+        let (lease, made) = self.make_lease(id, &labels)?;
         match made {
             Made::New => Ok(lease),
             Made::Before => Err(EngineError::Failed {
@@ -146,10 +146,10 @@ impl Containerd {
     /// # Errors
     /// If containerd does not do it.
     pub fn lasting_lease(&self, id: &str) -> Result<Lease<'_>, EngineError> {
-        Ok(self.make_lease(id, Labels::new())?.0)
+        Ok(self.make_lease(id, &Labels::new())?.0)
     }
 
-    fn make_lease(&self, id: &str, labels: Labels) -> Result<(Lease<'_>, Made), EngineError> {
+    fn make_lease(&self, id: &str, labels: &Labels) -> Result<(Lease<'_>, Made), EngineError> {
         let doing = format!("making the lease {id}");
         let header = id.parse().map_err(|_| EngineError::Failed {
             doing: doing.clone(),

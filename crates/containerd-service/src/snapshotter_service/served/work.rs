@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use snapshotter::SnapshotId;
 
-use super::{Job, ServingState, Shared};
+use super::{Job, LATER, ServingState, Shared};
 use layers::server::{Attach, LayerPlace};
 
 /// How often the store is looked at for images that others recorded or pulled.
@@ -20,7 +20,12 @@ impl Shared {
             }
             let job = now.next_job();
             if job.is_none() {
-                self.changed.wait_for(&mut now, LOOK_EVERY);
+                let patience = if now.commits.is_some() {
+                    LATER
+                } else {
+                    LOOK_EVERY
+                };
+                self.changed.wait_for(&mut now, patience);
             }
             drop(now);
             let Some(job) = job else {
@@ -33,6 +38,7 @@ impl Shared {
                     self.detach(id);
                 }
                 Job::Reattach(id) => self.reattach(id),
+                Job::Warm(id) => self.server.warm_again(&self.place(id)),
             }
             self.now.lock().at_work.remove(&job.layer());
             self.changed.notify_all();
