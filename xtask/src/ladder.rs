@@ -39,6 +39,7 @@ const LADDER: &[Rung] = &[
     rung("fetch", &[]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
+    rung("lsmt", &["blocks"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
@@ -57,6 +58,7 @@ const LADDER: &[Rung] = &[
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
     rung("blockexport", &["blocks"]),
+    rung("blockimages", &["blocks", "lsmt", "oci", "rawio"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),

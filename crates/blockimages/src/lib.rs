@@ -1,0 +1,31 @@
+//! Block images as devices: raw files, and layers in overlaybd's formats.
+//!
+//! - [`open_image`] opens an image by overlaybd's `config.v1.json` and returns a [`LayeredDevice`].
+//! - [`RawDevice`] is a raw disk image, or any file.
+//!
+//! ```
+//! use blocks::{BlockDevice as _, DeviceAccess};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("disk.raw");
+//! std::fs::write(&path, [7; 1024])?;
+//! let device = blockimages::RawDevice::open(&path, DeviceAccess::ReadOnly)?;
+//! let mut sector = [0; 512];
+//! device.read_at(512, &mut sector)?;
+//! assert_eq!((device.info().size, sector), (1024, [7; 512]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod image;
+mod layered;
+mod raw;
+
+pub use config::{CONFIG_NAME, ImageConfig, LowerConfig, UpperConfig};
+pub use error::ImageError;
+pub use image::{BlobSource, open_image};
+pub use layered::LayeredDevice;
+pub use raw::RawDevice;

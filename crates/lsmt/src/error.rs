@@ -1,0 +1,139 @@
+//! What can go wrong with block images.
+
+use std::io;
+
+/// An error of this crate: what was wrong, where, and what to try where that is not obvious.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LsmtError {
+    /// The storage below failed.
+    #[error("cannot {doing}")]
+    Storage {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The bytes are of another kind.
+    #[error("this is no {kind}: its magic number is missing")]
+    Magic {
+        /// What was expected.
+        kind: &'static str,
+    },
+    /// The bytes break a rule of the format.
+    #[error("the {part} is invalid: {rule}")]
+    Rule {
+        /// Which part.
+        part: &'static str,
+        /// What is wrong with it.
+        rule: &'static str,
+    },
+    /// A number is over the limit of the format or of this crate.
+    #[error("the {what} is {found}, at most {limit} is allowed")]
+    TooLarge {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A checksum does not match.
+    #[error("the {part} at byte {at} is damaged: its checksum differs; fetch the blob again")]
+    Checksum {
+        /// Which part.
+        part: &'static str,
+        /// Where it begins.
+        at: u64,
+    },
+    /// Compressed data cannot be decompressed.
+    #[error("the {part} at byte {at} is damaged: it cannot be decompressed; fetch the blob again")]
+    Compression {
+        /// Which part.
+        part: &'static str,
+        /// Where it begins.
+        at: u64,
+    },
+    /// A request goes past the end of the device or the blob.
+    #[error("bytes {offset} to {offset}+{len} are not within the {size} bytes there are")]
+    Range {
+        /// Where the request begins.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// How many bytes there are.
+        size: u64,
+    },
+    /// A request does not begin and end at sectors.
+    #[error("byte {offset} is not at a border of 512-byte sectors")]
+    Unaligned {
+        /// The border that is none.
+        offset: u64,
+    },
+    /// There is no writable layer.
+    #[error("the image has no writable layer: add one to write to it")]
+    ReadOnly,
+    /// An earlier write of the layer failed half way.
+    #[error("the writable layer failed before: open the image again")]
+    Poisoned,
+    /// The feature is not supported.
+    #[error("{what} is not supported")]
+    Unsupported {
+        /// Which feature.
+        what: &'static str,
+    },
+    /// Another operation on the stack is running.
+    #[error("another {what} of this image is running: wait for it, or cancel it")]
+    Busy {
+        /// Which operation.
+        what: &'static str,
+    },
+    /// The operation was canceled.
+    #[error("the {what} was canceled; nothing changed")]
+    Canceled {
+        /// Which operation.
+        what: &'static str,
+    },
+}
+
+/// What functions of this crate return.
+pub type Result<T, E = LsmtError> = std::result::Result<T, E>;
+
+/// Says what was being done when the storage failed.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: &'static str) -> Result<T>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: &'static str) -> Result<T> {
+        self.map_err(|source| LsmtError::Storage { doing, source })
+    }
+}
+
+pub(crate) fn rule<T>(part: &'static str, rule: &'static str) -> Result<T> {
+    Err(LsmtError::Rule { part, rule })
+}
+
+/// Fails unless `found` is within the limit.
+pub(crate) fn at_most(what: &'static str, found: u64, limit: u64) -> Result<()> {
+    match found <= limit {
+        true => Ok(()),
+        false => Err(LsmtError::TooLarge { what, found, limit }),
+    }
+}
+
+impl From<LsmtError> for io::Error {
+    fn from(error: LsmtError) -> Self {
+        let kind = match &error {
+            LsmtError::Storage { source, .. } => source.kind(),
+            LsmtError::Range { .. } | LsmtError::Unaligned { .. } => io::ErrorKind::InvalidInput,
+            LsmtError::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+            LsmtError::Unsupported { .. } => io::ErrorKind::Unsupported,
+            LsmtError::Busy { .. } => io::ErrorKind::ResourceBusy,
+            LsmtError::Canceled { .. } => io::ErrorKind::Interrupted,
+            LsmtError::Poisoned => io::ErrorKind::Other,
+            _ => io::ErrorKind::InvalidData,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,236 @@
+//! Sealed layers over each other, which read as one device.
+
+use std::ops::Range;
+
+use crate::error::{Doing, Result};
+use crate::index::Index;
+use crate::layer::{Layer, LayerInfo, Part};
+use crate::num::{SECTOR, size, wide};
+use crate::segment::{Content, Segment};
+use crate::storage::{ReadAt, check_range};
+
+/// What a range of a device is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExtentKind {
+    /// Data.
+    Data,
+    /// Zeros that a layer says are there.
+    Zeros,
+    /// No layer has anything: zeros.
+    Hole,
+}
+
+/// A range of a device that is made of one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its bytes.
+    pub range: Range<u64>,
+    /// What they are.
+    pub kind: ExtentKind,
+}
+
+/// Sealed layers, merged into one index.
+#[derive(Debug)]
+pub struct Stack {
+    /// The topmost first.
+    layers: Vec<Layer>,
+    index: Index,
+    /// The layer and the part of it that a tag of the index means.
+    tags: Vec<(usize, usize)>,
+    virtual_size: u64,
+}
+
+impl Stack {
+    /// Stacks layers, given from the bottom to the top.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are more than 255; a turboOCI layer counts twice.
+    pub fn new(mut layers: Vec<Layer>) -> Result<Self> {
+        layers.reverse();
+        let mut indexes = Vec::new();
+        let mut tags = Vec::new();
+        for (number, layer) in layers.iter().enumerate() {
+            for (part, Part { index, .. }) in layer.parts().iter().enumerate() {
+                indexes.push(index);
+                tags.push((number, part));
+            }
+        }
+        let index = Index::merged(&indexes)?;
+        let mut sizes = layers.iter().map(|layer| layer.info().virtual_size);
+        let virtual_size = sizes.find(|&size| size > 0).unwrap_or(0);
+        Ok(Self {
+            layers,
+            index,
+            tags,
+            virtual_size,
+        })
+    }
+
+    /// Returns the size of the device: that of the topmost layer that says one.
+    pub fn virtual_size(&self) -> u64 {
+        self.virtual_size
+    }
+
+    /// Returns what the layers are called, from the bottom to the top.
+    pub fn layers(&self) -> impl Iterator<Item = &LayerInfo> {
+        self.layers.iter().rev().map(Layer::info)
+    }
+
+    /// Returns the merged index; a tag is the number of a layer from the top, unless there are turboOCI
+    /// layers, which take two.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Returns which layer, from the bottom, has a segment of [`Self::index`], and which bytes of that
+    /// layer's uncompressed blob the segment is: what a trace records. Data of a turboOCI layer that is
+    /// in a tar has none.
+    pub fn place(&self, segment: Segment) -> Option<(usize, Range<u64>)> {
+        let &(layer, part) = self.tags.get(usize::from(segment.tag()))?;
+        if part > 0 || segment.content() == Content::Zeros {
+            return None;
+        }
+        let from_bottom = self.layers.len() - 1 - layer;
+        Some((
+            from_bottom,
+            segment.moffset() * SECTOR..segment.mend() * SECTOR,
+        ))
+    }
+
+    /// Reads bytes of the device; where no layer has anything, they are zeros.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are not within the device, and as the layers' storage does.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        check_range(offset, buffer.len(), self.virtual_size)?;
+        self.read_below(buffer, offset)
+    }
+
+    /// Reads bytes for a layer above, whose device may be larger.
+    pub(crate) fn read_below(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let pieces = self.index.within(sectors(offset, buffer.len()));
+        fill(
+            buffer,
+            offset,
+            pieces,
+            |segment, skip, buffer| {
+                let Some(&(layer, part)) = self.tags.get(usize::from(segment.tag())) else {
+                    return crate::error::rule("merged index", "a tag is of no layer");
+                };
+                let source = &self.layers[layer].parts()[part].source;
+                source
+                    .read_at(buffer, segment.moffset() * SECTOR + skip)
+                    .doing("read a layer's data")
+            },
+            |_, buffer| {
+                buffer.fill(0);
+                Ok(())
+            },
+        )
+    }
+
+    /// Returns what the bytes of a range are, in order and without gaps.
+    pub fn extents(&self, range: Range<u64>) -> Vec<Extent> {
+        let mut extents = Extents::new(range.start);
+        let len = size(range.end.saturating_sub(range.start));
+        for segment in self.index.within(sectors(range.start, len)) {
+            extents.push_segment(segment, &range);
+        }
+        extents.push(range.end, ExtentKind::Hole);
+        extents.done
+    }
+}
+
+impl ReadAt for Stack {
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.virtual_size)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        Ok(Self::read_at(self, buffer, offset)?)
+    }
+}
+
+/// Returns the sectors that have a range of bytes.
+pub(crate) fn sectors(offset: u64, len: usize) -> Range<u64> {
+    let end = offset.saturating_add(wide(len));
+    offset / SECTOR..end.div_ceil(SECTOR)
+}
+
+/// Fills a buffer that begins at a byte of the device: parts of segments by `data`, which is told how
+/// many bytes to skip, and what is between them by `gap`, which is told the offset.
+pub(crate) fn fill(
+    buffer: &mut [u8],
+    offset: u64,
+    segments: impl Iterator<Item = Segment>,
+    mut data: impl FnMut(Segment, u64, &mut [u8]) -> Result<()>,
+    mut gap: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let mut at = offset;
+    let mut rest = buffer;
+    for segment in segments {
+        let start = (segment.offset() * SECTOR).max(at);
+        let (now, later) = rest.split_at_mut(size(start - at).min(rest.len()));
+        if !now.is_empty() {
+            gap(at, now)?;
+        }
+        let len = size(segment.end() * SECTOR - start).min(later.len());
+        let (now, later) = later.split_at_mut(len);
+        match segment.content() {
+            Content::Zeros => now.fill(0),
+            Content::Data => data(segment, start - segment.offset() * SECTOR, now)?,
+        }
+        at = start + wide(len);
+        rest = later;
+    }
+    match rest.is_empty() {
+        true => Ok(()),
+        false => gap(at, rest),
+    }
+}
+
+/// Extents in order, equal neighbors joined.
+pub(crate) struct Extents {
+    pub(crate) done: Vec<Extent>,
+    at: u64,
+}
+
+impl Extents {
+    pub(crate) fn new(start: u64) -> Self {
+        Self {
+            done: Vec::new(),
+            at: start,
+        }
+    }
+
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Appends what goes to `end`, if anything does.
+    pub(crate) fn push(&mut self, end: u64, kind: ExtentKind) {
+        if end <= self.at {
+            return;
+        }
+        match self.done.last_mut() {
+            Some(last) if last.kind == kind => last.range.end = end,
+            _ => self.done.push(Extent {
+                range: self.at..end,
+                kind,
+            }),
+        }
+        self.at = end;
+    }
+
+    /// Appends a hole up to the segment, and the segment, as far as both are within the range.
+    pub(crate) fn push_segment(&mut self, segment: Segment, range: &Range<u64>) {
+        self.push((segment.offset() * SECTOR).min(range.end), ExtentKind::Hole);
+        let kind = match segment.content() {
+            Content::Data => ExtentKind::Data,
+            Content::Zeros => ExtentKind::Zeros,
+        };
+        self.push((segment.end() * SECTOR).min(range.end), kind);
+    }
+}

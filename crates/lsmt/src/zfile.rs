@@ -1,0 +1,10 @@
+//! ZFile: a file in compressed blocks that can be read at any place.
+
+mod codec;
+mod header;
+mod reader;
+mod writer;
+
+pub use codec::Codec;
+pub use reader::ZFile;
+pub use writer::{Verify, ZFileOptions, ZFileStyle, ZFileWriter};

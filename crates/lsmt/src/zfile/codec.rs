@@ -1,0 +1,74 @@
+//! The two ways to compress a block.
+
+use std::io;
+
+use crate::error::{LsmtError, Result};
+
+/// The level of overlaybd's Zstandard.
+const ZSTD_LEVEL: i32 = 3;
+
+/// How blocks are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Codec {
+    /// LZ4, raw blocks: the faster one.
+    #[default]
+    Lz4,
+    /// Zstandard, one frame for each block: the smaller one.
+    Zstd,
+}
+
+impl Codec {
+    pub(super) fn decode(byte: u8) -> Result<Self> {
+        match byte {
+            1 => Ok(Self::Lz4),
+            2 => Ok(Self::Zstd),
+            _ => Err(LsmtError::Unsupported {
+                what: "this compression of a ZFile",
+            }),
+        }
+    }
+
+    pub(super) const fn encode(self) -> u8 {
+        match self {
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+}
+
+/// Compresses blocks, with the state that this takes.
+pub(super) enum Compressor {
+    Lz4,
+    Zstd(zstd::bulk::Compressor<'static>),
+}
+
+impl Compressor {
+    pub(super) fn new(codec: Codec) -> io::Result<Self> {
+        Ok(match codec {
+            Codec::Lz4 => Self::Lz4,
+            Codec::Zstd => Self::Zstd(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
+        })
+    }
+
+    pub(super) fn compress(&mut self, block: &[u8]) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Lz4 => lz4::block::compress(block, None, false),
+            Self::Zstd(zstd) => zstd.compress(block),
+        }
+    }
+}
+
+/// Decompresses a block to exactly the buffer's length.
+pub(super) fn decompress(codec: Codec, block: &[u8], buffer: &mut [u8]) -> io::Result<()> {
+    let len = match codec {
+        Codec::Lz4 => {
+            let len = i32::try_from(buffer.len()).map_err(io::Error::other)?;
+            lz4::block::decompress_to_buffer(block, Some(len), buffer)?
+        }
+        Codec::Zstd => zstd::bulk::decompress_to_buffer(block, buffer)?,
+    };
+    match len == buffer.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}

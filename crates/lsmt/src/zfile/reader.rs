@@ -1,0 +1,239 @@
+//! Reads a `ZFile` at any place.
+
+use std::io;
+
+use super::codec::{Codec, decompress};
+use super::header::{HEADER_BYTES, Header, flags};
+use crate::crc;
+use crate::error::{Doing, LsmtError, Result, rule};
+use crate::num::{size, u32_at, wide};
+use crate::storage::{ReadAt, check_range, read_vec};
+
+/// Entries of the index that share a base in memory: their blocks' lengths add up to less than 2^32.
+const GROUP: usize = 64;
+/// Compressed bytes that one request reads at most, and at least one block.
+const REQUEST_BYTES: u64 = 1 << 18;
+/// Bytes of the checksum behind a block.
+const CRC_BYTES: u64 = 4;
+
+/// An open `ZFile`: reads as what was compressed. Every block's checksum is verified at every read.
+#[derive(Debug)]
+pub struct ZFile<R> {
+    inner: R,
+    header: Header,
+    blocks: Blocks,
+}
+
+/// Where compressed blocks begin: 4 bytes and a bit for each.
+#[derive(Debug)]
+struct Blocks {
+    bases: Vec<u64>,
+    /// From the base of its group to the end of the block.
+    ends: Vec<u32>,
+}
+
+impl Blocks {
+    fn range(&self, block: usize) -> std::ops::Range<u64> {
+        let base = self.bases[block / GROUP];
+        let start = match block % GROUP {
+            0 => 0,
+            _ => u64::from(self.ends[block - 1]),
+        };
+        base + start..base + u64::from(self.ends[block])
+    }
+}
+
+impl<R: ReadAt> ZFile<R> {
+    /// Opens one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, is damaged, or breaks a rule of the format.
+    pub fn open(inner: R) -> Result<Self> {
+        let bytes = inner.size().doing("get the size of a ZFile")?;
+        let least = 2 * HEADER_BYTES as u64;
+        if bytes < least {
+            return rule("ZFile", "it is shorter than header and trailer");
+        }
+        let mut header = read_header(&inner, 0)?;
+        if header.flags & flags::HEADER == 0 {
+            return rule("ZFile header", "its flags do not say that it is one");
+        }
+        let end = bytes - HEADER_BYTES as u64;
+        if header.flags & flags::OVERWRITTEN == 0 {
+            header = read_header(&inner, end)?;
+            if header.flags & flags::HEADER != 0 || header.flags & flags::SEALED == 0 {
+                return rule(
+                    "ZFile trailer",
+                    "its flags are not those of a complete file",
+                );
+            }
+        }
+        header.check_index(end)?;
+        let index = read_vec(
+            &inner,
+            header.index_offset,
+            header.index_size * 4,
+            "read a ZFile's index",
+        )?;
+        if header.flags & flags::DIGEST != 0 && crc::raw(0, &index) != header.index_crc {
+            let (part, at) = ("ZFile index", header.index_offset);
+            return Err(LsmtError::Checksum { part, at });
+        }
+        let blocks = blocks(&header, &index)?;
+        Ok(Self {
+            inner,
+            header,
+            blocks,
+        })
+    }
+
+    /// Returns how its blocks are compressed.
+    pub fn codec(&self) -> Codec {
+        self.header.codec
+    }
+
+    /// Returns how many bytes a block has, uncompressed.
+    pub fn block_size(&self) -> u32 {
+        self.header.block_size
+    }
+
+    /// Returns which compressed bytes hold a range of the uncompressed ones; what is read on demand
+    /// needs to know.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the range is not within the file.
+    pub fn compressed(&self, offset: u64, len: u64) -> Result<std::ops::Range<u64>> {
+        check_range(offset, size(len), self.header.original_size)?;
+        if len == 0 {
+            return Ok(0..0);
+        }
+        let block = u64::from(self.header.block_size);
+        let first = self.blocks.range(size(offset / block));
+        let last = self.blocks.range(size((offset + len - 1) / block));
+        Ok(first.start..last.end)
+    }
+
+    /// Reads uncompressed bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are not within the file, cannot be read, or are damaged.
+    pub fn read(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        check_range(offset, buffer.len(), self.header.original_size)?;
+        let block_size = size(u64::from(self.header.block_size));
+        let mut at = offset;
+        let mut rest = buffer;
+        let mut scratch = Vec::new();
+        while !rest.is_empty() {
+            let first = size(at / wide(block_size));
+            let last = size((at + wide(rest.len()) - 1) / wide(block_size));
+            let start = self.blocks.range(first).start;
+            let fits = |block: &usize| self.blocks.range(*block).end - start <= REQUEST_BYTES;
+            let last = (first + 1..=last).take_while(fits).last().unwrap_or(first);
+            let compressed = size(self.blocks.range(last).end - start);
+            scratch.resize(compressed, 0);
+            self.inner
+                .read_at(&mut scratch, start)
+                .doing("read a ZFile")?;
+            for block in first..=last {
+                let range = self.blocks.range(block);
+                let stored = &scratch[size(range.start - start)..size(range.end - start)];
+                let skip = size(at % wide(block_size));
+                let whole = self.block_len(block);
+                let len = (whole - skip).min(rest.len());
+                let (now, later) = rest.split_at_mut(len);
+                self.decompress(stored, range.start, skip, whole, now)?;
+                at += wide(len);
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    fn block_len(&self, block: usize) -> usize {
+        let size_of_block = u64::from(self.header.block_size);
+        size((self.header.original_size - wide(block) * size_of_block).min(size_of_block))
+    }
+
+    /// Verifies and decompresses one block, whose uncompressed length is `whole`.
+    fn decompress(
+        &self,
+        stored: &[u8],
+        at: u64,
+        skip: usize,
+        whole: usize,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let part = "compressed block";
+        let mut compressed = stored;
+        if self.header.verify {
+            let (data, sum) = stored.split_at(stored.len() - size(CRC_BYTES));
+            if crc::raw(crc::BLOCK_SEED, data) != u32_at(sum, 0) {
+                return Err(LsmtError::Checksum { part, at });
+            }
+            compressed = data;
+        }
+        let codec = self.header.codec;
+        let damaged = |_| LsmtError::Compression { part, at };
+        if buffer.len() == whole {
+            return decompress(codec, compressed, buffer).map_err(damaged);
+        }
+        let mut block = vec![0; whole];
+        decompress(codec, compressed, &mut block).map_err(damaged)?;
+        buffer.copy_from_slice(&block[skip..skip + buffer.len()]);
+        Ok(())
+    }
+}
+
+impl<R: ReadAt> ReadAt for ZFile<R> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.header.original_size)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        Ok(self.read(buffer, offset)?)
+    }
+}
+
+fn read_header(inner: &impl ReadAt, at: u64) -> Result<Header> {
+    let mut bytes = [0; HEADER_BYTES];
+    inner
+        .read_at(&mut bytes, at)
+        .doing("read a ZFile's header")?;
+    Header::decode(&bytes, at)
+}
+
+/// Adds the lengths of blocks up, and checks that they end where the index begins, at most.
+fn blocks(header: &Header, index: &[u8]) -> Result<Blocks> {
+    let least = match header.verify {
+        true => CRC_BYTES + 1,
+        false => 1,
+    };
+    // What LZ4 and Zstandard make of data that cannot be compressed, with room to spare.
+    let most = u64::from(header.block_size) * 2;
+    let mut blocks = Blocks {
+        bases: Vec::with_capacity(index.len() / 4 / GROUP + 1),
+        ends: Vec::with_capacity(index.len() / 4),
+    };
+    let (mut at, mut base) = (HEADER_BYTES as u64, 0);
+    for (number, entry) in index.chunks_exact(4).enumerate() {
+        if number % GROUP == 0 {
+            base = at;
+            blocks.bases.push(base);
+        }
+        let len = u64::from(u32_at(entry, 0));
+        if !(least..=most).contains(&len) {
+            return rule("ZFile index", "the length of a block is impossible");
+        }
+        at += len;
+        blocks
+            .ends
+            .push(u32::try_from(at - base).unwrap_or(u32::MAX));
+    }
+    match at <= header.index_offset {
+        true => Ok(blocks),
+        false => rule("ZFile index", "the blocks go past their end"),
+    }
+}
