@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmt::{FileStorage, Layer, ReadAt, Stack};
+use lsmt::{FileStorage, Layer, Stack};
 
 use crate::config::Place;
 use crate::error::file;
@@ -16,7 +16,7 @@ pub trait BlobSource: Send + Sync {
     ///
     /// # Errors
     /// If there is no such blob, or it is no layer.
-    fn open(&self, blob_url: &str, digest: &str, size: u64) -> Result<Arc<dyn ReadAt>, ImageError>;
+    fn open(&self, blob_url: &str, digest: &str, size: u64) -> Result<Layer, ImageError>;
 }
 
 /// Opens an image by its configuration (`config.v1.json`, or the directory that has it), all of whose
@@ -33,12 +33,15 @@ pub fn open_image(
     let base = path.parent().unwrap_or(Path::new("."));
     let mut layers = Vec::new();
     for (number, lower) in (1..).zip(&config.lowers) {
-        let (name, blob) = match lower.place(base) {
+        let layer = match lower.place(base) {
             Place::Local(path) => {
                 let opened = File::open(&path).map_err(file("opening the layer", &path))?;
-                let storage: Arc<dyn ReadAt> = Arc::new(FileStorage::new(opened));
-                let content = lsmt::open_content(storage);
-                (path.display().to_string(), content)
+                let layer = lsmt::open_blob(Arc::new(FileStorage::new(opened)));
+                layer.map_err(|source| ImageError::Layer {
+                    number,
+                    name: path.display().to_string(),
+                    source,
+                })?
             }
             Place::Remote { digest, .. } if digest.is_empty() => {
                 let rule = "a layer has neither a file nor a digest";
@@ -48,21 +51,11 @@ pub fn open_image(
                 let Some(remote) = remote else {
                     return Err(ImageError::Remote { digest });
                 };
-                let content = remote.open(&config.repo_blob_url, &digest, size)?;
-                (digest, Ok(content))
+                remote.open(&config.repo_blob_url, &digest, size)?
             }
         };
-        let layer = content_layer(blob);
-        layers.push(layer.map_err(|source| ImageError::Layer {
-            number,
-            name,
-            source,
-        })?);
+        layers.push(layer);
     }
     let stack = Stack::new(layers).map_err(ImageError::Stack)?;
     Ok(LayeredDevice::new(stack))
-}
-
-fn content_layer(content: lsmt::Result<Arc<dyn ReadAt>>) -> lsmt::Result<Layer> {
-    Layer::open(content?)
 }

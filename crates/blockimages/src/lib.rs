@@ -1,6 +1,7 @@
 //! Block images as devices: raw files, and layers in overlaybd's formats.
 //!
 //! - [`open_image`] opens an image by overlaybd's `config.v1.json` and returns a [`LayeredDevice`].
+//! - [`CachedBlobs`] has layers that are not on this machine: on demand, through a [`BlobCache`].
 //! - [`RawDevice`] is a raw disk image, or any file.
 //!
 //! ```
@@ -18,14 +19,20 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod config;
 mod error;
 mod image;
 mod layered;
+mod origin;
 mod raw;
+mod remote;
 
+pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler};
 pub use config::{CONFIG_NAME, ImageConfig, LowerConfig, UpperConfig};
 pub use error::ImageError;
 pub use image::{BlobSource, open_image};
 pub use layered::LayeredDevice;
+pub use origin::{Origin, RegistryOrigin, repository_of};
 pub use raw::RawDevice;
+pub use remote::{Background, CachedBlobs, MakeOrigin};
