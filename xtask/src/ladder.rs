@@ -58,7 +58,7 @@ const LADDER: &[Rung] = &[
     ),
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
     rung("blockexport", &["blocks"]),
-    rung("blockimages", &["blocks", "lsmt", "oci", "rawio"]),
+    rung("blockimages", &["blocks", "lsmt", "oci"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),
@@ -197,6 +197,8 @@ const LADDER: &[Rung] = &[
     rung(
         "cli",
         &[
+            "blockexport",
+            "blockimages",
             "blocks",
             "blockservice",
             "bootimg",
