@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 fn yolofs() -> Command {
     Command::new(env!("CARGO_BIN_EXE_yolofs"))
@@ -136,6 +138,128 @@ fn verify_finds_damage() {
         !damaged["damaged"].as_array().unwrap().is_empty(),
         "{damaged}"
     );
+}
+
+/// A registry with one blob that sends a wrong byte in each 1000 of its first and its fourth answer.
+struct LyingRegistry {
+    port: u16,
+    sent: Arc<Mutex<u64>>,
+}
+
+impl LyingRegistry {
+    fn start(digest: &str, blob: Vec<u8>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sent = Arc::<Mutex<u64>>::default();
+        let (path, counts, blob) = (
+            format!("/blobs/{digest} "),
+            Arc::clone(&sent),
+            Arc::new(blob),
+        );
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (path, counts, blob) = (path.clone(), Arc::clone(&counts), Arc::clone(&blob));
+                std::thread::spawn(move || answer(stream.unwrap(), &path, &counts, &blob));
+            }
+        });
+        Self { port, sent }
+    }
+}
+
+/// Answers requests of one connection, until it ends.
+fn answer(stream: TcpStream, path: &str, counts: &Mutex<u64>, blob: &[u8]) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    loop {
+        let head: Vec<String> = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .take_while(|line| !line.is_empty())
+            .collect();
+        assert!(head.first()?.contains(path), "{head:?}");
+        let range = head.iter().find_map(|line| {
+            line.to_ascii_lowercase()
+                .strip_prefix("range: bytes=")
+                .map(str::to_owned)
+        })?;
+        let (start, end) = range.split_once('-')?;
+        let (start, end): (usize, usize) = (start.parse().ok()?, end.parse().ok()?);
+        let mut bytes = blob[start..=end].to_vec();
+        let number = {
+            let mut sent = counts.lock().unwrap();
+            *sent += 1;
+            *sent
+        };
+        if matches!(number, 1 | 4) {
+            bytes
+                .iter_mut()
+                .step_by(1000)
+                .for_each(|byte| *byte ^= 0x10);
+        }
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {range}/{}\r\n\r\n",
+            bytes.len(),
+            blob.len()
+        );
+        (&stream)
+            .write_all(&[head.as_bytes(), &bytes].concat())
+            .ok()?;
+    }
+}
+
+#[test]
+fn a_lazy_image_of_a_registry_that_lies_is_right_and_survives_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let blob = fs::read(vectors().join("A.lz4.4k.tar.obd")).unwrap();
+    let digest = oci::digest_of(&blob).to_string();
+    let len = blob.len();
+    let registry = LyingRegistry::start(&digest, blob);
+    let config = format!(
+        r#"{{"repoBlobUrl":"http://127.0.0.1:{}/v2/some/image/blobs",
+            "lowers":[{{"digest":"{digest}","size":{len}}}]}}"#,
+        registry.port
+    );
+    fs::write(dir.path().join("config.v1.json"), config).unwrap();
+    let (socket, cache) = (dir.path().join("s"), dir.path().join("cache"));
+    let serve = || {
+        export(&[
+            arg(dir.path()),
+            "--cache",
+            arg(&cache),
+            "--nbd",
+            arg(&socket),
+        ])
+    };
+    let mut server = serve();
+    let address = format!("nbd+unix:///disk?socket={}", socket.display());
+    let packed = File::open(vectors().join("A.expected.raw.zst")).unwrap();
+    let expected = zstd::decode_all(packed).unwrap();
+    let copy = dir.path().join("copy.raw");
+    for _ in 0..2 {
+        succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+        let mut copied = vec![0; expected.len()];
+        File::open(&copy)
+            .unwrap()
+            .read_exact_at(&mut copied, 0)
+            .unwrap();
+        assert!(copied == expected, "wrong bytes were served");
+        drop(server); // kill -9
+        server = serve();
+    }
+    let asked = *registry.sent.lock().unwrap();
+    assert!((2..60).contains(&asked), "{asked} requests");
+    drop(server);
+    // All is in the cache now: nothing is fetched any more.
+    let verify = [
+        "block",
+        "verify",
+        "--json",
+        arg(dir.path()),
+        "--cache",
+        arg(&cache),
+    ];
+    let verified = succeeds(yolofs().args(verify));
+    let verified: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!(verified["cache"]["requests"], 0, "{verified}");
 }
 
 /// Makes a file of so many MiB in which no two blocks are the same.

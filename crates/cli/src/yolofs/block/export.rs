@@ -1,11 +1,13 @@
 //! `yolofs block export`: a device for QEMU, libnbd and virtual machines.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use blockexport::Exporter;
 use blockexport::nbd::{NbdConfig, NbdExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
+use blockimages::Background;
 use blocks::DeviceAccess;
 use host::interrupt::Interrupt;
 use serde::Serialize;
@@ -49,7 +51,8 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Outcome> {
         true => DeviceAccess::ReadWrite,
         false => DeviceAccess::ReadOnly,
     };
-    let device = args.image.open(access)?;
+    let opened = args.image.open(access, Background::Everything)?;
+    let device = Arc::clone(&opened.device);
     let size = device.info().size;
     let export = exporter(args)?.export(device).context("exporting")?;
     let exported = Exported {

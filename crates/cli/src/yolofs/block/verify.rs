@@ -1,6 +1,7 @@
 //! `yolofs block verify`: whether all of an image can be read.
 
 use anyhow::Context as _;
+use blockimages::{Background, CacheCounts};
 use blocks::{BlockDevice, Content, DeviceAccess, DeviceErrorKind};
 use host::interrupt::Interrupt;
 use serde::Serialize;
@@ -29,17 +30,24 @@ struct Verified {
     data: u64,
     /// Where reads of at most 1 MiB found damage.
     damaged: Vec<u64>,
+    /// What was fetched, if there is a cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<CacheCounts>,
 }
 
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
-    let device = args.image.open(DeviceAccess::ReadOnly)?;
-    let found = verify(&*device, &interrupt)?;
+    let opened = args
+        .image
+        .open(DeviceAccess::ReadOnly, Background::Nothing)?;
+    let mut found = verify(&*opened.device, &interrupt)?;
+    found.cache = opened.cache.map(|cache| cache.counts());
     print(args.format.format(), &found, |found| {
         let Verified {
             size,
             data,
             damaged,
+            ..
         } = found;
         let places = damaged.len();
         format!("{data} of {size} bytes are data; damaged places: {places}\n")
