@@ -60,6 +60,7 @@ const LADDER: &[Rung] = &[
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
     rung("blockexport", &["blocks"]),
     rung("sandbox", &["confine", "rawio"]),
+    rung("blockimages", &["blocks", "lsmt", "oci"]),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),
@@ -215,6 +216,8 @@ const LADDER: &[Rung] = &[
         "cli",
         &[
             "artifacts",
+            "blockexport",
+            "blockimages",
             "blocks",
             "blockservice",
             "bootimg",

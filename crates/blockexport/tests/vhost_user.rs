@@ -152,7 +152,17 @@ fn a_disk_in_a_file_is_served() {
     export.stop();
 }
 
-fn serve(dir: &Path) -> Child {
+/// A server that dies with the test, whatever becomes of it.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn serve(dir: &Path) -> Server {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["a_disk_in_a_file_is_served", "--exact"])
         .env(SERVE, dir)
@@ -161,12 +171,7 @@ fn serve(dir: &Path) -> Child {
     while UnixStream::connect(dir.join("vhost.sock")).is_err() {
         std::thread::yield_now();
     }
-    child
-}
-
-fn kill(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
+    Server(child)
 }
 
 #[test]
@@ -188,7 +193,7 @@ fn what_is_in_flight_when_the_server_is_killed_is_done_by_the_next() {
         let mut done = guest.receive(8);
         done.sort_unstable();
         assert_eq!(done, [0, 2, 4, 6, 8, 10, 12, 14]);
-        kill(server);
+        drop(server);
         guest.disconnect();
         // The guest does not know, and goes on.
         for slot in 16..20 {
@@ -213,6 +218,6 @@ fn what_is_in_flight_when_the_server_is_killed_is_done_by_the_next() {
             assert_eq!(content, [round; 512], "slot {slot} of round {round}");
         }
     }
-    kill(server);
+    drop(server);
     assert_eq!(guest.used(), 5 * 20, "each was done once");
 }

@@ -1,5 +1,6 @@
 //! The program `yolofs`: mounts sources, serves them, and tells how they do.
 
+mod block;
 mod by_node;
 mod docker;
 mod doctor;
@@ -55,6 +56,7 @@ enum YolofsCommand {
     Docker(docker::DockerArgs),
     Snapshotter(snapshotter_command::SnapshotterArgs),
     Pull(pull_command::PullArgs),
+    Block(block::BlockArgs),
     Learn(learn::LearnArgs),
     Setup(setup::SetupArgs),
     Doctor(doctor::DoctorArgs),
@@ -81,6 +83,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
     match &args.command {
         YolofsCommand::Mount(command) => mount::run(command, store, &args.run_dir),
         YolofsCommand::Node(command) => node::run(command, store, &args.run_dir),
+        YolofsCommand::Block(command) => block::run(command),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
         YolofsCommand::Status(command) => status::run(command, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),

@@ -11,6 +11,7 @@ mod error;
 mod http;
 mod manifests;
 mod pulls;
+mod ranges;
 mod referrers;
 
 pub use distribution::{Login as Credentials, Network};

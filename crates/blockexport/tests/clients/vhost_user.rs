@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use blockexport::Exporter;
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
@@ -93,7 +95,7 @@ impl Guest {
         let mut guest = Self {
             memory,
             kick: EventFd::new(0).unwrap(),
-            call: EventFd::new(0).unwrap(),
+            call: EventFd::new(nix::sys::eventfd::EfdFlags::EFD_NONBLOCK.bits()).unwrap(),
             inflight: None,
             frontend: None,
             size: 0,
@@ -217,8 +219,17 @@ impl Guest {
 
     /// Waits for results until there are `count` that were not seen, and returns their slots.
     pub(crate) fn receive(&mut self, count: u16) -> Vec<u16> {
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.used().wrapping_sub(self.seen) < count {
-            self.call.read().unwrap();
+            let done = self.used().wrapping_sub(self.seen);
+            assert!(
+                Instant::now() < deadline,
+                "{done} of {count} requests are done"
+            );
+            match self.call.read() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                told => assert!(told.unwrap() > 0),
+            }
         }
         let slots = (0..count).map(|i| {
             let at = USED + 4 + 8 * u64::from(self.seen.wrapping_add(i) % QUEUE);

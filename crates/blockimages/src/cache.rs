@@ -1,0 +1,273 @@
+//! Blobs on demand: a bounded cache directory that one process owns and its devices share.
+//!
+//! A blob is cached in chunks, each with a checksum that is compared when it is first used after a
+//! restart. Who reads a chunk that is not there fetches it, and everybody else who wants it waits for
+//! that. When the directory is full, chunks go that were not used for long. A cache that cannot be
+//! written costs speed: what was fetched is served all the same.
+
+mod blob;
+mod fill;
+mod flights;
+mod map;
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use blocks::Digest;
+use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
+
+pub use blob::CachedBlob;
+pub use fill::Filler;
+
+use crate::error::file;
+use crate::{ImageError, Origin};
+
+/// Bounds of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Bytes of blobs in the directory.
+    pub limit_bytes: u64,
+    /// Bytes that are fetched and evicted together.
+    pub chunk_bytes: u32,
+    /// Bytes of one request, which joins chunks that follow each other.
+    pub request_bytes: u32,
+    /// For one request, from its start to its last byte.
+    pub request_deadline: Duration,
+    /// For a reader, whatever is tried meanwhile.
+    pub read_deadline: Duration,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            limit_bytes: 4 << 30,
+            // A lazy start should transfer little that it does not touch.
+            chunk_bytes: 64 << 10,
+            request_bytes: 1 << 20,
+            request_deadline: Duration::from_secs(20),
+            read_deadline: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a cache has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CacheCounts {
+    /// Requests to origins.
+    pub requests: u64,
+    /// Bytes that came from origins.
+    pub fetched_bytes: u64,
+    /// Bytes of blobs that are cached.
+    pub cached_bytes: u64,
+    /// Chunks that were evicted to make room.
+    pub evicted: u64,
+    /// Chunks whose content was not what was written, and that were fetched again.
+    pub damaged: u64,
+    /// Chunks that an origin had sent wrong, as a checksum of the blob showed; fetched again.
+    pub refetched: u64,
+    /// Chunks that could not be written to the directory.
+    pub not_stored: u64,
+}
+
+#[derive(Debug, Default)]
+struct Meter {
+    requests: AtomicU64,
+    fetched_bytes: AtomicU64,
+    evicted: AtomicU64,
+    damaged: AtomicU64,
+    refetched: AtomicU64,
+    not_stored: AtomicU64,
+}
+
+/// A directory of cached blobs.
+#[derive(Debug)]
+pub struct BlobCache {
+    dir: PathBuf,
+    config: CacheConfig,
+    meter: Meter,
+    used_bytes: AtomicU64,
+    order: Mutex<Order>,
+    /// Held as long as this process owns the directory; the kernel frees it when the process dies.
+    _lock: Flock<File>,
+}
+
+/// What can be evicted.
+#[derive(Debug, Default)]
+struct Order {
+    /// Blobs that are cached and not open, with how many bytes: they go first.
+    closed: VecDeque<(PathBuf, u64)>,
+    /// Chunks of open blobs, in the order in which they came.
+    chunks: VecDeque<(Weak<CachedBlob>, u32)>,
+    /// Blobs that are open.
+    open: Vec<(Digest, Weak<CachedBlob>)>,
+}
+
+impl BlobCache {
+    /// Opens a directory, or makes it, and owns it.
+    ///
+    /// # Errors
+    /// If it cannot be made or read, or another process owns it.
+    pub fn open(dir: &Path, config: CacheConfig) -> Result<Arc<Self>, ImageError> {
+        fs::create_dir_all(dir).map_err(file("making the cache", dir))?;
+        let lock = dir.join("lock");
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(false);
+        let opened = options.open(&lock).map_err(file("opening", &lock))?;
+        let locked = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
+        let lock = locked.map_err(|_| ImageError::CacheInUse(dir.into()))?;
+        let mut order = Order::default();
+        let mut used = 0;
+        for entry in fs::read_dir(dir).map_err(file("reading the cache", dir))? {
+            let entry = entry.map_err(file("reading the cache", dir))?;
+            let path = entry.path();
+            if let Some(bytes) = bytes_of(&path) {
+                used += bytes;
+                order.closed.push_back((path, bytes));
+            }
+        }
+        Ok(Arc::new(Self {
+            dir: dir.into(),
+            config,
+            meter: Meter::default(),
+            used_bytes: AtomicU64::new(used),
+            order: Mutex::new(order),
+            _lock: lock,
+        }))
+    }
+
+    /// Opens a blob, which devices may share.
+    ///
+    /// # Errors
+    /// If its files cannot be made.
+    pub fn blob(
+        self: &Arc<Self>,
+        digest: Digest,
+        size: u64,
+        origin: Box<dyn Origin>,
+    ) -> Result<Arc<CachedBlob>, ImageError> {
+        let dir = self.dir.join(digest.to_string().replace(':', "-"));
+        let mut order = self.order.lock();
+        order.open.retain(|(_, blob)| blob.strong_count() > 0);
+        let open = order.open.iter().find(|(other, _)| *other == digest);
+        if let Some(blob) = open.and_then(|(_, blob)| blob.upgrade()) {
+            return Ok(blob);
+        }
+        if let Some(at) = order.closed.iter().position(|(path, _)| *path == dir)
+            && let Some((_, bytes)) = order.closed.remove(at)
+        {
+            self.used_bytes.fetch_sub(bytes, Relaxed);
+        }
+        let (blob, chunks) = CachedBlob::open(self, &dir, digest, size, origin)?;
+        let here: Vec<_> = chunks.map(|chunk| (Arc::downgrade(&blob), chunk)).collect();
+        let bytes = u64::from(self.config.chunk_bytes) * here.len() as u64;
+        self.used_bytes.fetch_add(bytes, Relaxed);
+        order.chunks.extend(here);
+        order.open.push((digest, Arc::downgrade(&blob)));
+        Ok(blob)
+    }
+
+    /// Returns what was done so far.
+    #[must_use]
+    pub fn counts(&self) -> CacheCounts {
+        let Meter {
+            requests,
+            fetched_bytes,
+            evicted,
+            damaged,
+            refetched,
+            not_stored,
+        } = &self.meter;
+        CacheCounts {
+            requests: requests.load(Relaxed),
+            fetched_bytes: fetched_bytes.load(Relaxed),
+            cached_bytes: self.used_bytes.load(Relaxed),
+            evicted: evicted.load(Relaxed),
+            damaged: damaged.load(Relaxed),
+            refetched: refetched.load(Relaxed),
+            not_stored: not_stored.load(Relaxed),
+        }
+    }
+
+    /// Makes room for one more chunk; returns `false` if there is none to be had.
+    fn reserve(&self) -> bool {
+        let chunk = u64::from(self.config.chunk_bytes);
+        let used = self.used_bytes.fetch_add(chunk, Relaxed) + chunk;
+        let mut over = used > self.config.limit_bytes;
+        while over {
+            if !self.evict_one() {
+                self.used_bytes.fetch_sub(chunk, Relaxed);
+                return false;
+            }
+            over = self.used_bytes.load(Relaxed) > self.config.limit_bytes;
+        }
+        true
+    }
+
+    /// Gives back the room of a chunk.
+    fn release(&self) {
+        let chunk = u64::from(self.config.chunk_bytes);
+        self.used_bytes.fetch_sub(chunk, Relaxed);
+    }
+
+    /// Adds a chunk that is there to those that can be evicted.
+    fn stored(&self, blob: Weak<CachedBlob>, chunk: u32) {
+        self.order.lock().chunks.push_back((blob, chunk));
+    }
+
+    /// Evicts a blob that is not open, or a chunk that was not used since it was last looked at.
+    fn evict_one(&self) -> bool {
+        let closed = self.order.lock().closed.pop_front();
+        if let Some((path, bytes)) = closed {
+            if let Err(error) = fs::remove_dir_all(&path) {
+                log::warn!("cannot remove {} from the cache: {error}", path.display());
+            }
+            self.used_bytes.fetch_sub(bytes, Relaxed);
+            return true;
+        }
+        // Twice around: the first time each may be spared for having been used.
+        let tries = 2 * self.order.lock().chunks.len() + 1;
+        for _ in 0..tries {
+            let Some((weak, chunk)) = self.order.lock().chunks.pop_front() else {
+                return false;
+            };
+            let Some(blob) = weak.upgrade() else {
+                continue;
+            };
+            match blob.evict(chunk) {
+                blob::Evicted::Gone => {
+                    self.meter.evicted.fetch_add(1, Relaxed);
+                    return true;
+                }
+                blob::Evicted::WasNotThere => {}
+                blob::Evicted::InUse => self.order.lock().chunks.push_back((weak, chunk)),
+            }
+        }
+        false
+    }
+
+    /// Takes note of a blob that nobody has open any more.
+    fn closed(&self, digest: Digest, dir: &Path, bytes: u64) {
+        let mut order = self.order.lock();
+        order.chunks.retain(|(blob, _)| blob.strong_count() > 0);
+        let mut open = order.open.iter();
+        if open.any(|(other, blob)| *other == digest && blob.strong_count() > 0) {
+            // It was opened again meanwhile, and counted.
+            self.used_bytes.fetch_sub(bytes, Relaxed);
+            return;
+        }
+        order.closed.push_back((dir.into(), bytes));
+    }
+}
+
+/// Returns how many bytes of a blob its directory has; `None` if it is none.
+fn bytes_of(dir: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    let about: io::Result<_> = fs::metadata(dir.join("data"));
+    about.ok().map(|about| about.blocks() * 512)
+}

@@ -1,0 +1,94 @@
+//! Chunks that somebody is fetching: everybody else waits for them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// How a flight ended.
+#[derive(Clone, Debug)]
+pub(super) enum Landed {
+    /// With the chunk's content, as it came.
+    Here(Arc<[u8]>),
+    /// With a failure, which everybody is told who waited.
+    Failed(io::ErrorKind, Arc<str>),
+    /// It was no fetch: look again.
+    Again,
+}
+
+/// One chunk on its way.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    landed: Mutex<Option<Landed>>,
+    changed: Condvar,
+}
+
+impl Flight {
+    /// Waits for the end; `None` if the deadline comes first.
+    pub(super) fn wait(&self, deadline: Instant) -> Option<Landed> {
+        let mut landed = self.landed.lock();
+        while landed.is_none() {
+            if self.changed.wait_until(&mut landed, deadline).timed_out() {
+                break;
+            }
+        }
+        landed.clone()
+    }
+}
+
+/// The flights of one blob.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<HashMap<u32, Arc<Flight>>>);
+
+/// What a chunk needs.
+pub(super) enum Boarding<'a> {
+    /// Somebody fetches it.
+    Wait(Arc<Flight>),
+    /// The caller does, up to `landing` it: nobody else touches it meanwhile.
+    Fly(Seat<'a>),
+}
+
+impl Flights {
+    /// Takes a chunk, or joins who has it.
+    pub(super) fn board(&self, chunk: u32) -> Boarding<'_> {
+        let mut flights = self.0.lock();
+        if let Some(flight) = flights.get(&chunk) {
+            return Boarding::Wait(Arc::clone(flight));
+        }
+        let flight = Arc::new(Flight::default());
+        flights.insert(chunk, Arc::clone(&flight));
+        Boarding::Fly(Seat {
+            flights: self,
+            chunk,
+            flight,
+            landed: Landed::Again,
+        })
+    }
+}
+
+/// The right to change a chunk. When it is dropped, all who wait for the chunk are told.
+#[derive(Debug)]
+pub(super) struct Seat<'a> {
+    flights: &'a Flights,
+    pub(super) chunk: u32,
+    flight: Arc<Flight>,
+    landed: Landed,
+}
+
+impl Seat<'_> {
+    /// Sets what is told to those who wait.
+    pub(super) fn landing(&mut self, landed: Landed) {
+        self.landed = landed;
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.flights.0.lock().remove(&self.chunk);
+        let landed = std::mem::replace(&mut self.landed, Landed::Again);
+        *self.flight.landed.lock() = Some(landed);
+        self.flight.changed.notify_all();
+    }
+}

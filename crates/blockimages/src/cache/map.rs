@@ -1,0 +1,154 @@
+//! Which chunks of a blob a cache has: the file `map` (docs/block-cache-format.md).
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use crc32c::crc32c;
+
+const MAGIC: [u8; 8] = *b"YOLOBC\0\x01";
+const HEADER_BYTES: usize = 32;
+const RECORD_BYTES: usize = 16;
+
+/// Whether a chunk is there, and the checksum of its content.
+pub(super) type Chunks = Vec<Option<u32>>;
+
+/// An open map, to which records are appended.
+#[derive(Debug)]
+pub(super) struct Map {
+    file: File,
+}
+
+fn header(chunk_bytes: u32, blob_bytes: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&chunk_bytes.to_le_bytes());
+    header[16..24].copy_from_slice(&blob_bytes.to_le_bytes());
+    let crc = crc32c(&header[..28]);
+    header[28..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+fn record(chunk: u32, crc: Option<u32>) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    record[..4].copy_from_slice(&chunk.to_le_bytes());
+    record[4..8].copy_from_slice(&crc.unwrap_or(0).to_le_bytes());
+    record[8] = u8::from(crc.is_some());
+    let own = crc32c(&record[..12]);
+    record[12..].copy_from_slice(&own.to_le_bytes());
+    record
+}
+
+fn decode(record: &[u8; RECORD_BYTES]) -> Option<(u32, Option<u32>)> {
+    let number = |at: usize| {
+        let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
+        u32::from_le_bytes(bytes)
+    };
+    let present = match record[8..12] {
+        [0, 0, 0, 0] => false,
+        [1, 0, 0, 0] => true,
+        _ => return None,
+    };
+    (crc32c(&record[..12]) == number(12)).then(|| (number(0), present.then(|| number(4))))
+}
+
+impl Map {
+    /// Opens the map of a blob, or makes it, and returns which of its `count` chunks are there. A map that
+    /// is damaged or of another blob says that none is; one that ends in half a record, all before.
+    pub(super) fn open(
+        path: &Path,
+        chunk_bytes: u32,
+        blob_bytes: u64,
+        count: usize,
+    ) -> io::Result<(Self, Chunks)> {
+        let mut options = File::options();
+        let opened = options.read(true).write(true).create(true).truncate(false);
+        let mut file = opened.open(path)?;
+        let header = header(chunk_bytes, blob_bytes);
+        let mut found = [0; HEADER_BYTES];
+        let known = file.read_exact(&mut found).is_ok() && found == header;
+        let mut chunks = vec![None; count];
+        let mut records = 0;
+        if known {
+            let mut reader = io::BufReader::new(&mut file);
+            let mut bytes = [0; RECORD_BYTES];
+            while reader.read_exact(&mut bytes).is_ok() {
+                let Some((chunk, crc)) = decode(&bytes) else {
+                    break;
+                };
+                records += 1;
+                if let Some(place) = chunks.get_mut(chunk as usize) {
+                    *place = crc;
+                }
+            }
+        }
+        let valid = (HEADER_BYTES + records * RECORD_BYTES) as u64;
+        if !known || records > 2 * count || file.metadata()?.len() != valid {
+            rewrite(&mut file, &header, &chunks)?;
+        }
+        file.seek(SeekFrom::End(0))?;
+        // From here on, each record is one write at the end.
+        let file = File::options().append(true).open(path)?;
+        Ok((Self { file }, chunks))
+    }
+
+    /// Notes that a chunk is there, or is gone.
+    pub(super) fn note(&self, chunk: u32, crc: Option<u32>) -> io::Result<()> {
+        (&self.file).write_all(&record(chunk, crc))
+    }
+}
+
+/// Writes the map anew, shorter. Cut by a crash, it is damaged, which costs what was cached.
+fn rewrite(file: &mut File, header: &[u8], chunks: &Chunks) -> io::Result<()> {
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    let mut bytes = header.to_vec();
+    for (chunk, crc) in (0..).zip(chunks) {
+        if crc.is_some() {
+            bytes.extend(record(chunk, *crc));
+        }
+    }
+    file.write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_remembers_and_survives_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("map");
+        let open = || Map::open(&path, 4096, 40_000, 10).unwrap();
+        let (map, chunks) = open();
+        assert_eq!(chunks, vec![None; 10]);
+        map.note(3, Some(33)).unwrap();
+        map.note(9, Some(99)).unwrap();
+        map.note(3, None).unwrap();
+        map.note(0, Some(0)).unwrap();
+        let (_, chunks) = open();
+        let mut expected = vec![None; 10];
+        (expected[0], expected[9]) = (Some(0), Some(99));
+        assert_eq!(chunks, expected);
+        // Half a record, then a chunk that the blob has not, then damage.
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        expected[0] = None;
+        assert_eq!(open().1, expected);
+        open().0.note(10, Some(1)).unwrap();
+        assert_eq!(open().1, expected);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[HEADER_BYTES + 1] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(open().1, vec![None; 10]);
+        // Another blob of the same name.
+        open().0.note(1, Some(1)).unwrap();
+        let (_, other) = Map::open(&path, 4096, 40_001, 10).unwrap();
+        assert_eq!(other, vec![None; 10]);
+        // It does not grow for ever.
+        for _ in 0..50 {
+            open().0.note(1, Some(1)).unwrap();
+        }
+        assert!(std::fs::metadata(&path).unwrap().len() < 500);
+    }
+}

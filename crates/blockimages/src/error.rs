@@ -1,0 +1,79 @@
+//! Why a block image cannot be used.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of opening a block image or its cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// A file cannot be used.
+    #[error("{doing} {}", .path.display())]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The configuration of an image is not what it should be.
+    #[error("the configuration {} is invalid", .path.display())]
+    Config {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The configuration of an image breaks a rule.
+    #[error("the configuration {} is invalid: {rule}", .path.display())]
+    Rule {
+        /// Which one.
+        path: PathBuf,
+        /// Which rule.
+        rule: &'static str,
+    },
+    /// A layer cannot be opened.
+    #[error("layer {number} (from the bottom, {name}) cannot be opened")]
+    Layer {
+        /// Which one, from 1 on.
+        number: usize,
+        /// What it is called.
+        name: String,
+        /// Why.
+        source: lsmt::LsmtError,
+    },
+    /// The layers do not make a device.
+    #[error("the layers do not make a device")]
+    Stack(#[source] lsmt::LsmtError),
+    /// The origin of a blob cannot be used.
+    #[error("blob {digest} cannot be fetched")]
+    Origin {
+        /// Which one.
+        digest: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A blob is not here, and there is nowhere to fetch it from.
+    #[error("blob {digest} is not on this machine: give a cache directory (--cache) to fetch it")]
+    Remote {
+        /// Which one.
+        digest: String,
+    },
+    /// Another process owns a cache directory.
+    #[error("another process owns the cache {}: stop it, or choose another directory", .0.display())]
+    CacheInUse(PathBuf),
+}
+
+/// Says what was being done to which file.
+pub(crate) fn file(
+    doing: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(io::Error) -> ImageError {
+    let path = path.into();
+    move |source| ImageError::File {
+        doing,
+        path,
+        source,
+    }
+}

@@ -1,0 +1,61 @@
+//! Opening images: which blobs they are made of, and where each is.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use lsmt::{FileStorage, Layer, Stack};
+
+use crate::config::Place;
+use crate::error::file;
+use crate::{ImageConfig, ImageError, LayeredDevice};
+
+/// Who opens blobs that are not on this machine.
+pub trait BlobSource: Send + Sync {
+    /// Opens a layer's blob.
+    ///
+    /// # Errors
+    /// If there is no such blob, or it is no layer.
+    fn open(&self, blob_url: &str, digest: &str, size: u64) -> Result<Layer, ImageError>;
+}
+
+/// Opens an image by its configuration (`config.v1.json`, or the directory that has it), all of whose
+/// layers are sealed. Names in it are relative to it.
+///
+/// # Errors
+/// If the configuration or a layer cannot be read, or is invalid; if a layer is not on this machine
+/// and there is no `remote` source.
+pub fn open_image(
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+) -> Result<LayeredDevice, ImageError> {
+    let (config, path) = ImageConfig::read(path)?;
+    let base = path.parent().unwrap_or(Path::new("."));
+    let mut layers = Vec::new();
+    for (number, lower) in (1..).zip(&config.lowers) {
+        let layer = match lower.place(base) {
+            Place::Local(path) => {
+                let opened = File::open(&path).map_err(file("opening the layer", &path))?;
+                let layer = lsmt::open_blob(Arc::new(FileStorage::new(opened)));
+                layer.map_err(|source| ImageError::Layer {
+                    number,
+                    name: path.display().to_string(),
+                    source,
+                })?
+            }
+            Place::Remote { digest, .. } if digest.is_empty() => {
+                let rule = "a layer has neither a file nor a digest";
+                return Err(ImageError::Rule { path, rule });
+            }
+            Place::Remote { digest, size } => {
+                let Some(remote) = remote else {
+                    return Err(ImageError::Remote { digest });
+                };
+                remote.open(&config.repo_blob_url, &digest, size)?
+            }
+        };
+        layers.push(layer);
+    }
+    let stack = Stack::new(layers).map_err(ImageError::Stack)?;
+    Ok(LayeredDevice::new(stack))
+}

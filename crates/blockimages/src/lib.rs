@@ -1,0 +1,38 @@
+//! Block images as devices: raw files, and layers in overlaybd's formats.
+//!
+//! - [`open_image`] opens an image by overlaybd's `config.v1.json` and returns a [`LayeredDevice`].
+//! - [`CachedBlobs`] has layers that are not on this machine: on demand, through a [`BlobCache`].
+//! - [`RawDevice`] is a raw disk image, or any file.
+//!
+//! ```
+//! use blocks::{BlockDevice as _, DeviceAccess};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("disk.raw");
+//! std::fs::write(&path, [7; 1024])?;
+//! let device = blockimages::RawDevice::open(&path, DeviceAccess::ReadOnly)?;
+//! let mut sector = [0; 512];
+//! device.read_at(512, &mut sector)?;
+//! assert_eq!((device.info().size, sector), (1024, [7; 512]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod config;
+mod error;
+mod image;
+mod layered;
+mod origin;
+mod raw;
+mod remote;
+
+pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler};
+pub use config::{CONFIG_NAME, ImageConfig, LowerConfig, UpperConfig};
+pub use error::ImageError;
+pub use image::{BlobSource, open_image};
+pub use layered::LayeredDevice;
+pub use origin::{Origin, RegistryOrigin, repository_of};
+pub use raw::RawDevice;
+pub use remote::{Background, CachedBlobs, MakeOrigin};

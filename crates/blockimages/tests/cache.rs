@@ -1,0 +1,401 @@
+//! The cache of blobs: each chunk once, never a wrong byte, within its bounds, whatever origins and disks do.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use blockimages::{
+    Background, BlobCache, CacheConfig, CachedBlob, CachedBlobs, Filler, ImageError, Origin,
+    open_image,
+};
+use blocks::{BlockDevice, Digest};
+use lsmt::ReadAt as _;
+
+const CHUNK: u64 = 4096;
+
+/// What an origin does with a request, by its number from 0 on.
+type Whim = Box<dyn Fn(usize, &mut Vec<u8>) -> io::Result<()> + Send + Sync>;
+
+/// A blob in memory, and what it was asked for.
+struct Memory {
+    blob: Arc<Vec<u8>>,
+    whim: Whim,
+    asked: Arc<Mutex<Vec<Range<u64>>>>,
+}
+
+impl Origin for Memory {
+    fn fetch(&self, range: Range<u64>, _: Instant) -> io::Result<Vec<u8>> {
+        let number = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(range.clone());
+            asked.len() - 1
+        };
+        let mut bytes = self.blob[range.start as usize..range.end as usize].to_vec();
+        (self.whim)(number, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+struct Lab {
+    dir: tempfile::TempDir,
+    config: CacheConfig,
+    blob: Arc<Vec<u8>>,
+    asked: Arc<Mutex<Vec<Range<u64>>>>,
+}
+
+impl Lab {
+    fn new(len: usize) -> Self {
+        let blob: Vec<u8> = (0..len).map(|i| (i / 251 + i % 249) as u8).collect();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            config: CacheConfig {
+                limit_bytes: 1 << 30,
+                chunk_bytes: CHUNK as u32,
+                request_bytes: 4 * CHUNK as u32,
+                request_deadline: Duration::from_secs(10),
+                read_deadline: Duration::from_secs(30),
+            },
+            blob: Arc::new(blob),
+            asked: Arc::default(),
+        }
+    }
+
+    fn digest(&self) -> Digest {
+        oci::digest_of(&self.blob)
+    }
+
+    fn cache(&self) -> Arc<BlobCache> {
+        BlobCache::open(&self.dir.path().join("cache"), self.config).unwrap()
+    }
+
+    fn open(&self, cache: &Arc<BlobCache>, whim: Whim) -> Arc<CachedBlob> {
+        let origin = Memory {
+            blob: Arc::clone(&self.blob),
+            whim,
+            asked: Arc::clone(&self.asked),
+        };
+        let size = self.blob.len() as u64;
+        cache.blob(self.digest(), size, Box::new(origin)).unwrap()
+    }
+
+    fn asked(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    fn check(&self, blob: &CachedBlob, range: Range<u64>) {
+        let mut read = vec![0xEE; (range.end - range.start) as usize];
+        blob.read_at(&mut read, range.start).unwrap();
+        let expected = &self.blob[range.start as usize..range.end as usize];
+        assert!(read == expected, "{range:?} differs");
+    }
+
+    fn data(&self) -> std::path::PathBuf {
+        let digest = self.digest().to_string().replace(':', "-");
+        self.dir.path().join("cache").join(digest).join("data")
+    }
+}
+
+fn honest() -> Whim {
+    Box::new(|_, _| Ok(()))
+}
+
+#[test]
+fn chunks_are_fetched_once_joined_and_kept() {
+    let lab = Lab::new(10 * 4096 + 100);
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    lab.check(&blob, 5000..5001);
+    assert_eq!(lab.asked(), std::slice::from_ref(&(4096..8192)));
+    lab.check(&blob, 0..4 * 4096);
+    assert_eq!(
+        lab.asked(),
+        [0..4096, 8192..16_384],
+        "what is there is not fetched again"
+    );
+    lab.check(&blob, 16_000..41_060);
+    assert_eq!(
+        lab.asked(),
+        [16_384..32_768, 32_768..41_060],
+        "no request is too long"
+    );
+    lab.check(&blob, 0..41_060);
+    assert_eq!(lab.asked(), []);
+    let mut past = [0; 2];
+    assert!(blob.read_at(&mut past, 41_059).is_err());
+    drop(blob);
+    drop(cache);
+    // After a restart, all is there.
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    lab.check(&blob, 0..41_060);
+    assert_eq!(lab.asked(), []);
+    // And nobody else may have the directory.
+    let other = BlobCache::open(&lab.dir.path().join("cache"), lab.config);
+    assert!(matches!(other, Err(ImageError::CacheInUse(_))));
+}
+
+#[test]
+fn readers_who_want_the_same_share_one_request() {
+    let lab = Lab::new(8 * 4096);
+    let cache = lab.cache();
+    let all = Arc::new(Barrier::new(9));
+    let gate = Arc::clone(&all);
+    let blob = lab.open(
+        &cache,
+        Box::new(move |_, _| {
+            gate.wait(); // Until all readers are on their way.
+            Ok(())
+        }),
+    );
+    std::thread::scope(|scope| {
+        for reader in 0..8 {
+            let (lab, blob, all) = (&lab, &blob, &all);
+            scope.spawn(move || {
+                if reader > 0 {
+                    all.wait();
+                }
+                lab.check(blob, 100..200);
+            });
+        }
+        all.wait();
+    });
+    assert_eq!(lab.asked().len(), 1);
+}
+
+#[test]
+fn failures_are_told_and_the_next_reader_tries_again() {
+    let lab = Lab::new(4 * 4096);
+    let cache = lab.cache();
+    let blob = lab.open(
+        &cache,
+        Box::new(|number, bytes| match number {
+            0 => Err(io::ErrorKind::ConnectionReset.into()),
+            1 => Err(io::ErrorKind::TimedOut.into()),
+            2 => {
+                bytes.pop();
+                Ok(())
+            }
+            _ => Ok(()),
+        }),
+    );
+    let mut byte = [0];
+    let mut kind = || blob.read_at(&mut byte, 0).unwrap_err().kind();
+    assert_eq!(kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(kind(), io::ErrorKind::TimedOut);
+    assert_eq!(
+        kind(),
+        io::ErrorKind::Other,
+        "the origin sent less than it should"
+    );
+    lab.check(&blob, 0..4 * 4096);
+}
+
+#[test]
+fn damage_on_the_cache_s_disk_is_noticed_after_a_restart_and_healed() {
+    let lab = Lab::new(6 * 4096);
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    lab.check(&blob, 0..6 * 4096);
+    lab.asked();
+    drop((blob, cache));
+    let file = fs::File::options().write(true).open(lab.data()).unwrap();
+    file.write_all_at(&[0xAA], 2 * 4096 + 17).unwrap();
+    // As after a crash that lost what was not written yet.
+    file.write_all_at(&[0; 4096], 5 * 4096).unwrap();
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    lab.check(&blob, 0..6 * 4096);
+    assert_eq!(lab.asked(), [2 * 4096..3 * 4096, 5 * 4096..6 * 4096]);
+    assert_eq!(cache.counts().damaged, 2);
+    // The map is gone: all is fetched again, and nothing else happens.
+    drop((blob, cache));
+    fs::write(lab.data().with_file_name("map"), "no map").unwrap();
+    let cache = lab.cache();
+    lab.check(&lab.open(&cache, honest()), 0..6 * 4096);
+}
+
+#[test]
+fn a_cache_keeps_to_its_limit_while_it_is_read_by_many() {
+    let mut lab = Lab::new(64 * 4096);
+    lab.config.limit_bytes = 16 * CHUNK;
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    std::thread::scope(|scope| {
+        for reader in 0..4_u64 {
+            let (lab, blob, cache) = (&lab, &blob, &cache);
+            scope.spawn(move || {
+                let mut at = reader * 7919;
+                for _ in 0..400 {
+                    at = (at * 6_364_136 + 1_442_695) % (64 * 4096 - 6000);
+                    lab.check(blob, at..at + 6000);
+                    assert!(cache.counts().cached_bytes <= (16 + 4 * 4) * CHUNK);
+                }
+            });
+        }
+    });
+    let counts = cache.counts();
+    assert!(
+        counts.cached_bytes <= 16 * CHUNK && counts.evicted > 0,
+        "{counts:?}"
+    );
+    let blocks = fs::metadata(lab.data()).unwrap().blocks() * 512;
+    assert!(blocks <= 16 * CHUNK, "{blocks} bytes are on the disk");
+    // A blob that nobody has open makes room for one that somebody has.
+    drop(blob);
+    let mut other = Lab::new(16 * 4096);
+    other.config = lab.config;
+    other.blob = Arc::new(vec![9; 16 * 4096]);
+    let blob = other.open(&cache, honest());
+    other.check(&blob, 0..16 * 4096);
+    assert!(cache.counts().cached_bytes <= 16 * CHUNK);
+    assert!(!lab.data().exists());
+}
+
+#[test]
+fn the_background_fetches_the_plan_first_and_then_all() {
+    let lab = Lab::new(20 * 4096);
+    let cache = lab.cache();
+    let blob = lab.open(&cache, honest());
+    let plan = vec![9 * 4096 + 5..10 * 4096 + 7, 0..1];
+    assert!(Filler::start(Arc::clone(&blob), plan).unwrap().wait());
+    let asked = lab.asked();
+    assert_eq!(asked[..2], [9 * 4096..11 * 4096, 0..4096]);
+    let bytes: u64 = asked.iter().map(|range| range.end - range.start).sum();
+    assert_eq!(bytes, 20 * 4096, "each byte once");
+    lab.check(&blob, 0..20 * 4096);
+    assert_eq!(lab.asked(), []);
+}
+
+#[test]
+fn what_is_wrong_as_a_whole_is_fetched_once_more_and_then_refused() {
+    let lab = Lab::new(8 * 4096);
+    let flip = |bytes: &mut Vec<u8>| bytes[3] ^= 1;
+    let cache = lab.cache();
+    let once = lab.open(
+        &cache,
+        Box::new(move |number, bytes| {
+            if number == 1 {
+                flip(bytes);
+            }
+            Ok(())
+        }),
+    );
+    assert!(Filler::start(Arc::clone(&once), vec![]).unwrap().wait());
+    lab.check(&once, 0..8 * 4096);
+    assert_eq!(lab.asked().len(), 4);
+    once.distrust(&(0..8 * 4096));
+    drop(once);
+    let always = lab.open(
+        &cache,
+        Box::new(move |_, bytes| {
+            flip(bytes);
+            Ok(())
+        }),
+    );
+    assert!(!Filler::start(Arc::clone(&always), vec![]).unwrap().wait());
+    assert_eq!(lab.asked().len(), 4, "it is not fetched for ever");
+    let refused = always.read_at(&mut [0], 0).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+}
+
+/// Makes an image of one remote layer, and returns it as a device, with what was asked of its origin.
+fn remote(
+    dir: &Path,
+    cache: &Arc<BlobCache>,
+    whim: Arc<Whim>,
+) -> (Lab, Result<Arc<dyn BlockDevice>, ImageError>) {
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors");
+    let mut lab = Lab::new(0);
+    lab.blob = Arc::new(fs::read(vectors.join("A.lz4.4k.tar.obd")).unwrap());
+    let config = format!(
+        r#"{{"repoBlobUrl":"https://registry.example/v2/some/image/blobs",
+            "lowers":[{{"digest":"{}","size":{}}}]}}"#,
+        lab.digest(),
+        lab.blob.len()
+    );
+    fs::write(dir.join("config.v1.json"), config).unwrap();
+    let (bytes, asked) = (Arc::clone(&lab.blob), Arc::clone(&lab.asked));
+    let make = move |reference: &oci::Reference, _: Digest| -> io::Result<Box<dyn Origin>> {
+        assert_eq!(reference.registry(), "registry.example");
+        assert_eq!(reference.repository(), "some/image");
+        let whim = Arc::clone(&whim);
+        Ok(Box::new(Memory {
+            blob: Arc::clone(&bytes),
+            whim: Box::new(move |number, bytes| whim(number, bytes)),
+            asked: Arc::clone(&asked),
+        }))
+    };
+    let blobs = CachedBlobs::new(Arc::clone(cache), Background::Nothing, Box::new(make));
+    let device = open_image(dir, Some(&blobs));
+    (lab, device.map(|device| Arc::new(device) as _))
+}
+
+fn expected() -> Vec<u8> {
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors");
+    let packed = fs::File::open(vectors.join("A.expected.raw.zst")).unwrap();
+    zstd::decode_all(packed).unwrap()
+}
+
+#[test]
+fn an_origin_that_lies_once_for_each_range_is_never_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = CacheConfig {
+        chunk_bytes: CHUNK as u32,
+        request_bytes: 4 * CHUNK as u32,
+        ..CacheConfig::default()
+    };
+    let cache = BlobCache::open(&dir.path().join("cache"), config).unwrap();
+    let lies = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&lies);
+    // Every third answer has a wrong byte in each block.
+    let whim: Whim = Box::new(move |number, bytes| {
+        if number % 3 == 0 {
+            told.fetch_add(1, SeqCst);
+            bytes
+                .iter_mut()
+                .step_by(1000)
+                .for_each(|byte| *byte ^= 0x55);
+        }
+        Ok(())
+    });
+    let (_, device) = remote(dir.path(), &cache, Arc::new(whim));
+    let device = device.unwrap();
+    let expected = expected();
+    let mut read = vec![0; expected.len()];
+    for (at, piece) in (0..).step_by(8192).zip(read.chunks_mut(8192)) {
+        device.read_at(at, piece).unwrap();
+    }
+    assert!(read == expected, "wrong bytes were served");
+    assert!(lies.load(SeqCst) > 5);
+    assert!(cache.counts().refetched > 5, "{:?}", cache.counts());
+}
+
+#[test]
+fn an_origin_that_always_lies_gets_nothing_served_and_is_not_asked_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = BlobCache::open(&dir.path().join("cache"), CacheConfig::default()).unwrap();
+    let whim: Whim = Box::new(|_, bytes| {
+        bytes.iter_mut().step_by(700).for_each(|byte| *byte ^= 0x55);
+        Ok(())
+    });
+    let (lab, device) = remote(dir.path(), &cache, Arc::new(whim));
+    let Err(error) = device else {
+        panic!("it was opened");
+    };
+    assert!(
+        matches!(error, ImageError::Origin { .. } | ImageError::Layer { .. }),
+        "{error}"
+    );
+    assert!(lab.asked().len() < 40);
+}

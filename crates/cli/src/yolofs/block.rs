@@ -1,0 +1,116 @@
+//! `yolofs block`: layered block images and raw disks as devices.
+
+mod export;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use blockimages::{
+    Background, BlobCache, BlobSource, CONFIG_NAME, CacheConfig, CachedBlobs, RawDevice, open_image,
+};
+use blocks::{BlockDevice, DeviceAccess};
+use clap::Subcommand;
+use host::size::Size;
+use oci::Reference;
+
+use crate::bootimg::registry::RegistryArgs;
+use crate::exit::Outcome;
+
+/// Block images: layers in overlaybd's formats, and raw disks
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct BlockArgs {
+    #[command(subcommand)]
+    command: BlockCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum BlockCommand {
+    Export(export::ExportArgs),
+    Verify(verify::VerifyArgs),
+}
+
+pub(super) fn run(args: &BlockArgs) -> anyhow::Result<Outcome> {
+    match &args.command {
+        BlockCommand::Export(args) => export::run(args),
+        BlockCommand::Verify(args) => verify::run(args),
+    }
+}
+
+/// Which image, and where its layers come from that are not on this machine.
+#[derive(Clone, Debug, clap::Args)]
+struct ImageArg {
+    /// A raw disk; or overlaybd's config.v1.json, or the directory that has it
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Fetch layers from their registry on demand, and keep what was fetched in this directory, which one
+    /// process owns
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Bytes that the cache may have
+    #[arg(long, value_name = "SIZE", default_value = "4G", requires = "cache")]
+    cache_limit: Size,
+    #[command(flatten)]
+    registry: RegistryArgs,
+}
+
+/// An image that can be read, and what fetches its layers meanwhile.
+struct Opened {
+    device: Arc<dyn BlockDevice>,
+    cache: Option<Arc<BlobCache>>,
+    _blobs: Option<CachedBlobs>,
+}
+
+impl ImageArg {
+    fn path(&self) -> &Path {
+        // As mounts name it.
+        let prefixed = self.image.to_str();
+        let path = prefixed.and_then(|image| image.strip_prefix("overlaybd:"));
+        path.map_or(&self.image, Path::new)
+    }
+
+    fn open(&self, access: DeviceAccess, background: Background) -> anyhow::Result<Opened> {
+        let path = self.path();
+        let layered = path.is_dir() || path.file_name().is_some_and(|name| name == CONFIG_NAME);
+        let opening = || format!("opening {}", path.display());
+        if !layered {
+            let device = RawDevice::open(path, access).with_context(opening)?;
+            return Ok(Opened {
+                device: Arc::new(device),
+                cache: None,
+                _blobs: None,
+            });
+        }
+        anyhow::ensure!(
+            access == DeviceAccess::ReadOnly,
+            "{} has only sealed layers: leave --writable out, or put a qcow2 overlay on the export",
+            path.display()
+        );
+        let cache = self.cache.as_deref().map(|dir| self.open_cache(dir));
+        let cache = cache.transpose()?;
+        let registry = self.registry.clone();
+        let config = move |reference: &Reference| {
+            let config = registry.config(reference);
+            config.map_err(|error| std::io::Error::other(format!("{error:#}")))
+        };
+        let blobs = cache
+            .clone()
+            .map(|cache| CachedBlobs::of_registries(cache, background, config));
+        let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
+        let device = open_image(path, source).with_context(opening)?;
+        Ok(Opened {
+            device: Arc::new(device),
+            cache,
+            _blobs: blobs,
+        })
+    }
+
+    fn open_cache(&self, dir: &Path) -> anyhow::Result<Arc<BlobCache>> {
+        let config = CacheConfig {
+            limit_bytes: self.cache_limit.0,
+            ..CacheConfig::default()
+        };
+        Ok(BlobCache::open(dir, config)?)
+    }
+}
