@@ -4,7 +4,9 @@
 //! carried out on the two connections, what comes is verified, once, and those who wait are told.
 
 mod arrived;
+mod beside;
 mod kept;
+mod opening;
 mod wait;
 
 use std::collections::HashMap;
@@ -52,8 +54,6 @@ const WINDOW: u64 = 16 << 20;
 const RAW_TO_SENT: u64 = 2;
 /// How long what is read is most likely what a plan names, which begins to come.
 const PLANNED: Duration = Duration::from_secs(30);
-/// How long a read waits for the service at least and at most when somebody else can answer it.
-const BESIDE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(500));
 /// How long the timer sleeps when nothing is expected.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Between two looks at the clock, at least.
@@ -184,41 +184,6 @@ impl Flights {
             .any(|connection| connection.responds())
     }
 
-    /// Returns how long a read waits for the service that can be answered by somebody else: longer than an answer
-    /// takes, but not at all while the service is silent. Then one read waits now and then.
-    pub(super) fn patience_beside(&self) -> Duration {
-        let connections = || self.connections.iter();
-        let round_trip = connections().filter_map(|c| c.round_trip()).min();
-        let patience = round_trip.unwrap_or_default() * 4;
-        let patience = patience.clamp(BESIDE.0, BESIDE.1);
-        let heard = connections().filter_map(|c| c.heard()).max();
-        let mut suspected = self.suspected.lock();
-        match *suspected {
-            Some(since) if heard.is_none_or(|heard| heard <= since) => {
-                if since.elapsed() < self.shared.config.patience.probe {
-                    return Duration::ZERO;
-                }
-                *suspected = Some(Instant::now());
-            }
-            _ => *suspected = None,
-        }
-        drop(suspected);
-        if self.state.lock().engine.silence(self.now()) < patience {
-            patience
-        } else {
-            Duration::ZERO
-        }
-    }
-
-    /// Notes that somebody waited since then and got nothing: the service is suspected of silence if nothing
-    /// else came either.
-    pub(super) fn waited_in_vain(&self, since: Instant) {
-        let heard = self.connections.iter().filter_map(|c| c.heard()).max();
-        if heard.is_none_or(|heard| heard <= since) {
-            *self.suspected.lock() = Some(Instant::now());
-        }
-    }
-
     /// Returns whether the chunks of a plan are on their way.
     pub(super) fn is_streamed(&self) -> bool {
         !self.state.lock().streams.is_empty()
@@ -280,79 +245,6 @@ impl Flights {
             .collect();
         state.engine.promised(now, peer, stream, &pieces);
         self.act(&mut state, now, None);
-    }
-
-    /// Returns a chunk that is in memory, for a reader.
-    pub(super) fn recent(&self, number: u32) -> Option<Chunk> {
-        let found = self.state.lock().kept.get(number)?;
-        self.open(number, &found)
-    }
-
-    /// Returns a chunk that is in memory, for who replays a plan and comes back to it.
-    pub(super) fn peek(&self, number: u32) -> Option<Chunk> {
-        let found = self.state.lock().kept.peek(number)?;
-        self.open(number, &found)
-    }
-
-    /// Returns whether a chunk is in memory.
-    pub(super) fn has(&self, number: u32) -> bool {
-        self.state.lock().kept.peek(number).is_some()
-    }
-
-    /// Returns the content of a chunk, verified; `None`, said on the log, if it is something else. Then
-    /// it is not in memory any more, and is requested again, or read from elsewhere.
-    fn open(&self, number: u32, found: &Found) -> Option<Chunk> {
-        let arrived = match found {
-            Found::Opened(chunk) => return Some(Arc::clone(chunk)),
-            Found::Packed(arrived) => arrived,
-        };
-        let _one_at_a_time = arrived.opening.lock();
-        if let Some(Found::Opened(chunk)) = self.state.lock().kept.peek(number) {
-            return Some(chunk);
-        }
-        let content = arrived.content();
-        let mut state = self.state.lock();
-        let Ok(chunk) = content else {
-            state.kept.forget(number);
-            drop(state);
-            self.was_wrong();
-            return None;
-        };
-        // Who fills a store keeps it there.
-        if state.kept.peek(number).is_some() {
-            let opened = Found::Opened(Arc::clone(&chunk));
-            state.kept.add_read(number, opened);
-        }
-        if arrived.is_first_time() {
-            self.counters.chunks.fetch_add(1, Relaxed);
-            self.counters.bytes.fetch_add(chunk.len() as u64, Relaxed);
-            if let Some(keeper) = &state.keeper {
-                // A disk that does not keep up keeps less.
-                let _kept = keeper.try_send(Keepable::Arrived(Arc::clone(arrived)));
-            }
-        }
-        Some(chunk)
-    }
-
-    fn was_wrong(&self) {
-        let name = self.name();
-        log::warn!(
-            "the block service sent wrong content for a chunk of {name}: it is read from another source"
-        );
-        self.counters.lies.fetch_add(1, Relaxed);
-    }
-
-    /// Keeps a chunk in memory that was read from elsewhere. No stream need bring it.
-    pub(super) fn remember(&self, number: u32, chunk: &Chunk) {
-        let now = self.now();
-        let mut state = self.state.lock();
-        state
-            .kept
-            .add_read(number, Found::Opened(Arc::clone(chunk)));
-        if !state.streams.is_empty() {
-            state.engine.unneeded(now, &[number]);
-            self.act(&mut state, now, None);
-        }
     }
 
     fn now(&self) -> Duration {
