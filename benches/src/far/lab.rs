@@ -243,27 +243,12 @@ impl Lab {
         })
     }
 
-    /// Starts the programs from a service that sends chunks as they are stored, with a mount that reads
-    /// nothing ahead, as recordings do: what comes is what they touch.
+    /// Starts the programs once more: what comes is what the recorded start touched, as it is stored.
     fn touched(&self) -> anyhow::Result<Floor> {
-        let store = self.home.path().join("touched");
-        self.nicfetch.import(&store, BARE, &self.root)?;
-        let anywhere = format!("{}:0", Ipv4Addr::LOCALHOST);
-        let flags = ["--blocks-open", "--blocks-hot", "0"];
-        let server = self.nicfetch.serve_blocks(&store, &anywhere, &flags)?;
-        let frames = Frames::default();
-        let mut link = Link::tapped(Shape::default(), frames.tap());
-        let anywhere = Address::Tcp((Ipv4Addr::LOCALHOST, 0).into());
-        let address = link.carry(&anywhere, server.address(BLOCKS)?.parse()?)?;
-        let line = Line {
-            link,
-            address,
-            frames,
-        };
-        let machine = self.machine()?;
         let point = Point { rtt_ms: 0, mbit: 0 };
+        let (line, machine) = (self.line(point)?, self.machine()?);
         let work = |root: &Path| run_all(root, &machine.scratch);
-        let sample = machine.start(Way::Recording, point, &line, BARE, &["--nic-share"], work)?;
+        let sample = machine.start(Way::BootImage, point, &line, SOURCE, &[], work)?;
         Ok(Floor {
             own_ms: 0.0,
             touched_bytes: sample.wire.chunk_bytes - sample.wire.twice_bytes,

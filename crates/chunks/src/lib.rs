@@ -39,5 +39,5 @@ pub use policy::{Fingerprint, Item, Limit, ParsePolicyError, Policy, PolicyKind,
 pub use sources::{OpenSourcesError, SourceError, Sources, Stay};
 pub use store::{
     CHUNK_MAX, ChunkError, ChunkId, ChunkStore, Class, Codec, DiskStore, GcReport, OpenStoreError,
-    PutError, PutOutcome, SegmentError, StoreConfig, StoreStats, Stored, VerifyReport,
+    PutError, PutOutcome, SegmentError, SharedStore, StoreConfig, StoreStats, Stored, VerifyReport,
 };

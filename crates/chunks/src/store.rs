@@ -7,11 +7,13 @@ mod chunk;
 mod disk;
 mod format;
 mod segment;
+mod shared;
 mod steps;
 
 pub use chunk::{CHUNK_MAX, ChunkError, ChunkId, Codec, Stored};
 pub use disk::{DiskStore, GcReport, OpenStoreError, StoreConfig, VerifyReport};
 pub use format::SegmentError;
+pub use shared::SharedStore;
 
 /// Why a chunk is put into the store: what nobody asked for yet is the first to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +122,24 @@ pub trait ChunkStore: Send + Sync {
     /// If the bytes are not what `id` names, or there is no room for them. The store goes on.
     fn put(&self, id: &ChunkId, raw: &[u8], class: Class) -> Result<PutOutcome, PutError>;
 
+    /// Keeps a chunk in the form in which it came, after whoever has it
+    /// [verified](Stored::read) it, and makes room for it.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn put_stored(
+        &self,
+        id: &ChunkId,
+        stored: &Stored,
+        class: Class,
+    ) -> Result<PutOutcome, PutError> {
+        let length = PutError::Length {
+            bytes: stored.raw_len as usize,
+        };
+        let raw = stored.read(id).map_err(|_| length)?;
+        self.put(id, &raw, class)
+    }
+
     /// Keeps chunks from being evicted, those that come later, too, until each is unpinned as often
     /// as it was pinned. Pins die with the process: who serves an image pins it anew.
     fn pin(&self, ids: &[ChunkId]);
@@ -150,6 +170,15 @@ impl<S: ChunkStore + ?Sized> ChunkStore for std::sync::Arc<S> {
 
     fn put(&self, id: &ChunkId, raw: &[u8], class: Class) -> Result<PutOutcome, PutError> {
         (**self).put(id, raw, class)
+    }
+
+    fn put_stored(
+        &self,
+        id: &ChunkId,
+        stored: &Stored,
+        class: Class,
+    ) -> Result<PutOutcome, PutError> {
+        (**self).put_stored(id, stored, class)
     }
 
     fn pin(&self, ids: &[ChunkId]) {

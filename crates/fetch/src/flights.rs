@@ -16,6 +16,8 @@ pub(crate) struct Flight {
     pub(crate) legs: Vec<RequestId>,
     /// The stream that it waits for.
     pub(crate) stream: Option<StreamId>,
+    /// How often it was waited for longer than expected.
+    pub(crate) waits: u8,
     /// Its place in the queue of its priority.
     pub(crate) queued: Option<Turn>,
     /// Attempts that failed.
@@ -36,6 +38,7 @@ impl Flight {
             waiters: Vec::new(),
             legs: Vec::new(),
             stream: None,
+            waits: 0,
             queued: None,
             failures: 0,
             failed_on: None,

@@ -82,6 +82,11 @@ impl Link {
         });
     }
 
+    /// Notes a rate that was measured elsewhere.
+    pub(crate) fn rate_was(&mut self, now: Duration, rate: u64) {
+        self.fastest.offer(now, rate, Ord::max);
+    }
+
     /// Notes that something is expected from now on, after a pause.
     pub(crate) fn busy(&mut self, now: Duration) {
         self.marks.clear();

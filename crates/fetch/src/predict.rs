@@ -1,42 +1,46 @@
 //! Readahead without a plan: what is probably read next, from what was read.
 //!
+//! A read that somebody has to wait for is a miss. It costs a round trip, and in a round trip the line brings
+//! so many bytes: so many may be read in vain for each miss that is avoided. Therefore all amounts are in
+//! [round trips' worth of bytes](Gain::round_trip_bytes): much on a long and fast line, next to nothing on a
+//! slow one.
+//!
 //! - A file that is read from one chunk to the next, or with equal steps between them, is read on: one
 //!   step ahead at first, twice as many each time that what was predicted is used.
-//! - A small file is read whole.
-//! - When several small files of a directory were read, as an interpreter reads its modules and a
-//!   loader its libraries, the small files beside them follow.
+//! - A small file is read whole. A miss in a large one brings what lies around it, the next miss in it twice as
+//!   much.
+//! - A miss in a small file brings small files beside it in the directory, as an interpreter reads its modules;
+//!   the next miss there twice as much. When small files are missed in many directories, all are brought.
+//! - What a program [is linked with](Predictor::linked) is brought as soon as that is known.
 //!
-//! What was predicted and not used yet is bounded by a budget. A kind of prediction that is seldom
-//! used is no longer made.
+//! What was predicted is counted by where it lies. Where little of it is used, nothing more is predicted.
 //!
 //! ```
-//! use fetch::predict::{FileChunks, Predictor};
+//! use fetch::predict::{FileChunks, Gain, Predictor};
 //!
-//! let mut predictor = Predictor::new(vec![FileChunks { first: 0, chunks: 100, directory: 1 }]);
-//! predictor.set_budget(64);
-//! assert_eq!(predictor.touched(4), []);
+//! let file = FileChunks { first: 0, chunks: 100, bytes: 100 << 17, directory: 1 };
+//! let mut predictor = Predictor::new(vec![file], 1 << 17);
+//! // A short line: a round trip is worth one chunk.
+//! predictor.set_gain(Gain { round_trip_bytes: 1 << 17, unused_bytes: 8 << 20 });
+//! assert_eq!(predictor.touched(4).soon, []);
 //! // The second chunk of a sequential run: the run doubles each time.
-//! assert_eq!(predictor.touched(5), [6..8]);
-//! assert_eq!(predictor.touched(6), [8..11]);
+//! assert_eq!(predictor.touched(5).soon, [6..8]);
+//! assert_eq!(predictor.touched(6).soon, [8..11]);
 //! ```
 
-use std::collections::HashMap;
+mod groups;
+mod runs;
+
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// A file of so many chunks is small: reading all of it costs less than another round trip.
-const SMALL_CHUNKS: u32 = 4;
-/// So many small files of a directory are read before those beside them are predicted.
-const NEIGHBOURS_MIN: u32 = 3;
-/// So many files beside one are predicted at a time.
-const NEIGHBOURS: usize = 16;
-/// The farthest that a run is read ahead, in steps.
-const AHEAD_MAX: u32 = 64;
-/// Predictions of a kind that may be unused whatever its success.
-const TRIAL: u64 = 64;
-/// A kind is dropped if fewer than one of so many of its predictions was used.
-const USED_MIN: u64 = 4;
-/// The most files and directories whose runs are remembered.
-const REMEMBERED: usize = 4096;
+use groups::{Group, Groups};
+use runs::Runs;
+
+/// A file of so many bytes is small, if a round trip is not worth more.
+const SMALL_BYTES: u64 = 512 << 10;
+/// Directories with a miss of a small file, after which all small files are brought.
+const SWEEP_AFTER: usize = 24;
 
 /// A file of a source, in chunks that the source counts through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,41 +49,50 @@ pub struct FileChunks {
     pub first: u32,
     /// How many chunks it has; 0 for an empty file.
     pub chunks: u32,
+    /// How many bytes it has.
+    pub bytes: u64,
     /// Its directory, by any number that its neighbours share.
     pub directory: u32,
 }
 
-/// Why something was predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Run,
-    Whole,
-    Neighbour,
+impl FileChunks {
+    const fn end(&self) -> u32 {
+        self.first + self.chunks
+    }
+}
+
+/// How much is to be gained by a prediction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gain {
+    /// The bytes that the line brings in a round trip, before compression: the measured round trip times the
+    /// rate ([`LinkState`](crate::LinkState) has both). 0 if nothing is to be predicted.
+    pub round_trip_bytes: u64,
+    /// The most bytes that may be predicted and not used yet: what there is memory for.
+    pub unused_bytes: u64,
+}
+
+/// What is probably read next: chunks of the source that were neither read nor predicted before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Predicted {
+    /// What is read soon, the most probable first.
+    pub soon: Vec<Range<u32>>,
+    /// What may wait until nothing else is to be done.
+    pub later: Vec<Range<u32>>,
 }
 
 /// What is known of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Read,
-    Predicted(Kind),
+    Predicted(Group),
 }
 
-/// How a file is read.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    last: u32,
-    step: u32,
-    /// How many steps ahead are predicted next.
-    ahead: u32,
-    /// The first chunk that was not predicted.
-    end: u32,
-}
-
-/// How many predictions of a kind were made, and used.
+/// What came of an attempt to predict.
 #[derive(Clone, Copy, Debug, Default)]
-struct Success {
-    made: u64,
-    used: u64,
+struct Made {
+    bytes: u64,
+    /// The first chunk that was not predicted because it is not worth it now.
+    stopped_at: Option<u32>,
 }
 
 /// Predicts what is read next.
@@ -87,74 +100,108 @@ struct Success {
 pub struct Predictor {
     /// By their first chunk.
     files: Vec<FileChunks>,
-    /// The positions in `files` of the small files of each directory.
+    chunk_bytes: u32,
+    /// The positions in `files` of the files of each directory.
     directories: HashMap<u32, Vec<usize>>,
     seen: HashMap<u32, Seen>,
-    runs: HashMap<u32, Run>,
-    small_read: HashMap<u32, u32>,
-    success: [Success; 3],
-    budget: u32,
-    unused: u32,
+    runs: Runs,
+    groups: Groups,
+    gain: Gain,
+    /// Directories in which a small file was missed.
+    missed_in: HashSet<u32>,
+    /// Where the next small file is looked for when all are brought.
+    swept: usize,
 }
 
 impl Predictor {
-    /// Returns a predictor for a source, with a budget of no chunks. Files that share chunks with
-    /// one before them are left out.
+    /// Returns a predictor for a source of chunks of `chunk_bytes`, with nothing to gain. Files that share
+    /// chunks with one before them are left out.
     #[must_use]
-    pub fn new(mut files: Vec<FileChunks>) -> Self {
+    pub fn new(mut files: Vec<FileChunks>, chunk_bytes: u32) -> Self {
         files.retain(|file| file.chunks > 0 && file.first.checked_add(file.chunks).is_some());
         files.sort_by_key(|file| file.first);
         let mut end = 0;
         files.retain(|file| {
             let apart = file.first >= end;
             if apart {
-                end = file.first + file.chunks;
+                end = file.end();
             }
             apart
         });
         let mut directories: HashMap<u32, Vec<usize>> = HashMap::new();
         for (at, file) in files.iter().enumerate() {
-            if file.chunks <= SMALL_CHUNKS {
-                directories.entry(file.directory).or_default().push(at);
-            }
+            directories.entry(file.directory).or_default().push(at);
         }
         Self {
             files,
+            chunk_bytes,
             directories,
             seen: HashMap::new(),
-            runs: HashMap::new(),
-            small_read: HashMap::new(),
-            success: [Success::default(); 3],
-            budget: 0,
-            unused: 0,
+            runs: Runs::default(),
+            groups: Groups::default(),
+            gain: Gain::default(),
+            missed_in: HashSet::new(),
+            swept: 0,
         }
     }
 
-    /// Sets the most chunks that may be predicted and not used yet: the measured round trip times the
-    /// rate ([`LinkState`](crate::LinkState) has both), over the bytes of a chunk.
-    pub const fn set_budget(&mut self, chunks: u32) {
-        self.budget = chunks;
+    /// Sets how much is to be gained from now on.
+    pub const fn set_gain(&mut self, gain: Gain) {
+        self.gain = gain;
     }
 
-    /// Notes that a chunk is read, and returns what is probably read next, the most probable first:
-    /// chunks of the source that were neither read nor predicted before.
-    pub fn touched(&mut self, chunk: u32) -> Vec<Range<u32>> {
+    /// Notes that a chunk is read, and returns what is probably read next.
+    pub fn touched(&mut self, chunk: u32) -> Predicted {
+        let mut predicted = Predicted::default();
         let Some(at) = self.file_of(chunk) else {
-            return Vec::new();
+            return predicted;
         };
-        let before = self.seen.insert(chunk, Seen::Read);
-        if let Some(Seen::Predicted(kind)) = before {
-            self.success[kind as usize].used += 1;
-            self.unused -= 1;
-        }
         let file = self.files[at];
-        let mut predicted = Vec::new();
-        if file.chunks > SMALL_CHUNKS {
-            self.read_on(file, chunk, &mut predicted);
-        } else {
-            let whole = file.first..file.first + file.chunks;
-            self.predict(whole, Kind::Whole, &mut predicted);
-            self.neighbours(at, before, &mut predicted);
+        let before = self.seen.insert(chunk, Seen::Read);
+        match before {
+            Some(Seen::Read) => return predicted,
+            Some(Seen::Predicted(group)) => {
+                self.groups.used(group, chunk, self.bytes_of(file, chunk));
+            }
+            None => {}
+        }
+        if self.gain.round_trip_bytes == 0 {
+            return predicted;
+        }
+        let missed = before.is_none();
+        let run = self.runs.follow(&file, chunk);
+        for ahead in run.iter().flatten() {
+            let (range, soon) = (ahead.clone(), &mut predicted.soon);
+            let made = self.predict(file, range, Group::Run, u64::MAX, soon);
+            if let Some(chunk) = made.stopped_at {
+                self.runs.resume_at(file.first, chunk);
+                break;
+            }
+        }
+        if self.is_small(&file) {
+            let whole = file.first..file.end();
+            self.predict(file, whole, Group::Whole, u64::MAX, &mut predicted.soon);
+            self.beside(at, before, &mut predicted.soon);
+            self.sweep(file.directory, missed, &mut predicted.later);
+        } else if missed && run.is_none() {
+            self.around(file, chunk, &mut predicted.soon);
+        }
+        predicted
+    }
+
+    /// Notes that a program is linked with the file that begins with this chunk, and returns what of it is
+    /// probably read next.
+    pub fn linked(&mut self, first: u32) -> Predicted {
+        let mut predicted = Predicted::default();
+        let Some(at) = self.file_of(first) else {
+            return predicted;
+        };
+        let (file, worth) = (self.files[at], self.gain.round_trip_bytes);
+        let whole = || file.first..file.end();
+        self.predict(file, whole(), Group::Linked, worth / 4, &mut predicted.soon);
+        if file.bytes <= worth.saturating_mul(8) {
+            let (rest, later) = (whole(), &mut predicted.later);
+            self.predict(file, rest, Group::Linked, u64::MAX, later);
         }
         predicted
     }
@@ -163,105 +210,111 @@ impl Predictor {
     fn file_of(&self, chunk: u32) -> Option<usize> {
         let behind = self.files.partition_point(|file| file.first <= chunk);
         let at = behind.checked_sub(1)?;
-        (chunk - self.files[at].first < self.files[at].chunks).then_some(at)
+        (chunk < self.files[at].end()).then_some(at)
     }
 
-    /// Follows a run through a large file.
-    fn read_on(&mut self, file: FileChunks, chunk: u32, predicted: &mut Vec<Range<u32>>) {
-        if self.runs.len() >= REMEMBERED && !self.runs.contains_key(&file.first) {
-            self.runs.clear();
-        }
-        let fresh = Run {
-            last: chunk,
-            step: 0,
-            ahead: 1,
-            end: chunk + 1,
+    /// Returns the bytes of a chunk of a file.
+    fn bytes_of(&self, file: FileChunks, chunk: u32) -> u64 {
+        let full = u64::from(self.chunk_bytes);
+        let before = u64::from(chunk - file.first) * full;
+        file.bytes.saturating_sub(before).clamp(1, full)
+    }
+
+    fn is_small(&self, file: &FileChunks) -> bool {
+        file.bytes <= SMALL_BYTES.max(self.gain.round_trip_bytes / 4)
+    }
+
+    /// Predicts what lies around a miss in a large file: most of it behind the miss.
+    fn around(&mut self, file: FileChunks, chunk: u32, predicted: &mut Vec<Range<u32>>) {
+        let group = Group::File(file.first);
+        let window = self.groups.grow(group, self.gain, 2);
+        let chunks = u32::try_from(window / u64::from(self.chunk_bytes)).unwrap_or(u32::MAX);
+        let start = chunk.saturating_sub(chunks / 4).max(file.first);
+        let end = start.saturating_add(chunks).clamp(chunk, file.end());
+        self.predict(file, chunk..end, group, u64::MAX, predicted);
+        self.predict(file, start..chunk, group, u64::MAX, predicted);
+    }
+
+    /// Predicts small files beside one that was read.
+    fn beside(&mut self, at: usize, before: Option<Seen>, predicted: &mut Vec<Range<u32>>) {
+        let group = Group::Directory(self.files[at].directory);
+        let mut left = match before {
+            None => self.groups.grow(group, self.gain, 8),
+            Some(Seen::Predicted(of)) if of == group => self.groups.window(group) / 2,
+            Some(_) => return,
         };
-        let mut run = *self.runs.entry(file.first).or_insert(fresh);
-        let step = chunk.saturating_sub(run.last);
-        if chunk == run.last {
+        let Some(all) = self.directories.get(&self.files[at].directory) else {
+            return;
+        };
+        let here = all.partition_point(|other| *other <= at);
+        let next = all[here..].iter().chain(all[..here].iter().rev());
+        let next = next.map(|at| self.files[*at]);
+        let fresh = next.filter(|file| !self.seen.contains_key(&file.first));
+        let mut chosen = Vec::new();
+        for file in fresh.filter(|file| self.is_small(file)) {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(file.bytes);
+            chosen.push(file);
+        }
+        for file in chosen {
+            self.predict(file, file.first..file.end(), group, u64::MAX, predicted);
+        }
+    }
+
+    /// Predicts small files in the order of the source, once they were missed in many directories.
+    fn sweep(&mut self, directory: u32, missed: bool, predicted: &mut Vec<Range<u32>>) {
+        if self.missed_in.len() < SWEEP_AFTER {
+            if missed {
+                self.missed_in.insert(directory);
+            }
             return;
         }
-        let regular = step > 0 && (step == run.step || step == 1);
-        if !regular {
-            let step = if step <= AHEAD_MAX { step } else { 0 };
-            self.runs.insert(file.first, Run { step, ..fresh });
-            return;
-        }
-        if step != run.step {
-            run = Run { step, ..fresh };
-        }
-        run.last = chunk;
-        run.end = run.end.max(chunk + step);
-        run.ahead = (run.ahead * 2).min(AHEAD_MAX);
-        let file_end = file.first + file.chunks;
-        let until = chunk
-            .saturating_add(run.ahead.saturating_mul(step))
-            .saturating_add(1)
-            .min(file_end);
-        if step == 1 {
-            self.predict(run.end..until.max(run.end), Kind::Run, predicted);
-            run.end = run.end.max(until);
-        } else {
-            while run.end < until {
-                self.predict(run.end..run.end + 1, Kind::Run, predicted);
-                run.end = run.end.saturating_add(step);
+        let mut left = match missed {
+            true => self.groups.grow(Group::All, self.gain, 2),
+            false => self.groups.window(Group::All) / 8,
+        };
+        while left > 0 && self.groups.is_worth(Group::All, self.gain) {
+            let Some(file) = self.files.get(self.swept).copied() else {
+                return;
+            };
+            self.swept += 1;
+            if self.is_small(&file) {
+                let whole = file.first..file.end();
+                let made = self.predict(file, whole, Group::All, u64::MAX, predicted);
+                left = left.saturating_sub(made.bytes);
             }
         }
-        self.runs.insert(file.first, run);
     }
 
-    /// Predicts the small files beside one, once several of their directory were read.
-    fn neighbours(&mut self, at: usize, before: Option<Seen>, predicted: &mut Vec<Range<u32>>) {
-        let file = self.files[at];
-        if self.small_read.len() >= REMEMBERED && !self.small_read.contains_key(&file.directory) {
-            self.small_read.clear();
-        }
-        let read = self.small_read.entry(file.directory).or_default();
-        if before != Some(Seen::Read) {
-            *read += 1;
-        }
-        if *read < NEIGHBOURS_MIN {
-            return;
-        }
-        let Some(beside) = self.directories.get(&file.directory) else {
-            return;
-        };
-        let here = beside.partition_point(|other| *other <= at);
-        let next: Vec<_> = beside[here..]
-            .iter()
-            .chain(beside[..here].iter().rev())
-            .map(|at| self.files[*at])
-            .filter(|file| !self.seen.contains_key(&file.first))
-            .take(NEIGHBOURS)
-            .collect();
-        for file in next {
-            let whole = file.first..file.first + file.chunks;
-            self.predict(whole, Kind::Neighbour, predicted);
-        }
-    }
-
-    /// Adds what is new of some chunks, as far as the budget and the success of their kind allow.
-    fn predict(&mut self, chunks: Range<u32>, kind: Kind, predicted: &mut Vec<Range<u32>>) {
-        let success = self.success[kind as usize];
-        // What is read next may still use the latest of them: these are the trial.
-        if success.made >= success.used.saturating_mul(USED_MIN).saturating_add(TRIAL) {
-            return;
-        }
+    /// Adds what is new of some chunks of a file, up to `most` bytes and as far as it is worth it.
+    fn predict(
+        &mut self,
+        file: FileChunks,
+        chunks: Range<u32>,
+        group: Group,
+        most: u64,
+        predicted: &mut Vec<Range<u32>>,
+    ) -> Made {
+        let mut made = Made::default();
         for chunk in chunks {
-            if self.unused >= self.budget {
-                return;
+            if made.bytes >= most || !self.groups.is_worth(group, self.gain) {
+                made.stopped_at = Some(chunk);
+                break;
             }
             if self.seen.contains_key(&chunk) {
                 continue;
             }
-            self.seen.insert(chunk, Seen::Predicted(kind));
-            self.success[kind as usize].made += 1;
-            self.unused += 1;
+            let bytes = self.bytes_of(file, chunk);
+            self.seen.insert(chunk, Seen::Predicted(group));
+            self.groups.made(group, chunk, bytes, self.gain);
+            made.bytes += bytes;
             match predicted.last_mut() {
                 Some(last) if last.end == chunk => last.end += 1,
                 _ => predicted.push(chunk..chunk + 1),
             }
         }
+        made
     }
 }

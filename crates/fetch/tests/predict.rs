@@ -1,33 +1,50 @@
 //! What is predicted, and how much that is in vain.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use fetch::predict::{FileChunks, Predictor};
+use fetch::predict::{FileChunks, Gain, Predicted, Predictor};
 use fetch::testing::Random;
 use proptest::prelude::*;
+
+const CHUNK: u64 = 1 << 17;
 
 fn file(first: u32, chunks: u32, directory: u32) -> FileChunks {
     FileChunks {
         first,
         chunks,
+        bytes: u64::from(chunks) * CHUNK,
         directory,
     }
 }
 
-fn predictor(files: Vec<FileChunks>, budget: u32) -> Predictor {
-    let mut predictor = Predictor::new(files);
-    predictor.set_budget(budget);
+/// Returns a predictor for a line that brings so many chunks in a round trip.
+fn predictor(files: Vec<FileChunks>, round_trip_chunks: u64) -> Predictor {
+    let mut predictor = Predictor::new(files, 1 << 17);
+    predictor.set_gain(Gain {
+        round_trip_bytes: round_trip_chunks * CHUNK,
+        unused_bytes: u64::MAX,
+    });
     predictor
+}
+
+fn all(predicted: Predicted) -> Vec<u32> {
+    let Predicted { soon, later } = predicted;
+    soon.into_iter().chain(later).flatten().collect()
+}
+
+fn one(range: Range<u32>) -> Vec<Range<u32>> {
+    vec![range]
 }
 
 #[test]
 fn a_sequential_read_soon_asks_for_nothing() {
-    let mut predictor = predictor(vec![file(0, 1000, 0)], 1000);
+    let mut predictor = predictor(vec![file(0, 1000, 0)], 1);
     let mut known = BTreeSet::new();
     let mut missed = 0;
     for chunk in 0..1000 {
         missed += usize::from(!known.contains(&chunk));
-        known.extend(predictor.touched(chunk).into_iter().flatten());
+        known.extend(all(predictor.touched(chunk)));
     }
     assert_eq!(missed, 2);
     assert_eq!(known.len(), 998);
@@ -35,67 +52,99 @@ fn a_sequential_read_soon_asks_for_nothing() {
 
 #[test]
 fn equal_steps_are_followed() {
-    let mut predictor = predictor(vec![file(10, 1000, 0)], 100);
-    assert_eq!(predictor.touched(10), []);
-    assert_eq!(predictor.touched(17), []);
-    assert_eq!(predictor.touched(24), [31..32, 38..39]);
-    assert_eq!(predictor.touched(31), [45..46, 52..53, 59..60]);
+    let mut predictor = predictor(vec![file(10, 1000, 0)], 1);
+    assert_eq!(all(predictor.touched(10)), []);
+    assert_eq!(all(predictor.touched(17)), []);
+    assert_eq!(predictor.touched(24).soon, [31..32, 38..39]);
+    assert_eq!(predictor.touched(31).soon, [45..46, 52..53, 59..60]);
 }
 
 #[test]
 fn a_small_file_is_read_whole() {
-    let mut predictor = predictor(vec![file(0, 3, 0), file(3, 4, 1)], 100);
-    assert_eq!(predictor.touched(1), [0..1, 2..3]);
-    assert_eq!(
-        predictor.touched(6).as_slice(),
-        std::slice::from_ref(&(3..6))
-    );
+    let mut predictor = predictor(vec![file(0, 3, 0), file(3, 4, 1)], 1);
+    assert_eq!(predictor.touched(1).soon, [0..1, 2..3]);
+    assert_eq!(predictor.touched(6).soon, one(3..6));
 }
 
 #[test]
-fn neighbours_follow_when_several_were_read() {
+fn each_miss_in_a_large_file_brings_twice_as_much_around_it() {
+    let mut predictor = predictor(vec![file(0, 1000, 0)], 16);
+    assert_eq!(predictor.touched(100).soon, [101..106, 98..100]);
+    assert_eq!(predictor.touched(500).soon, [501..512, 496..500]);
+    // What was predicted is no miss.
+    assert_eq!(predictor.touched(505), Predicted::default());
+}
+
+#[test]
+fn neighbours_follow_a_miss_and_twice_as_many_the_next() {
     let files = (0..100).map(|at| file(at, 1, at % 2)).collect();
-    let mut predictor = predictor(files, 100);
-    assert_eq!(predictor.touched(10), []);
-    assert_eq!(predictor.touched(20), []);
+    let mut predictor = predictor(files, 16);
     // Those behind it come first; the other directory's do not.
-    let predicted: Vec<_> = predictor.touched(30).into_iter().flatten().collect();
-    assert_eq!(predicted.len(), 16);
-    assert_eq!(predicted[..3], [32, 34, 36]);
-    assert!(predicted.iter().all(|chunk| chunk % 2 == 0));
+    assert_eq!(all(predictor.touched(10)), [12, 14]);
+    assert_eq!(all(predictor.touched(50)), [52, 54, 56, 58]);
+    // One that was predicted has others follow it, before the next miss.
+    assert_eq!(all(predictor.touched(54)), [60, 62]);
 }
 
 #[test]
-fn random_reads_of_a_large_file_read_little_in_vain() {
-    let mut predictor = predictor(vec![file(0, 100_000, 0)], 1000);
+fn small_files_that_are_missed_everywhere_are_all_brought() {
+    const FILES: u32 = 3000;
+    let small = |at: u32| FileChunks {
+        bytes: 8 << 10,
+        ..file(at, 1, at / 10)
+    };
+    let mut predictor = predictor((0..FILES).map(small).collect(), 20);
+    let mut order: Vec<u32> = (0..FILES).collect();
+    let mut random = Random::new(1);
+    for at in 0..order.len() {
+        let other = usize::try_from(random.below(order.len() as u64)).expect("below");
+        order.swap(at, other);
+    }
+    let (mut known, mut missed) = (BTreeSet::new(), 0);
+    for chunk in order {
+        missed += usize::from(!known.contains(&chunk));
+        known.extend(all(predictor.touched(chunk)));
+    }
+    assert!(missed < 60, "{missed}");
+}
+
+#[test]
+fn what_a_program_is_linked_with_begins_to_come_at_once() {
+    let mut predictor = predictor(vec![file(0, 4, 0), file(4, 40, 1), file(44, 900, 1)], 16);
+    assert_eq!(predictor.linked(4).soon, one(4..8));
+    let large = predictor.linked(44);
+    assert_eq!((large.soon, large.later), (one(44..48), Vec::new()));
+    assert_eq!(predictor.linked(4), Predicted::default());
+}
+
+#[test]
+fn random_reads_of_a_large_file_read_in_vain_what_misses_are_worth_and_no_more() {
+    let mut predictor = predictor(vec![file(0, 100_000, 0)], 10);
     let mut random = Random::new(1);
     let mut predicted = 0;
     for _ in 0..5000 {
         let chunk = u32::try_from(random.below(100_000)).expect("below");
-        predicted += predictor.touched(chunk).into_iter().flatten().count();
+        predicted += all(predictor.touched(chunk)).len();
     }
-    assert!(predicted <= 1000, "{predicted}");
+    assert!(predicted <= 60, "{predicted}");
 }
 
 #[test]
-fn what_is_not_used_is_predicted_no_more() {
-    // Of each of many directories, three files are read and the others never.
-    let files = (0..3000).map(|at| file(at, 1, at / 30)).collect();
-    let mut predictor = predictor(files, 10_000);
-    let mut predicted = 0;
-    for at in 0..300 {
-        let chunk = at / 3 * 30 + at % 3;
-        predicted += predictor.touched(chunk).into_iter().flatten().count();
+fn a_line_on_which_nothing_is_to_be_gained_predicts_nothing() {
+    let mut predictor = predictor(vec![file(0, 3, 0), file(3, 100, 0)], 0);
+    for chunk in [1, 3, 4, 5, 6] {
+        assert_eq!(predictor.touched(chunk), Predicted::default());
     }
-    assert!((64..64 + 16).contains(&predicted), "{predicted}");
 }
 
 proptest! {
     #[test]
-    fn predictions_are_new_within_the_source_and_the_budget(
+    fn predictions_are_new_and_within_the_source(
         sizes in prop::collection::vec((0_u32..40, 0_u32..4, 0_u32..3), 1..60),
         touches in prop::collection::vec((0_u32..1500, 1_u32..6, 1_u32..9), 1..60),
-        budget in 0_u32..50,
+        links in prop::collection::vec(0_u32..1500, 0..9),
+        round_trip in 0_u64..50,
+        unused in 0_u64..50,
     ) {
         let mut source = BTreeSet::new();
         let mut files = Vec::new();
@@ -106,20 +155,29 @@ proptest! {
             source.extend(first..first + chunks);
             first += chunks;
         }
-        let mut predictor = predictor(files, budget);
+        let mut predictor = Predictor::new(files, 1 << 17);
+        predictor.set_gain(Gain {
+            round_trip_bytes: round_trip * CHUNK,
+            unused_bytes: unused * CHUNK,
+        });
         let mut read = BTreeSet::new();
         let mut known = BTreeSet::new();
+        let mut links = links.into_iter();
         for (start, step, len) in touches {
+            let linked = links.next().map(|first| all(predictor.linked(first)));
+            for chunk in linked.into_iter().flatten() {
+                prop_assert!(source.contains(&chunk) && !read.contains(&chunk));
+                prop_assert!(known.insert(chunk), "{chunk} was predicted");
+            }
             for nth in 0..len {
                 let chunk = start + nth * step;
                 let predicted = predictor.touched(chunk);
                 read.insert(chunk);
-                for chunk in predicted.into_iter().flatten() {
+                for chunk in all(predicted) {
                     prop_assert!(source.contains(&chunk), "{chunk} is no chunk");
                     prop_assert!(!read.contains(&chunk), "{chunk} was read");
                     prop_assert!(known.insert(chunk), "{chunk} was predicted");
                 }
-                prop_assert!(known.difference(&read).count() <= budget as usize);
             }
         }
     }

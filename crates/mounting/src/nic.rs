@@ -20,7 +20,7 @@ use blockservice::client::{
 };
 use blockservice::identity::Key;
 use chunks::index::Index;
-use chunks::{Catalog, ChunkStore, DiskStore, StoreConfig};
+use chunks::{Catalog, ChunkStore, SharedStore, StoreConfig};
 use localfs::{Patience as WaitPatience, TimedSource, Timekeeping};
 use serving::transport::{Address, TlsClient, TlsFiles};
 
@@ -233,7 +233,7 @@ impl Local {
         for part in [CHUNKS, SOURCES] {
             rawio::private::keep(&dir.join(part)).with_context(opening)?;
         }
-        let store = DiskStore::open(&dir.join(CHUNKS), config).with_context(opening)?;
+        let store = SharedStore::open(&dir.join(CHUNKS), config).with_context(opening)?;
         Ok(Self {
             store: Arc::new(store),
             catalog: Catalog::open(&dir.join(SOURCES)).with_context(opening)?,

@@ -9,11 +9,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, split};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
-use super::Patience;
 use super::connection::{Command, Connection};
+use super::{Patience, Shared};
 use crate::identity::{Transcript, nonce, same};
-use crate::wire::stream::{ReadError, read_frame, write_frame, write_frames};
-use crate::wire::{Direction, Frame, Message, Method, PROTOCOLS, Seal};
+use crate::wire::stream::{ReadError, read_frame, write_frames};
+use crate::wire::{Direction, Frame, Message, Method, PROOF_AT_ONCE, PROTOCOLS, Seal};
 use serving::transport::{Stream, connect};
 
 /// What is read of a connection at once, unless it is the data of a large chunk, which goes to
@@ -102,7 +102,8 @@ async fn wait(
 }
 
 /// Connects, and authenticates both sides. What the connection begins with travels with the proof,
-/// if the service's version of the protocol allows it.
+/// if the service's version of the protocol allows it. Who has nothing to prove sends both with the first
+/// word, unless the line is to be measured.
 async fn meet(connection: &Connection) -> Result<Standing, Lost> {
     let shared = &connection.shared;
     let config = &shared.config;
@@ -116,7 +117,20 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
         name: config.name.clone(),
     };
     let sent = Instant::now();
-    write_frame(&mut stream, &Frame::new(0, hello), &mut outgoing).await?;
+    let mut packet = Frame::new(0, hello).encode(&mut outgoing);
+    let at_once = connection.speaks_at_once();
+    if at_once {
+        let proof = Message::Prove {
+            proof: PROOF_AT_ONCE,
+        };
+        let first = connection.begin(*PROTOCOLS.end());
+        for frame in std::iter::once(Frame::new(0, proof)).chain(first) {
+            packet.extend_from_slice(&frame.encode(&mut outgoing));
+            packet.extend_from_slice(&frame.data);
+        }
+    }
+    stream.write_all(&packet).await?;
+    stream.flush().await?;
     let answer = read_frame(&mut stream, &mut incoming).await?.message;
     connection.measured(sent.elapsed());
     let (version, method, service, theirs) = match answer {
@@ -129,6 +143,23 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
         Message::Error { text, .. } => return Err(Lost::Refused(text)),
         _ => return Err(Lost::Order("no challenge")),
     };
+    if at_once {
+        match method {
+            Method::Key => return Err(Lost::Refused("it wants a key".to_owned())),
+            Method::None if version < EARLY_SINCE => {
+                connection.waits_for_the_challenge();
+                return Err(Lost::Order("a service of an earlier release"));
+            }
+            Method::None => {}
+        }
+        welcomed(shared, &mut stream, &mut incoming).await?;
+        return Ok(Standing {
+            stream,
+            incoming,
+            outgoing,
+            first: Vec::new(),
+        });
+    }
     let transcript = Transcript {
         client: &client,
         service: &service,
@@ -158,19 +189,33 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
             packet.extend_from_slice(&frame.data);
         }
     }
+    let sent = Instant::now();
     stream.write_all(&packet).await?;
     stream.flush().await?;
-    match read_frame(&mut stream, &mut incoming).await?.message {
-        Message::Welcome { window, .. } => shared.window.store(u64::from(window), Relaxed),
-        Message::Error { text, .. } => return Err(Lost::Refused(text)),
-        _ => return Err(Lost::Order("no welcome")),
-    }
+    welcomed(shared, &mut stream, &mut incoming).await?;
+    connection.measured(sent.elapsed());
     Ok(Standing {
         stream,
         incoming,
         outgoing,
         first,
     })
+}
+
+/// Reads the end of a handshake.
+async fn welcomed(
+    shared: &Shared,
+    stream: &mut Box<dyn Stream>,
+    incoming: &mut Seal,
+) -> Result<(), Lost> {
+    match read_frame(stream, incoming).await?.message {
+        Message::Welcome { window, .. } => {
+            shared.window.store(u64::from(window), Relaxed);
+            Ok(())
+        }
+        Message::Error { text, .. } => Err(Lost::Refused(text)),
+        _ => Err(Lost::Order("no welcome")),
+    }
 }
 
 /// Sends requests and receives responses until the connection is lost.

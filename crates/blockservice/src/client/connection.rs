@@ -34,10 +34,14 @@ pub(crate) struct Connection {
     /// STARTs that were not sent yet; they wait for a connection.
     starts: Mutex<Vec<StartRequest>>,
     up: AtomicBool,
+    /// Whether the handshake waits for the challenge in any case.
+    waits: AtomicBool,
     /// Something was asked for, and nothing came for too long.
     silent: AtomicBool,
-    /// The round trip of the handshake, in microseconds; 0 before the first.
+    /// The shortest round trip of handshakes, in microseconds; 0 before the first.
     round_trip_us: AtomicU64,
+    /// The highest rate of what came for a START, in bytes per second; 0 before the first.
+    rate: AtomicU64,
     /// Requests that the connection is re-established.
     pub(super) reset: Notify,
     changed: Notify,
@@ -121,8 +125,10 @@ impl Connection {
             state: Mutex::default(),
             starts: Mutex::default(),
             up: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             round_trip_us: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
             reset: Notify::new(),
             changed: Notify::new(),
         };
@@ -149,16 +155,37 @@ impl Connection {
         }
     }
 
-    /// Notes how long the handshake's first response took.
+    /// Notes how long a response of a handshake took.
     pub(super) fn measured(&self, round_trip: Duration) {
         let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
-        self.round_trip_us.store(micros.max(1), Relaxed);
+        let micros = micros.max(1);
+        let known = self.round_trip_us.load(Relaxed);
+        if known == 0 || micros < known {
+            self.round_trip_us.store(micros, Relaxed);
+        }
     }
 
-    /// Returns how long the handshake's first response took, after the first handshake.
+    /// Returns the rate of what came for a START, in bytes per second; 0 if that was too little to tell.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate.load(Relaxed)
+    }
+
+    /// Returns the shortest round trip of handshakes, after the first one.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         let micros = self.round_trip_us.load(Relaxed);
         (micros > 0).then(|| Duration::from_micros(micros))
+    }
+
+    /// Returns whether the handshake is sent at once, with what the connection begins with: without a key there
+    /// is nothing that depends on the challenge. The first connection waits for it, since the service learns from
+    /// that how long the line is.
+    pub(super) fn speaks_at_once(&self) -> bool {
+        self.lane == 1 && self.shared.config.key.is_none() && !self.waits.load(Relaxed)
+    }
+
+    /// Notes that the service is of a release that understands less.
+    pub(super) fn waits_for_the_challenge(&self) {
+        self.waits.store(true, Relaxed);
     }
 
     /// Waits until the connection was made or lost, or a short while.
@@ -523,6 +550,8 @@ impl Connection {
                 true
             }
             Progress::Complete => {
+                let rate = starting.rate(Instant::now()).unwrap_or(0);
+                self.rate.fetch_max(rate, Relaxed);
                 let stream = starting.request.stream;
                 if let Some(receiver) = starting.begin(number) {
                     let pending = Pending::Stream(stream, receiver);

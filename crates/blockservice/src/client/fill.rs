@@ -51,8 +51,9 @@ impl NicSource {
             if range.is_empty() {
                 continue;
             }
-            // Only for what is lacking: a store that has all of it needs no service.
-            if !self.remote().is_there() {
+            // Only for what is lacking: a store that has all of it needs no service. What a plan names comes
+            // first, in its order.
+            if !self.remote().is_there() || self.remote().is_streamed() {
                 todo.push_front(range);
                 sleep(AGAIN);
                 continue;

@@ -3,7 +3,10 @@
 //! The engine of the crate `fetch` decides what is asked for where and when; here its decisions are
 //! carried out on the two connections, what comes is verified, once, and those who wait are told.
 
+mod arrived;
+mod beside;
 mod kept;
+mod opening;
 mod wait;
 
 use std::collections::HashMap;
@@ -23,23 +26,34 @@ use tokio::time::sleep;
 use super::Shared;
 use super::connection::{Connection, Reads};
 use super::driver::Driver;
-use super::read_ahead::{Line, ReadAhead};
+use super::read_ahead::{Line, Next, ReadAhead};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire;
 use chunks::index::{Index, ZEROS};
 use chunks::{ChunkId, Class};
-use kept::{Kept, Room};
+use kept::{Found, Kept, Room};
 use wait::Waiting;
 
+pub(super) use arrived::Arrived;
 pub(super) use wait::Ahead;
 
 /// The bytes of a chunk, verified.
 pub(super) type Chunk = Arc<Vec<u8>>;
 /// A chunk for the local store.
-pub(super) type Keepable = (ChunkId, Chunk, Class);
+#[derive(Debug)]
+pub(super) enum Keepable {
+    /// As it came; it was verified.
+    Arrived(Arc<Arrived>),
+    /// Its content.
+    Raw(ChunkId, Chunk, Class),
+}
 
 /// The window of a service that has not told it yet.
 const WINDOW: u64 = 16 << 20;
+/// Chunks have about so many times the bytes that are sent of them.
+const RAW_TO_SENT: u64 = 2;
+/// How long what is read is most likely what a plan names, which begins to come.
+const PLANNED: Duration = Duration::from_secs(30);
 /// How long the timer sleeps when nothing is expected.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Between two looks at the clock, at least.
@@ -71,6 +85,8 @@ pub(super) struct Flights {
     /// Wakes the timer: it is to look at the clock earlier than it was.
     timer: Arc<Notify>,
     read_ahead: ReadAhead,
+    /// Since when the service is suspected of silence.
+    suspected: Mutex<Option<Instant>>,
     pub(super) counters: Counters,
 }
 
@@ -83,6 +99,8 @@ struct State {
     kept: Kept,
     /// The streams that are going on, by the number of their START.
     streams: HashMap<StreamId, u64>,
+    /// Until when a plan that was streamed says what is read.
+    planned_until: Option<Duration>,
     /// When the timer looks at the clock next.
     wake: Option<Duration>,
     /// How urgently the chunk that landed last was wanted by those who were told of it.
@@ -129,12 +147,14 @@ impl Flights {
                 tickets: HashMap::new(),
                 kept: Kept::new(),
                 streams: HashMap::new(),
+                planned_until: None,
                 wake: None,
                 wanted: None,
                 keeper: None,
             }),
             timer: Arc::new(Notify::new()),
             read_ahead: ReadAhead::default(),
+            suspected: Mutex::new(None),
             counters: Counters::default(),
         });
         let told: Weak<Self> = Arc::downgrade(&flights);
@@ -164,6 +184,11 @@ impl Flights {
             .any(|connection| connection.responds())
     }
 
+    /// Returns whether the chunks of a plan are on their way.
+    pub(super) fn is_streamed(&self) -> bool {
+        !self.state.lock().streams.is_empty()
+    }
+
     /// Returns what the engine counted.
     pub(super) fn engine_counts(&self) -> fetch::Counts {
         self.state.lock().engine.counts()
@@ -174,23 +199,31 @@ impl Flights {
         let Some(line) = self.line() else {
             return;
         };
-        let next = self.read_ahead.touched(&self.index, line, numbers);
-        if !next.is_empty() {
-            let _it_ends_by_itself = self.want_ahead(&next);
+        let content = |number| self.peek(number);
+        let next = self
+            .read_ahead
+            .touched(&self.index, line, numbers, &content);
+        self.want_next(&next);
+    }
+
+    /// Has chunks fetched that are probably read next.
+    fn want_next(&self, next: &Next) {
+        for (numbers, priority) in [(&next.soon, Priority::Plan), (&next.later, Priority::Fill)] {
+            if !numbers.is_empty() {
+                let _it_ends_by_itself = self.want_ahead(numbers, priority);
+            }
         }
     }
 
-    /// Returns what is known of the line; `None` as long as there is none, or a stream uses it.
+    /// Returns what is known of the line; `None` as long as there is none, or a plan says what is read.
     fn line(&self) -> Option<Line> {
         let connections = self.connections.iter();
         let round_trip = connections.filter_map(|c| c.round_trip()).min()?;
         let state = self.state.lock();
         let rates = state.peers.map(|peer| state.engine.link(peer).rate);
         let rate = rates.into_iter().max().unwrap_or(0);
-        state
-            .streams
-            .is_empty()
-            .then_some(Line { round_trip, rate })
+        let is_planned = state.planned_until.is_some_and(|until| self.now() < until);
+        (state.streams.is_empty() && !is_planned).then_some(Line { round_trip, rate })
     }
 
     /// Has what comes put into a store.
@@ -205,33 +238,13 @@ impl Flights {
         let mut state = self.state.lock();
         let peer = state.peers[1];
         state.streams.insert(stream, request);
+        state.planned_until = Some(now + PLANNED);
         let pieces: Vec<_> = order
             .iter()
             .filter_map(|number| self.piece(*number))
             .collect();
         state.engine.promised(now, peer, stream, &pieces);
         self.act(&mut state, now, None);
-    }
-
-    /// Returns a chunk that is in memory, for a reader.
-    pub(super) fn recent(&self, number: u32) -> Option<Chunk> {
-        self.state.lock().kept.get(number)
-    }
-
-    /// Returns a chunk that is in memory, for who replays a plan and comes back to it.
-    pub(super) fn peek(&self, number: u32) -> Option<Chunk> {
-        self.state.lock().kept.peek(number)
-    }
-
-    /// Keeps a chunk in memory that was read from elsewhere. No stream need bring it.
-    pub(super) fn remember(&self, number: u32, chunk: &Chunk) {
-        let now = self.now();
-        let mut state = self.state.lock();
-        state.kept.add_read(number, chunk);
-        if !state.streams.is_empty() {
-            state.engine.unneeded(now, &[number]);
-            self.act(&mut state, now, None);
-        }
     }
 
     fn now(&self) -> Duration {
@@ -251,7 +264,7 @@ impl Flights {
     }
 
     /// Carries out what the engine decides. `landed` is what came just now.
-    fn act(&self, state: &mut State, now: Duration, landed: Option<(u32, &Chunk)>) {
+    fn act(&self, state: &mut State, now: Duration, landed: Option<(u32, &Arc<Arrived>)>) {
         while let Some(action) = state.engine.poll(now) {
             match action {
                 Action::Request {
@@ -296,7 +309,7 @@ impl Flights {
         ticket: Ticket,
         key: u32,
         verdict: Verdict,
-        landed: Option<(u32, &Chunk)>,
+        landed: Option<(u32, &Arc<Arrived>)>,
     ) {
         let counters = &self.counters;
         let counter = match verdict {
@@ -308,41 +321,36 @@ impl Flights {
         if let Some(counter) = counter {
             counter.fetch_add(1, Relaxed);
         }
-        let chunk = landed.filter(|(number, _)| *number == key);
-        let chunk = chunk.filter(|_| verdict == Verdict::Here);
+        let arrived = landed.filter(|(number, _)| *number == key);
+        let arrived = arrived.filter(|_| verdict == Verdict::Here);
         let Some(waiting) = state.tickets.get_mut(&ticket) else {
             return;
         };
-        if chunk.is_some() {
+        if arrived.is_some() {
             state.wanted = state.wanted.max(Some(waiting.priority));
         }
-        if waiting.end(key, chunk.map(|(_, chunk)| chunk)) {
+        if waiting.end(key, arrived.map(|(_, arrived)| arrived)) {
             state.tickets.remove(&ticket);
         }
     }
 
-    /// Keeps a chunk that has landed for who reads it next, in memory and in the local store.
-    fn keep(&self, state: &mut State, now: Duration, id: ChunkId, number: u32, chunk: &Chunk) {
-        let class = match state.wanted {
+    /// Keeps a chunk that has landed in memory, for who reads it next.
+    fn keep(&self, state: &mut State, now: Duration, number: u32, arrived: &Arc<Arrived>) {
+        match state.wanted {
             Some(Priority::Demand) => {
-                state.kept.add_read(number, chunk);
-                Class::Demand
+                let packed = Found::Packed(Arc::clone(arrived));
+                state.kept.add_read(number, packed);
             }
             Some(Priority::Plan) | None => {
-                let room = state.kept.add_ahead(now, number, chunk);
+                let room = state.kept.add_ahead(now, number, Arc::clone(arrived));
                 if room == Room::Full {
                     // It comes faster than it is read: the rest is asked for when it is needed.
                     let streams = state.streams.values();
                     streams.for_each(|request| self.connections[1].cancel_stream(*request));
                 }
-                Class::Prefetch
             }
             // Who fills a store has it, and puts it there.
-            Some(Priority::Fill) => return,
-        };
-        if let Some(keeper) = &state.keeper {
-            // A disk that does not keep up keeps less.
-            let _kept = keeper.try_send((id, Arc::clone(chunk), class));
+            Some(Priority::Fill) => {}
         }
     }
 
@@ -366,28 +374,22 @@ impl Receiver for Flights {
         let Some(id) = self.index.chunk(number) else {
             return;
         };
-        let (mut outcome, mut bytes, mut chunk) = (Outcome::Failed, 0, None);
-        match reply {
+        let (mut bytes, mut arrived) = (0, None);
+        let outcome = match reply {
+            // Whoever reads it verifies it: this thread has to take what comes next.
             Reply::Here(stored) => {
                 bytes = u32::try_from(stored.bytes.len()).unwrap_or(u32::MAX);
-                // Whatever is wrong with it, it is not the chunk.
-                chunk = stored.open(&id).ok().map(Arc::new);
-                outcome = match chunk {
-                    Some(_) => Outcome::Here,
-                    None => Outcome::Wrong,
+                let class = match via {
+                    Via::Request(_) => Class::Demand,
+                    Via::Stream(_) => Class::Prefetch,
                 };
+                arrived = Some(Arc::new(Arrived::new(id, stored, class)));
+                Outcome::Here
             }
-            Reply::Absent => outcome = Outcome::Absent,
-            Reply::Busy => outcome = Outcome::Busy,
-            Reply::Failed => {}
-        }
-        if outcome == Outcome::Wrong {
-            let name = self.name();
-            log::warn!(
-                "the block service sent wrong content for a chunk of {name}: it is read from another source"
-            );
-            self.counters.lies.fetch_add(1, Relaxed);
-        }
+            Reply::Absent => Outcome::Absent,
+            Reply::Busy => Outcome::Busy,
+            Reply::Failed => Outcome::Failed,
+        };
         let now = self.now();
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -395,15 +397,20 @@ impl Receiver for Flights {
         let arrival = state
             .engine
             .on_piece(now, peer, via, number, outcome, bytes);
-        let landed = chunk.as_ref().filter(|_| arrival == Arrival::First);
+        let landed = arrived.as_ref().filter(|_| arrival == Arrival::First);
         state.wanted = None;
-        self.act(state, now, landed.map(|chunk| (number, chunk)));
-        let Some(chunk) = landed else {
+        self.act(state, now, landed.map(|arrived| (number, arrived)));
+        let Some(arrived) = landed else {
             return;
         };
-        self.counters.chunks.fetch_add(1, Relaxed);
-        self.counters.bytes.fetch_add(chunk.len() as u64, Relaxed);
-        self.keep(state, now, id, number, chunk);
+        self.keep(state, now, number, arrived);
+        let is_planned = state.planned_until.is_some_and(|until| now < until);
+        drop(guard);
+        if !is_planned {
+            let content = |number| self.peek(number);
+            let next = self.read_ahead.came(&self.index, number, &content);
+            self.want_next(&next);
+        }
     }
 
     fn stream_ended(&self, stream: StreamId) {
@@ -424,6 +431,12 @@ impl Receiver for Flights {
             if is_up {
                 let rtt = self.connections[lane].round_trip();
                 state.engine.on_peer_up(now, peer, rtt);
+                let rate = self.connections.iter().map(|c| c.rate()).max();
+                if let Some(rate) = rate.filter(|rate| *rate > 0) {
+                    state
+                        .engine
+                        .on_rate(now, peer, rate.saturating_mul(RAW_TO_SENT));
+                }
             } else {
                 if lane == 1 {
                     state.streams.clear();

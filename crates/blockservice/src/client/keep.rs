@@ -57,8 +57,15 @@ impl Drop for StoreThread {
 }
 
 fn keep(store: &dyn ChunkStore, chunks: &Receiver<Keepable>) {
-    while let Ok((id, chunk, class)) = chunks.recv() {
-        if let Err(error) = store.put(&id, &chunk, class) {
+    while let Ok(chunk) = chunks.recv() {
+        let kept = match chunk {
+            Keepable::Arrived(arrived) => {
+                let (id, stored, class) = arrived.parts();
+                store.put_stored(id, stored, class)
+            }
+            Keepable::Raw(id, chunk, class) => store.put(&id, &chunk, class),
+        };
+        if let Err(error) = kept {
             log::debug!("a chunk was not kept: {error}");
         }
     }

@@ -4,72 +4,151 @@
 //! Only over a line whose round trip costs more than the bytes that were requested in vain, and not while
 //! a plan's chunks are on their way: these say better what comes next.
 
+mod elf;
+mod libraries;
+
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use fetch::predict::{FileChunks, Predictor};
+use fetch::predict::{FileChunks, Gain, Predicted, Predictor};
 use parking_lot::Mutex;
 
+use super::flights::Chunk;
 use blocks::{FileId, NodeKind, Tree};
-use chunks::index::{CHUNK_BYTES, Index};
+use chunks::CHUNK_MAX;
+use chunks::index::Index;
+use libraries::Libraries;
 
 /// A line with a shorter round trip needs no readahead of ours: the kernel's is enough.
 const FAR: Duration = Duration::from_millis(2);
 /// The rate of a line that was not measured yet, in bytes per second: 100 Mbit/s.
 const RATE_MIN: u64 = 12_500_000;
-/// Chunks that may be requested and not read yet, at least and at most: 2 and 32 MiB.
-const BUDGET: (u64, u64) = (16, 256);
+/// Bytes that may be requested and not read yet: less than what is kept of such chunks in memory.
+const UNUSED_BYTES: u64 = 96 << 20;
 
 /// What is known of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// The round trip of a handshake.
+    /// The shortest round trip.
     pub(super) round_trip: Duration,
-    /// Bytes per second; 0 before the first measurement.
+    /// Bytes per second, before compression; 0 before the first measurement.
     pub(super) rate: u64,
 }
 
 impl Line {
-    /// Returns how many chunks may be requested before anybody reads them: what two round trips bring.
-    /// `None` if the line is too near to gain anything.
-    fn budget(self) -> Option<u32> {
+    /// Returns what is to be gained on it; `None` if it is too near to gain anything.
+    fn gain(self) -> Option<Gain> {
         if self.round_trip < FAR {
             return None;
         }
         let micros = u64::try_from(self.round_trip.as_micros()).unwrap_or(u64::MAX);
-        let bytes = self.rate.max(RATE_MIN).saturating_mul(micros) / 500_000;
-        let chunks = (bytes / CHUNK_BYTES).clamp(BUDGET.0, BUDGET.1);
-        u32::try_from(chunks).ok()
+        let rate = if self.rate == 0 { RATE_MIN } else { self.rate };
+        Some(Gain {
+            round_trip_bytes: rate.saturating_mul(micros) / 1_000_000,
+            unused_bytes: UNUSED_BYTES,
+        })
     }
 }
+
+/// Chunks to request now, and when nothing else is to be done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) soon: Vec<u32>,
+    pub(super) later: Vec<u32>,
+}
+
+impl Next {
+    fn add(&mut self, predicted: Predicted) {
+        self.soon.extend(predicted.soon.into_iter().flatten());
+        self.later.extend(predicted.later.into_iter().flatten());
+    }
+}
+
+/// Where the content of chunks is looked up that are in memory.
+pub(super) type Lookup<'a> = dyn Fn(u32) -> Option<Chunk> + 'a;
 
 /// Predicts what is read of one source.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
     /// Made when it is first needed: a source on a near line never does.
-    predictor: OnceLock<Mutex<Predictor>>,
+    state: OnceLock<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    predictor: Predictor,
+    libraries: Libraries,
 }
 
 impl ReadAhead {
-    /// Notes that chunks are read, and returns those to request now: neither read nor returned before.
-    pub(super) fn touched(&self, index: &Index, line: Line, numbers: &[u32]) -> Vec<u32> {
-        let Some(budget) = line.budget() else {
-            return Vec::new();
+    /// Notes that chunks are read, and returns those to request: neither read nor returned before.
+    pub(super) fn touched(
+        &self,
+        index: &Index,
+        line: Line,
+        numbers: &[u32],
+        content: &Lookup<'_>,
+    ) -> Next {
+        let mut next = Next::default();
+        let Some(gain) = line.gain() else {
+            return next;
         };
-        let predictor = self
-            .predictor
-            .get_or_init(|| Mutex::new(Predictor::new(files(index))));
-        let mut predictor = predictor.lock();
-        predictor.set_budget(budget);
-        let next = numbers
-            .iter()
-            .flat_map(|number| predictor.touched(*number))
-            .flatten();
-        let next: Vec<_> = next.collect();
-        next.into_iter()
-            .filter(|number| !numbers.contains(number))
-            .collect()
+        let state = self.state.get_or_init(|| Mutex::new(State::new(index)));
+        let mut state = state.lock();
+        state.predictor.set_gain(gain);
+        for number in numbers {
+            next.add(state.predictor.touched(*number));
+        }
+        for number in numbers {
+            if let Some(place) = index.place(*number)
+                && place.offset == 0
+                && state.libraries.is_new(place.file)
+            {
+                state.link(index, place.file, content, &mut next);
+            }
+        }
+        next.soon.retain(|number| !numbers.contains(number));
+        next
+    }
+
+    /// Notes that a chunk came, and returns what its content says is read next.
+    pub(super) fn came(&self, index: &Index, number: u32, content: &Lookup<'_>) -> Next {
+        let mut next = Next::default();
+        if let Some(state) = self.state.get() {
+            let mut state = state.lock();
+            for file in state.libraries.waited_for(number) {
+                state.link(index, file, content, &mut next);
+            }
+        }
+        next
+    }
+}
+
+impl State {
+    fn new(index: &Index) -> Self {
+        let chunk_bytes = u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX);
+        Self {
+            predictor: Predictor::new(files(index), chunk_bytes),
+            libraries: Libraries::default(),
+        }
+    }
+
+    /// Predicts what a file is linked with, if it is a program, as far as its content is here.
+    fn link(&mut self, index: &Index, file: FileId, content: &Lookup<'_>, next: &mut Next) {
+        match self.libraries.of(index, file, content) {
+            Ok(files) => {
+                for file in files {
+                    let numbers = index.covering(file, 0, u64::MAX);
+                    next.add(self.predictor.linked(numbers.start));
+                    // What it is linked with, too, as soon as it is here.
+                    if self.libraries.is_new(file) {
+                        self.link(index, file, content, next);
+                    }
+                }
+            }
+            Err(missing) => next.soon.push(missing),
+        }
     }
 }
 
@@ -85,6 +164,7 @@ fn files(index: &Index) -> Vec<FileChunks> {
         FileChunks {
             first: numbers.start,
             chunks: numbers.end - numbers.start,
+            bytes: inode.attr.size,
             directory: parents.get(&file).map_or(0, |dir| dir.0),
         }
     });
@@ -110,15 +190,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_line_has_no_budget_and_a_far_one_has_bounds() {
-        let budget = |micros, rate| {
+    fn a_near_line_gains_nothing_and_a_far_one_what_it_brings_in_a_round_trip() {
+        let gain = |micros, rate| {
             let round_trip = Duration::from_micros(micros);
-            Line { round_trip, rate }.budget()
+            let gain = Line { round_trip, rate }.gain();
+            gain.map(|gain| gain.round_trip_bytes)
         };
-        assert_eq!(budget(1_999, 1 << 40), None);
-        assert_eq!(budget(2_000, 0), Some(16));
-        assert_eq!(budget(20_000, 125_000_000), Some(38));
-        assert_eq!(budget(80_000, u64::MAX), Some(256));
-        assert_eq!(budget(u64::MAX, u64::MAX), Some(256));
+        assert_eq!(gain(1_999, 1 << 40), None);
+        assert_eq!(gain(2_000, 0), Some(25_000));
+        assert_eq!(gain(20_000, 125_000_000), Some(2_500_000));
+        assert_eq!(gain(20_000, 3_125_000), Some(62_500));
+        assert!(gain(u64::MAX, u64::MAX).is_some());
     }
 }

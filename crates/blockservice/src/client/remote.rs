@@ -77,6 +77,21 @@ impl Remote {
         self.0.is_there()
     }
 
+    /// Returns how long a read waits for the service that can be answered by somebody else.
+    pub(super) fn patience_beside(&self) -> Duration {
+        self.0.patience_beside()
+    }
+
+    /// Notes that somebody waited for the service since then and got nothing.
+    pub(super) fn waited_in_vain(&self, since: Instant) {
+        self.0.waited_in_vain(since);
+    }
+
+    /// Returns whether the chunks of a plan are on their way.
+    pub(super) fn is_streamed(&self) -> bool {
+        self.0.is_streamed()
+    }
+
     /// Returns the window of the service: the bytes that may be requested at a time.
     #[must_use]
     pub fn window(&self) -> u64 {
@@ -121,6 +136,11 @@ impl Remote {
     /// Notes that somebody reads chunks, and has those fetched that he probably reads next.
     pub(super) fn touched(&self, chunks: &[u32]) {
         self.0.touched(chunks);
+    }
+
+    /// Returns whether a chunk is in memory.
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.0.has(number)
     }
 
     /// Returns a chunk that is in memory, for a reader.

@@ -14,7 +14,7 @@ use blocks::prompt::{self, Patience};
 use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
 
 use super::Remote;
-use super::flights::Chunk;
+use super::flights::{Chunk, Keepable};
 use super::keep::StoreThread;
 use crate::wire::Priority;
 use chunks::index::{CHUNK_BYTES, ChunkLocation, ZEROS};
@@ -184,7 +184,7 @@ impl NicSource {
         let chunk = Arc::new(raw);
         self.remote.remember(number, &chunk);
         if let Some(keeping) = self.keeping.get() {
-            keeping.keep((*id, Arc::clone(&chunk), Class::Demand));
+            keeping.keep(Keepable::Raw(*id, Arc::clone(&chunk), Class::Demand));
         }
         Some(chunk)
     }
@@ -193,7 +193,7 @@ impl NicSource {
     pub(super) fn has(&self, number: u32) -> bool {
         let id = self.remote.index().chunk(number);
         let local = self.local.get();
-        self.remote.peek(number).is_some()
+        self.remote.has(number)
             || id.is_some_and(|id| id == ZEROS || local.is_some_and(|local| local.contains(&id)))
     }
 
@@ -205,7 +205,10 @@ impl NicSource {
         let mut found: Vec<_> = numbers.iter().map(near).collect();
         if prompt::patience() != Patience::None {
             // Ends early when the service is away or silent.
-            let patience = self.remote.patience().transfer;
+            let mut patience = self.remote.patience().transfer;
+            if self.origin.is_some() && priority == Priority::Demand {
+                patience = self.remote.patience_beside();
+            }
             self.fetch_lacking(&mut found, numbers, priority, patience);
         }
         found
@@ -224,10 +227,14 @@ impl NicSource {
             .zip(numbers)
             .filter(|(found, _)| found.is_none());
         let lacking: Vec<_> = lacking.map(|(_, number)| *number).collect();
-        if lacking.is_empty() {
+        if lacking.is_empty() || patience.is_zero() {
             return;
         }
+        let began = Instant::now();
         let fetched = self.remote.fetch_these(&lacking, priority, patience);
+        if fetched.iter().all(Option::is_none) {
+            self.remote.waited_in_vain(began);
+        }
         let places = found.iter_mut().filter(|found| found.is_none());
         for (place, chunk) in places.zip(fetched) {
             let came = u64::from(chunk.is_some());
@@ -245,6 +252,7 @@ impl NicSource {
         self.remote.touched(&numbers);
         let near = |(number, id): (&u32, &ChunkId)| self.near(*number, id, Priority::Demand);
         let mut have: Vec<Option<Chunk>> = numbers.iter().zip(ids).map(near).collect();
+        let mut asked_origin = false;
         loop {
             if have.iter().all(Option::is_some) {
                 return Ok(have.into_iter().flatten().collect());
@@ -252,15 +260,19 @@ impl NicSource {
             if prompt::patience() == Patience::None {
                 return Err(SourceErrorKind::WouldWait);
             }
-            // The service is waited for as long as it does something.
+            // The service is waited for as long as it does something, unless there is somebody else to ask.
             let left = end.saturating_duration_since(Instant::now());
-            let patience = left.max(self.remote.patience().give_up);
+            let patience = match self.origin {
+                Some(_) if !asked_origin => self.remote.patience_beside(),
+                _ => left.max(self.remote.patience().give_up),
+            };
             self.fetch_lacking(&mut have, &numbers, Priority::Demand, patience);
             for ((number, id), place) in numbers.iter().zip(ids).zip(&mut have) {
                 if place.is_none() {
                     *place = self.origins(*number, id);
                 }
             }
+            asked_origin = true;
             if have.iter().all(Option::is_some) {
                 continue;
             }

@@ -20,6 +20,9 @@ pub type Nonce = [u8; 32];
 /// What only who has the key can tell of two nonces.
 pub type Proof = [u8; 32];
 
+/// The proof of a client without a key that sends it with its HELLO, before any challenge.
+pub const PROOF_AT_ONCE: Proof = [1; 32];
+
 /// Defines an enum of numbers on the wire.
 macro_rules! numbered {
     ($(#[$meta:meta])* $vis:vis enum $name:ident: $repr:ident {

@@ -113,11 +113,40 @@ impl Stored {
         }
     }
 
-    fn decode(self) -> Result<Vec<u8>, ChunkError> {
+    /// As [`open`](Self::open), and keeps what is stored.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, id: &ChunkId) -> Result<Vec<u8>, ChunkError> {
+        match self.codec {
+            Codec::Raw => self.clone().open(id),
+            Codec::Zstd => {
+                let raw_len = self.raw_len as usize;
+                self.check_lengths()?;
+                let raw = decompress(&self.bytes, raw_len).map_err(|_| ChunkError::Codec)?;
+                let found = ChunkId::of(&raw);
+                if raw.len() != raw_len {
+                    Err(ChunkError::Codec)
+                } else if found == *id {
+                    Ok(raw)
+                } else {
+                    Err(ChunkError::WrongId { found })
+                }
+            }
+        }
+    }
+
+    const fn check_lengths(&self) -> Result<(), ChunkError> {
         let raw_len = self.raw_len as usize;
-        if !(1..=CHUNK_MAX).contains(&raw_len) || self.bytes.len() > raw_len {
+        if raw_len == 0 || raw_len > CHUNK_MAX || self.bytes.len() > raw_len {
             return Err(ChunkError::Length);
         }
+        Ok(())
+    }
+
+    fn decode(self) -> Result<Vec<u8>, ChunkError> {
+        let raw_len = self.raw_len as usize;
+        self.check_lengths()?;
         let raw = match self.codec {
             Codec::Raw => self.bytes,
             Codec::Zstd => decompress(&self.bytes, raw_len).map_err(|_| ChunkError::Codec)?,

@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 use super::format::{Line, OVERHEAD};
 use super::segment::Segment;
 use super::steps::Steps;
-use super::{ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats, Stored};
+use super::{
+    CHUNK_MAX, ChunkId, ChunkStore, Class, Codec, PutError, PutOutcome, StoreStats, Stored,
+};
 use crate::policy::{Fingerprint as _, Item, Limit, PolicyKind, Residents};
 
 mod compact;
@@ -300,13 +302,28 @@ impl ChunkStore for DiskStore {
         if self.contains(id) {
             return Ok(PutOutcome::Present);
         }
-        let stored = Stored::pack(raw)?;
+        self.put_stored(id, &Stored::pack(raw)?, class)
+    }
+
+    fn put_stored(
+        &self,
+        id: &ChunkId,
+        stored: &Stored,
+        class: Class,
+    ) -> Result<PutOutcome, PutError> {
+        if self.contains(id) {
+            return Ok(PutOutcome::Present);
+        }
+        let raw_len = stored.raw_len as usize;
+        if !(1..=CHUNK_MAX).contains(&raw_len) || stored.bytes.len() > raw_len {
+            return Err(PutError::Length { bytes: raw_len });
+        }
         let mut writer = self.writer.lock();
         // Another one may have put it meanwhile.
         if self.contains(id) {
             return Ok(PutOutcome::Present);
         }
-        let kept = self.keep(&mut writer, id, &stored, class);
+        let kept = self.keep(&mut writer, id, stored, class);
         if kept.is_err() {
             self.counts.refused.fetch_add(1, Relaxed);
         }

@@ -10,6 +10,9 @@ use crate::want::{Key, Priority, Verdict};
 /// How long a busy server is left alone at first; twice as long each time.
 const REST: Duration = Duration::from_millis(10);
 
+/// How often a piece is waited for once more that a stream brings later than expected.
+const STREAM_WAITS: u8 = 16;
+
 impl<K: Key> Engine<K> {
     /// The alarm of a flight rang: it waited for a stream for too long, may be tried again, is late,
     /// or is lost.
@@ -18,6 +21,9 @@ impl<K: Key> Engine<K> {
             return;
         };
         if flight.stream.take().is_some() {
+            if self.waits_on(now, key) {
+                return;
+            }
             self.skip(key);
             self.enqueue(now, key, End::Front);
             return;
@@ -38,6 +44,21 @@ impl<K: Key> Engine<K> {
         }
         self.hedge(now, key);
         self.watch_flight(now, key);
+    }
+
+    /// Lets a flight wait longer for a stream that is slower than expected, but goes on and still brings the piece
+    /// before a request of its own would: what is requested now would come twice.
+    fn waits_on(&mut self, now: Duration, key: K) -> bool {
+        let Some((_, peer, _)) = self.streams.coming(&key) else {
+            return false;
+        };
+        let sender = &self.peers[peer.index()];
+        let is_silent = now.saturating_sub(sender.heard) > sender.link.timeout();
+        let Some(flight) = self.flights.get_mut(&key) else {
+            return false;
+        };
+        flight.waits = flight.waits.saturating_add(1);
+        !is_silent && flight.waits <= STREAM_WAITS && self.wait_for_stream(now, key)
     }
 
     fn is_lost(&self, now: Duration, leg: RequestId) -> bool {

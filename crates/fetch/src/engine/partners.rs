@@ -35,6 +35,15 @@ impl<K: Key> Engine<K> {
         self.watch(now, peer);
     }
 
+    /// Notes the rate of a line, in bytes per second, that the caller measured by what is no piece: the first
+    /// window follows from it.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn on_rate(&mut self, now: Duration, peer: Peer, rate: u64) {
+        self.peers[peer.index()].link.rate_was(now, rate);
+    }
+
     /// Notes that the connection of a peer is lost, with all requests and streams on it. What it
     /// owed is requested from others, or ends as [`Verdict::Away`].
     ///
@@ -52,6 +61,18 @@ impl<K: Key> Engine<K> {
         self.hear(now, peer);
         self.leave_stream(now, stream, &missing);
         self.watch(now, peer);
+    }
+
+    /// Returns for how long a peer that owes something has sent nothing; zero if none owes anything.
+    #[must_use]
+    pub fn silence(&self, now: Duration) -> Duration {
+        let owing = self.peers.iter().enumerate().filter(|(index, state)| {
+            let peer = u16::try_from(*index).map(Peer);
+            let streams = peer.is_ok_and(|peer| self.streams.owes(peer));
+            state.is_up() && (streams || !state.requests.is_empty())
+        });
+        let silent = owing.map(|(_, state)| now.saturating_sub(state.heard));
+        silent.max().unwrap_or_default()
     }
 
     /// Whether a peer can be asked.

@@ -180,7 +180,7 @@ impl<K: Key> Engine<K> {
     }
 
     /// Lets a flight wait for a stream if one brings it in time, and returns whether it does.
-    fn wait_for_stream(&mut self, now: Duration, key: K) -> bool {
+    pub(super) fn wait_for_stream(&mut self, now: Duration, key: K) -> bool {
         let Some((stream, peer, ahead)) = self.streams.coming(&key) else {
             return false;
         };

@@ -1,6 +1,7 @@
 //! A START that is being answered: the index and the plan come in pieces, before the first chunk.
 
 use std::sync::Weak;
+use std::time::Instant;
 
 use blocks::ContentId;
 use bootimg::PLAN_MAX;
@@ -11,6 +12,9 @@ use fetch::StreamId;
 use super::super::registered::{Receiver, RegisteredSource};
 use crate::wire::{Ask, ErrorCode, Frame, Message};
 use std::sync::Arc;
+
+/// Bytes of an index and a plan from which a rate can be told.
+const RATED_MIN: u64 = 64 << 10;
 
 /// What a START brought before its chunks.
 #[derive(Debug)]
@@ -80,6 +84,8 @@ struct Announced {
 pub(super) struct Starting {
     pub(super) request: StartRequest,
     announced: Option<Announced>,
+    /// When STARTED came.
+    began: Instant,
     index: Vec<u8>,
     plan: Vec<u8>,
 }
@@ -96,10 +102,11 @@ pub(super) enum Progress {
 }
 
 impl Starting {
-    pub(super) const fn new(request: StartRequest) -> Self {
+    pub(super) fn new(request: StartRequest) -> Self {
         Self {
             request,
             announced: None,
+            began: Instant::now(),
             index: Vec::new(),
             plan: Vec::new(),
         }
@@ -138,6 +145,7 @@ impl Starting {
                 if raw_len > INDEX_MAX || packed_len > raw_len || plan_len > PLAN_MAX {
                     return Progress::Over(StartRefused::Wrong("a length beyond its limit"));
                 }
+                self.began = Instant::now();
                 self.announced = Some(Announced {
                     handle,
                     id,
@@ -172,6 +180,14 @@ impl Starting {
     pub(super) fn handle(&self) -> Option<(u32, ContentId)> {
         let announced = self.announced.as_ref()?;
         Some((announced.handle, announced.id))
+    }
+
+    /// Returns the bytes per second of what came since STARTED; `None` if that was too little to tell.
+    pub(super) fn rate(&self, now: Instant) -> Option<u64> {
+        let bytes = (self.index.len() + self.plan.len()) as u64;
+        let micros = now.duration_since(self.began).as_micros();
+        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+        (bytes >= RATED_MIN).then(|| bytes.saturating_mul(1_000_000) / micros.max(1))
     }
 
     /// Hands over what came, and returns who takes the chunks of the stream, if one follows.

@@ -4,15 +4,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Chunk;
+use super::{Arrived, Chunk};
 
 /// Bytes of chunks that were read: a reader of 4 KiB comes back for the next 4 KiB, and a page that
 /// the kernel dropped costs no round trip.
 const READ_BYTES: usize = 32 << 20;
-/// Bytes of chunks that nobody has read yet: a plan is replayed about as fast as it comes.
+/// Bytes of chunks that nobody has read yet, as they came: a plan is replayed about as fast as it comes.
 const AHEAD_BYTES: usize = 128 << 20;
 /// How long these are kept, before they count as read.
 const AHEAD: Duration = Duration::from_secs(30);
+
+/// A chunk in memory.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    /// Its content.
+    Opened(Chunk),
+    /// As it came.
+    Packed(Arc<Arrived>),
+}
+
+impl Found {
+    fn len(&self) -> usize {
+        match self {
+            Self::Opened(chunk) => chunk.len(),
+            Self::Packed(arrived) => arrived.len(),
+        }
+    }
+}
 
 /// The chunks of one source that are in memory. Losing one costs a request.
 #[derive(Debug)]
@@ -41,36 +59,35 @@ impl Kept {
     }
 
     /// Returns a chunk for a reader.
-    pub(super) fn get(&mut self, number: u32) -> Option<Chunk> {
-        if let Some(chunk) = self.ahead.remove(number) {
+    pub(super) fn get(&mut self, number: u32) -> Option<Found> {
+        if let Some(found) = self.ahead.remove(number) {
             self.since.remove(&number);
-            self.read.insert(number, Arc::clone(&chunk));
-            return Some(chunk);
+            // Whoever replays a plan may have opened it.
+            if self.read.peek(number).is_none() {
+                self.read.insert(number, found);
+            }
         }
         self.read.get(number)
     }
 
     /// Returns a chunk for who replays a plan, and comes back to it.
-    pub(super) fn peek(&self, number: u32) -> Option<Chunk> {
-        let chunk = self.ahead.peek(number);
-        chunk.or_else(|| self.read.peek(number))
+    pub(super) fn peek(&self, number: u32) -> Option<Found> {
+        let found = self.read.peek(number);
+        found.or_else(|| self.ahead.peek(number))
     }
 
-    /// Keeps a chunk that was read.
-    pub(super) fn add_read(&mut self, number: u32, chunk: &Chunk) {
-        if self.ahead.remove(number).is_some() {
-            self.since.remove(&number);
-        }
-        self.read.insert(number, Arc::clone(chunk));
+    /// Keeps a chunk that was read. What came ahead stays, for who comes back to it.
+    pub(super) fn add_read(&mut self, number: u32, found: Found) {
+        self.read.insert(number, found);
     }
 
     /// Keeps a chunk that nobody has read yet.
-    pub(super) fn add_ahead(&mut self, now: Duration, number: u32, chunk: &Chunk) -> Room {
+    pub(super) fn add_ahead(&mut self, now: Duration, number: u32, arrived: Arc<Arrived>) -> Room {
         if self.read.peek(number).is_some() {
             return Room::Enough;
         }
         self.since.insert(number, now);
-        let gone = self.ahead.insert(number, Arc::clone(chunk));
+        let gone = self.ahead.insert(number, Found::Packed(arrived));
         gone.iter().for_each(|number| {
             self.since.remove(number);
         });
@@ -79,6 +96,13 @@ impl Kept {
         } else {
             Room::Full
         }
+    }
+
+    /// Drops a chunk that turned out to be something else.
+    pub(super) fn forget(&mut self, number: u32) {
+        self.read.remove(number);
+        self.ahead.remove(number);
+        self.since.remove(&number);
     }
 
     /// Moves what nobody read for long to what was read, and returns when there is more to move.
@@ -101,7 +125,7 @@ struct Lru {
     most: usize,
     bytes: usize,
     uses: u64,
-    chunks: HashMap<u32, (u64, Chunk)>,
+    chunks: HashMap<u32, (u64, Found)>,
     /// By the number of its last use.
     order: BTreeMap<u64, u32>,
 }
@@ -117,14 +141,14 @@ impl Lru {
         }
     }
 
-    fn peek(&self, number: u32) -> Option<Chunk> {
-        self.chunks.get(&number).map(|(_, chunk)| Arc::clone(chunk))
+    fn peek(&self, number: u32) -> Option<Found> {
+        self.chunks.get(&number).map(|(_, found)| found.clone())
     }
 
-    fn get(&mut self, number: u32) -> Option<Chunk> {
-        let chunk = self.remove(number)?;
-        self.insert(number, Arc::clone(&chunk));
-        Some(chunk)
+    fn get(&mut self, number: u32) -> Option<Found> {
+        let found = self.remove(number)?;
+        self.insert(number, found.clone());
+        Some(found)
     }
 
     fn oldest(&self) -> Option<u32> {
@@ -132,12 +156,12 @@ impl Lru {
     }
 
     /// Keeps a chunk, and returns those that had to go for it.
-    fn insert(&mut self, number: u32, chunk: Chunk) -> Vec<u32> {
+    fn insert(&mut self, number: u32, found: Found) -> Vec<u32> {
         self.remove(number);
         self.uses += 1;
-        self.bytes += chunk.len();
+        self.bytes += found.len();
         self.order.insert(self.uses, number);
-        self.chunks.insert(number, (self.uses, chunk));
+        self.chunks.insert(number, (self.uses, found));
         let mut gone = Vec::new();
         while self.bytes > self.most
             && let Some(oldest) = self.oldest()
@@ -148,34 +172,45 @@ impl Lru {
         gone
     }
 
-    fn remove(&mut self, number: u32) -> Option<Chunk> {
-        let (used, chunk) = self.chunks.remove(&number)?;
+    fn remove(&mut self, number: u32) -> Option<Found> {
+        let (used, found) = self.chunks.remove(&number)?;
         self.order.remove(&used);
-        self.bytes -= chunk.len();
-        Some(chunk)
+        self.bytes -= found.len();
+        Some(found)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blocks::ContentId;
+    use chunks::{Class, Codec, Stored};
 
-    fn chunk(len: usize) -> Chunk {
-        Arc::new(vec![1; len])
+    fn opened(len: usize) -> Found {
+        Found::Opened(Arc::new(vec![1; len]))
+    }
+
+    fn arrived(len: usize) -> Arc<Arrived> {
+        let stored = Stored {
+            codec: Codec::Raw,
+            raw_len: u32::try_from(len).unwrap(),
+            bytes: vec![1; len],
+        };
+        Arc::new(Arrived::new(ContentId([0; 32]), stored, Class::Prefetch))
     }
 
     #[test]
     fn the_longest_unused_goes_first() {
         let mut lru = Lru::new(10);
-        assert!(lru.insert(1, chunk(4)).is_empty());
-        assert!(lru.insert(2, chunk(4)).is_empty());
+        assert!(lru.insert(1, opened(4)).is_empty());
+        assert!(lru.insert(2, opened(4)).is_empty());
         assert!(lru.get(1).is_some());
-        assert_eq!(lru.insert(3, chunk(6)), [2]);
+        assert_eq!(lru.insert(3, opened(6)), [2]);
         assert!(lru.peek(2).is_none() && lru.peek(1).is_some() && lru.peek(3).is_some());
-        assert_eq!(lru.insert(3, chunk(10)), [1]);
+        assert_eq!(lru.insert(3, opened(10)), [1]);
         assert_eq!(lru.bytes, 10);
         assert_eq!(
-            lru.insert(4, chunk(11)),
+            lru.insert(4, opened(11)),
             [3, 4],
             "what has no room is not kept"
         );
@@ -187,8 +222,8 @@ mod tests {
         let mut kept = Kept::new();
         let at = Duration::from_secs;
         assert_eq!(kept.expire(at(0)), None);
-        assert_eq!(kept.add_ahead(at(1), 1, &chunk(1)), Room::Enough);
-        assert_eq!(kept.add_ahead(at(2), 2, &chunk(1)), Room::Enough);
+        assert_eq!(kept.add_ahead(at(1), 1, arrived(1)), Room::Enough);
+        assert_eq!(kept.add_ahead(at(2), 2, arrived(1)), Room::Enough);
         assert!(kept.peek(1).is_some());
         assert_eq!(kept.expire(at(3)), Some(at(1) + AHEAD));
         assert!(kept.get(1).is_some());
@@ -198,10 +233,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_opened_is_found_first_and_what_is_wrong_is_forgotten() {
+        let mut kept = Kept::new();
+        kept.add_ahead(Duration::ZERO, 1, arrived(3));
+        assert!(matches!(kept.peek(1), Some(Found::Packed(_))));
+        kept.add_read(1, opened(3));
+        assert!(matches!(kept.peek(1), Some(Found::Opened(_))));
+        assert!(matches!(kept.get(1), Some(Found::Opened(_))));
+        kept.forget(1);
+        assert!(kept.peek(1).is_none() && kept.get(1).is_none() && kept.since.is_empty());
+    }
+
+    #[test]
     fn memory_for_what_is_ahead_is_bounded() {
         let mut kept = Kept::new();
-        let large = chunk(AHEAD_BYTES / 2);
-        let added = [1, 2, 3].map(|n| kept.add_ahead(Duration::ZERO, n, &large));
+        let large = arrived(AHEAD_BYTES / 2);
+        let added = [1, 2, 3].map(|n| kept.add_ahead(Duration::ZERO, n, Arc::clone(&large)));
         assert_eq!(added, [Room::Enough, Room::Enough, Room::Full]);
         assert!(kept.peek(1).is_none() && kept.peek(3).is_some());
         assert_eq!(kept.since.len(), 2);

@@ -9,7 +9,8 @@ use fetch::{Priority, Ticket};
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use super::{Chunk, Flights};
+use super::kept::Found;
+use super::{Arrived, Chunk, Flights};
 
 /// How long what nobody waits for may take.
 const AHEAD: Duration = Duration::from_secs(60);
@@ -21,12 +22,12 @@ pub(super) struct Waiting {
     /// Chunks that did not end.
     open: usize,
     /// What came, for who waits for it; `None` if nobody does.
-    found: Option<HashMap<u32, Chunk>>,
+    found: Option<HashMap<u32, Found>>,
     done: Arc<Notify>,
 }
 
 impl Waiting {
-    fn new(priority: Priority, open: usize, found: Option<HashMap<u32, Chunk>>) -> Self {
+    fn new(priority: Priority, open: usize, found: Option<HashMap<u32, Found>>) -> Self {
         Self {
             priority,
             open,
@@ -36,10 +37,10 @@ impl Waiting {
     }
 
     /// Notes how one chunk ended, and returns whether nobody needs the ticket any more.
-    pub(super) fn end(&mut self, number: u32, chunk: Option<&Chunk>) -> bool {
+    pub(super) fn end(&mut self, number: u32, arrived: Option<&Arc<Arrived>>) -> bool {
         self.open = self.open.saturating_sub(1);
-        if let (Some(found), Some(chunk)) = (&mut self.found, chunk) {
-            found.insert(number, Arc::clone(chunk));
+        if let (Some(found), Some(arrived)) = (&mut self.found, arrived) {
+            found.insert(number, Found::Packed(Arc::clone(arrived)));
         }
         if self.open == 0 {
             self.done.notify_one();
@@ -57,7 +58,7 @@ struct Held<'a> {
 
 impl Held<'_> {
     /// Returns what came so far, and how many chunks did not end.
-    fn take(&self) -> (HashMap<u32, Chunk>, usize) {
+    fn take(&self) -> (HashMap<u32, Found>, usize) {
         let mut state = self.flights.state.lock();
         let waiting = state.tickets.get_mut(&self.ticket);
         waiting.map_or_else(Default::default, |waiting| {
@@ -128,7 +129,7 @@ impl Flights {
         };
         for (place, number) in found.iter_mut().zip(numbers) {
             if place.is_none() {
-                *place = came.get(number).map(Arc::clone);
+                *place = came.get(number).and_then(|found| self.open(*number, found));
             }
         }
         found
@@ -136,7 +137,7 @@ impl Flights {
 
     /// Has chunks fetched soon; they are kept in memory for who reads them.
     pub(in crate::client) fn ahead(self: &Arc<Self>, numbers: &[u32]) -> Ahead {
-        let ticket = self.want_ahead(numbers);
+        let ticket = self.want_ahead(numbers, Priority::Plan);
         Ahead {
             flights: Arc::clone(self),
             ticket,
@@ -144,7 +145,7 @@ impl Flights {
     }
 
     /// As [`ahead`](Self::ahead), until they came or it takes too long.
-    pub(in crate::client) fn want_ahead(&self, numbers: &[u32]) -> Ticket {
+    pub(in crate::client) fn want_ahead(&self, numbers: &[u32], priority: Priority) -> Ticket {
         let now = self.now();
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -152,8 +153,9 @@ impl Flights {
             .iter()
             .filter(|number| state.kept.peek(**number).is_none() && self.zeros(**number).is_none());
         let pieces: Vec<_> = lacking.filter_map(|number| self.piece(*number)).collect();
-        let ticket = state.engine.want(now, &pieces, Priority::Plan, now + AHEAD);
+        let ticket = state.engine.want(now, &pieces, priority, now + AHEAD);
         if !pieces.is_empty() {
+            // However late it comes, it is kept for who reads it.
             let waiting = Waiting::new(Priority::Plan, pieces.len(), None);
             state.tickets.insert(ticket, waiting);
         }
@@ -162,15 +164,14 @@ impl Flights {
     }
 
     fn at_hand(&self, numbers: &[u32], priority: Priority) -> Vec<Option<Chunk>> {
-        let mut state = self.state.lock();
-        let mut look = |number: &u32| {
+        let look = |number: &u32| {
             let kept = match priority {
-                Priority::Demand => state.kept.get(*number),
-                Priority::Plan | Priority::Fill => state.kept.peek(*number),
+                Priority::Demand => self.recent(*number),
+                Priority::Plan | Priority::Fill => self.peek(*number),
             };
             kept.or_else(|| self.zeros(*number))
         };
-        numbers.iter().map(&mut look).collect()
+        numbers.iter().map(look).collect()
     }
 
     /// Asks for chunks; `None` if there is none of these.
@@ -184,8 +185,8 @@ impl Flights {
         let mut known = std::collections::HashSet::new();
         for number in numbers.iter().filter(|number| known.insert(**number)) {
             match state.kept.peek(*number) {
-                Some(chunk) => {
-                    found.insert(*number, chunk);
+                Some(kept) => {
+                    found.insert(*number, kept);
                 }
                 None => pieces.extend(self.piece(*number)),
             }

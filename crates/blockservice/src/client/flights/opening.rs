@@ -1,0 +1,83 @@
+//! Chunks that are in memory: opened by the thread that reads them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::kept::Found;
+use super::{Chunk, Flights, Keepable};
+
+impl Flights {
+    /// Returns a chunk that is in memory, for a reader.
+    pub(in crate::client) fn recent(&self, number: u32) -> Option<Chunk> {
+        let found = self.state.lock().kept.get(number)?;
+        self.open(number, &found)
+    }
+
+    /// Returns a chunk that is in memory, for who replays a plan and comes back to it.
+    pub(in crate::client) fn peek(&self, number: u32) -> Option<Chunk> {
+        let found = self.state.lock().kept.peek(number)?;
+        self.open(number, &found)
+    }
+
+    /// Returns whether a chunk is in memory.
+    pub(in crate::client) fn has(&self, number: u32) -> bool {
+        self.state.lock().kept.peek(number).is_some()
+    }
+
+    /// Returns the content of a chunk, verified; `None`, said on the log, if it is something else. Then
+    /// it is not in memory any more, and is requested again, or read from elsewhere.
+    pub(super) fn open(&self, number: u32, found: &Found) -> Option<Chunk> {
+        let arrived = match found {
+            Found::Opened(chunk) => return Some(Arc::clone(chunk)),
+            Found::Packed(arrived) => arrived,
+        };
+        let _one_at_a_time = arrived.opening.lock();
+        let opened = self.state.lock().kept.peek(number);
+        if let Some(Found::Opened(chunk)) = opened {
+            return Some(chunk);
+        }
+        let content = arrived.content();
+        let mut state = self.state.lock();
+        let Ok(chunk) = content else {
+            state.kept.forget(number);
+            drop(state);
+            self.was_wrong();
+            return None;
+        };
+        // Who fills a store keeps it there.
+        if state.kept.peek(number).is_some() {
+            let opened = Found::Opened(Arc::clone(&chunk));
+            state.kept.add_read(number, opened);
+        }
+        if arrived.is_first_time() {
+            self.counters.chunks.fetch_add(1, Relaxed);
+            self.counters.bytes.fetch_add(chunk.len() as u64, Relaxed);
+            if let Some(keeper) = &state.keeper {
+                // A disk that does not keep up keeps less.
+                let _kept = keeper.try_send(Keepable::Arrived(Arc::clone(arrived)));
+            }
+        }
+        Some(chunk)
+    }
+
+    fn was_wrong(&self) {
+        let name = self.name();
+        log::warn!(
+            "the block service sent wrong content for a chunk of {name}: it is read from another source"
+        );
+        self.counters.lies.fetch_add(1, Relaxed);
+    }
+
+    /// Keeps a chunk in memory that was read from elsewhere. No stream need bring it.
+    pub(in crate::client) fn remember(&self, number: u32, chunk: &Chunk) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state
+            .kept
+            .add_read(number, Found::Opened(Arc::clone(chunk)));
+        if !state.streams.is_empty() {
+            state.engine.unneeded(now, &[number]);
+            self.act(&mut state, now, None);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Mounts of a block service at the end of a long line: what goes over it is counted, and no time is measured.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod block_service;
+mod lab;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use block_service::{Nic, import};
+use lab::undisturbed::undisturbed;
+use lab::{Lab, busybox_root, noise, ok, until};
+use link_emulator::{Address, Counts, Link, Shape};
+use serde_json::Value;
+
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+const MBIT: u64 = 1000;
+/// What a start reads: noise, which does not compress, so that bytes can be compared.
+const READ: u32 = 40;
+const FILE_BYTES: usize = 200_000;
+
+/// A service, and the line to it of one machine.
+struct Far {
+    _nic: Nic,
+    link: Link,
+    address: String,
+}
+
+impl Far {
+    fn start(lab: &Lab) -> Self {
+        let nic = Nic::at(lab, "127.0.0.1:0", &["--blocks-open"]);
+        let mut link = Link::new(Shape::new(ROUND_TRIP, MBIT));
+        let any: Address = "127.0.0.1:0".parse().unwrap();
+        let address = link.carry(&any, nic.address.parse().unwrap()).unwrap();
+        Self {
+            _nic: nic,
+            link,
+            address: address.to_string(),
+        }
+    }
+
+    fn mount(&self, lab: &Lab, name: &str, flags: &[&str]) -> PathBuf {
+        let flags: Vec<_> = ["--nic", &self.address]
+            .iter()
+            .chain(flags)
+            .copied()
+            .collect();
+        lab.mount(Path::new("nic:root"), name, &flags)
+    }
+
+    fn counts(&self) -> Counts {
+        self.link.counts()
+    }
+}
+
+fn path(root: &Path, n: u32) -> PathBuf {
+    root.join(format!("usr/lib/d{}/file{n:03}", n % 7))
+}
+
+fn imported(lab: &Lab, files: u32) -> PathBuf {
+    let root = lab.make_dir("root");
+    busybox_root(&root);
+    for n in 0..files {
+        let path = path(&root, n);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, noise(n, FILE_BYTES)).unwrap();
+    }
+    import(lab, "root", &root);
+    root
+}
+
+fn read(mountpoint: &Path, n: u32) {
+    let content = fs::read(path(mountpoint, n)).unwrap();
+    assert!(content == noise(n, FILE_BYTES), "file {n}");
+}
+
+fn count(status: &Value, what: &str) -> u64 {
+    let number = status["nic"][what].as_u64();
+    number.unwrap_or_else(|| panic!("no {what}: {status}"))
+}
+
+/// Records a start that reads some files, for the machines that come later.
+fn recorded(lab: &Lab, far: &Far) {
+    let first = far.mount(lab, "first", &["--nic-share"]);
+    (0..READ).for_each(|n| read(&first, n));
+    let daemon = lab.status(&first)["pid"].clone();
+    lab.umount(&first);
+    let process = PathBuf::from(format!("/proc/{daemon}"));
+    until("the boot image is at the service", || !process.exists());
+}
+
+#[test]
+fn privileged_a_recorded_start_takes_one_exchange_and_brings_each_chunk_once() {
+    undisturbed(|| {
+        let lab = Lab::new();
+        imported(&lab, 2 * READ);
+        let far = Far::start(&lab);
+        recorded(&lab, &far);
+        let before = far.counts();
+        let second = far.mount(&lab, "second", &[]);
+        (0..READ).for_each(|n| read(&second, n));
+        let (status, after) = (lab.status(&second), far.counts());
+        assert_eq!(count(&status, "streams"), 1, "{status}");
+        assert_eq!(count(&status, "duplicate_bytes"), 0, "{status}");
+        // Beside the START: what the kernel reads ahead of what was recorded.
+        assert!(count(&status, "requests") <= 4, "{status}");
+        let content = u64::from(READ) * FILE_BYTES as u64;
+        let came = after.to_client - before.to_client;
+        assert!(
+            came <= content + content / 10,
+            "{came} of {content}: {status}"
+        );
+        lab.umount(&second);
+    });
+}
+
+/// The second start asks for the plan, which may be a new one, and for no chunk.
+#[test]
+fn privileged_a_second_start_with_a_cache_brings_no_chunk() {
+    undisturbed(|| {
+        let lab = Lab::new();
+        imported(&lab, READ);
+        let far = Far::start(&lab);
+        let cache = lab.path("cache").to_str().unwrap().to_owned();
+        let flags = ["--nic-cache", &cache];
+        let first = far.mount(&lab, "first", &flags);
+        (0..READ).for_each(|n| read(&first, n));
+        until("the cache is filled", || {
+            lab.status(&first)["nic"]["filled"] == true
+        });
+        // Both use the cache at the same time.
+        let before = far.counts();
+        let second = far.mount(&lab, "second", &flags);
+        (0..READ).for_each(|n| read(&second, n));
+        let (status, after) = (lab.status(&second), far.counts());
+        assert_eq!(count(&status, "wire_bytes"), 0, "{status}");
+        assert!(count(&status, "local_chunks") > u64::from(READ), "{status}");
+        let came = after.to_client - before.to_client;
+        assert!(came < 64 << 10, "{came}: {status}");
+        lab.umount(&first);
+        lab.umount(&second);
+    });
+}
+
+#[test]
+fn privileged_files_without_a_plan_cost_few_round_trips() {
+    undisturbed(|| {
+        let lab = Lab::new();
+        let root = imported(&lab, 2 * READ);
+        let far = Far::start(&lab);
+        let mountpoint = far.mount(&lab, "mnt", &[]);
+        // Two chunks each, from all directories in turn: some 160 if each is waited for.
+        (0..2 * READ).for_each(|n| read(&mountpoint, n));
+        let status = lab.status(&mountpoint);
+        assert!(count(&status, "requests") <= 60, "{status}");
+        assert_eq!(count(&status, "duplicate_bytes"), 0, "{status}");
+        ok(std::process::Command::new("diff")
+            .arg("-r")
+            .args([root.join("usr/lib"), mountpoint.join("usr/lib")]));
+        lab.umount(&mountpoint);
+    });
+}
