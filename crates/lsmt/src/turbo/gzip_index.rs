@@ -182,16 +182,6 @@ impl GzipIndex {
     }
 }
 
-impl ReadAt for Box<dyn ReadAt> {
-    fn size(&self) -> std::io::Result<u64> {
-        (**self).size()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        (**self).read_at(buffer, offset)
-    }
-}
-
 /// Reads the compressed array of entries.
 fn points(meta: &impl ReadAt, start: u64, stored: u64, count: u64) -> Result<Vec<AccessPoint>> {
     let whole = count * ENTRY_BYTES;
