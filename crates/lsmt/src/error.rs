@@ -76,6 +76,9 @@ pub enum LsmtError {
     /// An earlier write of the layer failed half way.
     #[error("the writable layer failed before: open the image again")]
     Poisoned,
+    /// The writable layer was replaced by another one; an image goes on with that by itself.
+    #[error("the writable layer was replaced")]
+    Retired,
     /// The feature is not supported.
     #[error("{what} is not supported")]
     Unsupported {
@@ -131,7 +134,7 @@ impl From<LsmtError> for io::Error {
             LsmtError::Unsupported { .. } => io::ErrorKind::Unsupported,
             LsmtError::Busy { .. } => io::ErrorKind::ResourceBusy,
             LsmtError::Canceled { .. } => io::ErrorKind::Interrupted,
-            LsmtError::Poisoned => io::ErrorKind::Other,
+            LsmtError::Poisoned | LsmtError::Retired => io::ErrorKind::Other,
             _ => io::ErrorKind::InvalidData,
         };
         Self::new(kind, error)

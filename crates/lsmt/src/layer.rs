@@ -133,6 +133,20 @@ impl Layer {
             .flat_map(|part| part.index.segments().iter().copied())
     }
 
+    /// Reads a part of a segment of a layer whose data is in one place.
+    pub(crate) fn read_segment(
+        &self,
+        segment: Segment,
+        skip: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let at = segment.moffset() * SECTOR + skip;
+        self.parts[0]
+            .source
+            .read_at(buffer, at)
+            .doing("read a layer's data")
+    }
+
     /// Returns its parts, which do not overlap.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts

@@ -8,35 +8,65 @@
 //!
 //! ```
 //! use std::sync::Arc;
+//! use lsmt::{BlobOptions, DirFolder, Durability, LiveImage, NewUpper, Pace, Uuid};
 //!
 //! # fn main() -> lsmt::Result<()> {
-//! # let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
-//! # let open = |name: &str| std::fs::File::open(folder.join(name)).expect("a vector");
+//! # let vectors = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+//! # let dir = tempfile::tempdir().expect("a directory");
 //! // A layer as registries have it: compressed, in a tar.
-//! let blob = Arc::new(lsmt::FileStorage::new(open("A.lz4.4k.tar.obd")));
-//! let layer = lsmt::open_blob(blob)?;
-//! let stack = lsmt::Stack::new(vec![layer])?;
+//! let file = std::fs::File::open(vectors.join("A.lz4.4k.tar.obd")).expect("a vector");
+//! let layer = Arc::new(lsmt::open_blob(Arc::new(lsmt::FileStorage::new(file)))?);
+//!
+//! // A device in a folder of its own, over that layer.
+//! let folder = Arc::new(DirFolder::new(dir.path()));
+//! let size = layer.info().virtual_size;
+//! let new = NewUpper { virtual_size: size, ..NewUpper::default() };
+//! let live = LiveImage::create(folder, vec![layer], &new)?;
+//! let image = live.image();
+//!
 //! let mut superblock = [0; 1024];
-//! stack.read_at(&mut superblock, 1024)?;
-//! assert_eq!(superblock[56..58], [0x53, 0xef]);
+//! image.read_at(&mut superblock, 1024)?;
+//! assert_eq!(superblock[56..58], [0x53, 0xef], "an ext4");
+//! image.write_at(&[7; 4096], 1 << 20, Durability::Flushed)?;
+//! image.trim(0..4096)?;
+//! image.flush()?;
+//!
+//! // What was written becomes a sealed layer of the folder, while the device is in use.
+//! let blobs = live.stack_and_commit(Uuid::NIL, b"my change", BlobOptions::default(), &Pace::unlimited())?;
+//! assert_eq!(blobs, ["layer.2"]);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Reading:
 //!
 //! - [`open_blob`] opens a sealed layer whatever is around it: [`unwrap_tar`], [`ZFile`], [`Layer`].
 //! - [`Stack`] merges layers into one [`Index`] and reads the device.
 //! - [`open_turbo_blob`] opens the metadata of a turboOCI layer over the [`GzipTar`] that has its data.
 //! - [`Trace`] is a recording of reads.
+//!
+//! Writing:
+//!
+//! - [`Upper`] is a writable layer; [`Image`] is the device of a [`Stack`] with one on top.
+//! - [`LiveImage`] keeps an image in a [`Folder`], and exchanges its layers while it is in use:
+//!   [`LiveImage::restack`], [`LiveImage::stack_and_commit`], [`LiveImage::collect`], which a
+//!   [`Collector`] does in the background.
+//! - [`Upper::commit`] and [`Stack::merge`] write sealed layers.
+//!
+//! Nothing that is read is trusted: lengths are bounded before memory is allocated, and whatever is wrong
+//! with a blob is an [`LsmtError`].
 
 #![forbid(unsafe_code)]
-#![expect(dead_code, reason = "the writable layer comes next")]
 
 mod blob;
+mod commit;
 mod crc;
 mod error;
 mod header;
+mod image;
 mod index;
 mod layer;
+mod live;
 mod num;
 mod segment;
 mod stack;
@@ -44,20 +74,29 @@ mod storage;
 mod tar;
 mod trace;
 mod turbo;
+mod upper;
 mod uuid;
 mod zfile;
 
 pub use blob::{open_blob, open_content, open_turbo_blob};
+pub use commit::{BlobOptions, Compression, Wrapper};
 pub use error::{LsmtError, Result};
 pub use header::{DEVICE_BYTES_MAX, MESSAGE_BYTES, OPEN_SEGMENTS_MAX, SEALED_SEGMENTS_MAX};
+pub use image::{Durability, Image};
 pub use index::{Index, LAYERS_MAX};
 pub use layer::{Layer, LayerInfo};
+pub use live::{Collected, Collector, CollectorOptions, LiveImage, Pace};
 pub use num::SECTOR;
 pub use segment::{Content, SEGMENT_SECTORS_MAX, Segment};
 pub use stack::{Extent, ExtentKind, Stack};
-pub use storage::{FileStorage, MemoryStorage, ReadAt, Storage, Window};
+#[cfg(feature = "testing")]
+pub use storage::crash;
+pub use storage::{
+    DirFolder, FileStorage, Folder, MemoryFolder, MemoryStorage, ReadAt, Storage, Window,
+};
 pub use tar::{TAR_DATA_OFFSET, blob_range, unwrap_tar, wrap_tar};
 pub use trace::{TRACE_READ_MAX, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
 pub use turbo::{AccessPoint, GzipIndex, GzipTar};
+pub use upper::{NewUpper, Upper, UpperFiles, UpperKind, UpperUsage};
 pub use uuid::Uuid;
 pub use zfile::{Codec, Verify, ZFile, ZFileOptions, ZFileStyle, ZFileWriter};

@@ -1,13 +1,15 @@
 //! Sealed layers over each other, which read as one device.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::error::{Doing, Result};
+use crate::commit::{BlobOptions, write_blob};
+use crate::error::{Doing, Result, rule};
 use crate::index::Index;
 use crate::layer::{Layer, LayerInfo, Part};
 use crate::num::{SECTOR, size, wide};
 use crate::segment::{Content, Segment};
-use crate::storage::{ReadAt, check_range};
+use crate::storage::{ReadAt, Storage, check_range};
 
 /// What a range of a device is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +35,7 @@ pub struct Extent {
 #[derive(Debug)]
 pub struct Stack {
     /// The topmost first.
-    layers: Vec<Layer>,
+    layers: Vec<Arc<Layer>>,
     index: Index,
     /// The layer and the part of it that a tag of the index means.
     tags: Vec<(usize, usize)>,
@@ -46,7 +48,16 @@ impl Stack {
     /// # Errors
     ///
     /// Fails if there are more than 255; a turboOCI layer counts twice.
-    pub fn new(mut layers: Vec<Layer>) -> Result<Self> {
+    pub fn new(layers: Vec<Layer>) -> Result<Self> {
+        Self::of_shared(layers.into_iter().map(Arc::new).collect())
+    }
+
+    /// Stacks layers that other stacks may have, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn of_shared(mut layers: Vec<Arc<Layer>>) -> Result<Self> {
         layers.reverse();
         let mut indexes = Vec::new();
         let mut tags = Vec::new();
@@ -74,7 +85,35 @@ impl Stack {
 
     /// Returns what the layers are called, from the bottom to the top.
     pub fn layers(&self) -> impl Iterator<Item = &LayerInfo> {
-        self.layers.iter().rev().map(Layer::info)
+        self.layers.iter().rev().map(|layer| layer.info())
+    }
+
+    /// Writes what all layers together have to empty storage, as one sealed layer; returns the length of
+    /// the blob, which is not synced. The tag of each segment is the number of its layer from the top, as
+    /// `overlaybd-merge` has it.
+    ///
+    /// # Errors
+    ///
+    /// Fails as the storage does, and if there are too many segments.
+    pub fn merge(&self, to: &dyn Storage, options: BlobOptions, info: &LayerInfo) -> Result<u64> {
+        write_blob(
+            to,
+            options,
+            info,
+            self.index.segments(),
+            &mut |segment, skip, buffer| self.read_segment(segment, skip, buffer),
+        )
+    }
+
+    /// Reads a part of a segment of the merged index.
+    fn read_segment(&self, segment: Segment, skip: u64, buffer: &mut [u8]) -> Result<()> {
+        let Some(&(layer, part)) = self.tags.get(usize::from(segment.tag())) else {
+            return rule("merged index", "a tag is of no layer");
+        };
+        let source = &self.layers[layer].parts()[part].source;
+        source
+            .read_at(buffer, segment.moffset() * SECTOR + skip)
+            .doing("read a layer's data")
     }
 
     /// Returns the merged index; a tag is the number of a layer from the top, unless there are turboOCI
@@ -115,15 +154,7 @@ impl Stack {
             buffer,
             offset,
             pieces,
-            |segment, skip, buffer| {
-                let Some(&(layer, part)) = self.tags.get(usize::from(segment.tag())) else {
-                    return crate::error::rule("merged index", "a tag is of no layer");
-                };
-                let source = &self.layers[layer].parts()[part].source;
-                source
-                    .read_at(buffer, segment.moffset() * SECTOR + skip)
-                    .doing("read a layer's data")
-            },
+            |segment, skip, buffer| self.read_segment(segment, skip, buffer),
             |_, buffer| {
                 buffer.fill(0);
                 Ok(())

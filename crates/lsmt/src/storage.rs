@@ -3,7 +3,10 @@
 //! Readers need [`ReadAt`] only; what writes needs [`Storage`]. Both are used with `&self` by many
 //! threads at once.
 
+#[cfg(feature = "testing")]
+pub mod crash;
 mod file;
+mod folder;
 mod memory;
 mod window;
 
@@ -12,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use file::FileStorage;
+pub use folder::{DirFolder, Folder, MemoryFolder};
 pub use memory::MemoryStorage;
 pub use window::Window;
 
@@ -71,6 +75,26 @@ pub trait Storage: ReadAt {
     ///
     /// Fails as the medium does.
     fn data_ranges(&self) -> io::Result<Vec<Range<u64>>>;
+}
+
+impl<T: ReadAt + ?Sized> ReadAt for &T {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_at(buffer, offset)
+    }
+}
+
+impl<T: ReadAt + ?Sized> ReadAt for Box<T> {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_at(buffer, offset)
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {

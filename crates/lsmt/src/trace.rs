@@ -9,8 +9,10 @@ const HEADER_BYTES: usize = 24;
 const RECORD_BYTES: usize = 24;
 /// Bytes of the longest read: overlaybd's replay has a buffer of this size, and does not check.
 pub const TRACE_READ_MAX: u64 = 1 << 20;
-/// Records of a trace, as many as fill 256 MiB: a cap of ours.
-pub const TRACE_RECORDS_MAX: u64 = (256 << 20) / 24;
+/// Reads of a trace: a cap of ours, 24 MiB of records.
+pub const TRACE_RECORDS_MAX: u64 = 1 << 20;
+/// Bytes of a record that is cut into reads: a cap of ours.
+const RECORD_READ_MAX: u64 = TRACE_READ_MAX << 6;
 
 /// Whose checksum a trace has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,14 +108,13 @@ impl Trace {
     }
 }
 
-/// Appends what a record says. One of our own limits, so that a hostile record of 2^64 bytes does not
-/// become a list without end: all pieces of a record are within 64 GiB.
+/// Appends what a record says.
 fn push(reads: &mut Vec<TraceRead>, record: &[u8]) -> Result<()> {
     let (layer, len, offset) = (u32_at(record, 4), u64_at(record, 8), u64_at(record, 16));
     if offset > i64::MAX.unsigned_abs() || offset.checked_add(len).is_none() {
         return rule("trace", "a read goes past the end of every file");
     }
-    at_most("length of a read", len, TRACE_READ_MAX << 16)?;
+    at_most("length of a read", len, RECORD_READ_MAX)?;
     let total = wide(reads.len()) + len.div_ceil(TRACE_READ_MAX);
     at_most("number of records", total, TRACE_RECORDS_MAX)?;
     reads.reserve(size(len.div_ceil(TRACE_READ_MAX)));

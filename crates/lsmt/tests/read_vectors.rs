@@ -1,5 +1,11 @@
 //! Reads what overlaybd wrote: every vector, byte by byte.
 
+#![allow(
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on has failed"
+)]
+
 mod support;
 
 use std::fs;

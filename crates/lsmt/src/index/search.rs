@@ -13,8 +13,11 @@
 use crate::num::size;
 use crate::segment::Segment;
 
-/// How many parts a table has for each segment.
+/// How many parts a table has for each segment; of the largest indexes, which fit no cache, fewer.
 const PARTS_PER_SEGMENT: u64 = 4;
+const PARTS_PER_SEGMENT_OF_MANY: u64 = 1;
+/// More segments than this are many.
+const MANY: usize = 1 << 18;
 /// Segments in the fullest part up to which one table is enough.
 const FULL: usize = 4;
 /// How many segments a part of the first of two tables has, on average.
@@ -93,6 +96,13 @@ impl Walk<'_> {
     }
 }
 
+fn parts_per_segment(segments: &[Segment]) -> u64 {
+    match segments.len() > MANY {
+        true => PARTS_PER_SEGMENT_OF_MANY,
+        false => PARTS_PER_SEGMENT,
+    }
+}
+
 impl Search {
     pub(super) fn new(segments: &[Segment]) -> Self {
         let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
@@ -101,7 +111,7 @@ impl Search {
         let (base, count) = (first.offset(), segments.len() as u64);
         let span = last.offset() - base;
         let plain = steps_for(segments.len());
-        let one = Self::one(segments, base, span, count * PARTS_PER_SEGMENT);
+        let one = Self::one(segments, base, span, count * parts_per_segment(segments));
         if one.steps <= steps_for(FULL) {
             return one;
         }
@@ -148,7 +158,7 @@ impl Search {
             let from = walk.at_or_before(start);
             let end = start + (1 << shift);
             let held = segments[from..].partition_point(|segment| segment.offset() < end) as u64;
-            let bits = (held * PARTS_PER_SEGMENT)
+            let bits = (held * parts_per_segment(segments))
                 .next_power_of_two()
                 .trailing_zeros()
                 .min(shift);

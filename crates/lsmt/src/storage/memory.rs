@@ -12,6 +12,9 @@ use crate::num::{size, wide};
 /// to a file system.
 const HOLE: usize = 512;
 
+/// Bytes that memory takes at most, as a file system has a largest file.
+const BYTES_MAX: usize = 1 << 32;
+
 /// Bytes in memory.
 #[derive(Debug, Default)]
 pub struct MemoryStorage {
@@ -54,6 +57,7 @@ impl Storage for MemoryStorage {
         let start = size(offset);
         let end = start
             .checked_add(new.len())
+            .filter(|&end| end <= BYTES_MAX)
             .ok_or(io::ErrorKind::FileTooLarge)?;
         if bytes.len() < end {
             bytes.resize(end, 0);
@@ -67,6 +71,9 @@ impl Storage for MemoryStorage {
     }
 
     fn set_size(&self, len: u64) -> io::Result<()> {
+        if size(len) > BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.bytes.write().resize(size(len), 0);
         Ok(())
     }

@@ -16,8 +16,8 @@ const CRC_AT: usize = 329;
 /// Bytes of the window of deflate.
 pub(super) const WINDOW_BYTES: usize = 32768;
 const ENTRY_BYTES: u64 = 29;
-/// Access points of the largest index: 16 TiB, at the span of 1 MiB that overlaybd has.
-const POINTS_MAX: u64 = 1 << 24;
+/// Access points of the largest index: 1 TiB, at the span of 1 MiB that overlaybd has.
+const POINTS_MAX: u64 = 1 << 20;
 /// Compressed bytes of a window: what zlib makes of 32 KiB at worst, with room to spare.
 const WINDOW_STORED_MAX: u64 = 1 << 16;
 
@@ -179,16 +179,6 @@ impl GzipIndex {
                 at: point.window,
             }),
         }
-    }
-}
-
-impl ReadAt for Box<dyn ReadAt> {
-    fn size(&self) -> std::io::Result<u64> {
-        (**self).size()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        (**self).read_at(buffer, offset)
     }
 }
 

@@ -6,6 +6,8 @@
     reason = "each test uses a part of it, and one may use all"
 )]
 
+pub(crate) mod device;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,0 +1,261 @@
+//! Writes sealed layers: commits, merges.
+
+use crate::error::{Doing, Result, at_most};
+use crate::header::{DATA_SECTOR, Flags, HEADER_BYTES, Header, SEALED_SEGMENTS_MAX};
+use crate::layer::LayerInfo;
+use crate::num::{SECTOR, size, wide};
+use crate::segment::{Content, SEGMENT_BYTES, SEGMENT_SECTORS_MAX, Segment};
+use crate::storage::Storage;
+use crate::tar::{TAR_DATA_OFFSET, wrap_tar};
+use crate::zfile::{ZFileOptions, ZFileWriter};
+
+/// Sectors that are copied at once: overlaybd's 32 KiB, by which it cuts segments.
+const COPY_SECTORS: u64 = 64;
+/// Entries that an index is filled up to a multiple of: 4 096 bytes.
+const INDEX_UNIT: usize = 256;
+/// Bytes that are written at once.
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// Whether a blob is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// A plain LSMT layer.
+    #[default]
+    None,
+    /// In a [`ZFile`](crate::ZFile).
+    ZFile(ZFileOptions),
+}
+
+/// Whether a tar is around a blob.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wrapper {
+    /// Nothing.
+    #[default]
+    None,
+    /// The tar that registries see.
+    Tar,
+}
+
+/// How a blob is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlobOptions {
+    /// Whether it is compressed.
+    pub compression: Compression,
+    /// Whether a tar is around it.
+    pub wrapper: Wrapper,
+}
+
+/// Writes a sealed layer to empty storage: gets `segments` in the order of the device, and the data of
+/// each by `read`. Returns the length of the blob, which is not synced.
+pub(crate) fn write_blob(
+    storage: &dyn Storage,
+    options: BlobOptions,
+    info: &LayerInfo,
+    segments: &[Segment],
+    read: ReadSegment<'_>,
+) -> Result<u64> {
+    let offset = match options.wrapper {
+        Wrapper::None => 0,
+        Wrapper::Tar => TAR_DATA_OFFSET,
+    };
+    let shifted = Shifted {
+        storage,
+        by: offset,
+    };
+    let len = match options.compression {
+        Compression::None => {
+            let mut plain = Plain {
+                storage: &shifted,
+                buffer: Vec::new(),
+                at: 0,
+            };
+            write_layer(&mut |bytes| plain.append(bytes), info, segments, read)?;
+            plain.finish()?
+        }
+        Compression::ZFile(options) => {
+            let mut zfile = ZFileWriter::new(&shifted, options)?;
+            write_layer(&mut |bytes| zfile.append(bytes), info, segments, read)?;
+            zfile.finish()?
+        }
+    };
+    match options.wrapper {
+        Wrapper::None => Ok(len),
+        Wrapper::Tar => wrap_tar(storage, len),
+    }
+}
+
+/// Reads a part of a segment: is told it, how many bytes of it to skip, and what to fill.
+pub(crate) type ReadSegment<'a> = &'a mut dyn FnMut(Segment, u64, &mut [u8]) -> Result<()>;
+
+type Append<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+fn write_layer(
+    append: Append<'_>,
+    info: &LayerInfo,
+    segments: &[Segment],
+    read: ReadSegment<'_>,
+) -> Result<()> {
+    let mut header = Header::new(Flags::COMMITTED, info.virtual_size, info.uuid, info.parent);
+    header.message.clone_from(&info.message);
+    append(&header.encode())?;
+    let mut entries = Entries::default();
+    let mut at = DATA_SECTOR;
+    let mut buffer = vec![0; size(COPY_SECTORS * SECTOR)];
+    for &segment in segments {
+        if segment.content() == Content::Zeros {
+            let zeros = Segment::new(segment.offset(), segment.sectors(), at, Content::Zeros);
+            entries.push(zeros.tagged(segment.tag()));
+            continue;
+        }
+        let mut done = 0;
+        while done < segment.sectors() {
+            let len = (segment.sectors() - done).min(COPY_SECTORS);
+            let piece = &mut buffer[..size(len * SECTOR)];
+            read(segment, done * SECTOR, piece)?;
+            append(piece)?;
+            let entry = Segment::new(segment.offset() + done, len, at, Content::Data);
+            entries.push(entry.tagged(segment.tag()));
+            done += len;
+            at += len;
+        }
+    }
+    let count = entries.0.len().next_multiple_of(INDEX_UNIT);
+    at_most("number of segments", wide(count), SEALED_SEGMENTS_MAX)?;
+    entries.0.resize(count, Segment::PADDING);
+    append(&encode(&entries.0))?;
+    header.flags = Flags::TRAILER;
+    header.index_offset = at * SECTOR;
+    header.index_size = wide(count);
+    append(&header.encode())
+}
+
+/// Encodes entries of an index.
+pub(crate) fn encode(entries: &[Segment]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(entries.len() * SEGMENT_BYTES);
+    for entry in entries {
+        bytes.extend(entry.encode());
+    }
+    bytes
+}
+
+/// Entries of an index, neighbors of which are joined as overlaybd does.
+#[derive(Default)]
+pub(crate) struct Entries(pub(crate) Vec<Segment>);
+
+impl Entries {
+    pub(crate) fn push(&mut self, segment: Segment) {
+        match self.0.last_mut() {
+            Some(last)
+                if last.continued_by(segment)
+                    && last.sectors() + segment.sectors() < SEGMENT_SECTORS_MAX =>
+            {
+                let len = last.sectors() + segment.sectors();
+                *last = Segment::new(last.offset(), len, last.moffset(), last.content())
+                    .tagged(last.tag());
+            }
+            _ => self.0.push(segment),
+        }
+    }
+}
+
+/// Seals an open layer in place: appends its index and a trailer to its data, which ends at byte `end`.
+/// Returns the length of the file, which is not synced.
+pub(crate) fn seal(
+    storage: &dyn Storage,
+    header: &Header,
+    flags: Flags,
+    segments: &[Segment],
+    end: u64,
+) -> Result<u64> {
+    at_most(
+        "number of segments",
+        wide(segments.len()),
+        SEALED_SEGMENTS_MAX,
+    )?;
+    let mut bytes = encode(segments);
+    // The trailer begins at a multiple of 4 096 bytes, as AgentENV's, and what lies between is 0xff.
+    let trailer = (end + wide(bytes.len())).next_multiple_of(HEADER_BYTES);
+    bytes.resize(size(trailer - end), 0xff);
+    let mut sealed = header.clone();
+    sealed.flags = flags;
+    sealed.index_offset = end;
+    sealed.index_size = wide(segments.len());
+    bytes.extend(sealed.encode());
+    storage.write_at(&bytes, end).doing("seal a layer")?;
+    Ok(end + wide(bytes.len()))
+}
+
+/// Storage behind what is in front of it.
+struct Shifted<'a> {
+    storage: &'a dyn Storage,
+    by: u64,
+}
+
+impl crate::storage::ReadAt for Shifted<'_> {
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.storage.size()?.saturating_sub(self.by))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.storage.read_at(buffer, offset + self.by)
+    }
+}
+
+impl Storage for Shifted<'_> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+        self.storage.write_at(bytes, offset + self.by)
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.storage.sync()
+    }
+
+    fn set_size(&self, size: u64) -> std::io::Result<()> {
+        self.storage.set_size(size + self.by)
+    }
+
+    fn punch(&self, range: std::ops::Range<u64>) -> std::io::Result<()> {
+        self.storage
+            .punch(range.start + self.by..range.end + self.by)
+    }
+
+    fn data_ranges(&self) -> std::io::Result<Vec<std::ops::Range<u64>>> {
+        let ranges = self.storage.data_ranges()?;
+        let back = |byte: u64| byte.saturating_sub(self.by);
+        Ok(ranges
+            .into_iter()
+            .map(|range| back(range.start)..back(range.end))
+            .collect())
+    }
+}
+
+/// Appends to storage with a buffer.
+struct Plain<'a> {
+    storage: &'a dyn Storage,
+    buffer: Vec<u8>,
+    at: u64,
+}
+
+impl Plain<'_> {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        match self.buffer.len() >= BUFFER_BYTES {
+            true => self.write_out(),
+            false => Ok(()),
+        }
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        self.storage
+            .write_at(&self.buffer, self.at)
+            .doing("write a layer")?;
+        self.at += wide(self.buffer.len());
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<u64> {
+        self.write_out()?;
+        Ok(self.at)
+    }
+}
