@@ -71,7 +71,7 @@ fn thousands_of_sandboxes_leave_nothing() {
             0 => shell("sleep 1000 & exit 3"),
             _ => Request::new("host", &["/bin/true"]),
         };
-        let stdio = if number % 4 == 0 {
+        let stdio = if number.is_multiple_of(4) {
             Stdio::Captured
         } else {
             Stdio::Null
