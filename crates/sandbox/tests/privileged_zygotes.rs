@@ -315,7 +315,9 @@ fn a_zygote_that_hangs_or_dies_or_grows_is_replaced() {
     for package in ["dies==1", "breaks==1", "lies==1"] {
         zygote(&rig, &[package], store.path());
         let before = rig.sandboxes().zygote_counts();
-        let sandbox = rig.start(script("print('ran')", &[package], Some(store.path())));
+        // One that has ended before its rights are looked at is not looked at.
+        let text = "import time; time.sleep(1)";
+        let sandbox = rig.start(script(text, &[package], Some(store.path())));
         assert_eq!(
             sandbox.wait(PATIENCE).unwrap().status,
             ExitStatus::Code(0),
