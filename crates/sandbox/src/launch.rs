@@ -14,7 +14,6 @@ use crate::cgroup::Group;
 use crate::error::{Result, SandboxError, at, step};
 use crate::network::Network;
 use crate::request::Request;
-use crate::starters::open_dir;
 
 /// How long a process may take to reach its program, which may have to be read from a slow disk.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -114,6 +113,14 @@ fn detached(path: &Path, forbids: Forbids) -> Result<DetachedMount> {
     let copy = DetachedMount::copy_of(dir.as_fd()).map_err(at("mounting", path))?;
     copy.forbid(forbids).map_err(at("mounting", path))?;
     Ok(copy)
+}
+
+/// A directory, opened to be mounted somewhere.
+fn open_dir(path: &Path) -> Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = File::options();
+    options.read(true).custom_flags(nix::libc::O_DIRECTORY);
+    options.open(path).map_err(at("opening", path))
 }
 
 /// The user that a sandbox is, and its group.
@@ -273,13 +280,4 @@ fn tmp_mount(size: &CStr) -> OwnMount<'_> {
 fn number(number: u64) -> CString {
     // Digits have no NUL in them.
     CString::new(number.to_string()).unwrap_or_default()
-}
-
-/// Opens `/dev/null` three times over.
-pub(crate) fn null_stdio() -> Result<[OwnedFd; 3]> {
-    let path = "/dev/null";
-    let null = File::options().read(true).write(true).open(path);
-    let null = OwnedFd::from(null.map_err(at("opening", path))?);
-    let copy = || null.try_clone().map_err(at("opening", path));
-    Ok([copy()?, copy()?, null])
 }

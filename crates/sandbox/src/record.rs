@@ -81,6 +81,15 @@ impl Records {
     }
 }
 
+/// Returns a name that no other sandbox has.
+pub(crate) fn new_id() -> Result<String> {
+    let id = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()));
+    Ok(format!(
+        "{:012x}",
+        id.map_err(step("choosing a name"))? >> 16
+    ))
+}
+
 fn read(path: &Path) -> Option<Record> {
     let len = fs::metadata(path).ok()?.len();
     if len > RECORD_MAX_BYTES {

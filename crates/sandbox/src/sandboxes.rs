@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::BaseSpec;
 use crate::cgroup::{Hierarchies, Pool};
-use crate::error::{Result, SandboxError, at, step};
+use crate::error::{Result, SandboxError, at};
 use crate::exec::Execution;
-use crate::launch::{Confinement, Launch, Mounts, User, null_stdio};
+use crate::launch::{Confinement, Launch, Mounts, User};
 use crate::network::Network;
-use crate::output::{self, Stream};
 use crate::process;
-use crate::record::{Record, Records};
+use crate::record::{self, Record, Records};
 use crate::request::{Request, Stdio};
 use crate::restore;
 use crate::sandbox::{Controls, Next, Phase, Sandbox, now_ms};
 use crate::starters::Starters;
+use crate::stdio::{Streams, open_stdio};
 use crate::watch::Shared;
 use crate::zygote::Zygotes;
 
@@ -268,7 +268,7 @@ impl Sandboxes {
     ) -> Result<Arc<Sandbox>> {
         let (streams, pipes) = streams.unzip();
         let record = Record {
-            id: new_id()?,
+            id: record::new_id()?,
             pid: started.pid,
             started: process::started(started.pid).unwrap_or(0),
             created_ms: now_ms(),
@@ -432,31 +432,6 @@ fn take_lock(dir: &Path) -> Result<Flock<File>> {
         };
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-pub(crate) type Streams = Option<([Stream; 2], [u64; 2])>;
-
-/// Opens what a program reads and writes, and our ends of what is kept.
-pub(crate) fn open_stdio(stdio: Stdio) -> Result<([OwnedFd; 3], Streams)> {
-    match stdio {
-        Stdio::Null => Ok((null_stdio()?, None)),
-        Stdio::Given(given) => Ok((given, None)),
-        Stdio::Captured => {
-            let [null, _, _] = null_stdio()?;
-            let (out, out_theirs, out_inode) = output::pipe()?;
-            let (err, err_theirs, err_inode) = output::pipe()?;
-            let streams = ([out, err], [out_inode, err_inode]);
-            Ok(([null, out_theirs, err_theirs], Some(streams)))
-        }
-    }
-}
-
-pub(crate) fn new_id() -> Result<String> {
-    let id = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()));
-    Ok(format!(
-        "{:012x}",
-        id.map_err(step("choosing a name"))? >> 16
-    ))
 }
 
 fn unknown(kind: &'static str, name: &str) -> SandboxError {

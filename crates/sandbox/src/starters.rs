@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -158,14 +157,4 @@ impl Drop for Starters {
             }
         }
     }
-}
-
-/// A directory, opened to be mounted somewhere.
-pub(crate) fn open_dir(path: &Path) -> Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = File::options();
-    options.read(true).custom_flags(nix::libc::O_DIRECTORY);
-    options
-        .open(path)
-        .map_err(crate::error::at("opening", path))
 }

@@ -26,13 +26,14 @@ use rawio::mount::{DetachedMount, Forbids};
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
-pub use choice::Packages;
+pub(crate) use launch::{Users, launch};
 pub use pool::ZygoteCounts;
-pub(crate) use pool::Zygotes;
+pub(crate) use pool::{Living, ZYGOTES_MAX, Zygotes};
 
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, step};
 use crate::launch::{Mounts, User};
+use crate::packages::{Packages, paths_of};
 use crate::request::Request;
 use protocol::{Control, ForkRequest};
 
@@ -73,14 +74,6 @@ impl ZygoteSpec {
             store: None,
             memory_bytes: 512 << 20,
         }
-    }
-
-    /// Returns where its packages are for it and its children.
-    pub(crate) fn paths(packages: &Packages) -> Vec<String> {
-        let paths = packages
-            .iter()
-            .map(|package| format!("/packages/{package}"));
-        paths.collect()
     }
 }
 
@@ -170,7 +163,7 @@ impl Zygote {
             user,
             command: &request.command,
             environment: variables(request),
-            paths: ZygoteSpec::paths(packages),
+            paths: paths_of(packages),
             dir: if request.code.is_some() {
                 "/code"
             } else {

@@ -57,51 +57,53 @@ fn ends_well(rig: &Rig, request: Request) -> String {
     said
 }
 
+/// Programs, and what they end with.
+const CASES: &[(&str, i32)] = &[
+    (
+        "print('out'); import sys; print('err', file=sys.stderr); sys.exit(7)",
+        7,
+    ),
+    ("print(__name__, __import__('sys').argv)", 0),
+    ("raise ValueError('x')", 1),
+    ("import sys; sys.exit('text')", 1),
+    (
+        "import atexit; atexit.register(print, 'at the end'); print('first')",
+        0,
+    ),
+    (
+        "import threading; threading.Thread(target=lambda: print('thread')).start()",
+        0,
+    ),
+    (
+        "import os; print(sorted(set(os.environ) - {'LC_CTYPE'})); print(os.getcwd(), os.getpid())",
+        0,
+    ),
+    (
+        "import subprocess; print(subprocess.run(['/bin/echo', 'x'], capture_output=True).stdout)",
+        0,
+    ),
+    (
+        "import multiprocessing as m\nwith m.Pool(2) as p: print(p.map(abs, [-1, -2]))",
+        0,
+    ),
+    (
+        "import os; print(open('/proc/self/status').read().count('NoNewPrivs:\\t1'), os.listdir('/tmp'))",
+        0,
+    ),
+    (
+        "import resource as r; print(r.getrlimit(r.RLIMIT_NPROC), r.getrlimit(r.RLIMIT_NOFILE))",
+        0,
+    ),
+    (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname()); print('ok')",
+        0,
+    ),
+];
+
 #[test]
 fn a_fork_does_what_an_interpreter_does() {
     let rig = Rig::new();
     let store = store(&[]);
-    let cases = [
-        (
-            "print('out'); import sys; print('err', file=sys.stderr); sys.exit(7)",
-            7,
-        ),
-        ("print(__name__, __import__('sys').argv)", 0),
-        ("raise ValueError('x')", 1),
-        ("import sys; sys.exit('text')", 1),
-        (
-            "import atexit; atexit.register(print, 'at the end'); print('first')",
-            0,
-        ),
-        (
-            "import threading; threading.Thread(target=lambda: print('thread')).start()",
-            0,
-        ),
-        (
-            "import os; print(sorted(set(os.environ) - {'LC_CTYPE'})); print(os.getcwd(), os.getpid())",
-            0,
-        ),
-        (
-            "import subprocess; print(subprocess.run(['/bin/echo', 'x'], capture_output=True).stdout)",
-            0,
-        ),
-        (
-            "import multiprocessing as m\nwith m.Pool(2) as p: print(p.map(abs, [-1, -2]))",
-            0,
-        ),
-        (
-            "import os; print(open('/proc/self/status').read().count('NoNewPrivs:\\t1'), os.listdir('/tmp'))",
-            0,
-        ),
-        (
-            "import resource as r; print(r.getrlimit(r.RLIMIT_NPROC), r.getrlimit(r.RLIMIT_NOFILE))",
-            0,
-        ),
-        (
-            "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname()); print('ok')",
-            0,
-        ),
-    ];
     let run = |fresh: bool, text: &str| {
         let mut request = match fresh {
             true => Request::new("host", &[PYTHON, "-c", text]),
@@ -124,9 +126,9 @@ fn a_fork_does_what_an_interpreter_does() {
             sandbox.ancestry().len(),
         )
     };
-    let fresh: Vec<_> = cases.iter().map(|(text, _)| run(true, text)).collect();
+    let fresh: Vec<_> = CASES.iter().map(|(text, _)| run(true, text)).collect();
     zygote(&rig, &[], store.path());
-    for ((text, code), fresh) in cases.iter().zip(fresh) {
+    for ((text, code), fresh) in CASES.iter().zip(fresh) {
         let forked = run(false, text);
         assert_eq!((fresh.3, forked.3), (0, 1), "{text}");
         assert_eq!(forked.0, ExitStatus::Code(*code), "{text}: {forked:?}");
@@ -138,7 +140,7 @@ fn a_fork_does_what_an_interpreter_does() {
     }
     assert_eq!(
         rig.sandboxes().zygote_counts().exact,
-        u64::try_from(cases.len()).unwrap()
+        u64::try_from(CASES.len()).unwrap()
     );
 }
 
@@ -313,7 +315,9 @@ fn a_zygote_that_hangs_or_dies_or_grows_is_replaced() {
     for package in ["dies==1", "breaks==1", "lies==1"] {
         zygote(&rig, &[package], store.path());
         let before = rig.sandboxes().zygote_counts();
-        let sandbox = rig.start(script("print('ran')", &[package], Some(store.path())));
+        // One that has ended before its rights are looked at is not looked at.
+        let text = "import time; time.sleep(1)";
+        let sandbox = rig.start(script(text, &[package], Some(store.path())));
         assert_eq!(
             sandbox.wait(PATIENCE).unwrap().status,
             ExitStatus::Code(0),

@@ -3,11 +3,10 @@
 //! A sandbox descends only from a Zygote all of whose packages it asked for, in these very versions.
 //! Whatever a package has done to the interpreter, it has done it to those who would have imported it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Packages by name and exact version: `name==version`.
-pub type Packages = BTreeSet<String>;
+use crate::packages::Packages;
 
 /// What the choice knows of a Zygote.
 #[derive(Clone, Debug, PartialEq)]

@@ -18,10 +18,12 @@ use super::protocol::{Control, Settings};
 use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, at, step};
-use crate::launch::{Mounts, null_stdio, start};
+use crate::launch::{Mounts, start};
+use crate::packages::paths_of;
+use crate::record::new_id;
 use crate::request::Request;
-use crate::sandboxes::new_id;
 use crate::starters::Starters;
+use crate::stdio::null_stdio;
 
 /// The interpreter's program.
 const PROGRAM: &str = include_str!("zygote.py");
@@ -41,17 +43,17 @@ const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
 
 /// The users of a Zygote and its children.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Users {
+pub(crate) struct Users {
     /// The user outside that is root inside; the others follow.
-    pub(super) first: u32,
-    pub(super) count: u32,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 /// What went wrong, and the group that can be used again.
-pub(super) type Failure = Box<(SandboxError, Option<Group>)>;
+pub(crate) type Failure = Box<(SandboxError, Option<Group>)>;
 
 /// Starts a Zygote in a group, and waits until it has imported. The group comes back with an error.
-pub(super) fn launch(
+pub(crate) fn launch(
     spec: ZygoteSpec,
     starters: &Starters,
     filter: String,
@@ -123,7 +125,7 @@ fn begin(
         let mounts = Mounts::of(&request)?;
         let settings = Settings {
             modules: &spec.modules,
-            paths: ZygoteSpec::paths(&spec.packages),
+            paths: paths_of(&spec.packages),
             filter,
         };
         let settings = serde_json::to_string(&settings).map_err(step("writing settings"))?;

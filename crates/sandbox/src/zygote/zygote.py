@@ -15,6 +15,7 @@ import os
 import pkgutil
 import resource
 import runpy
+import select
 import signal
 import socket
 import struct
@@ -243,7 +244,9 @@ def serve(control, last_filter):
         for descriptor in descriptors + sent:
             os.close(descriptor)
         if sent:
-            # After the answer: nobody waits for this, unless requests come without a pause.
+            # When the child has most likely begun, so that it does not take turns with this on the
+            # processor; or when the next one waits.
+            select.select([control], [], [], 0.005)
             new_network()
 
 

@@ -1,0 +1,272 @@
+//! Sandboxes that run Python: by a fork of a Zygote if there is one that may be used.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use rawio::child::Started;
+
+use crate::cgroup::{Group, Lent};
+use crate::error::{Result, SandboxError};
+use crate::launch::{Mounts, User};
+use crate::network::Network;
+use crate::packages::{Packages, check_packages};
+use crate::record::new_id;
+use crate::request::{Python, Request, Stdio};
+use crate::sandbox::{Controls, Next, Sandbox};
+use crate::sandboxes::Sandboxes;
+use crate::starters::Starters;
+use crate::stdio::{Streams, open_stdio};
+use crate::zygote::{
+    Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec, ZygoteView, launch,
+};
+
+/// What a start of Python needs once it is decided how it starts.
+struct Prepared {
+    request: Request,
+    mounts: Mounts,
+    stdio: [OwnedFd; 3],
+    streams: Streams,
+}
+
+impl Sandboxes {
+    /// Makes a Zygote, which sandboxes that ask for its packages, and maybe others, are forked from.
+    ///
+    /// # Errors
+    /// If it cannot be started, or cannot import.
+    pub fn add_zygote(&self, spec: ZygoteSpec) -> Result<ZygoteView> {
+        check_packages(&spec.packages)?;
+        if !spec.packages.is_empty() && spec.store.is_none() {
+            return Err(SandboxError::Invalid(
+                "a Zygote with packages needs the directory that has them".to_owned(),
+            ));
+        }
+        let starters = self.starters(&spec.base)?;
+        let block = loop {
+            match self.zygotes.free_block() {
+                Ok(block) => break block,
+                Err(Some(least)) => {
+                    self.zygotes.evicted.fetch_add(1, Relaxed);
+                    self.end_zygote(&least.id);
+                }
+                Err(None) => return Err(SandboxError::Full(ZYGOTES_MAX)),
+            }
+        };
+        let all = self.config.sandboxes_max;
+        let users = Users {
+            // Behind those of sandboxes that are no Zygote's.
+            first: self.config.first_uid + all + block * (all + 1),
+            count: all + 1,
+        };
+        let pool = &self.shared.pool;
+        // Not by its block alone: children of the one before may still be in their groups.
+        let lent = Lent::new(pool, &format!("z{}", new_id()?), users.first)?;
+        let group = match lent.take(pool) {
+            Ok(group) => group,
+            Err(error) => {
+                lent.close(pool);
+                return Err(error);
+            }
+        };
+        let lent = Arc::new(lent);
+        let filter = self.confinement.filter_text();
+        match launch(spec, &starters, filter, users, Arc::clone(&lent), group) {
+            Ok(zygote) => {
+                let zygote = Arc::new(zygote);
+                let view = zygote.view();
+                self.zygotes.live.lock().push(Living { zygote, block });
+                self.zygotes.made.fetch_add(1, Relaxed);
+                Ok(view)
+            }
+            Err(failure) => {
+                let (error, group) = *failure;
+                if let Some(group) = group {
+                    lent.put_back(group, pool);
+                }
+                lent.close(pool);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns all Zygotes.
+    pub fn zygotes(&self) -> Vec<ZygoteView> {
+        let live = self.zygotes.live.lock().clone();
+        live.iter().map(|living| living.zygote.view()).collect()
+    }
+
+    /// Returns how starts of Python began.
+    pub fn zygote_counts(&self) -> ZygoteCounts {
+        self.zygotes.counts()
+    }
+
+    /// Ends a Zygote. Sandboxes that were forked from it go on.
+    ///
+    /// # Errors
+    /// If there is none of this id.
+    pub fn evict(&self, id: &str) -> Result<()> {
+        match self.end_zygote(id) {
+            true => Ok(()),
+            false => Err(SandboxError::Unknown {
+                kind: "Zygote",
+                name: id.to_owned(),
+            }),
+        }
+    }
+
+    fn end_zygote(&self, id: &str) -> bool {
+        let Some(Living { zygote, .. }) = self.zygotes.remove(id) else {
+            return false;
+        };
+        // First whoever was born in its group and is in no other yet.
+        if let Some(group) = zygote.end() {
+            zygote.lent.put_back(group, &self.shared.pool);
+        }
+        zygote.lent.close(&self.shared.pool);
+        true
+    }
+
+    pub(crate) fn end_zygotes(&self) {
+        for zygote in self.zygotes() {
+            self.end_zygote(&zygote.id);
+        }
+    }
+
+    /// Makes a sandbox that runs Python: by a fork of a Zygote if there is one that may be used.
+    pub(crate) fn create_python(
+        &self,
+        request: Request,
+        stdio: Stdio,
+        starters: &Starters,
+    ) -> Result<Arc<Sandbox>> {
+        let Some(python) = request.python.clone() else {
+            return Err(SandboxError::Invalid(
+                "this is no program of Python".to_owned(),
+            ));
+        };
+        let mounts = Mounts::of(&request)?;
+        let (stdio, streams) = open_stdio(stdio)?;
+        let mut prepared = Prepared {
+            request,
+            mounts,
+            stdio,
+            streams,
+        };
+        // A Zygote cannot give its child the network of the machine, which it does not have.
+        if prepared.request.network == Network::None
+            && let Some(zygote) = self.zygote_for(&prepared.request, &python)
+        {
+            match self.fork(&zygote, &python.packages, &prepared) {
+                Ok((started, group, user)) => {
+                    let ancestry = vec![describe(&zygote)];
+                    let is_exact = zygote.spec.packages == python.packages;
+                    let zygotes = &self.zygotes;
+                    let counter = if is_exact {
+                        &zygotes.exact
+                    } else {
+                        &zygotes.partial
+                    };
+                    counter.fetch_add(1, Relaxed);
+                    let Prepared {
+                        request, streams, ..
+                    } = prepared;
+                    let controls = Controls {
+                        group,
+                        network: None,
+                        next: Next::Siblings(Arc::clone(&zygote.lent)),
+                    };
+                    return self.enroll(request, started, user, ancestry, controls, streams);
+                }
+                Err(error @ SandboxError::Zygote { .. }) => {
+                    log::warn!("{error}; it is replaced, and the sandbox starts without it");
+                    self.zygotes.replaced.fetch_add(1, Relaxed);
+                    self.end_zygote(&zygote.id);
+                    // Its child may have mounted them.
+                    prepared.mounts = Mounts::of(&prepared.request)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.zygotes.fresh.fetch_add(1, Relaxed);
+        let Prepared {
+            request,
+            mounts,
+            stdio,
+            streams,
+        } = prepared;
+        self.create_fresh(request, starters, mounts, stdio, streams)
+    }
+
+    /// Returns the Zygote that a request is to be forked from, which may have to be made first.
+    fn zygote_for(&self, request: &Request, python: &Python) -> Option<Arc<Zygote>> {
+        let mut chosen = self.zygotes.choose(request, python);
+        if let Some(zygote) = chosen.take_if(|zygote| !zygote.is_fit()) {
+            log::info!(
+                "the Zygote {} has ended or grown; it is replaced",
+                zygote.id
+            );
+            self.zygotes.replaced.fetch_add(1, Relaxed);
+            self.end_zygote(&zygote.id);
+            if let Err(error) = self.add_zygote(zygote.spec.clone()) {
+                log::warn!("{error}");
+            }
+            chosen = self.zygotes.choose(request, python);
+        }
+        let has_all = |zygote: &Arc<Zygote>| zygote.spec.packages == python.packages;
+        if chosen.as_ref().is_some_and(has_all) {
+            return chosen;
+        }
+        let now = Instant::now();
+        if !self.zygotes.needs.lock().comes_again(&python.packages, now) {
+            return chosen;
+        }
+        let spec = ZygoteSpec {
+            packages: python.packages.clone(),
+            store: request.packages.clone(),
+            modules: chosen
+                .as_ref()
+                .map_or_else(Vec::new, |zygote| zygote.spec.modules.clone()),
+            ..ZygoteSpec::new(&request.base, &python.interpreter, &[])
+        };
+        match self.add_zygote(spec) {
+            Ok(_) => self.zygotes.choose(request, python),
+            Err(error) => {
+                log::warn!("no Zygote for {:?}: {error}", python.packages);
+                chosen
+            }
+        }
+    }
+
+    /// Has a Zygote fork, into a group of the sandbox's own.
+    fn fork(
+        &self,
+        zygote: &Zygote,
+        packages: &Packages,
+        prepared: &Prepared,
+    ) -> Result<(Started, Group, User)> {
+        let Prepared {
+            request,
+            mounts,
+            stdio,
+            ..
+        } = prepared;
+        let mut group = zygote.lent.take(&self.shared.pool)?;
+        let forked = group
+            .limit(&request.limits)
+            .and_then(|()| zygote.fork(request, packages, group.slot, &group, mounts, stdio));
+        match forked {
+            Ok(child) => Ok((child.started, group, child.user)),
+            Err(error) => {
+                zygote.lent.put_back(group, &self.shared.pool);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What the record of a sandbox says of a Zygote.
+fn describe(zygote: &Zygote) -> String {
+    let packages: Vec<_> = zygote.spec.packages.iter().map(String::as_str).collect();
+    format!("{} [{}]", zygote.id, packages.join(" "))
+}
