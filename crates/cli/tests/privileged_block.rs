@@ -159,7 +159,7 @@ impl LyingRegistry {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (path, counts, blob) = (path.clone(), Arc::clone(&counts), Arc::clone(&blob));
-                std::thread::spawn(move || answer(stream.unwrap(), &path, &counts, &blob));
+                std::thread::spawn(move || answer(&stream.unwrap(), &path, &counts, &blob));
             }
         });
         Self { port, sent }
@@ -167,7 +167,7 @@ impl LyingRegistry {
 }
 
 /// Answers requests of one connection, until it ends.
-fn answer(stream: TcpStream, path: &str, counts: &Mutex<u64>, blob: &[u8]) -> Option<()> {
+fn answer(mut stream: &TcpStream, path: &str, counts: &Mutex<u64>, blob: &[u8]) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     loop {
         let head: Vec<String> = lines
@@ -200,9 +200,7 @@ fn answer(stream: TcpStream, path: &str, counts: &Mutex<u64>, blob: &[u8]) -> Op
             bytes.len(),
             blob.len()
         );
-        (&stream)
-            .write_all(&[head.as_bytes(), &bytes].concat())
-            .ok()?;
+        stream.write_all(&[head.as_bytes(), &bytes].concat()).ok()?;
     }
 }
 
@@ -331,10 +329,10 @@ const PIECE_KIB: u64 = 128;
 
 /// Makes the initial file system of a guest that copies its disk's first half to the second.
 fn guest(dir: &Path) {
-    let kernel = PathBuf::from(std::env::var_os("YOLOFS_IMAGES").map_or_else(
+    let kernel = std::env::var_os("YOLOFS_IMAGES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/images"),
         PathBuf::from,
-    ));
+    );
     let archive = kernel.join("kernel.tar");
     assert!(
         archive.exists(),
@@ -380,7 +378,7 @@ fn a_virtual_machine_outlives_the_servers_of_its_disk() {
     let disk = dir.path().join("disk.raw");
     filled(&disk, HALF_MIB);
     let file = File::options().write(true).open(&disk).unwrap();
-    file.set_len(2 * HALF_MIB << 20).unwrap();
+    file.set_len((2 * HALF_MIB) << 20).unwrap();
     let socket = dir.path().join("vhost.sock");
     let serve = || export(&[arg(&disk), "--writable", "--vhost-user", arg(&socket)]);
     let mut server = Some(serve());
