@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Times `docker run` under an engine of its own when the page cache was dropped: with nothing held, with whole files
-# held by vmtouch, and with the pages that `yolofs pin record` found; all beside warm starts, interleaved. Says what
-# each holds. `scripts/bench-pin.sh [ROUNDS]`, 10 by default; PROFILE=dev takes a debug build.
+# held by vmtouch, and with the pages that `yolofs pin record` found; all beside warm starts, interleaved. Says how
+# much each holds. Run it where nobody else has the engine's programs mapped: those cannot be dropped. `scripts/bench-pin.sh [ROUNDS]`, 10 by default; PROFILE=dev takes a debug build.
 source "$(dirname "$0")/need.sh"
 cd "$REPO"
 need_root "The bench"
@@ -70,9 +70,17 @@ hold_vmtouch() { # it says nothing, and holds all when it holds no more than hal
     until before=$now; now=$(locked "${pids[vmtouch]}"); [ "$now" -gt 0 ] && [ "$now" = "$before" ]; do sleep 0.5; done
 }
 hold_pins() { "$yolofs" pin serve --budget 1G & pids[pins]=$!; until "$yolofs" pin status --json | jq -e '.pid' >/dev/null; do kill -0 "${pids[pins]}"; done; }
-"$yolofs" pin apply docker >/dev/null 2>&1 || true
-hold_vmtouch; whole=$(locked "${pids[vmtouch]}"); stop vmtouch
-hold_pins; pinned=$(locked "${pids[pins]}"); stop pins
+say "recording what docker run touches while the engine runs"
+engine=$(cat "$work/docker.pid")
+with="--with $engine --with $(pgrep -P "$engine" -x containerd)"
+# shellcheck disable=SC2086
+"$yolofs" pin record --name run "${under[@]}" $with -- docker run --rm --network none bench /bin/true >&2
+declare -A held=([warm]=0 [cold]=0 [image]=0)
+hold_vmtouch; held[vmtouch]=$(locked "${pids[vmtouch]}"); stop vmtouch
+for name in docker run; do
+    "$yolofs" pin drop --all >/dev/null; "$yolofs" pin apply "$name" >/dev/null 2>&1 || true
+    hold_pins; held[$name]=$(locked "${pids[pins]}"); stop pins
+done
 
 timed() { # CASE: one start, in microseconds, into a file
     local from=${EPOCHREALTIME/./}
@@ -85,15 +93,19 @@ for round in $(seq "$rounds"); do
     drop; timed cold
     drop; warm_image; timed image
     hold_vmtouch; drop; warm_image; timed vmtouch; stop vmtouch
-    hold_pins; drop; warm_image; timed pins; stop pins
+    for name in docker run; do
+        "$yolofs" pin drop --all >/dev/null; "$yolofs" pin apply "$name" >/dev/null 2>&1 || true
+        hold_pins; drop; warm_image; timed "$name"; stop pins
+    done
 done
-median() { sort -n "$work/$1.us" | awk '{v[NR]=$1} END {print v[int((NR+1)/2)] / 1000}'; }
+median() { sort -n "$work/$1" | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'; }
 spread() { sort -n "$work/$1.us" | awk '{v[NR]=$1} END {printf "%.0f to %.0f", v[1] / 1000, v[NR] / 1000}'; }
 mib() { awk -v b="$1" 'BEGIN {printf "%.1f", b / 1048576}'; }
-warm=$(median warm)
-say "load $(cut -d' ' -f1-3 /proc/loadavg); whole files $(mib "$whole") MiB, pages $(mib "$pinned") MiB: $((pinned * 100 / whole)) %"
-printf '| case | held, MiB | median, ms | spread, ms | to warm |\n| --- | --- | --- | --- | --- |\n'
-for case in warm cold image vmtouch pins; do
-    held=0; [ $case = vmtouch ] && held=$whole; [ $case = pins ] && held=$pinned
-    printf '| %s | %s | %.0f | %s | %.2f |\n' "$case" "$(mib "$held")" "$(median $case)" "$(spread $case)" "$(awk -v a="$(median $case)" -v b="$warm" 'BEGIN {print a / b}')"
+warm=$(median warm.us)
+say "load $(cut -d' ' -f1-3 /proc/loadavg)"
+printf '| case | held, MiB | of whole files | median, ms | spread, ms | to warm |\n| --- | --- | --- | --- | --- | --- |\n'
+for case in warm cold image vmtouch docker run; do
+    us=$(median $case.us)
+    printf '| %s | %s | %s %% | %s | %s | %s |\n' "$case" "$(mib "${held[$case]}")" $((held[$case] * 100 / held[vmtouch])) \
+        $((us / 1000)) "$(spread $case)" "$(awk -v a="$us" -v b="$warm" 'BEGIN {printf "%.2f", a / b}')"
 done
