@@ -28,7 +28,7 @@ const KNOWN: &[(&str, usize)] = &[
     ("bootstore", 2),
     ("layers", 6),
     ("node-service", 11),
-    ("containerd-service", 7),
+    ("containerd-service", 5),
     ("cli", 6),
     ("benches", 4),
     ("e2e", 8),

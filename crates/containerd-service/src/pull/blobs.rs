@@ -8,7 +8,6 @@ use host::interrupt::Interrupt;
 use oci::Reference;
 use oci::registry::{Access, RegistryConfig, Repository};
 
-use super::land::source_of;
 use super::wanted::Layer;
 
 /// Has containerd keep a blob while `fetch` has it come; if it fails, nothing is kept.
@@ -93,4 +92,12 @@ pub(super) fn fetch_missing(
         came += layer.blob.size;
     }
     Ok(came)
+}
+
+/// Returns the label that tells containerd where something came from.
+pub(super) fn source_of(reference: &Reference) -> (String, String) {
+    (
+        format!("containerd.io/distribution.source.{}", reference.registry()),
+        reference.repository().to_owned(),
+    )
 }

@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use engine::containerd::{KeptDocument, Labels, Lease, PLAIN_LABEL, Prepared};
-use oci::Reference;
 use oci::registry::FoundManifest;
 use snapshotter::STAGED_LABEL;
 
 use super::Blobs;
+use super::blobs::source_of;
 use super::fetch::Ready;
 use super::wanted::{Layer, Wanted};
 
@@ -100,14 +100,6 @@ pub(super) fn documents(
         document(index, vec![refers("m.0", manifest.digest)])?;
     }
     Ok(())
-}
-
-/// Returns the label that tells containerd where something came from.
-pub(super) fn source_of(reference: &Reference) -> (String, String) {
-    (
-        format!("containerd.io/distribution.source.{}", reference.registry()),
-        reference.repository().to_owned(),
-    )
 }
 
 /// Names an image of which everything is there.

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use blocks::Digest;
 use serde::Deserialize;
 
-use super::store::NAMESPACE;
 use crate::error::EngineError;
 use crate::image::{ImageConfig, LocalImage, LocalLayer};
 
+/// The namespace of Docker's images in containerd, unless it says another.
+const NAMESPACE: &str = "moby";
 /// The most layers an image has; overlayfs takes no more than 500.
 const LAYERS_MAX: usize = 500;
 

@@ -14,8 +14,6 @@ use crate::error::EngineError;
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 /// What a daemon says of itself has some kilobytes.
 const INFO_MAX: u64 = 4 << 20;
-/// The namespace of Docker's images, unless it says another.
-pub(super) const NAMESPACE: &str = "moby";
 
 /// Where a Docker's images are, if they are in a containerd.
 #[derive(Clone, Debug, PartialEq, Eq)]
