@@ -1,6 +1,7 @@
 //! A connection as seen by its users: requests go in; each gets a response, or learns that none will
 //! come.
 
+mod line;
 mod starting;
 
 use std::collections::HashMap;
@@ -153,39 +154,6 @@ impl Connection {
         if self.is_up() && !self.silent.swap(true, Relaxed) {
             log::warn!("the block service does not respond: requests do not wait for it");
         }
-    }
-
-    /// Notes how long a response of a handshake took.
-    pub(super) fn measured(&self, round_trip: Duration) {
-        let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
-        let micros = micros.max(1);
-        let known = self.round_trip_us.load(Relaxed);
-        if known == 0 || micros < known {
-            self.round_trip_us.store(micros, Relaxed);
-        }
-    }
-
-    /// Returns the rate of what came for a START, in bytes per second; 0 if that was too little to tell.
-    pub(super) fn rate(&self) -> u64 {
-        self.rate.load(Relaxed)
-    }
-
-    /// Returns the shortest round trip of handshakes, after the first one.
-    pub(super) fn round_trip(&self) -> Option<Duration> {
-        let micros = self.round_trip_us.load(Relaxed);
-        (micros > 0).then(|| Duration::from_micros(micros))
-    }
-
-    /// Returns whether the handshake is sent at once, with what the connection begins with: without a key there
-    /// is nothing that depends on the challenge. The first connection waits for it, since the service learns from
-    /// that how long the line is.
-    pub(super) fn speaks_at_once(&self) -> bool {
-        self.lane == 1 && self.shared.config.key.is_none() && !self.waits.load(Relaxed)
-    }
-
-    /// Notes that the service is of a release that understands less.
-    pub(super) fn waits_for_the_challenge(&self) {
-        self.waits.store(true, Relaxed);
     }
 
     /// Waits until the connection was made or lost, or a short while.
