@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 mod circles;
+mod dist;
 mod ladder;
 mod links;
 mod pages;
@@ -37,6 +38,8 @@ enum Chore {
     Size,
     /// Run all tests, those that need root included, so that none hangs and a flaky one is known
     Test(suite::Options),
+    /// Make the packages: a .deb and a .rpm
+    Dist(dist::Options),
     /// Write the man pages of the programs
     Man {
         /// Directory to write them to; made if it is not there
@@ -63,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Ci => quick::run(),
         Chore::Size => size::check(&workspace::root()?),
         Chore::Test(options) => suite::test(&options),
+        Chore::Dist(options) => dist::run(&options),
         Chore::Man { out } => pages::man(&out),
         Chore::Completions { out } => pages::completions(&out),
     }

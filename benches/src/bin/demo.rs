@@ -45,6 +45,20 @@ struct Args {
     /// Which of the images is the disk of the Docker that is shown
     #[arg(long, value_name = "FILE", default_value = "engines-nginx.ext4")]
     stage: PathBuf,
+    /// Which part is shown: boots of the rig itself, which need less, or Docker
+    #[arg(long, value_name = "PART", default_value = "all")]
+    part: Part,
+}
+
+/// A part of the demonstration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// A container and a virtual machine, booted by the rig itself.
+    Boots,
+    /// `docker run`.
+    Docker,
+    /// Both.
+    All,
 }
 
 fn main() -> ExitCode {
@@ -53,36 +67,45 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let places = args.lab.set_up()?;
-    boots(args, &places)?;
-    if let Err(error) = containers(args, &places) {
+    if args.part != Part::Docker {
+        boots(args, &places)?;
+    }
+    if args.part != Part::Boots
+        && let Err(error) = containers(args, &places)
+    {
         interrupt::check()?;
         forget_progress();
         println!("\nDocker is left out: it cannot be shown here.\n  {error:#}");
     }
-    println!("{LEGEND}");
+    if args.part != Part::Boots {
+        println!("{LEGEND}");
+    }
     Ok(())
 }
 
 /// Shows a container and a virtual machine, booted by the rig itself.
 fn boots(args: &Args, places: &Places) -> anyhow::Result<()> {
     let lab = Lab::open(&places.images, &places.bin)?;
-    println!("Recording: each boot runs once on a mount that notes what it reads.");
-    for subject in [CONTAINER, MACHINE] {
-        let said = lab.record(subject, 1)?;
-        println!("  {subject}: {}", recorded(&said));
-    }
     println!(
-        "\nBooting, with the disk to itself (medians of {}):\n",
+        "Each boot runs once on a mount that notes what it reads, and is repeated then, with the disk \
+         to itself\n(medians of {}):\n",
         args.rounds
     );
-    compare(&lab, args.rounds, Disk::Idle)?;
+    for subject in [CONTAINER, MACHINE] {
+        let said = lab.record(subject, 1)?;
+        println!("{subject}: recorded {}", recorded(&said));
+        compare(&lab, args.rounds, Disk::Idle, subject)?;
+    }
     if let Err(error) = suite::throttle(&lab, BUSY) {
         println!("The comparison on a slow disk is left out: this machine cannot slow one down.");
         println!("  {error:#}");
         return Ok(());
     }
     println!("\nBooting again, with {SLOW_IOPS} reads a second and a neighbour that reads, too:\n");
-    compare(&lab, args.rounds, BUSY)
+    for subject in [CONTAINER, MACHINE] {
+        compare(&lab, args.rounds, BUSY, subject)?;
+    }
+    Ok(())
 }
 
 /// Shows `docker run` by a Docker of the rig's own, whose layers are cold, served, or warm.
@@ -136,21 +159,16 @@ native warm   from the disk's own page cache after a boot: as fast as it goes
 x warm: time over native warm. requests, READ: what the boot asked the daemon.
 docs/benchmarking.md says how to measure with more rounds, and how to read it.";
 
-/// Carries out one comparison of each subject, and prints its table.
-fn compare(lab: &Lab, rounds: u32, disk: Disk) -> anyhow::Result<()> {
-    for subject in [CONTAINER, MACHINE] {
-        let samples = suite::run(
-            lab,
-            &[Comparison {
-                subject,
-                disk,
-                rounds,
-            }],
-            heard,
-        )?;
-        forget_progress();
-        println!("{}", tables(&samples));
-    }
+/// Carries out a comparison, and prints its table.
+fn compare(lab: &Lab, rounds: u32, disk: Disk, subject: Subject) -> anyhow::Result<()> {
+    let comparison = Comparison {
+        subject,
+        disk,
+        rounds,
+    };
+    let samples = suite::run(lab, &[comparison], heard)?;
+    forget_progress();
+    println!("{}", tables(&samples));
     Ok(())
 }
 

@@ -36,6 +36,7 @@ pub use faster::{CopyParts, FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
 use lock::Lock;
 use marker::Kind;
+pub use names::check as check_name;
 pub use parts::{StoredPart, StoredParts};
 use places::Places;
 pub use transfer::{StoreVerifyReport, StoredVerifyReport};

@@ -23,6 +23,7 @@ use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::run_dir_arg::RunDirArg;
 use crate::stage::Stage;
+use crate::start::{Talk, begin};
 use crate::store_args::StoreArgs;
 use host::interrupt::Interrupt;
 
@@ -34,6 +35,8 @@ pub struct Bootimg {
     store: StoreArgs,
     #[command(flatten)]
     run_dir: RunDirArg,
+    #[command(flatten)]
+    talk: Talk,
     #[command(subcommand)]
     command: BootimgCommand,
 }
@@ -66,14 +69,17 @@ enum BootimgCommand {
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    crate::logging::init(LevelFilter::WARN);
-    crate::output::show_progress();
     // The stages of the sandbox must have no thread and no blocked signal: they come first.
     match Stage::of_this_process() {
-        Some(stage) => stage
-            .run()
-            .unwrap_or_else(|error| report("bootimg", &Err(error))),
-        None => report("bootimg", &run(&Bootimg::parse())),
+        Some(stage) => {
+            crate::logging::init(LevelFilter::WARN);
+            let ended = stage.run();
+            ended.unwrap_or_else(|error| report("bootimg", &Err(error)))
+        }
+        None => {
+            let args = begin(|args: &Bootimg| args.talk);
+            report("bootimg", &run(&args))
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::api_words::in_flags;
 use crate::output::complain;
 use host::interrupt::Interrupted;
+use host::rights::missing_for;
 use recording::not_ready::NotReady;
 
 /// How a command ended, beyond "it failed".
@@ -45,7 +46,12 @@ pub(crate) fn report(program: &str, result: &anyhow::Result<Outcome>) -> ExitCod
         Err(error) => {
             let failure = error.downcast_ref::<Failure>();
             if !matches!(failure, Some(Failure::Unread)) {
-                let message = in_flags(&format!("{error:#}"));
+                let mut message = in_flags(&format!("{error:#}"));
+                if let Some(missing) = missing_for(error)
+                    && !message.contains("needs root")
+                {
+                    message = format!("{message} ({missing})");
+                }
                 complain(&format!("{program}: {message}"));
             }
             match failure {

@@ -17,6 +17,7 @@ pub mod nicfetch;
 mod output;
 mod run_dir_arg;
 mod stage;
+mod start;
 mod status_text;
 mod store_args;
 mod xattrs_arg;

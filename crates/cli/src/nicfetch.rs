@@ -11,15 +11,17 @@ mod store;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
+use crate::start::{Talk, begin};
 
 /// Keep container images on a host's SmartNIC, once for all virtual machines of the host.
 #[derive(Debug, Parser)]
 #[command(name = "nicfetch", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Nicfetch {
+    #[command(flatten)]
+    talk: Talk,
     #[command(subcommand)]
     command: NicfetchCommand,
 }
@@ -44,9 +46,7 @@ enum NicfetchCommand {
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    crate::logging::init(LevelFilter::WARN);
-    crate::output::show_progress();
-    let args = Nicfetch::parse();
+    let args = begin(|args: &Nicfetch| args.talk);
     report("nicfetch", &run(&args))
 }
 

@@ -1,15 +1,45 @@
 //! The status of mounts, for people.
 
 use crate::output::{count, percent, table};
+use diagnosis::mounts::MountVerdict;
 use host::size::Size;
 use node_api::nic_status::NicStatus;
 use node_api::status::{BootStatus, MountStatus, ServedStatus};
+
+/// What is said where there is no mount.
+const NOTHING: &str = "nothing is mounted";
+
+/// Writes a line for each mount, its verdict first, and what it warns of.
+#[must_use]
+pub(crate) fn lines(mounts: &[MountStatus]) -> String {
+    if mounts.is_empty() {
+        return NOTHING.to_owned();
+    }
+    let heading = ["VERDICT", "MOUNT POINT", "BOOT IMAGE", "SOURCE"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(mounts.iter().map(|mount| {
+        let image = mount.boot.as_ref().map_or("-", |boot| boot.image.as_str());
+        vec![
+            MountVerdict::of(mount).to_string(),
+            mount.mountpoint.display().to_string(),
+            image.to_owned(),
+            mount.source.display().to_string(),
+        ]
+    }));
+    let mut text = table(&rows);
+    for mount in mounts {
+        for warning in &mount.warnings {
+            text += &format!("warning: {}: {warning}\n", mount.mountpoint.display());
+        }
+    }
+    text
+}
 
 /// Writes the status of all mounts for people.
 #[must_use]
 pub(crate) fn text(mounts: &[MountStatus]) -> String {
     if mounts.is_empty() {
-        return "nothing is mounted".to_owned();
+        return NOTHING.to_owned();
     }
     mounts.iter().map(one).collect::<Vec<_>>().join("\n")
 }
@@ -186,6 +216,25 @@ mod tests {
             nic: None,
             warnings: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_mount_is_a_line_with_a_verdict() {
+        assert_eq!(lines(&[]), "nothing is mounted");
+        let mut stale = mount(Some(BootStatus {
+            image: "web".to_owned(),
+            stale_files: 2,
+            ..BootStatus::default()
+        }));
+        stale.warnings.push("2 of its 9 files changed".to_owned());
+        let told = lines(&[mount(None), stale]);
+        let told: Vec<&str> = told.lines().collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[1].starts_with("no boot image "), "{told:?}");
+        assert!(told[2].starts_with("stale: record again "), "{told:?}");
+        let words: Vec<_> = told[2].split_whitespace().skip(3).collect();
+        assert_eq!(words, ["/mnt", "web", "/srv"]);
+        assert_eq!(told[3], "warning: /mnt: 2 of its 9 files changed");
     }
 
     #[test]

@@ -59,6 +59,15 @@ impl StoreArgs {
     }
 }
 
+/// Parses the name that a boot image is to have.
+///
+/// # Errors
+/// If none can have it.
+pub(crate) fn image_name(text: &str) -> Result<String, bootimg::StoreError> {
+    bootimg::check_name(text)?;
+    Ok(text.to_owned())
+}
+
 /// The number of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StoreGroup(u32);

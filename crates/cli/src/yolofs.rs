@@ -1,7 +1,7 @@
 //! The program `yolofs`: mounts sources, serves them, and tells how they do.
 
 mod block;
-mod by_node;
+pub(crate) mod by_node;
 mod docker;
 mod doctor;
 mod learn;
@@ -24,11 +24,11 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing::level_filters::LevelFilter;
 
 use crate::completions::CompletionsArgs;
 use crate::exit::{EXIT_CODES, Outcome, report};
 use crate::run_dir_arg::RunDirArg;
+use crate::start::{Talk, begin};
 use crate::store_args::StoreArgs;
 
 /// Serve directory trees and disk images from boot images, so that boots do not wait for the disk.
@@ -39,6 +39,8 @@ pub struct Yolofs {
     store: StoreArgs,
     #[command(flatten)]
     run_dir: RunDirArg,
+    #[command(flatten)]
+    talk: Talk,
     #[command(subcommand)]
     command: YolofsCommand,
 }
@@ -72,9 +74,7 @@ enum YolofsCommand {
 /// Parses the command line, does what it says, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    crate::logging::init(LevelFilter::WARN);
-    crate::output::show_progress();
-    let args = Yolofs::parse();
+    let args = begin(|args: &Yolofs| args.talk);
     report("yolofs", &run(&args))
 }
 
@@ -85,7 +85,7 @@ fn run(args: &Yolofs) -> anyhow::Result<Outcome> {
         YolofsCommand::Node(command) => node::run(command, store, &args.run_dir),
         YolofsCommand::Block(command) => block::run(command),
         YolofsCommand::Umount(command) => umount::run(command, &args.run_dir),
-        YolofsCommand::Status(command) => status::run(command, &args.run_dir),
+        YolofsCommand::Status(command) => status::run(command, args.talk, &args.run_dir),
         YolofsCommand::Top(command) => top::run(command, &args.run_dir),
         YolofsCommand::Tier(command) => tier::run(command, store),
         YolofsCommand::Pin(command) => pin::run(command, &args.run_dir.run_dir),

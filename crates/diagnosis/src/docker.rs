@@ -159,8 +159,8 @@ impl Docker {
             ),
             LayerStore::Containerd => Finding::advice(
                 CHECK,
-                format!("{name} keeps layers in containerd's overlayfs, and yolofs serves none"),
-                "yolofs setup docker says what to change",
+                format!("{name} keeps layers in containerd's overlayfs, where only `yolofs docker` serves them"),
+                "fine with yolofs-docker.service; yolofs setup docker has it keep them in yolofs",
             ),
             LayerStore::Yolofs if self.containerd.is_none() => Finding::fault(
                 CHECK,
@@ -237,6 +237,9 @@ impl Docker {
         if settings != self.settings {
             let why = "has Docker keep layers in yolofs";
             plan.change(Change::to(&self.config, text, why)?);
+            plan.note(
+                "with Docker as it is, `yolofs docker attach` serves the layers in place (docs/docker.md)",
+            );
             plan.note(
                 "images and containers that Docker has now are not seen while it uses another \
                  store; they are back after --undo",

@@ -14,5 +14,6 @@ pub mod mountpoint;
 pub mod names;
 pub mod own_dir;
 pub mod progress;
+pub mod rights;
 pub mod run_dir;
 pub mod size;

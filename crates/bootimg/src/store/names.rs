@@ -9,8 +9,11 @@ fn is_allowed(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._-:@+".contains(c)
 }
 
-/// Checks a name that a person gave.
-pub(super) fn check(name: &str) -> Result<(), StoreError> {
+/// Checks a name that a person gave: before a boot is recorded for it, not after.
+///
+/// # Errors
+/// If an image cannot be called so; the message says how it can.
+pub fn check(name: &str) -> Result<(), StoreError> {
     let fits = (1..=MAX).contains(&name.len());
     if fits && !name.starts_with('.') && name.chars().all(is_allowed) {
         return Ok(());

@@ -109,7 +109,7 @@ pub(super) struct ImportArgs {
     /// A file that `bootimg export` or `--out` wrote
     file: PathBuf,
     /// Name in the store [default: made of the source's path]
-    #[arg(long)]
+    #[arg(long, value_parser = crate::store_args::image_name)]
     name: Option<String>,
     #[command(flatten)]
     format: FormatArg,

@@ -11,7 +11,7 @@ use host::size::Size;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct KeepArgs {
     /// Name in the store [default: made of the source's path]
-    #[arg(long)]
+    #[arg(long, value_parser = crate::store_args::image_name)]
     name: Option<String>,
     /// Write the boot image to this file instead of the store
     #[arg(long, value_name = "FILE", conflicts_with = "name")]

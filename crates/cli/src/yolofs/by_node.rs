@@ -98,7 +98,7 @@ pub(super) fn unmount(run_dir: &RunDir, mountpoint: &Path, lazy: bool) -> anyhow
 ///
 /// # Errors
 /// If it does not answer.
-pub(super) fn mounts(run_dir: &RunDir) -> anyhow::Result<Vec<MountStatus>> {
+pub(crate) fn mounts(run_dir: &RunDir) -> anyhow::Result<Vec<MountStatus>> {
     match NodeClient::of(run_dir).mounts() {
         Ok(mounts) => Ok(mounts.into_iter().map(|mount| mount.status).collect()),
         Err(CallError::Nobody(_)) => Ok(Vec::new()),

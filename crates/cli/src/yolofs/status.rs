@@ -9,14 +9,15 @@ use super::by_node;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
-use crate::status_text::text;
+use crate::start::Talk;
+use crate::status_text::{lines, text};
 use host::mountpoint;
 use host::run_dir::RunDir;
 use node_api::status::MountStatus;
 
-/// Show the state and the counters of mounts
+/// Show how mounts do, a line for each, what is to be done first
 ///
-/// Hits, misses, bytes from the source, divergence from the recording, injected and
+/// With -v also hits, misses, bytes from the source, divergence from the recording, injected and
 /// evicted pages, requests by kind.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StatusArgs {
@@ -27,7 +28,7 @@ pub(super) struct StatusArgs {
     format: FormatArg,
 }
 
-pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &StatusArgs, talk: Talk, run_dir: &RunDirArg) -> anyhow::Result<Outcome> {
     let run_dir = RunDir::open(&run_dir.run_dir)?;
     let find = |named: &PathBuf| {
         mountpoint::resolve(named).with_context(|| format!("finding {}", named.display()))
@@ -48,7 +49,13 @@ pub(super) fn run(args: &StatusArgs, run_dir: &RunDirArg) -> anyhow::Result<Outc
         }
     }
     mounts.retain(|mount| wanted.is_empty() || wanted.contains(&mount.mountpoint));
-    print(args.format.format(), &mounts, |mounts| text(mounts))?;
+    print(args.format.format(), &mounts, |mounts| {
+        if talk.is_verbose() {
+            text(mounts)
+        } else {
+            lines(mounts)
+        }
+    })?;
     Ok(Outcome::Done)
 }
 

@@ -15,13 +15,14 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::lab::engines::Engines;
 use crate::lab::{Lab, ok, output, until};
 use crate::node::{IMAGE, archive};
 
 /// A running containerd, and perhaps a snapshotter; both end when it is dropped.
 pub(crate) struct Engine<'a> {
     lab: &'a Lab,
-    programs: Option<PathBuf>,
+    engines: Engines,
     dir: PathBuf,
     containerd: Option<Child>,
     snapshotter: Option<Child>,
@@ -31,21 +32,19 @@ pub(crate) struct Engine<'a> {
 impl<'a> Engine<'a> {
     /// Starts Debian's containerd with a configuration that ends in the lab's directories.
     pub(crate) fn debian(lab: &'a Lab, config: &str) -> Self {
-        Self::start(lab, None, config, "")
+        Self::start(lab, Engines::Debian, config, "")
     }
 
     /// Starts a containerd of today.
     pub(crate) fn today(lab: &'a Lab, head: &str, tables: &str) -> Self {
-        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/engines");
-        let engines = std::env::var_os("YOLOFS_ENGINES").map_or(built, PathBuf::from);
-        Self::start(lab, Some(engines.join("bin")), head, tables)
+        Self::start(lab, Engines::Today, head, tables)
     }
 
-    fn start(lab: &'a Lab, programs: Option<PathBuf>, head: &str, tables: &str) -> Self {
+    fn start(lab: &'a Lab, engines: Engines, head: &str, tables: &str) -> Self {
         let dir = lab.make_dir("engine");
         let mut engine = Self {
             lab,
-            programs,
+            engines,
             dir,
             containerd: None,
             snapshotter: None,
@@ -82,14 +81,8 @@ impl<'a> Engine<'a> {
 
     /// Returns one of containerd's programs.
     pub(crate) fn program(&self, name: &str) -> Command {
-        let mut command = match &self.programs {
-            Some(dir) => Command::new(dir.join(name)),
-            None => Command::new(name),
-        };
-        if let Some(dir) = &self.programs {
-            let path = std::env::var("PATH").unwrap_or_default();
-            command.env("PATH", format!("{}:{path}", dir.display()));
-        }
+        let mut command = Command::new(self.engines.program(name));
+        command.env("PATH", self.engines.path());
         command
     }
 
@@ -240,9 +233,9 @@ impl<'a> Engine<'a> {
         let said = self.dir.join("said");
         let uri = format!("file://{}", said.display());
         // crun 1.8 does not know what containerd of today writes, and runc does not mind two cgroups.
-        let runtime = match self.programs {
-            Some(_) => "runc".to_owned(),
-            None => crun(&self.dir),
+        let runtime = match self.engines {
+            Engines::Today => "runc".to_owned(),
+            Engines::Debian => crun(&self.dir),
         };
         let flags = [
             "run",

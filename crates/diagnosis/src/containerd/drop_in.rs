@@ -12,6 +12,10 @@ use crate::plan::{Change, Plan};
 
 /// The runtime of pods that need no other.
 const RUNC: &str = "io.containerd.runc.v2";
+/// From this version on layers can be unpacked at once, by a snapshotter that takes their parent late.
+const AT_ONCE: (u32, u32) = (2, 4);
+/// As many as are downloaded at once, unless somebody says otherwise.
+const UNPACKS: i64 = 3;
 /// The first lines of what we write.
 const HEAD: &str = "\
 # Written by `yolofs setup`, which writes it anew; `yolofs setup --undo` takes it away.
@@ -122,6 +126,10 @@ impl Containerd {
             yolofs.insert("exports".to_owned(), Value::Table(exports));
             let mut transfer = Table::new();
             transfer.insert("unpack_config".to_owned(), self.unpack_config());
+            if self.version >= AT_ONCE {
+                yolofs.insert("capabilities".to_owned(), vec!["rebase"].into());
+                transfer.insert("max_concurrent_unpacks".to_owned(), self.unpacks_at_once());
+            }
             plugins.insert(TRANSFER.to_owned(), Value::Table(transfer));
             self.pods(options.used, &mut plugins);
         } else if let Some(cri) = self.old_pods(options.used)? {
@@ -182,11 +190,23 @@ impl Containerd {
         };
         // A snapshotter that is not there must not fail the pulls of the others. Before 2.4 the list knows no
         // such word, and a proxy counts as there.
-        let optional = (self.version >= (2, 4)).then_some(("optional", Value::Boolean(true)));
+        let optional = (self.version >= AT_ONCE).then_some(("optional", Value::Boolean(true)));
         let walking = ("differ", "walking".into());
         let more: Vec<_> = [walking].into_iter().chain(optional).collect();
         list.push(entry("yolofs", &more));
         Value::Array(list)
+    }
+
+    /// Returns how many layers are unpacked at once: containerd's default is one.
+    fn unpacks_at_once(&self) -> Value {
+        let known = at(
+            &self.effective,
+            &["plugins", TRANSFER, "max_concurrent_unpacks"],
+        );
+        let known = known
+            .and_then(Value::as_integer)
+            .filter(|number| *number > 1);
+        Value::Integer(known.unwrap_or(UNPACKS))
     }
 
     /// Has pods of containerd 2 use it.

@@ -5,6 +5,7 @@ use node_api::mount_daemon::ask_status;
 use report::MountReport;
 
 use crate::run_dir_arg::RunDirArg;
+use crate::yolofs::by_node;
 use containerd_service::snapshotter_service::status::all as snapshotter_statuses;
 use docker_service::served::served_layers;
 use host::run_dir::RunDir;
@@ -34,11 +35,20 @@ pub(super) fn all(run_dir: &RunDirArg) -> anyhow::Result<Vec<Mounted>> {
     let records = run_dir.list()?;
     let statuses = records.iter().map(|r| ask_status(&run_dir, r));
     let mut mounts: Vec<_> = statuses.map(|status| mounted(&status)).collect();
+    mounts.extend(of_node(&run_dir).iter().map(mounted));
     mounts.extend(served_layers(&run_dir)?.iter().map(layer_mounted));
     for snapshotter in snapshotter_statuses(&run_dir)? {
         mounts.extend(snapshotter.layers().iter().map(layer_mounted));
     }
     Ok(mounts)
+}
+
+/// Returns the mounts of the node. A node that does not answer costs its part of the page, not the page.
+fn of_node(run_dir: &RunDir) -> Vec<MountStatus> {
+    by_node::mounts(run_dir).unwrap_or_else(|error| {
+        log::warn!("the report lacks the mounts of the node: {error:#}");
+        Vec::new()
+    })
 }
 
 fn mounted(status: &MountStatus) -> Mounted {

@@ -1,0 +1,133 @@
+//! How the programs begin: with the command line, the configuration file, and how much is to be said.
+
+mod configuration;
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches};
+use tracing::level_filters::LevelFilter;
+
+use crate::output::complain;
+
+/// How much is said on standard error.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Messages")]
+pub(crate) struct Talk {
+    /// Say only what went wrong: no warnings, and no progress
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say more: once for what is done, twice for every detail
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Talk {
+    /// Returns whether more is wanted than a line for each thing.
+    pub(crate) const fn is_verbose(self) -> bool {
+        self.verbose > 0
+    }
+
+    const fn level(self) -> LevelFilter {
+        match (self.quiet, self.verbose) {
+            (true, _) => LevelFilter::ERROR,
+            (false, 0) => LevelFilter::WARN,
+            (false, 1) => LevelFilter::INFO,
+            (false, _) => LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// Reads the command line of a program, with the defaults of the configuration file, and has its messages shown as
+/// it says. Ends the process if the command line or the file is wrong, or only help is wanted.
+pub(crate) fn begin<P: CommandFactory + FromArgMatches>(talk: impl Fn(&P) -> Talk) -> P {
+    let command = match configuration::applied(P::command()) {
+        Ok(command) => command,
+        Err(error) => {
+            complain(&format!("{}: {error:#}", P::command().get_name()));
+            std::process::exit(2);
+        }
+    };
+    let args = parse::<P>(command, std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let wanted = talk(&args);
+    crate::logging::init(wanted.level());
+    if !wanted.quiet {
+        crate::output::show_progress();
+    }
+    args
+}
+
+fn parse<P: FromArgMatches>(
+    command: Command,
+    line: impl IntoIterator<Item = OsString>,
+) -> Result<P, clap::Error> {
+    let mut shown = command.clone();
+    let matches = command.try_get_matches_from(line);
+    let matches = matches.map_err(|error| without_hidden(error, &shown))?;
+    P::from_arg_matches(&matches).map_err(|error| error.format(&mut shown))
+}
+
+/// Removes verbs that are not for users from what an error suggests for a typo.
+fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let is_shown = |name: &String| {
+        let verb = command.find_subcommand(name);
+        verb.is_none_or(|verb| !verb.is_hide_set())
+    };
+    match error.remove(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => {
+            let names: Vec<_> = names.into_iter().filter(is_shown).collect();
+            if !names.is_empty() {
+                error.insert(
+                    ContextKind::SuggestedSubcommand,
+                    ContextValue::Strings(names),
+                );
+            }
+        }
+        Some(ContextValue::String(name)) if is_shown(&name) => {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
+        }
+        _ => {}
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yolofs::Yolofs;
+
+    fn complaint(line: &[&str]) -> String {
+        let line = line.iter().map(OsString::from);
+        let parsed = parse::<Yolofs>(Yolofs::command(), line);
+        parsed
+            .err()
+            .map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn only_verbs_for_users_are_suggested() {
+        for typo in ["worke", "mounte", "recorde"] {
+            let said = complaint(&["yolofs", typo]);
+            assert!(said.contains(typo), "{said}");
+            for hidden in ["'worker'", "'mounter'", "'recorder'"] {
+                assert!(!said.contains(hidden), "{said}");
+            }
+        }
+        let said = complaint(&["yolofs", "statu"]);
+        assert!(said.contains("'status'"), "{said}");
+    }
+
+    #[test]
+    fn more_and_less_is_said_as_asked_for() {
+        let level = |quiet, verbose| Talk { quiet, verbose }.level();
+        assert_eq!(level(true, 0), LevelFilter::ERROR);
+        assert_eq!(level(false, 0), LevelFilter::WARN);
+        assert_eq!(level(false, 1), LevelFilter::INFO);
+        assert_eq!(level(false, 3), LevelFilter::DEBUG);
+        let said = complaint(&["yolofs", "status", "-q", "-v"]);
+        assert!(said.contains("cannot be used with"), "{said}");
+    }
+}

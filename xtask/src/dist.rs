@@ -1,0 +1,124 @@
+//! Packages: a `.deb` and a `.rpm` with the programs, their manual pages, completions, units and defaults.
+
+mod deb;
+mod layout;
+mod rpm;
+mod scripts;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+
+use crate::{pages, workspace};
+use layout::{Family, Layout};
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// For Debian 12 (bookworm), 13 (trixie), and Ubuntu
+    Deb,
+    /// For Fedora, RHEL and their like
+    Rpm,
+}
+
+/// Which packages, of what.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Kinds of packages
+    #[arg(long, value_name = "KIND", default_values = ["deb", "rpm"], value_delimiter = ',')]
+    kinds: Vec<Kind>,
+    /// Directory of programs that are built already; without it a release is built
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+    /// Number of the packaging of this version
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    release: u32,
+    /// Directory to write them to; made if it is not there
+    #[arg(long, value_name = "DIR", default_value = "target/dist")]
+    out: PathBuf,
+}
+
+/// A package's name and version.
+#[derive(Clone, Debug)]
+struct Version {
+    version: &'static str,
+    release: u32,
+}
+
+/// Makes the packages, and prints where they are.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let root = workspace::root()?;
+    let programs = match &options.programs {
+        Some(dir) => dir.clone(),
+        None => build(&root)?,
+    };
+    let scratch = options.out.join("scratch");
+    clear(&scratch)?;
+    let (man, completions) = (scratch.join("man"), scratch.join("completions"));
+    pages::man(&man)?;
+    pages::completions(&completions)?;
+    let stripped = strip(&programs, &scratch.join("programs"))?;
+    let version = Version {
+        version: env!("CARGO_PKG_VERSION"),
+        release: options.release,
+    };
+    for kind in &options.kinds {
+        let family = match kind {
+            Kind::Deb => Family::Debian,
+            Kind::Rpm => Family::RedHat,
+        };
+        let layout = Layout::of(family, &root, &stripped, &man, &completions)?;
+        let package = match kind {
+            Kind::Deb => deb::make(&layout, &version, &scratch, &options.out)?,
+            Kind::Rpm => rpm::make(&layout, &version, &scratch, &options.out)?,
+        };
+        println!("made {}", package.display());
+    }
+    clear(&scratch)
+}
+
+/// Builds a release of the programs, and returns where they are.
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let build = ["build", "--release", "-p", "cli", "--bins"];
+    call(Command::new(env!("CARGO")).args(build).current_dir(root))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release"))
+}
+
+/// Copies the programs without what only a debugger uses.
+fn strip(from: &Path, to: &Path) -> anyhow::Result<PathBuf> {
+    fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
+    for name in layout::PROGRAMS {
+        let program = from.join(name);
+        ensure!(program.exists(), "{} is not built", program.display());
+        call(
+            Command::new("strip")
+                .arg("--strip-debug")
+                .arg(program)
+                .arg("-o")
+                .arg(to.join(name)),
+        )?;
+    }
+    Ok(to.to_owned())
+}
+
+fn clear(dir: &Path) -> anyhow::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs a program that must succeed.
+fn call(command: &mut Command) -> anyhow::Result<()> {
+    let shown = format!("{command:?}");
+    let status = command
+        .status()
+        .with_context(|| format!("running {shown}"))?;
+    ensure!(status.success(), "{shown} failed: {status}");
+    Ok(())
+}
