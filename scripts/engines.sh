@@ -12,13 +12,11 @@ go=$(new_go 26 1.26.8)
 aside=$out.part
 rm -rf "$aside"
 mkdir -p "$aside/bin/cni"
-# What is only needed to build goes with it: some 3 GB.
-export GOPATH=$aside/go GOCACHE=$aside/cache GOBIN=$aside/bin
-export GOFLAGS='-modcacherw -trimpath' GOTOOLCHAIN=local CGO_ENABLED=0
+# Go's own caches stay, as after any `go install`: some 3 GB, which make the next build a matter of a minute.
+export GOBIN=$aside/bin GOFLAGS='-modcacherw -trimpath' GOTOOLCHAIN=local CGO_ENABLED=0
 say "building containerd $CONTAINERD and Docker $DOCKER"
 install() { timeout 1800 "$go" install "$@" || die "go install $* failed, or took over half an hour: is the Go module proxy reachable?"; }
 install github.com/containerd/containerd/v2/cmd/{containerd,ctr,containerd-shim-runc-v2}@$CONTAINERD
 install github.com/moby/moby/v2/cmd/dockerd@$DOCKER
 GOBIN=$GOBIN/cni install github.com/containernetworking/plugins/plugins/{main/{bridge,loopback},ipam/host-local}@$CNI
-rm -rf "$GOPATH" "$GOCACHE"
 keep "$aside" "$out" "$0"

@@ -231,6 +231,7 @@ const LADDER: &[Rung] = &[
             "engine",
             "host",
             "layers",
+            "link-emulator",
             "localfs",
             "mirror",
             "mounting",

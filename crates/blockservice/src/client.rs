@@ -165,6 +165,9 @@ pub struct Client {
     _keeper: Keeper,
 }
 
+/// The bytes of a chunk, verified.
+type Chunk = Arc<Vec<u8>>;
+
 /// Pieces of an index or a boot image that are asked for at a time: 1 MiB.
 const PIECES: usize = 8;
 

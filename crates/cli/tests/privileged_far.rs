@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use block_service::{Nic, import};
-use lab::undisturbed::undisturbed;
 use lab::{Lab, busybox_root, noise, ok, until};
 use link_emulator::{Address, Counts, Link, Shape};
 use serde_json::Value;
+use testkit::undisturbed::undisturbed;
 
 const ROUND_TRIP: Duration = Duration::from_millis(20);
 const MBIT: u64 = 1000;

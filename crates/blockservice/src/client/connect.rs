@@ -13,7 +13,9 @@ use super::connection::{Command, Connection};
 use super::{Patience, Shared};
 use crate::identity::{Transcript, nonce, same};
 use crate::wire::stream::{ReadError, read_frame, write_frames};
-use crate::wire::{Direction, Frame, Message, Method, PROOF_AT_ONCE, PROTOCOLS, Seal};
+use crate::wire::{
+    Direction, Frame, Message, Method, Nonce, PROOF_AT_ONCE, PROTOCOLS, Proof, Seal,
+};
 use serving::transport::{Stream, connect};
 
 /// What is read of a connection at once, unless it is the data of a large chunk, which goes to
@@ -120,38 +122,19 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
     let mut packet = Frame::new(0, hello).encode(&mut outgoing);
     let at_once = connection.speaks_at_once();
     if at_once {
-        let proof = Message::Prove {
-            proof: PROOF_AT_ONCE,
-        };
-        let first = connection.begin(*PROTOCOLS.end());
-        for frame in std::iter::once(Frame::new(0, proof)).chain(first) {
-            packet.extend_from_slice(&frame.encode(&mut outgoing));
-            packet.extend_from_slice(&frame.data);
-        }
+        packet.extend(proof_at_once(connection, &mut outgoing));
     }
     stream.write_all(&packet).await?;
     stream.flush().await?;
-    let answer = read_frame(&mut stream, &mut incoming).await?.message;
+    let Challenge {
+        version,
+        method,
+        nonce: service,
+        proof: theirs,
+    } = challenge(&mut stream, &mut incoming).await?;
     connection.measured(sent.elapsed());
-    let (version, method, service, theirs) = match answer {
-        Message::Challenge {
-            version,
-            method,
-            nonce,
-            proof,
-        } if PROTOCOLS.contains(&version) => (version, method, nonce, proof),
-        Message::Error { text, .. } => return Err(Lost::Refused(text)),
-        _ => return Err(Lost::Order("no challenge")),
-    };
     if at_once {
-        match method {
-            Method::Key => return Err(Lost::Refused("it wants a key".to_owned())),
-            Method::None if version < EARLY_SINCE => {
-                connection.waits_for_the_challenge();
-                return Err(Lost::Order("a service of an earlier release"));
-            }
-            Method::None => {}
-        }
+        check_at_once(connection, version, method)?;
         welcomed(shared, &mut stream, &mut incoming).await?;
         return Ok(Standing {
             stream,
@@ -200,6 +183,59 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
         outgoing,
         first,
     })
+}
+
+/// Packs the proof of a client without a key, and what the connection begins with.
+fn proof_at_once(connection: &Connection, outgoing: &mut Seal) -> Vec<u8> {
+    let proof = Message::Prove {
+        proof: PROOF_AT_ONCE,
+    };
+    let first = connection.begin(*PROTOCOLS.end());
+    let mut packet = Vec::new();
+    for frame in std::iter::once(Frame::new(0, proof)).chain(first) {
+        packet.extend_from_slice(&frame.encode(outgoing));
+        packet.extend_from_slice(&frame.data);
+    }
+    packet
+}
+
+/// Checks that the service takes what was sent unasked.
+fn check_at_once(connection: &Connection, version: u16, method: Method) -> Result<(), Lost> {
+    match method {
+        Method::Key => Err(Lost::Refused("it wants a key".to_owned())),
+        Method::None if version < EARLY_SINCE => {
+            connection.waits_for_the_challenge();
+            Err(Lost::Order("a service of an earlier release"))
+        }
+        Method::None => Ok(()),
+    }
+}
+
+/// How the service replies to a HELLO.
+struct Challenge {
+    version: u16,
+    method: Method,
+    nonce: Nonce,
+    proof: Proof,
+}
+
+/// Reads the service's response to a HELLO.
+async fn challenge(stream: &mut Box<dyn Stream>, incoming: &mut Seal) -> Result<Challenge, Lost> {
+    match read_frame(stream, incoming).await?.message {
+        Message::Challenge {
+            version,
+            method,
+            nonce,
+            proof,
+        } if PROTOCOLS.contains(&version) => Ok(Challenge {
+            version,
+            method,
+            nonce,
+            proof,
+        }),
+        Message::Error { text, .. } => Err(Lost::Refused(text)),
+        _ => Err(Lost::Order("no challenge")),
+    }
 }
 
 /// Reads the end of a handshake.

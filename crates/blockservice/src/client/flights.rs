@@ -37,8 +37,8 @@ use wait::Waiting;
 pub(super) use arrived::Arrived;
 pub(super) use wait::Ahead;
 
-/// The bytes of a chunk, verified.
-pub(super) type Chunk = Arc<Vec<u8>>;
+use super::Chunk;
+
 /// A chunk for the local store.
 #[derive(Debug)]
 pub(super) enum Keepable {

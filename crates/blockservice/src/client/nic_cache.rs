@@ -8,8 +8,8 @@ use blocks::{
     BLOCK_SIZE, BlockCache, BlockRange, FileId, FileKey, Lookup, NodeKind, Tree, Version,
 };
 
+use super::Chunk;
 use super::Remote;
-use super::flights::Chunk;
 use crate::wire::Priority;
 use chunks::index::CHUNK_BYTES;
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use blocks::{BlockCache, BlockRange, FileId, FileKey, Lookup, RangeSet, ReplayPlan};
 use parking_lot::Mutex;
 
+use super::Chunk;
 use super::NicSource;
-use super::flights::{Ahead, Chunk};
+use super::flights::Ahead;
 use super::nic_cache::blocks_of;
 use crate::plan_order;
 use crate::wire::Priority;

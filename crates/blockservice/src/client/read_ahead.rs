@@ -14,7 +14,7 @@ use std::time::Duration;
 use fetch::predict::{FileChunks, Gain, Predicted, Predictor};
 use parking_lot::Mutex;
 
-use super::flights::Chunk;
+use super::Chunk;
 use blocks::{FileId, NodeKind, Tree};
 use chunks::CHUNK_MAX;
 use chunks::index::Index;

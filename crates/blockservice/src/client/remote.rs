@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use super::flights::{Ahead, Chunk, Flights, Keepable};
+use super::Chunk;
+use super::flights::{Ahead, Flights, Keepable};
 use crate::wire::Priority;
 use chunks::index::Index;
 

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use blocks::prompt::{self, Patience};
 use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
 
+use super::Chunk;
 use super::Remote;
-use super::flights::{Chunk, Keepable};
+use super::flights::Keepable;
 use super::keep::StoreThread;
 use crate::wire::Priority;
 use chunks::index::{CHUNK_BYTES, ChunkLocation, ZEROS};
