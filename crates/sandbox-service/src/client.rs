@@ -64,7 +64,7 @@ impl Client {
     /// Makes a sandbox.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn create(&self, create: &Create) -> Result<Created> {
         self.call(Method::POST, "/v1/sandboxes", Some(create))
     }
@@ -72,7 +72,7 @@ impl Client {
     /// Waits for the end of a sandbox, for at most [`WAIT_MAX_MS`].
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn wait(&self, id: &str, wait: Duration) -> Result<Created> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(WAIT_MAX_MS);
         let path = format!("/v1/sandboxes/{id}?wait_ms={wait_ms}");
@@ -82,7 +82,7 @@ impl Client {
     /// Returns all sandboxes.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn list(&self) -> Result<Vec<SandboxView>> {
         self.call(Method::GET, "/v1/sandboxes", NOTHING)
     }
@@ -90,7 +90,7 @@ impl Client {
     /// Has something done to a sandbox: `pause` or `resume`.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn act(&self, id: &str, what: &str) -> Result<()> {
         let path = format!("/v1/sandboxes/{id}/{what}");
         let Done {} = self.call(Method::POST, &path, NOTHING)?;
@@ -100,7 +100,7 @@ impl Client {
     /// Kills a sandbox.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn kill(&self, id: &str) -> Result<()> {
         let Done {} = self.call(Method::DELETE, &format!("/v1/sandboxes/{id}"), NOTHING)?;
         Ok(())
@@ -109,7 +109,7 @@ impl Client {
     /// Runs another program in a sandbox.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn exec(&self, id: &str, exec: &Exec) -> Result<Executed> {
         self.call(
             Method::POST,
@@ -121,7 +121,7 @@ impl Client {
     /// Returns the bases.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn bases(&self) -> Result<Vec<BaseSpec>> {
         self.call(Method::GET, "/v1/bases", NOTHING)
     }
@@ -129,7 +129,7 @@ impl Client {
     /// Adds a base.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn add_base(&self, base: &BaseSpec) -> Result<()> {
         let Done {} = self.call(Method::POST, "/v1/bases", Some(base))?;
         Ok(())
@@ -138,7 +138,7 @@ impl Client {
     /// Forgets a base.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn remove_base(&self, name: &str) -> Result<()> {
         let Done {} = self.call(Method::DELETE, &format!("/v1/bases/{name}"), NOTHING)?;
         Ok(())
@@ -147,7 +147,7 @@ impl Client {
     /// Returns the Zygotes.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn zygotes(&self) -> Result<Vec<ZygoteView>> {
         self.call(Method::GET, "/v1/zygotes", NOTHING)
     }
@@ -155,7 +155,7 @@ impl Client {
     /// Makes a Zygote.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn add_zygote(&self, spec: &ZygoteSpec) -> Result<ZygoteView> {
         self.call(Method::POST, "/v1/zygotes", Some(spec))
     }
@@ -163,7 +163,7 @@ impl Client {
     /// Ends a Zygote.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn evict(&self, id: &str) -> Result<()> {
         let Done {} = self.call(Method::DELETE, &format!("/v1/zygotes/{id}"), NOTHING)?;
         Ok(())
@@ -172,7 +172,7 @@ impl Client {
     /// Returns what was done so far.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// If the daemon does not respond in time, or refuses.
     pub fn stats(&self) -> Result<Stats> {
         self.call(Method::GET, "/v1/stats", NOTHING)
     }
