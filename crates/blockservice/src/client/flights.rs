@@ -12,7 +12,7 @@ mod wait;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use fetch::{
@@ -30,7 +30,7 @@ use super::read_ahead::{Line, Next, ReadAhead};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire;
 use chunks::index::{Index, ZEROS};
-use chunks::{ChunkId, Class};
+use chunks::{ChunkId, ChunkStore, Class};
 use kept::{Found, Kept, Room};
 use wait::Waiting;
 
@@ -71,6 +71,18 @@ pub(super) struct Counters {
     pub(super) streams: AtomicU64,
 }
 
+/// The store of chunks on this machine, once there is one.
+#[derive(Default)]
+struct LocalStore(OnceLock<Arc<dyn ChunkStore>>);
+
+impl std::fmt::Debug for LocalStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LocalStore")
+            .field(&self.0.get().is_some())
+            .finish()
+    }
+}
+
 /// The flights of one source.
 #[derive(Debug)]
 pub(super) struct Flights {
@@ -85,6 +97,8 @@ pub(super) struct Flights {
     /// Wakes the timer: it is to look at the clock earlier than it was.
     timer: Arc<Notify>,
     read_ahead: ReadAhead,
+    /// Has chunks that need not be requested.
+    local: LocalStore,
     /// Since when the service is suspected of silence.
     suspected: Mutex<Option<Instant>>,
     pub(super) counters: Counters,
@@ -154,6 +168,7 @@ impl Flights {
             }),
             timer: Arc::new(Notify::new()),
             read_ahead: ReadAhead::default(),
+            local: LocalStore::default(),
             suspected: Mutex::new(None),
             counters: Counters::default(),
         });
@@ -209,8 +224,13 @@ impl Flights {
     /// Has chunks fetched that are probably read next.
     fn want_next(&self, next: &Next) {
         for (numbers, priority) in [(&next.soon, Priority::Plan), (&next.later, Priority::Fill)] {
-            if !numbers.is_empty() {
-                let _it_ends_by_itself = self.want_ahead(numbers, priority);
+            let far: Vec<_> = numbers
+                .iter()
+                .copied()
+                .filter(|n| !self.is_local(*n))
+                .collect();
+            if !far.is_empty() {
+                let _it_ends_by_itself = self.want_ahead(&far, priority);
             }
         }
     }
@@ -224,6 +244,21 @@ impl Flights {
         let rate = rates.into_iter().max().unwrap_or(0);
         let is_planned = state.planned_until.is_some_and(|until| self.now() < until);
         (state.streams.is_empty() && !is_planned).then_some(Line { round_trip, rate })
+    }
+
+    /// Requests nothing ahead from now on that `local` has.
+    pub(super) fn spare(&self, local: Arc<dyn ChunkStore>) {
+        // A source has one local store.
+        let _first = self.local.0.set(local);
+    }
+
+    fn is_local(&self, number: u32) -> bool {
+        let local = self.local.0.get();
+        local.is_some_and(|local| {
+            self.index
+                .chunk(number)
+                .is_some_and(|id| local.contains(&id))
+        })
     }
 
     /// Has what comes put into a store.

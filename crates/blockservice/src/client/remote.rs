@@ -159,6 +159,11 @@ impl Remote {
         self.0.remember(number, chunk);
     }
 
+    /// Requests nothing ahead from now on that `local` has.
+    pub(super) fn spare(&self, local: Arc<dyn ChunkStore>) {
+        self.0.spare(local);
+    }
+
     /// Has what comes put into a store.
     pub(super) fn keep_with(&self, keeper: Option<SyncSender<Keepable>>) {
         self.0.keep_with(keeper);

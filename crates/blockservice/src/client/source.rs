@@ -108,6 +108,7 @@ impl NicSource {
         if self.local.set(Arc::clone(&local)).is_err() {
             return;
         }
+        self.remote.spare(Arc::clone(&local));
         let keeping = self.keeping.get_or_init(|| StoreThread::start(local));
         self.remote.keep_with(keeping.queue());
     }
