@@ -24,7 +24,7 @@ files >"$work/before"
 
 cp "$work/1/"*.deb "$work/2/"*.deb "$root/tmp"
 inside sh -c 'dpkg --install /tmp/yolofs_*-1_*.deb' || die "it cannot be installed"
-for program in yolofs bootimg nicfetch; do
+for program in yolofs bootimg nicfetch sandbox; do
     inside "$program" --version >/dev/null || die "$program does not run"
     [ -e "$root/usr/share/man/man1/$program.1.gz" ] || die "$program has no manual page"
     [ -e "$root/usr/share/bash-completion/completions/$program" ] || die "$program has no completions"

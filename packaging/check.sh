@@ -9,25 +9,26 @@ install -m 755 "$REPO/packaging/prometheus/yolofs-textfile" "$work/usr/lib/yolof
 install -m 755 /bin/true "$work/usr/bin/bootimg"
 install -m 755 /bin/true "$work/usr/bin/yolofs"
 install -m 755 /bin/true "$work/usr/bin/nicfetch"
+install -m 755 /bin/true "$work/usr/bin/sandbox"
 cp "$REPO"/packaging/*.socket "$REPO"/packaging/prometheus/*.timer "$work"
 # Debian's systemd is older than one setting, and ignores it.
 newer=
 [ "$(systemd-analyze --version | sed -n '1s/systemd \([0-9]*\).*/\1/p')" -ge 254 ] || newer=/^FileDescriptorStorePreserve=/d
 for unit in "$REPO"/packaging/*.service "$REPO"/packaging/docker/*.service "$REPO"/packaging/containerd/*.service "$REPO"/packaging/prometheus/*.service; do
-    sed -E -e "s,/usr/(bin/(bootimg|yolofs|nicfetch)|lib/yolofs),$work&," -e "$newer" "$unit" >"$work/$(basename "$unit")"
+    sed -E -e "s,/usr/(bin/(bootimg|yolofs|nicfetch|sandbox)|lib/yolofs),$work&," -e "$newer" "$unit" >"$work/$(basename "$unit")"
 done
 cp "$work/yolofs@.service" "$work/yolofs@web.service"
 # Docker's own unit, as far as the drop-in needs one.
 printf '[Service]\nExecStart=/bin/true\n' >"$work/docker.service"
 mkdir "$work/docker.service.d"
 sed "s,/usr/bin/yolofs,$work&," "$REPO/packaging/docker/docker-clear.conf" >"$work/docker.service.d/yolofs.conf"
-said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-pin.service ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./yolofs-textfile.service ./yolofs-textfile.timer ./docker.service 2>&1) ||
+said=$(cd "$work" && systemd-analyze verify --man=no --recursive-errors=no ./yolofs-prewarm.service ./yolofs@web.service ./yolofs-node.service ./yolofs-node.socket ./yolofs-pin.service ./yolofs-docker.service ./yolofs-snapshotter.service ./nicfetch.service ./sandboxd.service ./yolofs-textfile.service ./yolofs-textfile.timer ./docker.service 2>&1) ||
     die "systemd does not like the units: $said"
 # It warns without failing about what it does not know.
 [ -z "$said" ] || die "systemd warns about the units: $said"
 # How much a service may that was broken into, by systemd's own count: 0 is nothing, 10 everything.
 # Lower than this takes a mount namespace of its own, or no root.
-for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.7; do
+for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-pin=2.5 nicfetch=1.7 sandboxd=6.5; do
     unit=$work/${exposed%=*}.service
     said=$(systemd-analyze security --offline=true --no-pager "$unit") || true
     level=$(sed -n 's/.*Overall exposure level for [^:]*: \([0-9.]*\).*/\1/p' <<<"$said")
@@ -35,9 +36,9 @@ for exposed in yolofs-node=6.0 yolofs-docker=6.0 yolofs-snapshotter=6.0 yolofs-p
     awk -v is="$level" -v most="${exposed#*=}" 'BEGIN { exit !(is <= most) }' ||
         die "$unit is exposed at $level, more than ${exposed#*=}"
 done
-# A namespace of its own would hide its mounts from the engines.
+# A namespace of its own would hide its mounts from the engines, and what is mounted later from sandboxes.
 namespaced='^(Private[A-Za-z]*|Protect[A-Za-z]*|ProcSubset|[A-Za-z]*Paths|TemporaryFileSystem|MountAPIVFS|Root[A-Z][A-Za-z]*|DynamicUser)='
-for unit in yolofs-node yolofs-docker yolofs-snapshotter; do
+for unit in yolofs-node yolofs-docker yolofs-snapshotter sandboxd; do
     said=$(grep -E "$namespaced" "$work/$unit.service" | grep -vE '=(no|false|off|0)?$') && die "$unit would mount in a namespace of its own: $said"
 done
 say "the services are exposed no more than they need to be"

@@ -11,6 +11,7 @@ after_install() {
 # Programs that run go on with what they were started from: mounts and their readers do not notice.
 after_upgrade() {
     after_install
+    if [ -d /run/systemd/system ]; then systemctl try-restart sandboxd || true; fi
     if [ -d /run/systemd/system ] && systemctl --quiet is-active yolofs-node; then
         systemctl restart yolofs-node && yolofs upgrade || echo "yolofs: run 'yolofs upgrade' for the mounts to use this version" >&2
     fi
@@ -21,8 +22,10 @@ before_remove() {
     if [ -e /etc/yolofs/setup.json ]; then
         yolofs setup --undo && echo "yolofs: restart containerd and Docker, which were told of it" >&2
     fi
+    # Without the daemon nobody could end what runs in sandboxes.
+    for id in $(sandbox ps 2>/dev/null | awk '/ (running|paused) /{ print $1 }'); do sandbox kill "$id" || true; done
     if [ -d /run/systemd/system ]; then
-        systemctl disable --now yolofs-docker yolofs-snapshotter yolofs-prewarm nicfetch yolofs-textfile.timer || true
+        systemctl disable --now yolofs-docker yolofs-snapshotter yolofs-prewarm nicfetch sandboxd yolofs-textfile.timer || true
         yolofs node drain || true
         systemctl disable --now yolofs-node.socket yolofs-node || true
     fi
@@ -39,7 +42,7 @@ after_purge() {
     else
         rm -rf --one-file-system /var/lib/yolofs
     fi
-    rm -rf --one-file-system /run/yolofs
+    rm -rf --one-file-system /run/yolofs /run/sandbox
     rm -f /etc/yolofs/setup.json
     if [ -d /etc/yolofs ]; then rmdir --ignore-fail-on-non-empty /etc/yolofs; fi
 }

@@ -82,7 +82,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Builds a release of the programs, and returns where they are.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let build = ["build", "--release", "-p", "cli", "--bins"];
+    let build = [
+        "build",
+        "--release",
+        "-p",
+        "cli",
+        "-p",
+        "sandbox-cli",
+        "--bins",
+    ];
     call(Command::new(env!("CARGO")).args(build).current_dir(root))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);

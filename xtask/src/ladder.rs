@@ -269,7 +269,7 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("e2e", &["blocks", "localfs", "rawio", "yolofs"]),
-    rung("xtask", &["cli"]),
+    rung("xtask", &["cli", "sandbox-cli"]),
 ];
 
 /// Foreign crates with one owner each.

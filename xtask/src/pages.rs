@@ -9,11 +9,12 @@ use clap_complete::Shell;
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-fn programs() -> [(&'static str, Command); 3] {
+fn programs() -> [(&'static str, Command); 4] {
     [
         ("bootimg", cli::bootimg_command()),
         ("yolofs", cli::yolofs_command()),
         ("nicfetch", cli::nicfetch_command()),
+        ("sandbox", sandbox_cli::command()),
     ]
 }
 

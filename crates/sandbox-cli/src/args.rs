@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -61,6 +62,11 @@ pub(crate) enum Command {
     Stats,
     /// End a Zygote; its sandboxes go on
     Evict(IdArg),
+    /// Print what has a shell complete this command line
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 #[derive(Debug, Args)]

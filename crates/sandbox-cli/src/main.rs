@@ -1,29 +1,7 @@
-//! The program `sandbox`: a daemon of lean sandboxes, and its command line.
-//!
-//! It is a program of its own and not a part of `yolofs`: a node that only runs sandboxes needs no file
-//! system, no registry and no engine.
+//! The program `sandbox`.
 
 #![forbid(unsafe_code)]
-// They panic when nobody reads any more (`| head`); see `text`.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod args;
-mod run;
-mod serve;
-mod show;
-mod text;
-
-use std::process::ExitCode;
-
-use clap::Parser as _;
-
-fn main() -> ExitCode {
-    let args = args::Sandbox::parse();
-    match run::run(&args) {
-        Ok(code) => code,
-        Err(error) => {
-            text::complain(&format!("sandbox: {error:#}"));
-            ExitCode::from(run::FAILED)
-        }
-    }
+fn main() -> std::process::ExitCode {
+    sandbox_cli::main()
 }

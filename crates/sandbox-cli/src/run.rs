@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap_complete::Shell;
 use sandbox::{
     BaseSpec, Cause, Exit, ExitStatus, Limits, Network, Phase, Python, Request, ZygoteSpec,
 };
@@ -16,7 +17,7 @@ use sandbox_service::client::Client;
 use crate::args::{BaseCommand, Command, ExecArgs, PythonArgs, RunArgs, Sandbox, ZygoteCommand};
 use crate::serve::{serve, socket};
 use crate::show;
-use crate::text::print;
+use crate::text::{print, write_out};
 
 /// The exit code of a command that failed, and of a program whose time was over: as `docker run` and
 /// `timeout(1)` have them.
@@ -50,8 +51,16 @@ pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
         }
         Command::Stats => print(json, &client.stats()?, show::stats)?,
         Command::Evict(of) => client.evict(&of.id)?,
+        Command::Completions { shell } => completions(*shell)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: Shell) -> anyhow::Result<()> {
+    // Through memory: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut crate::command(), "sandbox", &mut script);
+    write_out(std::str::from_utf8(&script).context("reading the completions")?)
 }
 
 fn base(client: &Client, json: bool, command: &BaseCommand) -> anyhow::Result<()> {

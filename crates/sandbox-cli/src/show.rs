@@ -61,12 +61,20 @@ pub(crate) fn zygotes(views: &[ZygoteView]) -> String {
             view.id.clone(),
             view.base.clone(),
             view.forks.to_string(),
-            format!("{:.1} ms", view.import_ms),
+            import(view),
             mebibytes(view.memory_bytes),
             packages.join(" "),
         ]);
     }
     table(&rows)
+}
+
+/// Only the import of packages is timed, not that of modules of the base.
+fn import(view: &ZygoteView) -> String {
+    match view.packages.is_empty() {
+        true => "-".to_owned(),
+        false => format!("{:.1} ms", view.import_ms),
+    }
 }
 
 pub(crate) fn explain(view: &SandboxView) -> String {

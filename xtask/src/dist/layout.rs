@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use super::call;
 
 /// The programs.
-pub(super) const PROGRAMS: [&str; 3] = ["bootimg", "yolofs", "nicfetch"];
+pub(super) const PROGRAMS: [&str; 4] = ["bootimg", "yolofs", "nicfetch", "sandbox"];
 
 /// Where systemd's units of packages are.
 const UNITS: &str = "usr/lib/systemd/system";
@@ -229,7 +229,9 @@ mod tests {
             let text = fs::read_to_string(&unit.from).unwrap();
             let words = text.split([' ', '=', '\n', '-', '!', '+']);
             for program in words.filter(|word| {
-                word.starts_with("/usr/bin/yolofs") || word.starts_with("/usr/lib/yolofs")
+                let ours = PROGRAMS.map(|name| format!("/usr/bin/{name}"));
+                word.starts_with("/usr/lib/yolofs")
+                    || ours.iter().any(|program| word.starts_with(program))
             }) {
                 seen += 1;
                 assert!(
@@ -243,6 +245,8 @@ mod tests {
         }
         assert!(seen > 3);
         assert!(has("usr/lib/systemd/system/yolofs-snapshotter.service"));
+        assert!(has("usr/lib/systemd/system/sandboxd.service"));
+        assert!(has("usr/bin/sandbox"));
         let mut places: Vec<_> = layout.files.iter().map(|file| &file.to).collect();
         places.sort();
         places.dedup();

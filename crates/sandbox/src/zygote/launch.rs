@@ -84,7 +84,8 @@ pub(crate) fn launch(
         let zygote = format!("{id} of {:?}", spec.packages);
         return Err(failed(SandboxError::Zygote { zygote, problem }, group));
     }
-    let import_ms = imported.map_or(0.0, |(answer, _)| answer.times.values().sum());
+    // The sum of no numbers is -0.0 for an iterator.
+    let import_ms = imported.map_or(0.0, |(answer, _)| answer.times.values().sum::<f64>() + 0.0);
     Ok(Zygote {
         id,
         spec,
