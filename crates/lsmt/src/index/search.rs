@@ -6,9 +6,15 @@
 //! the same for all sectors: a branch that the processor could predict wrongly costs more than a
 //! step.
 //!
+//! A few segments far from all others would stretch the parts until one holds all the rest. So the
+//! table spans only the range that holds most of the segments densely; a sector outside of it is
+//! found by a binary search, as the branch to it costs nothing while sectors are inside.
+//!
 //! Images put most of their data in few places. If the parts of one table hold too unequal numbers of
 //! segments, each has a table of its own, with as many parts as it needs. And where even this takes
 //! nearly as many steps as a binary search, it is a binary search.
+
+use std::ops::Range;
 
 use crate::num::size;
 use crate::segment::Segment;
@@ -20,14 +26,16 @@ const PARTS_PER_SEGMENT_OF_MANY: u64 = 1;
 const MANY: usize = 1 << 18;
 /// Segments in the fullest part up to which one table is enough.
 const FULL: usize = 4;
+/// Of how many segments one may be left out of the tables, if it is far from the others.
+const SEGMENTS_PER_OUTLIER: usize = 16;
 /// How many segments a part of the first of two tables has, on average.
 const SEGMENTS_PER_OUTER_PART: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// The first sector of the first segment.
+    /// The first sector of the first segment in the tables.
     base: u64,
-    /// From there to the first sector of the last segment.
+    /// From there to the first sector of the last segment in the tables.
     span: u64,
     /// A part of the outer table has two to this power sectors.
     shift: u32,
@@ -64,6 +72,24 @@ fn shift_for(span: u64, parts: u64) -> u32 {
 /// Returns the number of steps that search among so many candidates.
 fn steps_for(candidates: usize) -> u32 {
     usize::BITS - candidates.saturating_sub(1).leading_zeros()
+}
+
+/// Returns the range of segments that the tables are of: the densest that leaves out few, and what
+/// can be added at both ends while it is at most twice as long.
+fn dense_range(segments: &[Segment]) -> Range<usize> {
+    let kept = segments.len() - segments.len() / SEGMENTS_PER_OUTLIER;
+    let distance = |from: usize, to: usize| segments[to].offset() - segments[from].offset();
+    let densest = (0..=segments.len() - kept).min_by_key(|&from| distance(from, from + kept - 1));
+    let mut from = densest.unwrap_or(0);
+    let mut last = from + kept - 1;
+    let longest = 2 * distance(from, last);
+    while last + 1 < segments.len() && distance(from, last + 1) <= longest {
+        last += 1;
+    }
+    while from > 0 && distance(from - 1, last) <= longest {
+        from -= 1;
+    }
+    from..last + 1
 }
 
 /// Walks parts in order and says which segment each begins with.
@@ -105,17 +131,18 @@ fn parts_per_segment(segments: &[Segment]) -> u64 {
 
 impl Search {
     pub(super) fn new(segments: &[Segment]) -> Self {
-        let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
+        if segments.is_empty() {
             return Self::default();
-        };
-        let (base, count) = (first.offset(), segments.len() as u64);
-        let span = last.offset() - base;
+        }
         let plain = steps_for(segments.len());
-        let one = Self::one(segments, base, span, count * parts_per_segment(segments));
+        let dense = dense_range(segments);
+        let (first, count) = (dense.start, dense.len() as u64);
+        let segments = &segments[..dense.end];
+        let one = Self::one(segments, first, count * parts_per_segment(segments));
         if one.steps <= steps_for(FULL) {
             return one;
         }
-        let two = Self::two(segments, base, span, count / SEGMENTS_PER_OUTER_PART + 1);
+        let two = Self::two(segments, first, count / SEGMENTS_PER_OUTER_PART + 1);
         // Each table costs about as much as a step.
         let choices = [(one.steps + 1, one), (two.steps + 3, two)];
         let best = choices.into_iter().min_by_key(|(cost, _)| *cost);
@@ -125,12 +152,14 @@ impl Search {
         }
     }
 
-    fn one(segments: &[Segment], base: u64, span: u64, parts: u64) -> Self {
+    fn one(segments: &[Segment], first: usize, parts: u64) -> Self {
+        let base = segments[first].offset();
+        let span = segments[segments.len() - 1].offset() - base;
         let shift = shift_for(span, parts);
         let parts = (span >> shift) + 1;
         let mut walk = Walk {
             segments,
-            at: 0,
+            at: first,
             fullest: 0,
         };
         let mut table = Vec::with_capacity(size(parts));
@@ -144,13 +173,15 @@ impl Search {
         }
     }
 
-    fn two(segments: &[Segment], base: u64, span: u64, parts: u64) -> Self {
+    fn two(segments: &[Segment], first: usize, parts: u64) -> Self {
+        let base = segments[first].offset();
+        let span = segments[segments.len() - 1].offset() - base;
         let shift = shift_for(span, parts);
         let mut outer = Vec::new();
         let mut inner = Vec::new();
         let mut walk = Walk {
             segments,
-            at: 0,
+            at: first,
             fullest: 0,
         };
         for part in 0..=span >> shift {
@@ -182,19 +213,23 @@ impl Search {
         1 << self.steps
     }
 
+    #[cfg(test)]
+    pub(super) const fn has_tables(&self) -> bool {
+        !matches!(self.tables, Tables::None)
+    }
+
     /// Returns the place of the last segment that begins at or before a sector; of one that begins
     /// behind it if there is none.
     #[inline]
     pub(super) fn last_from(&self, segments: &[Segment], sector: u64) -> usize {
-        let distance = sector.saturating_sub(self.base).min(self.span);
+        // A sector before the tables becomes a large number.
+        let distance = sector.wrapping_sub(self.base);
+        if distance > self.span {
+            return self.without_tables(segments, sector);
+        }
         let part = size(distance >> self.shift);
         let mut at = match &self.tables {
-            Tables::None => {
-                let count = segments.len() - self.window();
-                return segments[..count]
-                    .partition_point(|segment| segment.offset() <= sector)
-                    .saturating_sub(1);
-            }
+            Tables::None => return self.without_tables(segments, sector),
             Tables::One(table) => table[part] as usize,
             Tables::Two { outer, inner } => {
                 let found = outer[part];
@@ -210,5 +245,16 @@ impl Search {
             };
         }
         at
+    }
+
+    /// Does what `last_from` does by binary search. Kept out of line, as it slows the search in tables
+    /// by a tenth if inlined there.
+    #[cold]
+    #[inline(never)]
+    fn without_tables(&self, segments: &[Segment], sector: u64) -> usize {
+        let count = segments.len() - self.window();
+        segments[..count]
+            .partition_point(|segment| segment.offset() <= sector)
+            .saturating_sub(1)
     }
 }

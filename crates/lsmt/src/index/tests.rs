@@ -98,16 +98,94 @@ fn refuses_disorder_and_high_stacks() {
     assert_eq!(empty.within(0..9).count(), 0);
 }
 
+/// Segments at extreme places: a dense run, and a few far before it or behind it.
+fn extremes() -> impl Strategy<Value = Vec<Segment>> {
+    let run = prop::collection::vec((0..4_u64, 1..9_u64), 0..600);
+    let start = prop_oneof![
+        Just(0),
+        0..10_000_u64,
+        Just(1 << 40),
+        Just(OFFSET_END - 8000)
+    ];
+    let far = || prop::collection::btree_set((0..50_u32).prop_map(|bits| 1_u64 << bits), 0..12);
+    (run, start, far(), far()).prop_map(|(run, start, low, high)| {
+        let mut at = start;
+        let run: Vec<_> = run
+            .into_iter()
+            .map(|(gap, len)| {
+                at += gap + len;
+                (at - len, len)
+            })
+            .collect();
+        let before = low
+            .into_iter()
+            .map(|at| (at, 1))
+            .filter(|far| far.0 < start);
+        let behind = high.into_iter().map(|far| (OFFSET_END - far, 1));
+        let mut behind: Vec<_> = behind.filter(|far| far.0 >= at).collect();
+        behind.reverse();
+        before
+            .chain(run)
+            .chain(behind)
+            .map(|(at, len)| Segment::new(at, len, 8 + at, Content::Data))
+            .collect()
+    })
+}
+
+fn agrees_with_a_walk(segments: &[Segment], sector: u64) -> bool {
+    let index = Index::new(segments.to_vec()).unwrap();
+    let walked = |at| {
+        let has = |segment: &&Segment| segment.offset() <= at && at < segment.end();
+        segments.iter().find(has).copied()
+    };
+    let ends = segments.iter().flat_map(|segment| {
+        let (from, to) = (segment.offset(), segment.end());
+        [from.saturating_sub(1), from, to - 1, to]
+    });
+    ends.chain([0, sector, OFFSET_END, 1 << 55, u64::MAX])
+        .all(|at| index.find(at) == walked(at))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn finds_at_extremes_what_a_walk_finds(segments in extremes(), sector in any::<u64>()) {
+        prop_assert!(agrees_with_a_walk(&segments, sector));
+    }
+}
+
 #[test]
-fn one_far_segment_does_not_slow_the_others() {
-    let mut gaps = vec![(1, 3, false); 4500];
+fn a_dense_million_with_outliers_is_found() {
+    let mut starts: Vec<_> = (0..1_000_000)
+        .map(|number| (1 << 30) + 3 * number)
+        .collect();
+    starts.insert(0, 5);
+    starts.push(OFFSET_END - 1);
+    let segment = |&at: &u64| Segment::new(at, 1, at, Content::Data);
+    let index = Index::new(starts.iter().map(segment).collect()).unwrap();
+    for at in &starts {
+        assert_eq!(index.find(*at), Some(segment(at)));
+        assert_eq!(index.find(at + 1), None);
+    }
+    assert!(index.search.has_tables());
+    assert!(index.search.window() <= 4, "{}", index.search.window());
+}
+
+#[test]
+fn far_segments_do_not_slow_the_others() {
+    let mut gaps = vec![(1, 3, false)];
+    gaps.push((1 << 40, 1, false));
+    gaps.extend(vec![(1, 3, false); 4500]);
     gaps.push((1 << 40, 1, false));
     let index = index(&gaps);
+    let start = index.segments()[2].offset() - 1;
     for sector in 0..20_000 {
         assert_eq!(
-            index.find(sector).is_some(),
+            index.find(start + sector).is_some(),
             sector % 4 != 0 && sector < 18_000
         );
     }
-    assert!(index.search.window() <= 16, "{}", index.search.window());
+    assert!(index.search.has_tables());
+    assert!(index.search.window() <= 4, "{}", index.search.window());
 }
