@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ImageError;
 use crate::error::file;
@@ -21,45 +21,62 @@ const BLOB_NAMES: [&str; 3] = ["overlaybd.commit", ".commit", "overlaybd.sealed"
 pub const CONFIG_NAME: &str = "config.v1.json";
 
 /// An image as its configuration describes it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageConfig {
     /// Where blobs are that are not on this machine: `https://registry/v2/repository/blobs`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub repo_blob_url: String,
-    /// The layers, the lowest first.
+    /// The layers, the lowest first; an image with an upper may have none.
+    #[serde(default)]
     pub lowers: Vec<LowerConfig>,
     /// A layer that can be written to.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upper: Option<UpperConfig>,
 }
 
 /// One sealed layer.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LowerConfig {
     /// The blob, if it is a file of this machine.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub file: String,
     /// The directory that has the blob, or will.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub dir: String,
     /// The digest of the blob as the registry has it.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub digest: String,
     /// Its length.
+    #[serde(skip_serializing_if = "is_zero")]
     pub size: u64,
     /// The original layer of a turboOCI image.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub target_file: String,
     /// The original layer's digest.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub target_digest: String,
 }
 
 /// A writable layer.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct UpperConfig {
     /// The file with the index.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub index: String,
     /// The file with the data.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub data: String,
+    /// Instead of both, the directory of an [`lsmt::LiveImage`]; overlaybd does not know it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub dir: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(size: &u64) -> bool {
+    *size == 0
 }
 
 /// Where a layer's blob is.
@@ -99,12 +116,10 @@ impl ImageConfig {
 
     fn check(&self, path: &Path) -> Result<(), ImageError> {
         let rule = match self {
-            _ if self.lowers.is_empty() => "it has no layers",
+            _ if self.lowers.is_empty() && self.writable().is_none() => "it has no layers",
             _ if self.lowers.len() > lsmt::LAYERS_MAX => "it has more than 255 layers",
-            Self {
-                upper: Some(upper), ..
-            } if !upper.data.is_empty() => {
-                "it has a writable layer, which an export cannot serve yet: commit it first"
+            _ if self.upper.as_ref().is_some_and(UpperConfig::is_unclear) => {
+                "its upper needs an index and data, or a directory, and not both"
             }
             _ if self.lowers.iter().any(LowerConfig::is_turbo) => {
                 "it is a turboOCI image, which an export cannot serve yet"
@@ -113,6 +128,26 @@ impl ImageConfig {
         };
         let path = path.to_owned();
         Err(ImageError::Rule { path, rule })
+    }
+}
+
+impl ImageConfig {
+    /// Returns the writable layer; one that names no files is none, as overlaybd has it.
+    #[must_use]
+    pub fn writable(&self) -> Option<&UpperConfig> {
+        self.upper.as_ref().filter(|upper| !upper.is_empty())
+    }
+}
+
+impl UpperConfig {
+    const fn is_empty(&self) -> bool {
+        self.index.is_empty() && self.data.is_empty() && self.dir.is_empty()
+    }
+
+    const fn is_unclear(&self) -> bool {
+        let files = !self.index.is_empty() && !self.data.is_empty();
+        !self.is_empty()
+            && (self.index.is_empty() != self.data.is_empty() || files != self.dir.is_empty())
     }
 }
 

@@ -43,6 +43,27 @@ pub enum ImageError {
         /// Why.
         source: lsmt::LsmtError,
     },
+    /// The writable layer cannot be used.
+    #[error("{doing} the writable layer {}", .path.display())]
+    Upper {
+        /// What was being done.
+        doing: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// Why it failed.
+        source: lsmt::LsmtError,
+    },
+    /// Another process, or another device of this one, owns the writable layer.
+    #[error("{} is in use, and one process owns a writable layer: stop its export first", .0.display())]
+    UpperInUse(PathBuf),
+    /// An image that is to be made cannot be.
+    #[error("{} cannot be made: {rule}", .path.display())]
+    Create {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        rule: &'static str,
+    },
     /// The layers do not make a device.
     #[error("the layers do not make a device")]
     Stack(#[source] lsmt::LsmtError),

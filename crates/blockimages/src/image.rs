@@ -8,6 +8,7 @@ use lsmt::{FileStorage, Layer, Stack};
 
 use crate::config::Place;
 use crate::error::file;
+use crate::upper::OwnedUpper;
 use crate::{ImageConfig, ImageError, LayeredDevice};
 
 /// Who opens blobs that are not on this machine.
@@ -19,10 +20,11 @@ pub trait BlobSource: Send + Sync {
     fn open(&self, blob_url: &str, digest: &str, size: u64) -> Result<Layer, ImageError>;
 }
 
-/// Opens an image by its configuration (`config.v1.json`, or the directory that has it), all of whose
-/// layers are sealed. Names in it are relative to it.
+/// Opens an image by its configuration (`config.v1.json`, or the directory that has it). Names in it
+/// are relative to it. An image with a writable layer is owned by the device that is returned.
 ///
 /// # Errors
+/// If somebody else owns the writable layer.
 /// If the configuration or a layer cannot be read, or is invalid; if a layer is not on this machine
 /// and there is no `remote` source.
 pub fn open_image(
@@ -54,8 +56,15 @@ pub fn open_image(
                 remote.open(&config.repo_blob_url, &digest, size)?
             }
         };
-        layers.push(layer);
+        layers.push(Arc::new(layer));
     }
-    let stack = Stack::new(layers).map_err(ImageError::Stack)?;
-    Ok(LayeredDevice::new(stack))
+    match config.writable() {
+        Some(upper) => Ok(LayeredDevice::writable(OwnedUpper::open(
+            upper, base, layers,
+        )?)),
+        None => {
+            let stack = Stack::of_shared(layers).map_err(ImageError::Stack)?;
+            Ok(LayeredDevice::new(stack))
+        }
+    }
 }

@@ -1,39 +1,80 @@
-//! Sealed layers as one device that can only be read.
+//! Layers as one device.
 
 use std::ops::Range;
 
 use blocks::{
-    BlockDevice, Content, DeviceError, DeviceErrorKind, DeviceExtent, DeviceInfo, Durability, Space,
+    BlockDevice, Content, DeviceAccess, DeviceError, DeviceErrorKind, DeviceExtent, DeviceInfo,
+    Durability, Space,
 };
-use lsmt::{ExtentKind, LsmtError, Stack};
+use lsmt::{ExtentKind, Image, LsmtError, Stack};
+
+use crate::upper::OwnedUpper;
 
 /// What extents are looked for in at a time: a merged index may have millions in a device.
 const EXTENTS_WINDOW_BYTES: u64 = 1 << 30;
 
-/// A stack of layers as a device.
+/// The bytes of a block: LSMT's sector.
+const BLOCK_BYTES: u32 = 512;
+
+/// A stack of layers as a device; it can be written if it has a writable layer.
 #[derive(Debug)]
 pub struct LayeredDevice {
-    stack: Stack,
+    layers: Layers,
     info: DeviceInfo,
+}
+
+#[derive(Debug)]
+enum Layers {
+    Sealed(Stack),
+    Writable(OwnedUpper),
 }
 
 impl LayeredDevice {
     /// Returns the device that these layers make.
     #[must_use]
     pub fn new(stack: Stack) -> Self {
-        let block = 512;
-        let size = stack.virtual_size() / block * block;
         Self {
-            stack,
-            info: DeviceInfo::read_only(size, 512),
+            info: DeviceInfo::read_only(whole_blocks(stack.virtual_size()), BLOCK_BYTES),
+            layers: Layers::Sealed(stack),
         }
     }
 
-    /// Returns the layers.
-    #[must_use]
-    pub const fn stack(&self) -> &Stack {
-        &self.stack
+    pub(crate) fn writable(upper: OwnedUpper) -> Self {
+        let size = whole_blocks(upper.image().virtual_size());
+        Self {
+            layers: Layers::Writable(upper),
+            info: DeviceInfo {
+                access: DeviceAccess::ReadWrite,
+                trim: true,
+                write_zeroes: true,
+                ..DeviceInfo::read_only(size, BLOCK_BYTES)
+            },
+        }
     }
+
+    /// Does what changes the device, and makes it durable if it has to be.
+    fn change(
+        &self,
+        doing: &'static str,
+        at: u64,
+        durability: Durability,
+        act: impl FnOnce(&Image, lsmt::Durability) -> lsmt::Result<()>,
+    ) -> Result<(), DeviceError> {
+        let Layers::Writable(upper) = &self.layers else {
+            return self.info.check_writable(doing);
+        };
+        let durability = match durability {
+            Durability::Flushed => lsmt::Durability::Flushed,
+            Durability::Durable => lsmt::Durability::Now,
+        };
+        let done = act(upper.image(), durability);
+        done.map_err(|error| device_error(doing, error).at(at))
+    }
+}
+
+const fn whole_blocks(size: u64) -> u64 {
+    let block = BLOCK_BYTES as u64;
+    size / block * block
 }
 
 /// Returns what a device says of an error of its layers.
@@ -67,24 +108,59 @@ impl BlockDevice for LayeredDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let doing = "reading an image";
         self.info.check(doing, offset, buf.len() as u64)?;
-        let read = self.stack.read_at(buf, offset);
+        let read = match &self.layers {
+            Layers::Sealed(stack) => stack.read_at(buf, offset),
+            Layers::Writable(upper) => upper.image().read_at(buf, offset),
+        };
         read.map_err(|error| device_error(doing, error).at(offset))
     }
 
-    fn write_at(&self, _: u64, _: &[u8], _: Durability) -> Result<(), DeviceError> {
-        self.info.check_writable("writing to an image")
+    fn write_at(
+        &self,
+        offset: u64,
+        data: &[u8],
+        durability: Durability,
+    ) -> Result<(), DeviceError> {
+        let doing = "writing to an image";
+        self.info.check_writable(doing)?;
+        self.info.check(doing, offset, data.len() as u64)?;
+        self.change(doing, offset, durability, |image, durability| {
+            image.write_at(data, offset, durability)
+        })
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
+        match &self.layers {
+            Layers::Sealed(_) => Ok(()),
+            Layers::Writable(upper) => {
+                let flushed = upper.image().flush();
+                flushed.map_err(|error| device_error("flushing an image", error))
+            }
+        }
     }
 
-    fn trim(&self, _: Range<u64>, _: Durability) -> Result<(), DeviceError> {
-        self.info.check_writable("trimming an image")
+    fn trim(&self, range: Range<u64>, durability: Durability) -> Result<(), DeviceError> {
+        let doing = "trimming an image";
+        self.info.check_writable(doing)?;
+        self.info.check_range(doing, &range)?;
+        self.change(doing, range.start, durability, |image, durability| {
+            image.write_zeroes(range, durability)
+        })
     }
 
-    fn write_zeroes(&self, _: Range<u64>, _: Space, _: Durability) -> Result<(), DeviceError> {
-        self.info.check_writable("zeroing an image")
+    /// As [`Self::trim`]: a layer has no space that it could keep for a range.
+    fn write_zeroes(
+        &self,
+        range: Range<u64>,
+        _: Space,
+        durability: Durability,
+    ) -> Result<(), DeviceError> {
+        let doing = "zeroing an image";
+        self.info.check_writable(doing)?;
+        self.info.check_range(doing, &range)?;
+        self.change(doing, range.start, durability, |image, durability| {
+            image.write_zeroes(range, durability)
+        })
     }
 
     fn extents(&self, range: Range<u64>, limit: usize) -> Result<Vec<DeviceExtent>, DeviceError> {
@@ -93,8 +169,12 @@ impl BlockDevice for LayeredDevice {
         let end = range
             .end
             .min(range.start.saturating_add(EXTENTS_WINDOW_BYTES));
-        let extents = self.stack.extents(range.start..end).into_iter();
-        let extents = extents.take(limit.max(1)).map(|extent| DeviceExtent {
+        let extents = match &self.layers {
+            Layers::Sealed(stack) => stack.extents(range.start..end),
+            Layers::Writable(upper) => upper.image().extents(range.start..end),
+        };
+        let extents = extents.into_iter().take(limit.max(1));
+        let extents = extents.map(|extent| DeviceExtent {
             len: extent.range.end - extent.range.start,
             content: match extent.kind {
                 ExtentKind::Data => Content::Data,

@@ -1,6 +1,7 @@
 //! Block images as devices: raw files, and layers in overlaybd's formats.
 //!
-//! - [`open_image`] opens an image by overlaybd's `config.v1.json` and returns a [`LayeredDevice`].
+//! - [`open_image`] opens an image by overlaybd's `config.v1.json` and returns a [`LayeredDevice`],
+//!   which can be written if the image has an upper.
 //! - [`CachedBlobs`] has layers that are not on this machine: on demand, through a [`BlobCache`].
 //! - [`RawDevice`] is a raw disk image, or any file.
 //!
@@ -27,6 +28,7 @@ mod layered;
 mod origin;
 mod raw;
 mod remote;
+mod upper;
 
 pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler};
 pub use config::{CONFIG_NAME, ImageConfig, LowerConfig, UpperConfig};

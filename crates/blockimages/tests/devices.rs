@@ -99,8 +99,11 @@ fn configurations_that_cannot_be_served_say_why() {
     assert!(why(&format!(r#"{{"lowers":[{many}]}}"#)).contains("more than 255"));
     assert!(why(r#"{"lowers":[{}]}"#).contains("neither a file nor a digest"));
     assert!(why(r#"{"lowers":[{"digest":"sha256:12","dir":"x"}]}"#).contains("--cache"));
-    let upper = r#"{"lowers":[{"file":"a"}],"upper":{"index":"i","data":"d"}}"#;
-    assert!(why(upper).contains("commit it first"));
+    for upper in [r#"{"index":"i"}"#, r#"{"index":"i","data":"d","dir":"u"}"#] {
+        assert!(why(&format!(r#"{{"upper":{upper}}}"#)).contains("and not both"));
+    }
+    assert!(why(r#"{"upper":{"index":"i","data":"missing"}}"#).contains("missing"));
+    assert!(why(r#"{"upper":{"index":"","data":""}}"#).contains("it has no layers"));
     let turbo = r#"{"lowers":[{"file":"a","targetFile":"b"}]}"#;
     assert!(why(turbo).contains("turboOCI"));
     assert!(why(r#"{"lowers":[{"file":"missing"}]}"#).contains("missing"));

@@ -1,7 +1,5 @@
 //! The completions that the program prints.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::process::Command;
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::Chunk;
 use super::flights::{Ahead, Flights, Keepable};
 use crate::wire::Priority;
+use chunks::ChunkStore;
 use chunks::index::Index;
 
 /// Statistics of reads of a source.

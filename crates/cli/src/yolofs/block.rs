@@ -82,11 +82,6 @@ impl ImageArg {
                 _blobs: None,
             });
         }
-        anyhow::ensure!(
-            access == DeviceAccess::ReadOnly,
-            "{} has only sealed layers: leave --writable out, or put a qcow2 overlay on the export",
-            path.display()
-        );
         let cache = self.cache.as_deref().map(|dir| self.open_cache(dir));
         let cache = cache.transpose()?;
         let registry = self.registry.clone();
@@ -99,6 +94,11 @@ impl ImageArg {
             .map(|cache| CachedBlobs::of_registries(cache, background, config));
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
         let device = open_image(path, source).with_context(opening)?;
+        anyhow::ensure!(
+            access == DeviceAccess::ReadOnly || device.info().access == DeviceAccess::ReadWrite,
+            "{} has only sealed layers: leave --writable out, or put a qcow2 overlay on the export",
+            path.display()
+        );
         Ok(Opened {
             device: Arc::new(device),
             cache,

@@ -53,13 +53,13 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Outcome> {
     };
     let opened = args.image.open(access, Background::Everything)?;
     let device = Arc::clone(&opened.device);
-    let size = device.info().size;
+    let info = device.info();
     let export = exporter(args)?.export(device).context("exporting")?;
     let exported = Exported {
         image: args.image.path().to_owned(),
         address: export.address(),
-        size,
-        writable: args.writable,
+        size: info.size,
+        writable: info.access == DeviceAccess::ReadWrite,
     };
     print(args.format.format(), &exported, |exported| {
         let Exported {

@@ -1,0 +1,112 @@
+//! The writable layer of an image, and who owns it.
+//!
+//! It is overlaybd's pair of files, with a journal of ours next to the data, or the directory of a
+//! [`LiveImage`]. A lock on the data, or on the directory, is held as long as the layer is open.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmt::{DirFolder, FileStorage, Image, Layer, LiveImage, Stack, Upper, UpperFiles};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::file;
+use crate::{ImageError, UpperConfig};
+
+/// A device with a writable layer, of which nobody else has the files open.
+#[derive(Debug)]
+pub(crate) struct OwnedUpper {
+    kept: Kept,
+    /// Given back when the files are closed.
+    _lock: Flock<File>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Pair(Image),
+    Folder(LiveImage),
+}
+
+impl OwnedUpper {
+    /// Opens the writable layer over sealed ones; relative names are within `base`.
+    pub(crate) fn open(
+        config: &UpperConfig,
+        base: &Path,
+        lowers: Vec<Arc<Layer>>,
+    ) -> Result<Self, ImageError> {
+        if config.dir.is_empty() {
+            let (upper, lock) = open_pair(config, base)?;
+            let image = Stack::of_shared(lowers).and_then(|stack| Image::open(stack, Some(upper)));
+            let kept = Kept::Pair(image.map_err(ImageError::Stack)?);
+            return Ok(Self { kept, _lock: lock });
+        }
+        let path = base.join(&config.dir);
+        let lock = own(&path)?;
+        let live = LiveImage::open(Arc::new(DirFolder::new(&path)), lowers);
+        let kept = Kept::Folder(live.map_err(upper_error("opening", &path))?);
+        Ok(Self { kept, _lock: lock })
+    }
+
+    pub(crate) fn image(&self) -> &Image {
+        match &self.kept {
+            Kept::Pair(image) => image,
+            Kept::Folder(live) => live.image(),
+        }
+    }
+}
+
+/// Opens a pair of files without what is below it.
+pub(crate) fn open_pair(
+    config: &UpperConfig,
+    base: &Path,
+) -> Result<(Upper, Flock<File>), ImageError> {
+    let data = base.join(&config.data);
+    let lock = own(&data)?;
+    let upper = Upper::open(pair_files(&data, &base.join(&config.index))?);
+    Ok((upper.map_err(upper_error("opening", &data))?, lock))
+}
+
+/// Opens the files of a pair; its journal, and nothing else, is made if it is not there.
+fn pair_files(data: &Path, index: &Path) -> Result<UpperFiles, ImageError> {
+    let open = |path: &Path, create: bool| -> Result<Arc<FileStorage>, ImageError> {
+        let mut options = File::options();
+        let opened = options.read(true).write(true).create(create).open(path);
+        let opened = opened.map_err(file("opening the writable layer", path))?;
+        Ok(Arc::new(FileStorage::new(opened)))
+    };
+    Ok(UpperFiles {
+        data: open(data, false)?,
+        index: open(index, false)?,
+        journal: Some(open(&journal_of(data), true)?),
+    })
+}
+
+pub(crate) fn journal_of(data: &Path) -> PathBuf {
+    let mut name = data.as_os_str().to_owned();
+    name.push(".journal");
+    name.into()
+}
+
+/// Locks the file or directory that stands for a writable layer.
+fn own(path: &Path) -> Result<Flock<File>, ImageError> {
+    let opened = File::open(path).map_err(file("opening the writable layer", path))?;
+    match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((_, Errno::EWOULDBLOCK)) => Err(ImageError::UpperInUse(path.to_owned())),
+        Err((_, error)) => Err(file("locking", path)(error.into())),
+    }
+}
+
+/// Says what was being done to which writable layer.
+pub(crate) fn upper_error(
+    doing: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(lsmt::LsmtError) -> ImageError {
+    let path = path.into();
+    move |source| ImageError::Upper {
+        doing,
+        path,
+        source,
+    }
+}

@@ -1,0 +1,202 @@
+//! Images with a writable layer do what an array does, and lose nothing when they are closed.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blockimages::{ImageError, LayeredDevice, open_image};
+use blocks::{BlockDevice, Content, DeviceAccess, DeviceErrorKind, Durability, Space};
+use lsmt::{DirFolder, FileStorage, LiveImage, NewUpper, Upper, UpperFiles, UpperKind};
+
+const BLOCK: u64 = 512;
+/// What of the device the model has: the rest is as the layers below have it.
+const MODEL: u64 = 4096 * BLOCK;
+
+fn vectors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors")
+}
+
+/// Makes an image of a sealed layer of the real tools, and a pair of files on top of it.
+fn with_pair(dir: &Path, kind: UpperKind) {
+    let create = |name: &str| {
+        let mut options = File::options();
+        let opened = options.read(true).write(true).create_new(true);
+        Arc::new(FileStorage::new(opened.open(dir.join(name)).unwrap()))
+    };
+    let files = UpperFiles {
+        data: create("upper.data"),
+        index: create("upper.index"),
+        journal: None,
+    };
+    Upper::create(files, &new(kind)).unwrap();
+    configure(dir, r#"{"index":"upper.index","data":"upper.data"}"#);
+}
+
+/// Makes the same with the directory of a live image.
+fn with_folder(dir: &Path) {
+    std::fs::create_dir(dir.join("upper")).unwrap();
+    let folder = Arc::new(DirFolder::new(dir.join("upper")));
+    let blob = File::open(vectors().join("A.lz4.4k.obd")).unwrap();
+    let lower = lsmt::open_blob(Arc::new(FileStorage::new(blob))).unwrap();
+    LiveImage::create(folder, vec![Arc::new(lower)], &new(UpperKind::Append)).unwrap();
+    configure(dir, r#"{"dir":"upper"}"#);
+}
+
+fn new(kind: UpperKind) -> NewUpper {
+    NewUpper {
+        kind,
+        virtual_size: 1 << 30,
+        ..NewUpper::default()
+    }
+}
+
+fn configure(dir: &Path, upper: &str) {
+    std::fs::copy(vectors().join("A.lz4.4k.obd"), dir.join("a")).unwrap();
+    let text = format!(r#"{{"lowers":[{{"file":"a"}}],"upper":{upper}}}"#);
+    std::fs::write(dir.join("config.v1.json"), text).unwrap();
+}
+
+/// Numbers that are the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+fn read(device: &LayeredDevice) -> Vec<u8> {
+    let mut bytes = vec![0xEE; MODEL as usize];
+    device.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Changes device and model in the same way.
+fn change(device: &LayeredDevice, model: &mut [u8], numbers: &mut Numbers) {
+    let start = numbers.below(MODEL / BLOCK) * BLOCK;
+    let end = start + BLOCK * (1 + numbers.below(((MODEL - start) / BLOCK).min(64)));
+    let span = start as usize..end as usize;
+    let durability = match numbers.below(8) {
+        0 => Durability::Durable,
+        _ => Durability::Flushed,
+    };
+    match numbers.below(6) {
+        0 => {
+            device.trim(start..end, durability).unwrap();
+            model[span].fill(0);
+        }
+        1 => {
+            let space = [Space::Keep, Space::Release][numbers.below(2) as usize];
+            device.write_zeroes(start..end, space, durability).unwrap();
+            model[span].fill(0);
+        }
+        2 => device.flush().unwrap(),
+        _ => {
+            let seed = numbers.below(251);
+            let data: Vec<u8> = span
+                .clone()
+                .map(|at| (at as u64 * 7 + seed) as u8)
+                .collect();
+            device.write_at(start, &data, durability).unwrap();
+            model[span].copy_from_slice(&data);
+        }
+    }
+}
+
+/// All of the device is told of, and what is told to be zeros is zeros.
+fn check_extents(device: &LayeredDevice, model: &[u8]) {
+    let (mut at, mut written) = (0, 0);
+    while at < MODEL {
+        for extent in device.extents(at..MODEL, 5).unwrap() {
+            let end = at + extent.len;
+            if extent.content == Content::Data {
+                written += extent.len;
+            } else {
+                let zeros = &model[at as usize..end as usize];
+                assert!(zeros.iter().all(|byte| *byte == 0), "{at}..{end}");
+            }
+            at = end;
+        }
+    }
+    assert_eq!(at, MODEL);
+    assert!(written > 0 && written < MODEL, "{written}");
+}
+
+fn does_what_an_array_does(dir: &Path) {
+    let mut numbers = Numbers(0x5eed);
+    let device = open_image(dir, None).unwrap();
+    let info = device.info();
+    assert_eq!((info.size, info.access), (1 << 30, DeviceAccess::ReadWrite));
+    let mut model = read(&device);
+    assert!(
+        model.iter().any(|byte| *byte != 0),
+        "there is a layer below"
+    );
+    drop(device);
+    for _ in 0..5 {
+        let device = open_image(dir, None).unwrap();
+        assert!(read(&device) == model, "it is another one after a start");
+        for _ in 0..60 {
+            change(&device, &mut model, &mut numbers);
+        }
+        assert!(read(&device) == model);
+        check_extents(&device, &model);
+        // Closed with what was not flushed: the journal has it.
+    }
+    let device = open_image(dir, None).unwrap();
+    assert!(read(&device) == model);
+
+    // One process owns it, and one device of that.
+    assert!(matches!(
+        open_image(dir, None),
+        Err(ImageError::UpperInUse(_))
+    ));
+    let outside = device.write_at(info.size, &[0; 512], Durability::Flushed);
+    assert_eq!(outside.unwrap_err().kind(), DeviceErrorKind::OutOfBounds);
+    let misaligned = device.trim(1..512, Durability::Flushed);
+    assert_eq!(misaligned.unwrap_err().kind(), DeviceErrorKind::Misaligned);
+}
+
+#[test]
+fn an_image_with_a_pair_of_files_does_what_an_array_does() {
+    for kind in [UpperKind::Append, UpperKind::Sparse, UpperKind::Hybrid] {
+        let dir = tempfile::tempdir().unwrap();
+        with_pair(dir.path(), kind);
+        does_what_an_array_does(dir.path());
+    }
+}
+
+#[test]
+fn an_image_with_a_directory_does_what_an_array_does() {
+    let dir = tempfile::tempdir().unwrap();
+    with_folder(dir.path());
+    does_what_an_array_does(dir.path());
+}
+
+#[test]
+fn what_was_flushed_needs_no_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    with_pair(dir.path(), UpperKind::Append);
+    let device = open_image(dir.path(), None).unwrap();
+    device.write_at(0, &[1; 512], Durability::Flushed).unwrap();
+    device.flush().unwrap();
+    device
+        .write_at(512, &[2; 512], Durability::Durable)
+        .unwrap();
+    device.trim(1024..1536, Durability::Durable).unwrap();
+    drop(device);
+    std::fs::remove_file(dir.path().join("upper.data.journal")).unwrap();
+    let device = open_image(dir.path(), None).unwrap();
+    let expected = [[1; 512], [2; 512], [0; 512]].concat();
+    assert_eq!(read(&device)[..1536], expected);
+}
