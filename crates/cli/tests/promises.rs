@@ -134,7 +134,7 @@ fn a_name_that_is_no_file_name_is_refused() {
             "--name",
             name,
         ];
-        let why = fails(1, &mut fixture.bootimg(&args));
+        let why = fails(2, &mut fixture.bootimg(&args));
         assert!(why.contains("is not a valid name"), "{name}: {why}");
     }
     assert_eq!(fixture.names(), [""; 0]);
