@@ -194,6 +194,14 @@ impl Upper {
         }
     }
 
+    /// Checks as [`Self::check`] does; but what replaced a layer has all of it, durable.
+    fn check_durable(&self) -> Result<()> {
+        match self.check() {
+            Err(LsmtError::Retired) => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// Makes all completed writes durable, as one with others that ask for it meanwhile.
     ///
     /// # Errors
@@ -201,14 +209,13 @@ impl Upper {
     /// Fails as the storage does; then nothing more can be written until the layer is opened again.
     pub fn flush(&self) -> Result<()> {
         if self.retired.load(Relaxed) {
-            // What replaced it has all of it, durable.
-            return Ok(());
+            return self.check_durable();
         }
-        self.check()?;
+        self.check_durable()?;
         let wanted = self.state.read().writes;
         let _turn = self.flushing.lock();
         if self.state.read().flushed_writes >= wanted {
-            return self.check();
+            return self.check_durable();
         }
         let batch = {
             // No write is between its note in the journal and its entry.
@@ -374,6 +381,13 @@ impl Upper {
     /// Says that the files may not be what memory says.
     pub(crate) fn poison(&self) {
         self.poisoned.store(true, Relaxed);
+    }
+
+    /// Returns what [`Self::snapshot`] does, between writes: one that is under way has its place in the data, but is
+    /// not mapped yet.
+    pub(crate) fn settled(&self) -> (Vec<Segment>, u64) {
+        let _alone = self.gate.write();
+        self.snapshot()
     }
 
     /// Returns what is mapped, and the sector behind all data.

@@ -55,13 +55,13 @@ impl LiveImage {
         let files = create_files(&*self.folder, number)?;
         let mut copy = Copy::new(&old, &files);
         for _ in 0..ROUNDS {
-            if copy.round(pace)? <= REST_SECTORS {
+            if copy.round(pace, old.settled())? <= REST_SECTORS {
                 break;
             }
         }
         let stopped = old.stop()?;
         // What is left does not wait for the pace: writes wait for it.
-        copy.round(&Pace::unlimited())?;
+        copy.round(&Pace::unlimited(), old.snapshot())?;
         let collected = Collected {
             before,
             after: (copy.at - DATA_SECTOR) * SECTOR,
@@ -115,11 +115,11 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Copies what is new since the last round, and returns how many sectors came meanwhile.
+    /// Copies what is new since the last round, and returns how many sectors came meanwhile. No write was under
+    /// way when the snapshot was taken.
     ///
     /// Nothing is overwritten in place, so what is new lies behind what there was.
-    fn round(&mut self, pace: &Pace) -> Result<u64> {
-        let (segments, end) = self.old.snapshot();
+    fn round(&mut self, pace: &Pace, (segments, end): (Vec<Segment>, u64)) -> Result<u64> {
         for segment in segments {
             match segment.content() {
                 // Zeros take no copying: all of them are placed again.

@@ -67,6 +67,8 @@ impl Upper {
     ) -> Result<parking_lot::RwLockReadGuard<'_, ()>> {
         loop {
             let guard = self.gate.read();
+            // It may have failed, or been replaced, while this waited.
+            self.check()?;
             let mut state = self.state.write();
             let wanted = segments(&state);
             if state.pending.len() < PENDING_MAX && state.journal.promise(sectors, wanted) {
@@ -86,8 +88,6 @@ impl Upper {
             UpperKind::Hybrid => self.enter(len, parts)?,
             _ => self.enter(len, |_| 1)?,
         };
-        // A flush that failed while this waited leaves nothing to write to.
-        self.check()?;
         match self.kind {
             UpperKind::Append => self.append(sector, data),
             UpperKind::Sparse => self.write_sparse(sector, data),
@@ -219,7 +219,6 @@ impl Upper {
 
     fn trim_piece(&self, sector: u64, len: u64) -> Result<()> {
         let _entered = self.enter(0, |_| 1)?;
-        self.check()?;
         if self.kind == UpperKind::Sparse {
             let place = sector + DATA_SECTOR;
             let segment = Segment::new(sector, len, place, Content::Zeros);
