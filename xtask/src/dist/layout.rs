@@ -230,7 +230,7 @@ mod tests {
             let words = text.split([' ', '=', '\n', '-', '!', '+']);
             for program in words.filter(|word| {
                 let ours = PROGRAMS.map(|name| format!("/usr/bin/{name}"));
-                word.starts_with("/usr/lib/yolofs")
+                word.starts_with("/usr/lib/yolofs/")
                     || ours.iter().any(|program| word.starts_with(program))
             }) {
                 seen += 1;
