@@ -45,6 +45,12 @@ impl Recorded {
         }
     }
 
+    /// Returns whether only the plan is here, and the blocks come from the service.
+    #[must_use]
+    pub const fn is_plan(&self) -> bool {
+        matches!(self, Self::Plan(_))
+    }
+
     /// Returns the id of its content.
     #[must_use]
     pub fn id(&self) -> String {

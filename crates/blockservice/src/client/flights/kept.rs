@@ -1,4 +1,7 @@
 //! Chunks in memory: those that were read, and those that came before anybody read them.
+//!
+//! A chunk that was read is kept twice for a while: its content, for the next 4 KiB of it, and as it came,
+//! which takes a third of the room and is still there when a plan is replayed that a program ran ahead of.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,6 +12,8 @@ use super::{Arrived, Chunk};
 /// Bytes of chunks that were read: a reader of 4 KiB comes back for the next 4 KiB, and a page that
 /// the kernel dropped costs no round trip.
 const READ_BYTES: usize = 32 << 20;
+/// Bytes of chunks that were read, as they came.
+const PACKED_BYTES: usize = 32 << 20;
 /// Bytes of chunks that nobody has read yet, as they came: a plan is replayed about as fast as it comes.
 const AHEAD_BYTES: usize = 128 << 20;
 /// How long these are kept, before they count as read.
@@ -36,6 +41,7 @@ impl Found {
 #[derive(Debug)]
 pub(super) struct Kept {
     read: Lru,
+    packed: Lru,
     ahead: Lru,
     /// By chunk that is ahead: since when.
     since: HashMap<u32, Duration>,
@@ -53,6 +59,7 @@ impl Kept {
     pub(super) fn new() -> Self {
         Self {
             read: Lru::new(READ_BYTES),
+            packed: Lru::new(PACKED_BYTES),
             ahead: Lru::new(AHEAD_BYTES),
             since: HashMap::new(),
         }
@@ -62,28 +69,29 @@ impl Kept {
     pub(super) fn get(&mut self, number: u32) -> Option<Found> {
         if let Some(found) = self.ahead.remove(number) {
             self.since.remove(&number);
-            // Whoever replays a plan may have opened it.
-            if self.read.peek(number).is_none() {
-                self.read.insert(number, found);
-            }
+            self.packed.insert(number, found);
         }
-        self.read.get(number)
+        self.read.get(number).or_else(|| self.packed.get(number))
     }
 
     /// Returns a chunk for who replays a plan, and comes back to it.
     pub(super) fn peek(&self, number: u32) -> Option<Found> {
         let found = self.read.peek(number);
-        found.or_else(|| self.ahead.peek(number))
+        let packed = || self.ahead.peek(number).or_else(|| self.packed.peek(number));
+        found.or_else(packed)
     }
 
     /// Keeps a chunk that was read. What came ahead stays, for who comes back to it.
     pub(super) fn add_read(&mut self, number: u32, found: Found) {
-        self.read.insert(number, found);
+        match found {
+            Found::Opened(_) => self.read.insert(number, found),
+            Found::Packed(_) => self.packed.insert(number, found),
+        };
     }
 
     /// Keeps a chunk that nobody has read yet.
     pub(super) fn add_ahead(&mut self, now: Duration, number: u32, arrived: Arc<Arrived>) -> Room {
-        if self.read.peek(number).is_some() {
+        if self.read.peek(number).is_some() || self.packed.peek(number).is_some() {
             return Room::Enough;
         }
         self.since.insert(number, now);
@@ -101,6 +109,7 @@ impl Kept {
     /// Drops a chunk that turned out to be something else.
     pub(super) fn forget(&mut self, number: u32) {
         self.read.remove(number);
+        self.packed.remove(number);
         self.ahead.remove(number);
         self.since.remove(&number);
     }
@@ -242,6 +251,23 @@ mod tests {
         assert!(matches!(kept.get(1), Some(Found::Opened(_))));
         kept.forget(1);
         assert!(kept.peek(1).is_none() && kept.get(1).is_none() && kept.since.is_empty());
+    }
+
+    #[test]
+    fn what_a_program_read_first_is_there_when_the_plan_comes_to_it() {
+        let mut kept = Kept::new();
+        kept.add_ahead(Duration::ZERO, 0, arrived(60_000));
+        assert!(kept.get(0).is_some());
+        kept.add_read(0, opened(131_072));
+        // More than is kept of contents, and less than is kept of what came.
+        for number in 1..=400 {
+            kept.add_ahead(Duration::ZERO, number, arrived(60_000));
+            kept.get(number);
+            kept.add_read(number, opened(131_072));
+        }
+        assert!(matches!(kept.peek(0), Some(Found::Packed(_))));
+        assert!(matches!(kept.peek(400), Some(Found::Opened(_))));
+        assert!(kept.read.bytes <= READ_BYTES && kept.packed.bytes <= PACKED_BYTES);
     }
 
     #[test]
