@@ -10,7 +10,8 @@
 //! - A small file is read whole. A miss in a large one brings what lies around it, the next miss in it twice as
 //!   much.
 //! - A miss in a small file brings small files beside it in the directory, as an interpreter reads its modules;
-//!   the next miss there twice as much. When small files are missed in many directories, all are brought.
+//!   the next miss there twice as much. When they are missed in several directories that lie beside each other,
+//!   all of these [are looked through](Predictor::with_parents), and when in many anywhere, all that there are.
 //! - What a program [is linked with](Predictor::linked) is brought as soon as that is known.
 //!
 //! What was predicted is counted by where it lies. Where little of it is used, nothing more is predicted.
@@ -28,12 +29,14 @@
 //! assert_eq!(predictor.touched(6).soon, [8..11]);
 //! ```
 
+mod branches;
 mod groups;
 mod runs;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use branches::Branches;
 use groups::{Group, Groups};
 use runs::Runs;
 
@@ -103,6 +106,7 @@ pub struct Predictor {
     chunk_bytes: u32,
     /// The positions in `files` of the files of each directory.
     directories: HashMap<u32, Vec<usize>>,
+    branches: Branches,
     seen: HashMap<u32, Seen>,
     runs: Runs,
     groups: Groups,
@@ -136,6 +140,7 @@ impl Predictor {
             files,
             chunk_bytes,
             directories,
+            branches: Branches::default(),
             seen: HashMap::new(),
             runs: Runs::default(),
             groups: Groups::default(),
@@ -143,6 +148,13 @@ impl Predictor {
             missed_in: HashSet::new(),
             swept: 0,
         }
+    }
+
+    /// Returns it with what is known of directories: the parent of each, by their numbers.
+    #[must_use]
+    pub fn with_parents(self, parents: HashMap<u32, u32>) -> Self {
+        let branches = Branches::new(parents, &self.files);
+        Self { branches, ..self }
     }
 
     /// Sets how much is to be gained from now on.
@@ -235,16 +247,43 @@ impl Predictor {
         self.predict(file, start..chunk, group, u64::MAX, predicted);
     }
 
-    /// Predicts small files beside one that was read.
+    /// Predicts small files beside one that was read, in its directory and in those beside it.
     fn beside(&mut self, at: usize, before: Option<Seen>, predicted: &mut Vec<Range<u32>>) {
-        let group = Group::Directory(self.files[at].directory);
-        let mut left = match before {
-            None => self.groups.grow(group, self.gain, 8),
-            Some(Seen::Predicted(of)) if of == group => self.groups.window(group) / 2,
+        let directory = self.files[at].directory;
+        let (group, part) = match before {
+            None => (Group::Directory(directory), 8),
+            Some(Seen::Predicted(group @ (Group::Directory(_) | Group::Branch(_)))) => (group, 8),
             Some(_) => return,
         };
-        let Some(all) = self.directories.get(&self.files[at].directory) else {
-            return;
+        self.near(at, group, before, part, predicted);
+        if before.is_none()
+            && let Some(above) = self.branches.missed(directory)
+        {
+            self.near(at, Group::Branch(above), before, 2, predicted);
+        }
+    }
+
+    /// Predicts the small files of a group that are next to one in the order of the source: as much as a miss is
+    /// worth, whose first window is a `part` of a round trip's, and half as much after a hit.
+    fn near(
+        &mut self,
+        at: usize,
+        group: Group,
+        before: Option<Seen>,
+        part: u64,
+        predicted: &mut Vec<Range<u32>>,
+    ) {
+        let mut left = match before {
+            None => self.groups.grow(group, self.gain, part),
+            Some(_) => self.groups.window(group) / 2,
+        };
+        let all: &[usize] = match group {
+            Group::Directory(directory) => match self.directories.get(&directory) {
+                Some(all) => all,
+                None => return,
+            },
+            Group::Branch(above) => self.branches.below(above),
+            _ => return,
         };
         let here = all.partition_point(|other| *other <= at);
         let next = all[here..].iter().chain(all[..here].iter().rev());

@@ -76,6 +76,25 @@ fn each_miss_in_a_large_file_brings_twice_as_much_around_it() {
 }
 
 #[test]
+fn misses_in_directories_beside_each_other_bring_those_that_follow() {
+    // Directories 10 to 49 below 1, each with a cache directory (100 more) that has one file of one chunk; and
+    // as many below 2.
+    let dirs = || (10..50).chain(60..100);
+    let parents = dirs().flat_map(|dir| [(dir + 100, dir), (dir, if dir < 50 { 1 } else { 2 })]);
+    let files = dirs().map(|dir| file(dir, 1, dir + 100)).collect();
+    let mut predictor = predictor(files, 8).with_parents(parents.collect());
+    assert_eq!(all(predictor.touched(10)), []);
+    assert_eq!(all(predictor.touched(14)), []);
+    // One elsewhere says nothing of these.
+    assert_eq!(all(predictor.touched(60)), []);
+    assert_eq!(predictor.touched(20).soon, one(21..25));
+    // A hit brings half as much, a miss twice as much as before.
+    assert_eq!(predictor.touched(22).soon, one(25..27));
+    assert_eq!(predictor.touched(40).soon, one(41..49));
+    assert_eq!(all(predictor.touched(64)), []);
+}
+
+#[test]
 fn neighbours_follow_a_miss_and_twice_as_many_the_next() {
     let files = (0..100).map(|at| file(at, 1, at % 2)).collect();
     let mut predictor = predictor(files, 16);

@@ -129,7 +129,8 @@ impl State {
     fn new(index: &Index) -> Self {
         let chunk_bytes = u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX);
         Self {
-            predictor: Predictor::new(files(index), chunk_bytes),
+            predictor: Predictor::new(files(index), chunk_bytes)
+                .with_parents(directories(index.tree())),
             libraries: Libraries::default(),
         }
     }
@@ -169,6 +170,17 @@ fn files(index: &Index) -> Vec<FileChunks> {
         }
     });
     chunks.collect()
+}
+
+/// Returns the parent of each directory.
+fn directories(tree: &Tree) -> HashMap<u32, u32> {
+    let parents = parents(tree).into_iter();
+    let is_dir = |file: FileId| {
+        tree.inode(file)
+            .is_some_and(|inode| inode.attr.kind == NodeKind::Dir)
+    };
+    let dirs = parents.filter(|(file, _)| is_dir(*file));
+    dirs.map(|(dir, parent)| (dir.0, parent.0)).collect()
 }
 
 /// Returns the directory of each file; of one with several names the first.

@@ -20,6 +20,8 @@ pub(super) enum Group {
     /// The large file that begins with this chunk.
     File(u32),
     Directory(u32),
+    /// What lies in the directories below this one.
+    Branch(u32),
     All,
 }
 
@@ -71,7 +73,7 @@ impl Groups {
         // with comes all at once, before any of it can be used.
         let trial = match group {
             Group::Linked | Group::Whole | Group::Run => TRIAL * 8,
-            Group::File(_) | Group::Directory(_) | Group::All => TRIAL,
+            Group::File(_) | Group::Directory(_) | Group::Branch(_) | Group::All => TRIAL,
         };
         let earned = gain
             .round_trip_bytes
