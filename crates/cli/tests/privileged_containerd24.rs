@@ -8,6 +8,7 @@ mod lab;
 mod node;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -311,4 +312,85 @@ fn privileged_pods_of_containerd_24_read_on_whoever_dies() {
             });
         cluster.node.directories() == 0
     });
+}
+
+/// Returns `docker save`'s archive of an image with files of several users.
+fn of_several_users(lab: &Lab) -> PathBuf {
+    let dir = lab.make_dir("users");
+    busybox_root(&dir.join("base"));
+    let home = lab.make_dir("users/top/home");
+    for (name, uid) in [("root", 0), ("user", 1000), ("last", 65_535)] {
+        fs::write(home.join(name), format!("{name}\n")).unwrap();
+        std::os::unix::fs::chown(home.join(name), Some(uid), Some(uid)).unwrap();
+        let private = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(home.join(name), private).unwrap();
+    }
+    pack(&dir, IMAGE, &["/bin/sh"], &["base", "top"])
+}
+
+/// What a container in a user namespace says of its IDs and of files, and writes.
+const IDS: &str = "cat /proc/self/uid_map; stat -c '%u:%g %n' / /bin /home/*; cat /home/root /home/user; \
+                   echo mine >/home/new; stat -c '%u:%g %n' /home/new";
+
+/// Runs it in a user namespace in which 0 is `base`.
+fn run_mapped(node: &Node<'_>, id: &str, base: u32) -> String {
+    let map = format!("0:{base}:65536");
+    let flags = ["--uidmap", &map, "--gidmap", &map, "--remap-labels"];
+    // The client of 1.6 makes a copy unless told otherwise.
+    let flags = &flags[..if node.is_of_today() { 5 } else { 4 }];
+    node.run(flags, id, IDS)
+}
+
+/// What it should say there.
+fn ids_of(base: u32) -> String {
+    let map = format!("{:>10} {base:>10} {:>10}\n", 0, 65_536);
+    map + "0:0 /\n0:0 /bin\n65535:65535 /home/last\n0:0 /home/root\n1000:1000 /home/user\n\
+           root\nuser\n0:0 /home/new"
+}
+
+#[test]
+fn privileged_containers_in_user_namespaces_see_their_own_ids() {
+    let lab = Lab::new();
+    let node = Node::start_today(&lab, &["--auto-record", "--until", "exit"]);
+    let archive = of_several_users(&lab);
+    node.ctr(&["images", "import", archive.to_str().unwrap()]);
+    let run = |id: &str, base: u32| run_mapped(&node, id, base);
+    assert_eq!(run("first", 100_000), ids_of(100_000));
+    until("the boot to be kept", || {
+        node.first_boot("first").0 == "recorded"
+    });
+    until("both layers to be served", || {
+        node.served() == 2 && node.is_warm()
+    });
+    // Whoever they are, they share the pages.
+    lab::until_boot_reads_nothing(
+        &lab,
+        || reads(&node),
+        |number| {
+            let base = 100_000 + 65_536 * number;
+            assert_eq!(run(&format!("again-{number}"), base), ids_of(base));
+        },
+    );
+    // No copy of a layer was made.
+    let list = node.ctr(&["snapshots", "ls"]);
+    assert_eq!(list.matches("Committed").count(), 2, "{list}");
+    // And one without a namespace of its own.
+    let plain = node.run(&[], "plain", "stat -c '%u:%g %n' / /home/user");
+    assert_eq!(plain, "0:0 /\n1000:1000 /home/user");
+}
+
+#[test]
+fn privileged_containers_in_user_namespaces_have_copies_where_nobody_maps_ids() {
+    let (lab, other) = (Lab::new(), Lab::new());
+    let archive = of_several_users(&lab);
+    // A containerd that was not told of the capability, and Debian's, which knows of none.
+    for node in [
+        Node::start_today_without_mapping(&lab),
+        Node::start(&other, &[]),
+    ] {
+        node.ctr(&["images", "import", archive.to_str().unwrap()]);
+        for (id, base) in [("first", 100_000), ("again", 100_000), ("other", 200_000)] {
+            assert_eq!(run_mapped(&node, id, base), ids_of(base));
+        }
+    }
 }
