@@ -6,10 +6,15 @@
 mod lab;
 mod node;
 
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab::docker29::Docker29;
+use lab::service::Service;
 use lab::{Lab, fails, json, ok, until};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::signal::Signal;
 use node::{Node, archive};
 use testkit::registries::{Kind, Registry};
 
@@ -193,6 +198,111 @@ fn privileged_docker_29_builds_on_layers_that_the_snapshotter_serves() {
     // The service ends at once, and its unit is content.
     ok(&mut docker.yolofs(&lab, &["serve"]));
     docker.run(&["rm", "changed"]);
+}
+
+impl Host<'_> {
+    /// Reads in a container that runs, past the page cache.
+    #[track_caller]
+    fn reads_on(&self, container: &str, sum: &str) {
+        let pid = ["inspect", "--format", "{{.State.Pid}}", container];
+        let root = PathBuf::from(format!("/proc/{}/root", self.docker.run(&pid)));
+        let noise = File::open(root.join("srv/noise")).unwrap();
+        posix_fadvise(&noise, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        assert_eq!(
+            self.docker.run(&["exec", container, "/bin/sh", "-c", SUM]),
+            sum
+        );
+    }
+
+    /// Waits for a containerd, or a dockerd, that has just started.
+    fn until_usable(&self) {
+        until("Docker to find containerd again", || {
+            let run = ["run", "--rm", "--network=none", &self.image, "/bin/true"];
+            self.docker.try_run(&run).status.success()
+        });
+    }
+}
+
+/// What reads the image of a [`Host`].
+const SUM: &str = "cat /srv/greeting /srv/noise | md5sum";
+
+#[test]
+fn privileged_docker_29_reads_on_whoever_dies() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mut host = Host::start(&lab);
+    let image = host.image.clone();
+    json(&mut host.pull(&[]));
+    let saved = host.docker.saved(&lab, &image);
+    let sum = host.run(&image, SUM);
+    until("the layers to be served", || host.node.served() == 2);
+    assert_eq!(host.node.status()["served_by"], "node");
+    assert!(
+        host.docker.saved(&lab, &image) == saved,
+        "docker save differs of served layers"
+    );
+    host.docker.stop();
+    host.docker.set_flags(&["--live-restore"]);
+    host.docker.start_again();
+    let run = ["run", "-d", "--name", "reader", "--network=none", &image];
+    host.docker
+        .run(&[&run[..], &["/bin/sleep", "1000000"]].concat());
+    host.reads_on("reader", &sum);
+    host.docker.stop();
+    host.docker.start_again();
+    host.reads_on("reader", &sum);
+    host.docker.kill();
+    host.docker.start_again();
+    host.reads_on("reader", &sum);
+    // The snapshotter is killed while a container starts, twice.
+    for name in ["torn-1", "torn-2"] {
+        let before = host.node.directories();
+        let run = ["run", "-d", "--name", name, "--network=none", &image];
+        let mut starting = host
+            .docker
+            .spawn(&[&run[..], &["/bin/sleep", "1000000"]].concat());
+        until("a snapshot to be made", || {
+            host.node.directories() > before || starting.try_wait().unwrap().is_some()
+        });
+        host.node.kill_snapshotter();
+        host.node.start_snapshotter();
+        until("the start to end", || {
+            starting.try_wait().unwrap().is_some()
+        });
+        host.reads_on("reader", &sum);
+        // One that did not get as far is not there.
+        let _gone = host.docker.try_run(&["rm", "-f", name]);
+    }
+    host.node.kill_containerd();
+    host.node.start_containerd();
+    host.until_usable();
+    host.reads_on("reader", &sum);
+    let mut mounts = host.node.mounts().into_iter();
+    let served = mounts.find(|mount| mount.contains("/served/")).unwrap();
+    service.kill_worker(Path::new(&served), Signal::SIGKILL);
+    host.reads_on("reader", &sum);
+    service.kill_node();
+    host.reads_on("reader", &sum);
+    assert_eq!(host.run(&image, SUM), sum);
+    // What is removed is gone.
+    host.docker.run(&["rm", "-f", "reader"]);
+    host.docker.run(&["rmi", &image]);
+    host.docker.run(&["system", "prune", "-af"]);
+    // Docker itself leaves the leases of containers whose making was torn.
+    let ctr = |args: &[&str]| host.node.ctr(&[&["--namespace", "moby"], args].concat());
+    let leases = ctr(&["leases", "ls", "-q"]);
+    let torn = leases.split_whitespace().collect::<Vec<_>>();
+    assert!(torn.len() <= 2, "{torn:?}");
+    for lease in torn {
+        ctr(&["leases", "rm", "--sync", lease]);
+    }
+    until("all snapshots to go", || {
+        // containerd collects when it sees fit.
+        let lease = ctr(&["leases", "create"]);
+        ctr(&["leases", "rm", "--sync", &lease]);
+        host.node.directories() == 0
+    });
+    assert_eq!(host.node.served(), 0);
 }
 
 /// Returns how many requests of a kind all served layers have seen.

@@ -5,14 +5,16 @@
 
 mod lab;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use lab::containerd::ContainerdRig;
-use lab::docker29::Docker29;
+use lab::docker29::{Docker29, Saved};
+use lab::service::{Service, signal_to};
 use lab::{Lab, assert_confined_to, ok, until};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::signal::Signal;
 
 const MD5: &str = "cat /usr/lib/part* /data/* | md5sum";
 
@@ -100,6 +102,20 @@ impl<'a> Host<'a> {
         fs::read_dir(overlayfs.join("snapshots")).unwrap().count()
     }
 
+    /// Reads in a container that runs, past the page cache.
+    #[track_caller]
+    fn reads_on(&self, sum: &str) {
+        let pid = ["inspect", "--format", "{{.State.Pid}}", "reader"];
+        let pid = self.docker.run(&pid);
+        for dir in ["usr/lib", "data"] {
+            for entry in fs::read_dir(format!("/proc/{pid}/root/{dir}")).unwrap() {
+                let file = fs::File::open(entry.unwrap().path()).unwrap();
+                posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+            }
+        }
+        assert_eq!(self.docker.run(&["exec", "reader", "sh", "-c", MD5]), sum);
+    }
+
     fn until_served(&self, image: &str, layers: u64) {
         until("the layers to be served", || {
             self.docker.served_layers(self.lab, image) == layers
@@ -121,39 +137,18 @@ impl<'a> Host<'a> {
         layers.all(|layer| layer["boot"]["prewarm"] == "done")
     }
 
-    /// Returns what `docker save` writes of an image, file by file. The times of its directories are when
-    /// it was written.
-    fn saved(&self, image: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-        let tar = self.lab.path("saved.tar");
-        self.docker
-            .run(&["save", "-o", tar.to_str().unwrap(), image]);
-        let dir = self.lab.make_dir("saved");
-        ok(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&dir));
-        let mut files = BTreeMap::new();
-        collect(&dir, &mut files);
-        fs::remove_dir_all(&dir).unwrap();
-        files
+    fn saved(&self, image: &str) -> Saved {
+        self.docker.saved(self.lab, image)
     }
 }
 
 #[track_caller]
-fn assert_same(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
-    let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+fn assert_same(before: &Saved, after: &Saved) {
+    let names = |files: &Saved| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(before), names(after));
     for (name, bytes) in before {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         assert_eq!(text(bytes), text(&after[name]), "{}", name.display());
-    }
-}
-
-fn collect(dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else {
-            files.insert(path.clone(), fs::read(path).unwrap());
-        }
     }
 }
 
@@ -301,6 +296,54 @@ fn privileged_docker_29_and_what_serves_its_layers_in_place_may_die() {
     until("its own layer to go", || {
         host.leases().len() < 2 && host.mounts().len() < 2
     });
+    host.yolofs(&["detach", "--all"]);
+    assert_eq!((host.mounts(), host.leases()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn privileged_docker_29_reads_layers_of_the_node_in_place_whoever_dies() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mut host = Host::start(&lab);
+    let sum = host.md5("app");
+    host.yolofs(&["attach", "app"]);
+    let mounts = host.mounts();
+    assert_eq!(mounts.len(), 2, "{mounts:?}");
+    assert_eq!(host.docker.status(&lab)["served_by"], "node");
+    host.docker.stop();
+    host.docker.set_flags(&["--live-restore"]);
+    host.docker.start_again();
+    let run = ["run", "-d", "--name", "reader", "--network=none", "app"];
+    host.docker.run(&[&run[..], &["sleep", "1000000"]].concat());
+    host.reads_on(&sum);
+    host.docker.kill();
+    host.docker.start_again();
+    host.reads_on(&sum);
+    // Who serves, who owns, who decides, and the last two at once.
+    let place = mounts[0].split(' ').nth(1).unwrap();
+    service.kill_worker(Path::new(place), Signal::SIGKILL);
+    host.reads_on(&sum);
+    service.kill_node();
+    host.reads_on(&sum);
+    for with_node in [false, true] {
+        let status = host.docker.status(&lab);
+        let worker = u32::try_from(status["pid"].as_u64().unwrap()).unwrap();
+        if with_node {
+            signal_to(service.pid(), Signal::SIGKILL);
+        }
+        signal_to(worker, Signal::SIGKILL);
+        until("another worker", || {
+            let status = host.docker.status(&lab);
+            status["pid"]
+                .as_u64()
+                .is_some_and(|pid| pid != u64::from(worker))
+        });
+        host.reads_on(&sum);
+        host.until_served("app", 2);
+    }
+    assert_eq!(host.mounts(), mounts, "all that time these were the same");
+    assert_eq!(host.md5("app"), sum);
+    host.docker.run(&["rm", "-f", "reader"]);
     host.yolofs(&["detach", "--all"]);
     assert_eq!((host.mounts(), host.leases()), (Vec::new(), Vec::new()));
 }

@@ -1,14 +1,19 @@
 //! Images come and go, Docker starts and ends: what is attached follows.
 
 #![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod lab;
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 
 use lab::dockerd::Dockerd;
-use lab::{Lab, assert_confined_to, json, ok, output, until};
+use lab::service::{Service, signal_to};
+use lab::{Lab, assert_confined_to, json, ok, output, until, until_boot_reads_nothing};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::signal::Signal;
 
 const MD5: &str = "cat /usr/lib/part* /data/* | md5sum";
 
@@ -259,4 +264,105 @@ fn privileged_docker_29_with_overlay2_is_served_as_before() {
     docker.run(&["rmi", "kept", "app", "base"]);
     until("the layers to be let go", || docker.mounts().is_empty());
     ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+}
+
+/// A container that waits, and what is read in it, past the page cache.
+fn reads_on(docker: &Dockerd) -> String {
+    let pid = docker.run(&["inspect", "--format", "{{.State.Pid}}", "reader"]);
+    for dir in ["usr/lib", "data"] {
+        for entry in fs::read_dir(format!("/proc/{pid}/root/{dir}")).unwrap() {
+            let file = fs::File::open(entry.unwrap().path()).unwrap();
+            posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        }
+    }
+    docker.run(&["exec", "reader", "sh", "-c", MD5])
+}
+
+/// Builds on `app` by BuildKit, with layers that are merged; `sum` is what it has to read.
+fn build_on_top(lab: &Lab, docker: &Dockerd, sum: &str) {
+    let context = lab.make_dir("context-app");
+    let lines = format!("FROM app\nCOPY --link data /linked\nRUN {MD5} > /sum\n");
+    fs::write(context.join("Dockerfile"), lines).unwrap();
+    let mut build = docker.docker();
+    build
+        .env("DOCKER_BUILDKIT", "1")
+        .args(["build", "--network=none", "-q", "-t", "built"]);
+    ok(build.arg(&context));
+    let run = ["run", "--rm", "--network=none", "built", "sh", "-c"];
+    let built = docker.run(&[&run[..], &["cat /sum; ls /linked"]].concat());
+    assert!(built.starts_with(sum) && built.contains("app0"), "{built}");
+    docker.run(&["rmi", "built"]);
+}
+
+#[test]
+fn privileged_docker_29_with_overlay2_reads_on_whoever_dies() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let mut docker = Dockerd::start_today(&lab);
+    docker.import_base(&lab);
+    docker.build(&lab, "app", "base");
+    let mut record = lab.bootimg();
+    record.env("DOCKER_HOST", docker.host()).args([
+        "record",
+        "--until",
+        "exit",
+        "docker://app",
+        "--",
+    ]);
+    let all = "find /bin /etc /usr /data -type f -exec cat {} + > /dev/null";
+    ok(record.args(["sh", "-c", all]));
+    let sum = md5(&docker, "app");
+    let saved = docker.saved(&lab, "app");
+    let mut serve = docker.yolofs(&lab, &["attach", "--all"]);
+    ok(serve.env("YOLOFS_ALL_XATTRS", "true"));
+    let served = |docker: &Dockerd| {
+        until("the layers to be served", || {
+            docker.served_layers(&lab, "app") == 2
+        });
+    };
+    served(&docker);
+    assert_eq!(docker.status(&lab)["served_by"], "node");
+    assert!(docker.saved(&lab, "app") == saved, "docker save differs");
+    let reads = || {
+        let status = docker.status(&lab);
+        let layers = status["layers"].as_array().unwrap().iter();
+        layers
+            .map(|layer| layer["served"]["requests"]["read"].as_u64().unwrap_or(0))
+            .sum()
+    };
+    until_boot_reads_nothing(&lab, reads, |_| assert_eq!(md5(&docker, "app"), sum));
+    build_on_top(&lab, &docker, &sum);
+    // Whoever dies, a container reads on, and the next is served.
+    docker.stop();
+    docker.add_flag("--live-restore");
+    docker.start_again();
+    served(&docker);
+    let run = ["run", "-d", "--name", "reader", "--network=none", "app"];
+    docker.run(&[&run[..], &["sleep", "1000000"]].concat());
+    assert_eq!(reads_on(&docker), sum);
+    docker.stop();
+    docker.start_again();
+    assert_eq!(reads_on(&docker), sum);
+    served(&docker);
+    docker.kill();
+    docker.start_again();
+    assert_eq!(reads_on(&docker), sum);
+    served(&docker);
+    let place = docker.mounts().remove(0);
+    service.kill_worker(Path::new(&place), Signal::SIGKILL);
+    assert_eq!(reads_on(&docker), sum);
+    service.kill_node();
+    assert_eq!(reads_on(&docker), sum);
+    let worker = docker.status(&lab)["pid"].as_u64().unwrap();
+    signal_to(u32::try_from(worker).unwrap(), Signal::SIGKILL);
+    until("another worker", || {
+        let status = docker.status(&lab);
+        status["pid"].as_u64().is_some_and(|other| other != worker)
+    });
+    assert_eq!(reads_on(&docker), sum);
+    served(&docker);
+    assert_eq!(md5(&docker, "app"), sum);
+    docker.run(&["rm", "-f", "reader"]);
+    ok(&mut docker.yolofs(&lab, &["detach", "--all"]));
+    assert_eq!(docker.mounts(), [""; 0]);
 }

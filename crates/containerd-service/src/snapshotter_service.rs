@@ -3,6 +3,7 @@
 mod chains;
 mod disk_mover;
 pub mod first_boot;
+mod kernel;
 pub mod layers_fast;
 mod mounts;
 pub mod place_arg;

@@ -71,22 +71,23 @@ impl Directories {
         self.of(id).join("work")
     }
 
-    /// Makes the directories of a new snapshot. Its root gets the owner of `like`: that of an
-    /// overlay is the upper directory's, and an image whose root belongs to another user would
-    /// change it.
-    pub(crate) fn create(&self, id: SnapshotId, kind: Kind, like: Option<&Path>) -> Result<()> {
+    /// Makes the directories of a new snapshot. `wanted` is whom its root is to belong to, if not to us: the
+    /// root of an overlay is the upper directory, and that of an image may be of another user.
+    pub(crate) fn create(
+        &self,
+        id: SnapshotId,
+        kind: Kind,
+        wanted: Option<(u32, u32)>,
+    ) -> Result<()> {
         make(&self.of(id), 0o700)?;
         let fs = self.fs(id);
         make(&fs, FS_MODE)?;
         if kind == Kind::Active {
             make(&self.work(id), WORK_MODE)?;
         }
-        if let Some(like) = like {
-            let of = fs::metadata(like).map_err(SnapshotError::io("look at", like))?;
-            if (of.uid(), of.gid()) != owner(&fs)? {
-                let changed = chown(&fs, Some(of.uid()), Some(of.gid()));
-                changed.map_err(SnapshotError::io("change the owner of", &fs))?;
-            }
+        if let Some(wanted) = wanted.filter(|wanted| owner(&fs).ok() != Some(*wanted)) {
+            let changed = chown(&fs, Some(wanted.0), Some(wanted.1));
+            changed.map_err(SnapshotError::io("change the owner of", &fs))?;
         }
         Ok(())
     }
@@ -132,7 +133,7 @@ fn make(dir: &Path, mode: u32) -> Result<()> {
     set.map_err(SnapshotError::io("set the permissions of", dir))
 }
 
-fn owner(dir: &Path) -> Result<(u32, u32)> {
+pub(crate) fn owner(dir: &Path) -> Result<(u32, u32)> {
     let of = fs::metadata(dir).map_err(SnapshotError::io("look at", dir))?;
     Ok((of.uid(), of.gid()))
 }

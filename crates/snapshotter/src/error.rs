@@ -81,6 +81,19 @@ pub enum SnapshotError {
         /// Of what.
         unit: &'static str,
     },
+    /// User IDs that no container can have.
+    #[error(
+        "the label {label} is {value:?}: it must be ranges of IDs that begin with that of root, as the other one is \
+             ({wanted})"
+    )]
+    BadMapping {
+        /// The label.
+        label: &'static str,
+        /// What it is.
+        value: String,
+        /// What it should look like.
+        wanted: String,
+    },
     /// A request without a name.
     #[error("the {what} of a snapshot cannot be empty")]
     Empty {

@@ -17,7 +17,7 @@ use blocks::Digest;
 use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
-use crate::directories::{Directories, keep};
+use crate::directories::{Directories, keep, owner};
 use crate::error::{Result, SnapshotError};
 use crate::snapshot::{Kind, SnapshotId};
 use crate::staged::{self, StagedName};
@@ -243,7 +243,7 @@ impl FastLayers {
     fn turn_over(&self, id: SnapshotId) -> Result<Taken> {
         let (dir, fs) = (self.root.of(id), self.root.fs(id));
         self.dirs.delete(id)?;
-        self.dirs.create(id, Kind::Active, Some(&fs))?;
+        self.dirs.create(id, Kind::Active, Some(owner(&fs)?))?;
         let spare = turning(&self.root).join(id.to_string());
         clear(&spare)?;
         symlink(self.dirs.of(id), &spare).map_err(SnapshotError::io("link", &spare))?;

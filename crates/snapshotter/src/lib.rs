@@ -21,6 +21,7 @@ mod error;
 mod fast;
 mod filter;
 mod lowers;
+mod mapping;
 mod overlay;
 mod pace;
 mod same;

@@ -37,6 +37,12 @@ pub trait Lowers: Send + Sync + 'static {
     /// nothing, for the plain directory. Is asked again whenever the snapshot is mounted.
     fn places(&self, snapshot: &Snapshot, layers: &[LayerDir]) -> Vec<Option<PathBuf>>;
 
+    /// Returns whether what is served may be mounted with other user IDs. Otherwise containers with such
+    /// IDs get the plain directories.
+    fn may_be_mapped(&self) -> bool {
+        true
+    }
+
     /// Hears of a layer that is now committed, or was when the snapshotter started. To return at
     /// once.
     fn committed(&self, layer: &LayerDir);

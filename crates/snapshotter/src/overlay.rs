@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Result, SnapshotError};
+use crate::mapping::Mapping;
 use crate::snapshot::Kind;
 
 /// A mount, as containerd's API has it.
@@ -27,6 +28,8 @@ pub(crate) struct Layout<'a> {
     pub(crate) lowers: &'a [PathBuf],
     /// Whether it is a layer that will stand on others, and gets them when it is committed.
     pub(crate) is_stacked_later: bool,
+    /// What containerd is to shift, if the container has other user IDs.
+    pub(crate) mapping: Option<&'a Mapping>,
 }
 
 /// What this kernel's overlayfs needs to be told.
@@ -58,9 +61,9 @@ impl OverlayOptions {
         let mount = match (of.kind, of.lowers) {
             // For whoever unpacks into it: in an upper directory, what is deleted below is a whiteout.
             (Kind::Active, []) if of.is_stacked_later => self.overlay(of.kind, of, &[])?,
-            (Kind::Active, []) => bind(of.fs, "rw")?,
-            (_, []) => bind(of.fs, "ro")?,
-            (Kind::View | Kind::Committed, [only]) => bind(only, "ro")?,
+            (Kind::Active, []) => bind(of.fs, "rw", of)?,
+            (_, []) => bind(of.fs, "ro", of)?,
+            (Kind::View | Kind::Committed, [only]) => bind(only, "ro", of)?,
             (kind, lowers) => self.overlay(kind, of, lowers)?,
         };
         Ok(vec![mount])
@@ -70,6 +73,7 @@ impl OverlayOptions {
     /// changes to the directory that the lower ones share and shortens them.
     fn overlay(&self, kind: Kind, of: &Layout<'_>, lowers: &[PathBuf]) -> Result<Mount> {
         let mut options = self.always.clone();
+        options.extend(of.shifts());
         if kind == Kind::Active {
             options.push(format!("workdir={}", mountable(of.work)?));
             options.push(format!("upperdir={}", mountable(of.fs)?));
@@ -86,11 +90,18 @@ impl OverlayOptions {
     }
 }
 
-fn bind(source: &Path, access: &str) -> Result<Mount> {
+impl Layout<'_> {
+    fn shifts(&self) -> impl Iterator<Item = String> {
+        self.mapping.map(Mapping::options).into_iter().flatten()
+    }
+}
+
+fn bind(source: &Path, access: &str, of: &Layout<'_>) -> Result<Mount> {
+    let access = [access.to_owned(), "rbind".to_owned()];
     Ok(Mount {
         fs_type: "bind",
         source: mountable(source)?.to_owned(),
-        options: vec![access.to_owned(), "rbind".to_owned()],
+        options: of.shifts().chain(access).collect(),
     })
 }
 
@@ -125,6 +136,7 @@ mod tests {
             work: Path::new("/r/9/work"),
             lowers: &lowers,
             is_stacked_later: false,
+            mapping: None,
         };
         options.mounts(&layout).unwrap().remove(0)
     }
@@ -173,10 +185,46 @@ mod tests {
             work: Path::new("/r/9/work"),
             lowers: &[],
             is_stacked_later: true,
+            mapping: None,
         };
         let mount = OverlayOptions::default().mounts(&layout).unwrap().remove(0);
         assert_eq!(mount.fs_type, "overlay");
         assert_eq!(mount.options, ["workdir=/r/9/work", "upperdir=/r/9/fs"]);
+    }
+
+    #[test]
+    fn has_ids_shifted_that_a_container_has_not() {
+        let ids = ["uid", "gid"].map(|kind| {
+            let label = format!("containerd.io/snapshot/{kind}mapping");
+            (label, "0:100000:65536".to_owned())
+        });
+        let mapping = Mapping::of(|label| {
+            ids.iter()
+                .find(|(key, _)| key == label)
+                .map(|(_, value)| value)
+        })
+        .unwrap();
+        let mut layout = Layout {
+            kind: Kind::Active,
+            fs: Path::new("/r/9/fs"),
+            work: Path::new("/r/9/work"),
+            lowers: &[PathBuf::from("/r/1/fs")],
+            is_stacked_later: false,
+            mapping: mapping.as_ref(),
+        };
+        let options = |layout: &Layout<'_>| {
+            let mounts = OverlayOptions::default().mounts(layout).unwrap();
+            mounts[0].options.join(",")
+        };
+        assert_eq!(
+            options(&layout),
+            "uidmap=0:100000:65536,gidmap=0:100000:65536,workdir=/r/9/work,upperdir=/r/9/fs,lowerdir=/r/1/fs"
+        );
+        layout.lowers = &[];
+        assert_eq!(
+            options(&layout),
+            "uidmap=0:100000:65536,gidmap=0:100000:65536,rw,rbind"
+        );
     }
 
     #[test]

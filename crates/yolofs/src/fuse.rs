@@ -90,6 +90,9 @@ impl Adapter {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_ASYNC_DIO
+            // Containers in user namespaces mount it with IDs of their own (Linux 6.12). Requests then carry no
+            // user, whom nobody here asks for: the kernel checks permissions.
+            | InitFlags::FUSE_ALLOW_IDMAP
             | self.handles.wanted();
         if self.fs.mode() == Mode::Lower {
             flags |= InitFlags::FUSE_NO_OPEN_SUPPORT | InitFlags::FUSE_NO_OPENDIR_SUPPORT;

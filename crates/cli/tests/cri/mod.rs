@@ -132,6 +132,12 @@ impl Cri {
     /// Asks, and waits for the reply.
     pub(crate) fn call<C: Call>(&self, request: C) -> C::Reply {
         let said = format!("{} {request:?}", C::METHOD);
+        let reply = self.try_call(request);
+        reply.unwrap_or_else(|error| panic!("{said}: {error}"))
+    }
+
+    /// Asks somebody who may refuse, or not be there.
+    pub(crate) fn try_call<C: Call>(&self, request: C) -> Result<C::Reply, Status> {
         let mut grpc = Grpc::new(self.channel.clone());
         let asking = async {
             let ready = grpc.ready().await;
@@ -143,10 +149,8 @@ impl Cri {
         let reply = self
             .runtime
             .block_on(async { timeout(PATIENCE, asking).await });
-        let reply = reply.unwrap_or_else(|_| panic!("no reply to {said}"));
-        reply
-            .unwrap_or_else(|error| panic!("{said}: {error}"))
-            .into_inner()
+        let reply = reply.unwrap_or_else(|_| panic!("no reply from {}", C::METHOD));
+        Ok(reply?.into_inner())
     }
 
     pub(crate) fn pull(&self, image: &str) {

@@ -1,5 +1,6 @@
 //! A Docker 29 of its own for a test, with its images in a containerd.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -18,6 +19,7 @@ pub(crate) struct Docker29 {
     dir: PathBuf,
     containerd: PathBuf,
     snapshotter: String,
+    flags: Vec<String>,
     child: Option<Child>,
 }
 
@@ -29,6 +31,7 @@ impl Docker29 {
             dir: lab.make_dir("docker29"),
             containerd: containerd.to_owned(),
             snapshotter: snapshotter.to_owned(),
+            flags: Vec::new(),
             child: None,
         };
         docker.start_again();
@@ -56,7 +59,8 @@ impl Docker29 {
             .arg("--containerd")
             .arg(&self.containerd)
             .args(["-H", &self.host()])
-            .args(["--iptables=false", "--ip6tables=false", "--bridge=none"]);
+            .args(["--iptables=false", "--ip6tables=false", "--bridge=none"])
+            .args(&self.flags);
         if self.snapshotter != "overlayfs" {
             command
                 .args(["--storage-driver", &self.snapshotter])
@@ -74,6 +78,11 @@ impl Docker29 {
             assert!(status.is_none(), "dockerd ended: {}", self.said());
             output(self.docker().arg("info")).status.success()
         });
+    }
+
+    /// Has it started with these flags from now on.
+    pub(crate) fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
     /// Ends it as systemd does.
@@ -120,6 +129,16 @@ impl Docker29 {
         output(self.docker().args(args))
     }
 
+    /// Runs Docker's client in the background.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+        let mut command = self.docker();
+        command
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.spawn().unwrap()
+    }
+
     /// Returns a command of `yolofs` or `bootimg` that finds this Docker as its user would.
     pub(crate) fn with_host(&self, mut command: Command) -> Command {
         let path = Engines::Today.path();
@@ -150,6 +169,13 @@ impl Docker29 {
         let mut images = status["images"].as_array().unwrap().iter();
         let image = images.find(|image| image["image"] == id.as_str());
         image.map_or(0, |image| image["served_layers"].as_u64().unwrap())
+    }
+
+    /// Returns what `docker save` writes of an image.
+    pub(crate) fn saved(&self, lab: &Lab, image: &str) -> Saved {
+        let tar = lab.path("saved.tar");
+        self.run(&["save", "-o", tar.to_str().unwrap(), image]);
+        saved(lab, &tar)
     }
 
     /// Makes `base`, one layer with busybox.
@@ -190,6 +216,30 @@ impl Docker29 {
         ok(build
             .args(["build", "--network=none", "-q", "-t", name])
             .arg(&context));
+    }
+}
+
+/// What `docker save` wrote, file by file: the times of its directories are when it was written.
+pub(crate) type Saved = BTreeMap<PathBuf, Vec<u8>>;
+
+/// Unpacks what `docker save` wrote at `tar`.
+pub(crate) fn saved(lab: &Lab, tar: &Path) -> Saved {
+    let dir = lab.make_dir("saved");
+    ok(Command::new("tar").arg("-xf").arg(tar).arg("-C").arg(&dir));
+    let mut files = BTreeMap::new();
+    collect(&dir, &mut files);
+    fs::remove_dir_all(&dir).unwrap();
+    files
+}
+
+fn collect(dir: &Path, files: &mut Saved) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else {
+            files.insert(path.clone(), fs::read(path).unwrap());
+        }
     }
 }
 

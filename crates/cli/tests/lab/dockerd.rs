@@ -78,6 +78,18 @@ impl Dockerd {
         });
     }
 
+    /// Has it started with one more flag from now on.
+    pub(crate) fn add_flag(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
+    }
+
+    /// Returns what `docker save` writes of an image, file by file.
+    pub(crate) fn saved(&self, lab: &Lab, image: &str) -> super::docker29::Saved {
+        let tar = lab.path("saved.tar");
+        self.run(&["save", "-o", tar.to_str().unwrap(), image]);
+        super::docker29::saved(lab, &tar)
+    }
+
     /// Ends it as systemd does.
     pub(crate) fn stop(&mut self) {
         let Some(mut child) = self.child.take() else {

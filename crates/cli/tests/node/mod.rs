@@ -59,21 +59,28 @@ impl<'a> Node<'a> {
 
     /// Starts a containerd of today, with the configuration of `packaging`.
     pub(crate) fn start_today(lab: &'a Lab, flags: &[&str]) -> Self {
-        Self::start_packaged(lab, flags, WITHOUT_CRI_2, "")
+        Self::start_packaged(PACKAGED, lab, flags, WITHOUT_CRI_2, "")
+    }
+
+    /// Starts one that was not told that the snapshotter has IDs mapped.
+    pub(crate) fn start_today_without_mapping(lab: &'a Lab) -> Self {
+        let packaged = PACKAGED.replace(r#"["rebase", "remap-ids"]"#, r#"["rebase"]"#);
+        assert_ne!(packaged, PACKAGED);
+        Self::start_packaged(&packaged, lab, &[], WITHOUT_CRI_2, "")
     }
 
     /// Starts a containerd of today for pods, with the configuration of `packaging` and these tables more.
     pub(crate) fn start_today_for_pods(lab: &'a Lab, flags: &[&str], more: &str) -> Self {
         let nri = "disabled_plugins = [\"io.containerd.nri.v1.nri\"]";
-        Self::start_packaged(lab, flags, nri, more)
+        Self::start_packaged(PACKAGED, lab, flags, nri, more)
     }
 
-    fn start_packaged(lab: &'a Lab, flags: &[&str], top: &str, more: &str) -> Self {
+    fn start_packaged(packaged: &str, lab: &'a Lab, flags: &[&str], top: &str, more: &str) -> Self {
         let dir = lab.make_dir("node");
         let at = dir.display();
         let places =
             format!("version = 3\nroot = \"{at}/containerd\"\nstate = \"{at}/state\"\n{top}\n");
-        let mut config = PACKAGED.to_owned();
+        let mut config = packaged.to_owned();
         for (packaged, here) in [
             ("version = 3\n", places),
             ("/run/yolofs/snapshotter.sock", format!("{at}/yolofs.sock")),
@@ -164,6 +171,11 @@ deletion_threshold = 1
         };
         let boot = boots.rfind(name).cloned().unwrap_or_default();
         (boot["state"].as_str().unwrap_or_default().to_owned(), boot)
+    }
+
+    /// Returns whether its engine is one of today.
+    pub(crate) fn is_of_today(&self) -> bool {
+        self.engines == Engines::Today
     }
 
     pub(crate) fn root(&self) -> PathBuf {

@@ -21,6 +21,7 @@ use snapshotter::{Kind, LayerDir, Lowers, Snapshot, SnapshotId};
 
 use super::chains::Chains;
 use super::first_boot::{FirstBootStatus, FirstBootsHand};
+use super::kernel::maps_fuse;
 use super::mounts::clear_dead;
 use host::interrupt::Interrupt;
 use host::mount_table::is_covered;
@@ -55,6 +56,7 @@ struct Shared {
     changed: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
     first_boots: FirstBootsHand,
+    kernel_maps: bool,
 }
 
 /// When the store's names and its images changed last, as far as the system can say.
@@ -136,6 +138,7 @@ impl ServedLowers {
             changed: Condvar::new(),
             threads: Mutex::default(),
             first_boots,
+            kernel_maps: maps_fuse(),
         })))
     }
 
@@ -229,6 +232,11 @@ impl Lowers for ServedLowers {
             shared.warm(layers);
         }
         places
+    }
+
+    /// FUSE has idmapped mounts since Linux 6.12, for file systems that ask for them as ours does.
+    fn may_be_mapped(&self) -> bool {
+        self.0.kernel_maps
     }
 
     fn committed(&self, layer: &LayerDir) {

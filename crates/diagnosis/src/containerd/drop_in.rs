@@ -127,7 +127,10 @@ impl Containerd {
             let mut transfer = Table::new();
             transfer.insert("unpack_config".to_owned(), self.unpack_config());
             if self.version >= AT_ONCE {
-                yolofs.insert("capabilities".to_owned(), vec!["rebase"].into());
+                yolofs.insert(
+                    "capabilities".to_owned(),
+                    vec!["rebase", "remap-ids"].into(),
+                );
                 transfer.insert("max_concurrent_unpacks".to_owned(), self.unpacks_at_once());
             }
             plugins.insert(TRANSFER.to_owned(), Value::Table(transfer));

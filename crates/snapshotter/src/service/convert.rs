@@ -75,6 +75,7 @@ fn code(error: &SnapshotError) -> Code {
         | SnapshotError::Immutable { .. }
         | SnapshotError::Filter(_)
         | SnapshotError::TooLarge { .. }
+        | SnapshotError::BadMapping { .. }
         | SnapshotError::Empty { .. } => Code::InvalidArgument,
         SnapshotError::Damaged { .. } => Code::DataLoss,
         error if error.is_no_space() => Code::ResourceExhausted,

@@ -7,10 +7,11 @@ use super::State;
 use super::place::Reserved;
 use crate::catalog::NewSnapshot;
 use crate::copy::copy_tree;
-use crate::directories::Directories;
+use crate::directories::{Directories, owner};
 use crate::error::{Result, SnapshotError};
 use crate::filter::Filter;
 use crate::lowers::{LayerDir, Lowers};
+use crate::mapping::Mapping;
 use crate::overlay::{Layout, Mount};
 use crate::pace::Unhurried;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack};
@@ -39,8 +40,9 @@ impl<L: Lowers> State<L> {
             None => self.place_for(kind, key, &labels)?,
             Some(_) => &self.root, // or a link there
         };
+        let owner = self.owner(&labels, on.as_ref())?;
         let reserved = Reserved::next(self);
-        let made = self.fill(dirs, reserved.id, kind, on.as_ref(), staged.as_ref());
+        let made = self.fill(dirs, reserved.id, kind, owner, staged.as_ref());
         let made = made.and_then(|adopted| {
             let stack = self.catalog.create(NewSnapshot {
                 key: key.to_owned(),
@@ -70,18 +72,40 @@ impl<L: Lowers> State<L> {
         }
     }
 
+    /// Returns whom the topmost directory of a new snapshot is to belong to: root of its container, or whom
+    /// that below belongs to.
+    fn owner(&self, labels: &Labels, on: Option<&Snapshot>) -> Result<Option<(u32, u32)>> {
+        if let Some(mapping) = Mapping::of(|label| labels.get(label))? {
+            return Ok(Some(mapping.root()));
+        }
+        let Some(on) = on else { return Ok(None) };
+        let below = self.root.fs(on.id);
+        owner(&below).map(Some)
+    }
+
+    /// Returns what is to be shifted for a container, if its client has not done so.
+    fn mapping(&self, stack: &Stack) -> Result<Option<Mapping>> {
+        let Some(mapping) = Mapping::of(|label| stack.snapshot.labels.get(label))? else {
+            return Ok(None);
+        };
+        let done = match stack.parents.first() {
+            Some(on) => mapping.is_done_in(&self.root.fs(on.id))?,
+            None => false,
+        };
+        Ok((!done).then_some(mapping))
+    }
+
     /// Makes the directories of a new snapshot, or takes those that were staged for it.
     fn fill(
         &self,
         dirs: &Directories,
         id: SnapshotId,
         kind: Kind,
-        on: Option<&Snapshot>,
+        owner: Option<(u32, u32)>,
         staged: Option<&StagedName>,
     ) -> Result<Option<Adopted>> {
         let Some(name) = staged else {
-            let like = on.map(|on| self.root.fs(on.id));
-            return dirs.create(id, kind, like.as_deref()).map(|()| None);
+            return dirs.create(id, kind, owner).map(|()| None);
         };
         if let Some(from) = staged::find(&self.root, name)? {
             let to = self.root.of(id);
@@ -107,7 +131,12 @@ impl<L: Lowers> State<L> {
     pub(super) fn mounts(&self, stack: &Stack) -> Result<Vec<Mount>> {
         let Stack { snapshot, parents } = stack;
         let layers: Vec<LayerDir> = parents.iter().map(|parent| self.layer(parent)).collect();
-        let mut places = self.lowers.places(snapshot, &layers).into_iter();
+        let mapping = self.mapping(stack)?;
+        let places = match mapping {
+            Some(_) if !self.lowers.may_be_mapped() => Vec::new(),
+            _ => self.lowers.places(snapshot, &layers),
+        };
+        let mut places = places.into_iter();
         let lowers: Vec<PathBuf> = layers
             .into_iter()
             .map(|layer| lower(places.next().flatten(), layer))
@@ -120,6 +149,7 @@ impl<L: Lowers> State<L> {
             lowers: &lowers,
             is_stacked_later: snapshot.parent.is_none()
                 && snapshot.labels.contains_key(STACKED_LATER),
+            mapping: mapping.as_ref(),
         })
     }
 
