@@ -209,9 +209,13 @@ const LADDER: &[Rung] = &[
             "serving",
         ],
     ),
-    rung("sandbox-service", &["host", "sandbox"]),
+    rung("sandbox-packages", &["sandbox"]),
+    rung("sandbox-service", &["host", "sandbox", "sandbox-packages"]),
     // L5: programs, and what tries them.
-    rung("sandbox-cli", &["sandbox", "sandbox-service"]),
+    rung(
+        "sandbox-cli",
+        &["sandbox", "sandbox-packages", "sandbox-service"],
+    ),
     rung(
         "cli",
         &[

@@ -39,6 +39,9 @@ pub(crate) enum Command {
     /// The directories that sandboxes have as their root
     #[command(subcommand)]
     Base(BaseCommand),
+    /// The packages that programs of Python may ask for
+    #[command(subcommand)]
+    Package(PackageCommand),
     /// The interpreters that sandboxes are forked from
     #[command(subcommand)]
     Zygote(ZygoteCommand),
@@ -86,6 +89,9 @@ pub(crate) struct ServeArgs {
     /// How many sandboxes there may be
     #[arg(long, default_value_t = 4096)]
     pub(crate) max: u32,
+    /// The directory of packages
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/sandbox/packages")]
+    pub(crate) packages: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -106,6 +112,47 @@ pub(crate) enum BaseCommand {
     Rm {
         /// What it is called
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PackageCommand {
+    /// Install packages and all that they need: by pip, in sandboxes, from wheels
+    Add {
+        /// The base that they are for
+        #[arg(long)]
+        base: String,
+        /// The interpreter, by its path in the base
+        #[arg(long, value_name = "PATH", default_value = "/usr/bin/python3")]
+        interpreter: String,
+        /// Take them from this index, with the machine's network
+        #[arg(long, value_name = "URL", default_value = "https://pypi.org/simple")]
+        index: String,
+        /// Take them from this directory of wheels, without a network
+        #[arg(long, value_name = "DIR", conflicts_with = "index")]
+        from: Option<PathBuf>,
+        /// Build this source distribution first; its code runs, in a sandbox
+        #[arg(long, value_name = "NAME==VERSION")]
+        build: Vec<String>,
+        /// A directory with the package pip, for a base without it
+        #[arg(long, value_name = "DIR")]
+        pip: Option<PathBuf>,
+        /// What is needed, such as "django>=4"
+        #[arg(required = true, value_name = "REQUIREMENT")]
+        requirements: Vec<String>,
+    },
+    /// List packages
+    #[command(visible_alias = "ls")]
+    List,
+    /// Remove a package, and end the Zygotes that have imported it
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// The base that it is for
+        #[arg(long)]
+        base: String,
+        /// The package
+        #[arg(value_name = "NAME==VERSION")]
+        package: String,
     },
 }
 
@@ -137,7 +184,7 @@ pub(crate) struct PythonArgs {
     /// A package that is imported or may be: a directory of the store
     #[arg(long, value_name = "NAME==VERSION")]
     pub(crate) package: Vec<String>,
-    /// The directory of packages
+    /// A directory of packages in the place of the daemon's
     #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
 }
@@ -152,6 +199,14 @@ pub(crate) struct RunArgs {
     pub(crate) python: bool,
     #[command(flatten)]
     pub(crate) packages: PythonArgs,
+    /// What it needs, as it was given to `sandbox package add`: it gets all packages that this took
+    #[arg(
+        long,
+        value_name = "REQUIREMENT",
+        requires = "python",
+        conflicts_with = "store"
+    )]
+    pub(crate) require: Vec<String>,
     /// A directory that it reads at /code
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,

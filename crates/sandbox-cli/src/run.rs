@@ -11,10 +11,14 @@ use clap_complete::Shell;
 use sandbox::{
     BaseSpec, Cause, Exit, ExitStatus, Limits, Network, Phase, Python, Request, ZygoteSpec,
 };
-use sandbox_service::bodies::{Create, Created, Exec, Output, WAIT_MAX_MS};
+use sandbox_service::bodies::{
+    AddPackages, Create, Created, Exec, Output, PackageSource, WAIT_MAX_MS,
+};
 use sandbox_service::client::Client;
 
-use crate::args::{BaseCommand, Command, ExecArgs, PythonArgs, RunArgs, Sandbox, ZygoteCommand};
+use crate::args::{
+    BaseCommand, Command, ExecArgs, PackageCommand, PythonArgs, RunArgs, Sandbox, ZygoteCommand,
+};
 use crate::serve::{serve, socket};
 use crate::show;
 use crate::text::{print, write_out};
@@ -31,6 +35,7 @@ pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Serve(args_of) => serve(&args.run_dir, args_of)?,
         Command::Base(command) => base(&client, json, command)?,
+        Command::Package(command) => package(&client, json, command)?,
         Command::Zygote(command) => zygote(&client, json, command)?,
         Command::Run(args) => return start(&client, json, args),
         Command::Exec(args) => return exec(&client, json, args),
@@ -79,6 +84,35 @@ fn base(client: &Client, json: bool, command: &BaseCommand) -> anyhow::Result<()
         BaseCommand::Rm { name } => client.remove_base(name)?,
     }
     Ok(())
+}
+
+fn package(client: &Client, json: bool, command: &PackageCommand) -> anyhow::Result<()> {
+    match command {
+        PackageCommand::Add {
+            base,
+            interpreter,
+            index,
+            from,
+            build,
+            pip,
+            requirements,
+        } => {
+            let added = client.add_packages(&AddPackages {
+                base: base.clone(),
+                interpreter: interpreter.clone(),
+                requirements: requirements.clone(),
+                from: match from {
+                    Some(dir) => PackageSource::Directory(absolute(dir)?),
+                    None => PackageSource::Index(index.clone()),
+                },
+                build: build.clone(),
+                pip: pip.as_deref().map(absolute).transpose()?,
+            })?;
+            print(json, &added, |added| added.packages.join("\n"))
+        }
+        PackageCommand::List => print(json, &client.packages()?, |all| show::packages(all)),
+        PackageCommand::Remove { base, package } => Ok(client.remove_package(base, package)?),
+    }
 }
 
 fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Result<()> {
@@ -153,7 +187,12 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 fn start(client: &Client, json: bool, args: &RunArgs) -> anyhow::Result<ExitCode> {
     let wait_ms = if args.detach { 0 } else { WAIT_MAX_MS };
     let request = request(args)?;
-    let mut seen = client.create(&Create { request, wait_ms })?;
+    let requires = args.require.clone();
+    let mut seen = client.create(&Create {
+        request,
+        wait_ms,
+        requires,
+    })?;
     if args.detach {
         print(json, &seen, |seen| format!("{}\n", seen.sandbox.id))?;
         return Ok(ExitCode::SUCCESS);

@@ -34,7 +34,7 @@ pub(crate) fn serve(run_dir: &Path, args: &ServeArgs) -> anyhow::Result<()> {
         sandboxes_max: args.max,
         ..Config::new(run_dir, &args.cgroup)
     };
-    let daemon = Arc::new(Daemon::open(config)?);
+    let daemon = Arc::new(Daemon::open(config, &args.packages)?);
     let socket = socket(run_dir);
     let api = Api::serve(api::listen(&socket)?, Arc::clone(&daemon))?;
     log::info!("listening on {}", socket.display());

@@ -1,6 +1,7 @@
 //! Sandboxes and Zygotes as text for people.
 
 use sandbox::{Cause, Exit, ExitStatus, Phase, ZygoteView};
+use sandbox_packages::Installed;
 use sandbox_service::bodies::{SandboxView, Stats};
 
 use crate::text::table;
@@ -64,6 +65,28 @@ pub(crate) fn zygotes(views: &[ZygoteView]) -> String {
             import(view),
             mebibytes(view.memory_bytes),
             packages.join(" "),
+        ]);
+    }
+    table(&rows)
+}
+
+pub(crate) fn packages(all: &[Installed]) -> String {
+    let mut rows = vec![
+        ["PACKAGE", "BASE", "SIZE", "FILES", "INSTALLED IN"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for one in all {
+        rows.push(vec![
+            one.package.clone(),
+            one.base.clone(),
+            mebibytes(one.bytes),
+            one.files.to_string(),
+            format!(
+                "{}.{} s",
+                one.install_ms / 1000,
+                one.install_ms % 1000 / 100
+            ),
         ]);
     }
     table(&rows)

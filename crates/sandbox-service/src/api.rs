@@ -45,6 +45,9 @@ const PEER_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a request may take: it may wait for a sandbox, whose start may wait for a disk.
 const CALL_DEADLINE: Duration = Duration::from_millis(WAIT_MAX_MS + 60_000);
 
+/// How long packages may take: several runs of an installer, each of which has ten minutes.
+const INSTALL_DEADLINE: Duration = Duration::from_mins(30);
+
 /// The running API. Dropping it takes no more requests, and does not wait for those that are under way.
 #[derive(Debug)]
 pub struct Api {
@@ -165,7 +168,7 @@ async fn converse(stream: UnixStream, daemon: &Arc<Daemon>) {
         .max_buf_size(HEAD_MAX_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    match timeout(PEER_DEADLINE * 3 + CALL_DEADLINE, connection).await {
+    match timeout(PEER_DEADLINE * 3 + INSTALL_DEADLINE, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => log::debug!("api: a client went away: {error}"),
         Err(_) => log::debug!("api: a client does not take its answer"),
@@ -184,11 +187,15 @@ async fn answer(
         .await
         .map_err(|_| Refusal::invalid("the request did not arrive in time"))?
         .map_err(|error| Refusal::invalid(format!("the body did not arrive: {error}")))?;
+    let deadline = match uri.path() {
+        "/v1/packages" => INSTALL_DEADLINE,
+        _ => CALL_DEADLINE,
+    };
     let daemon = Arc::clone(daemon);
     let call = tokio::task::spawn_blocking(move || {
         routes::answer(&daemon, &method, &uri, &body.to_bytes())
     });
-    match timeout(CALL_DEADLINE, call).await {
+    match timeout(deadline, call).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Refusal::failed("the request ended in a panic")),
         Err(_) => Err(Refusal::failed(

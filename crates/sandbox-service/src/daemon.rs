@@ -11,6 +11,7 @@ use sandbox::{
     BaseSpec, Config, KEPT_MAX_BYTES, Phase, Result, Sandboxes, Stdio, Written, ZygoteSpec,
     ZygoteView,
 };
+use sandbox_packages::Store;
 
 use crate::bodies::{
     Create, Created, Exec, Executed, Output, SandboxView, Settings, Stats, WAIT_MAX_MS,
@@ -19,7 +20,8 @@ use crate::bodies::{
 /// The sandboxes of a machine, and what is made again at the next start.
 #[derive(Debug)]
 pub struct Daemon {
-    sandboxes: Sandboxes,
+    pub(crate) sandboxes: Sandboxes,
+    pub(crate) store: Store,
     settings: Mutex<Settings>,
     settings_path: PathBuf,
 }
@@ -29,10 +31,11 @@ impl Daemon {
     /// cannot be made is told of in the log, and left out until it is asked for again.
     ///
     /// # Errors
-    /// If the directory is another daemon's, or this machine cannot have sandboxes.
-    pub fn open(config: Config) -> anyhow::Result<Self> {
+    /// If a directory is another daemon's, or this machine cannot have sandboxes.
+    pub fn open(config: Config, packages: &Path) -> anyhow::Result<Self> {
         let settings_path = config.run_dir.join("settings.json");
         let sandboxes = Sandboxes::open(config).context("opening the sandboxes")?;
+        let store = Store::open(packages).context("opening the packages")?;
         let mut settings = read_settings(&settings_path)?;
         settings
             .bases
@@ -43,6 +46,7 @@ impl Daemon {
         });
         Ok(Self {
             sandboxes,
+            store,
             settings: Mutex::new(settings),
             settings_path,
         })
@@ -117,7 +121,8 @@ impl Daemon {
     /// # Errors
     /// As [`Sandboxes::create`].
     pub fn create(&self, create: Create) -> Result<Created> {
-        let sandbox = self.sandboxes.create(create.request, Stdio::Captured)?;
+        let request = self.with_packages(create.request, &create.requires)?;
+        let sandbox = self.sandboxes.create(request, Stdio::Captured)?;
         let wait = Duration::from_millis(create.wait_ms.min(WAIT_MAX_MS));
         let ended = sandbox.wait(wait).is_some();
         Ok(Created {

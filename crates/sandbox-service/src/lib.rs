@@ -10,5 +10,6 @@ pub mod bodies;
 pub mod client;
 mod daemon;
 mod metrics;
+mod packages;
 
 pub use daemon::Daemon;

@@ -32,7 +32,7 @@ impl Served {
             sandboxes_max: 64,
             ..Config::new(dir.path(), &cgroup)
         };
-        let daemon = Arc::new(Daemon::open(config).unwrap());
+        let daemon = Arc::new(Daemon::open(config, &dir.path().join("packages")).unwrap());
         let listener = listen(&dir.path().join("api.sock")).unwrap();
         let served = Self {
             _api: Api::serve(listener, daemon).unwrap(),
@@ -96,7 +96,12 @@ fn a_sandbox_is_made_and_told_of() {
     let client = served.client();
     let request = Request::new("host", &["/bin/sh", "-c", "echo 1; exit 4"]);
     let wait_ms = 60_000;
-    let seen = client.create(&Create { request, wait_ms }).unwrap();
+    let create = Create {
+        request,
+        wait_ms,
+        requires: vec![],
+    };
+    let seen = client.create(&create).unwrap();
     let exit = Exit {
         status: ExitStatus::Code(4),
         cause: None,

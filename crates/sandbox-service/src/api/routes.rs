@@ -4,6 +4,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response, StatusCode, Uri};
 use sandbox::{BaseSpec, SandboxError, ZygoteSpec};
+use sandbox_packages::PackageError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -57,15 +58,31 @@ impl From<SandboxError> for Refusal {
             SandboxError::Full(_) => (StatusCode::SERVICE_UNAVAILABLE, "full"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
         };
-        // With its causes: whoever asks sees no log.
-        let mut message = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(source) = cause {
-            message = format!("{message}: {source}");
-            cause = source.source();
-        }
-        Self::new(status, code, message)
+        Self::new(status, code, with_causes(&error))
     }
+}
+
+impl From<PackageError> for Refusal {
+    fn from(error: PackageError) -> Self {
+        let (status, code) = match &error {
+            PackageError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            PackageError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown"),
+            PackageError::InUse { .. } => (StatusCode::CONFLICT, "used"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        Self::new(status, code, with_causes(&error))
+    }
+}
+
+/// Whoever asks sees no log.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        message = format!("{message}: {source}");
+        cause = source.source();
+    }
+    message
 }
 
 /// Finds what is asked for, and does it.
@@ -84,6 +101,12 @@ pub(super) fn answer(
         }
         (&Method::DELETE, ["v1", "bases", name]) => {
             daemon.remove_base(name)?;
+            done()
+        }
+        (&Method::GET, ["v1", "packages"]) => ok(&daemon.packages()?),
+        (&Method::POST, ["v1", "packages"]) => ok(&daemon.add_packages(&parsed(body)?)?),
+        (&Method::DELETE, ["v1", "packages", base, package]) => {
+            daemon.remove_package(base, package)?;
             done()
         }
         (&Method::GET, ["v1", "zygotes"]) => ok(&daemon.zygotes()),
