@@ -168,6 +168,11 @@ impl Group {
         lend(&self.unified, user)
     }
 
+    /// Moves a process into the group of version 2. Into those of version 1 it goes itself: see [`Self::legacy`].
+    pub(crate) fn adopt(&self, pid: u32) -> Result<()> {
+        put(&self.unified.join("cgroup.procs"), &pid.to_string())
+    }
+
     /// Sets the limits for its next user.
     pub(crate) fn limit(&mut self, limits: &Limits) -> Result<()> {
         self.limit_memory(limits.memory_bytes)?;
