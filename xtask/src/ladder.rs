@@ -210,11 +210,20 @@ const LADDER: &[Rung] = &[
         ],
     ),
     rung("sandbox-packages", &["sandbox"]),
-    rung("sandbox-service", &["host", "sandbox", "sandbox-packages"]),
+    rung("sandbox-handlers", &["sandbox", "sandbox-packages"]),
+    rung(
+        "sandbox-service",
+        &["host", "sandbox", "sandbox-handlers", "sandbox-packages"],
+    ),
     // L5: programs, and what tries them.
     rung(
         "sandbox-cli",
-        &["sandbox", "sandbox-packages", "sandbox-service"],
+        &[
+            "sandbox",
+            "sandbox-handlers",
+            "sandbox-packages",
+            "sandbox-service",
+        ],
     ),
     rung(
         "cli",

@@ -42,6 +42,17 @@ pub(crate) enum Command {
     /// The packages that programs of Python may ask for
     #[command(subcommand)]
     Package(PackageCommand),
+    /// Functions that sandboxes are kept ready for
+    #[command(subcommand)]
+    Handler(HandlerCommand),
+    /// Have a handler handle an event
+    Call {
+        /// The handler
+        name: String,
+        /// The event, as JSON
+        #[arg(default_value = "null")]
+        event: String,
+    },
     /// The interpreters that sandboxes are forked from
     #[command(subcommand)]
     Zygote(ZygoteCommand),
@@ -92,6 +103,15 @@ pub(crate) struct ServeArgs {
     /// The directory of packages
     #[arg(long, value_name = "DIR", default_value = "/var/lib/sandbox/packages")]
     pub(crate) packages: PathBuf,
+    /// Have handlers answer POST /run/NAME here, for whoever reaches it
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+    /// Memory of Zygotes and of sandboxes that wait for requests to their handlers, together
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) keep_memory: u64,
+    /// Installed packages that no handler needs; without it they are not bounded
+    #[arg(long, value_name = "MIB")]
+    pub(crate) keep_packages: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -113,6 +133,66 @@ pub(crate) enum BaseCommand {
         /// What it is called
         name: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HandlerCommand {
+    /// Add a handler; nothing of it runs before it is called
+    Add(HandlerArgs),
+    /// List handlers
+    Ls,
+    /// Remove a handler, and end its sandboxes
+    Rm {
+        /// What it is called
+        name: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum RuntimeArg {
+    /// handler.py with def handle(event)
+    Python,
+    /// handler.js with exports.handle = async (event) => ...
+    Node,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HandlerArgs {
+    /// What it is called
+    pub(crate) name: String,
+    /// The base
+    #[arg(long)]
+    pub(crate) base: String,
+    /// The directory with handler.py or handler.js
+    #[arg(long, value_name = "DIR")]
+    pub(crate) code: PathBuf,
+    /// What it is written for
+    #[arg(long, value_enum, default_value = "python")]
+    pub(crate) runtime: RuntimeArg,
+    /// The interpreter, by its path in the base
+    #[arg(long, value_name = "PATH")]
+    pub(crate) interpreter: Option<String>,
+    /// What it needs, as it was given to `sandbox package add`
+    #[arg(long, value_name = "REQUIREMENT")]
+    pub(crate) require: Vec<String>,
+    /// Share the network of the machine; without it there is none
+    #[arg(long)]
+    pub(crate) host_network: bool,
+    /// The most memory of each sandbox
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    pub(crate) memory: u64,
+    /// The most sandboxes at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    pub(crate) instances: u32,
+    /// The most requests that wait; more are refused
+    #[arg(long, value_name = "COUNT", default_value_t = 16)]
+    pub(crate) queue: u32,
+    /// How long a request may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) timeout: u64,
+    /// A variable of its environment
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,7 +8,7 @@
 //! incoming/                      what is under way; emptied at the next start
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
+use sandbox::cache::{Hits, Kept, first_to_go};
 use sandbox::{Packages, Phase, Sandboxes};
 
 use crate::error::{PackageError, Result, at};
@@ -23,6 +25,9 @@ use crate::names::{Pinned, check_requirements};
 use crate::pip::{Installer, Source};
 use crate::records::{self, Installed, Resolution, path_of};
 use crate::tree;
+
+/// Packages whose uses are remembered.
+const USES_MAX: usize = 100_000;
 
 /// Packages that one request may take.
 const PACKAGES_MAX: usize = 512;
@@ -32,6 +37,7 @@ const PACKAGES_MAX: usize = 512;
 pub struct Store {
     root: PathBuf,
     next: AtomicU64,
+    uses: Mutex<BTreeMap<(String, String), Hits>>,
     _lock: Flock<File>,
 }
 
@@ -71,6 +77,7 @@ impl Store {
         let store = Self {
             root,
             next: AtomicU64::new(0),
+            uses: Mutex::default(),
             _lock: lock,
         };
         for entry in fs::read_dir(&incoming).map_err(at("reading", &incoming))? {
@@ -222,7 +229,10 @@ impl Store {
     pub fn packages_of(&self, base: &str, requirements: &[String]) -> Result<Packages> {
         check_name(base)?;
         let requirements = check_requirements(requirements)?;
-        self.kept(base, &requirements).ok_or_else(|| {
+        let packages = self
+            .kept(base, &requirements)
+            .inspect(|packages| self.used(base, packages));
+        packages.ok_or_else(|| {
             let all = requirements.join(" ");
             PackageError::Unknown(format!(
                 "nobody has added {all} for {base}: sandbox package add --base {base} {all}"
@@ -288,6 +298,55 @@ impl Store {
         fs::remove_file(&record).map_err(at("removing", record))
     }
 
+    /// Removes the packages that were worth least for their bytes, until what is left has at most `bytes_max`, but
+    /// none that is needed (as base and package) or that a sandbox has. Returns how many.
+    ///
+    /// # Errors
+    /// If the store cannot be read, or a package not be removed.
+    pub fn evict(
+        &self,
+        sandboxes: &Sandboxes,
+        bytes_max: u64,
+        needed: &BTreeSet<(String, String)>,
+    ) -> Result<u64> {
+        let mut all = self.list()?;
+        let mut total: u64 = all.iter().map(|one| one.bytes).sum();
+        let mut gone = 0;
+        all.retain(|one| !needed.contains(&(one.base.clone(), one.package.clone())));
+        while total > bytes_max && !all.is_empty() {
+            let now = Instant::now();
+            let uses = self.uses.lock().clone();
+            let kept: Vec<Kept> = all.iter().map(|one| kept(one, &uses, now)).collect();
+            let Some(place) = first_to_go(&kept) else {
+                break;
+            };
+            let one = all.swap_remove(place);
+            match self.remove(sandboxes, &one.base, &one.package) {
+                Ok(()) => {
+                    total -= one.bytes;
+                    gone += 1;
+                }
+                Err(PackageError::InUse { .. } | PackageError::Unknown(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Notes that packages were of use.
+    fn used(&self, base: &str, packages: &Packages) {
+        let now = Instant::now();
+        let mut uses = self.uses.lock();
+        if uses.len() > USES_MAX {
+            uses.clear();
+        }
+        for package in packages {
+            uses.entry((base.to_owned(), package.clone()))
+                .or_default()
+                .add(now);
+        }
+    }
+
     /// Makes the directories of a base.
     fn make(&self, base: &str) -> Result<()> {
         check_name(base)?;
@@ -323,6 +382,20 @@ impl Store {
             fs::copy(built.join(&name), &to).map_err(at("copying", to))?;
         }
         Ok(())
+    }
+}
+
+/// What is known of a package, to choose which goes first.
+fn kept(one: &Installed, uses: &BTreeMap<(String, String), Hits>, now: Instant) -> Kept {
+    let hits = uses.get(&(one.base.clone(), one.package.clone()));
+    #[expect(clippy::cast_precision_loss, reason = "only the order counts")]
+    let saved_ms = one.install_ms as f64;
+    Kept {
+        id: one.package.clone(),
+        bytes: one.bytes,
+        saved_ms,
+        hits: hits.map_or(0.0, |hits| hits.count(now)),
+        children: 0,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox::{BaseSpec, Counts, ExitStatus, Phase, Request, Sandbox, ZygoteCounts, ZygoteSpec};
+use sandbox_handlers::{HandlerCounts, HandlerSpec};
 use serde::{Deserialize, Serialize};
 
 /// The longest body of a request: its strings are bounded by the crate `sandbox`, and JSON may spell a
@@ -160,6 +161,8 @@ pub struct Stats {
     pub sandboxes: Counts,
     /// How programs of Python began.
     pub zygotes: ZygoteCounts,
+    /// Requests to handlers, and what is kept for them.
+    pub handlers: HandlerCounts,
     /// Sandboxes that run or are paused.
     pub live: u64,
 }
@@ -171,6 +174,9 @@ pub struct Settings {
     pub bases: Vec<BaseSpec>,
     /// The Zygotes that were asked for.
     pub zygotes: Vec<ZygoteSpec>,
+    /// The handlers.
+    #[serde(default)]
+    pub handlers: Vec<HandlerSpec>,
 }
 
 /// Why a request was not done.

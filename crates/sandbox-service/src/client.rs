@@ -12,6 +12,7 @@ use hyper::header::HOST;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use sandbox::{BaseSpec, ZygoteSpec, ZygoteView};
+use sandbox_handlers::{HandlerSpec, HandlerView};
 use sandbox_packages::Installed;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -147,6 +148,41 @@ impl Client {
     pub fn remove_base(&self, name: &str) -> Result<()> {
         let Done {} = self.call(Method::DELETE, &format!("/v1/bases/{name}"), NOTHING)?;
         Ok(())
+    }
+
+    /// Adds a handler.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn add_handler(&self, spec: &HandlerSpec) -> Result<()> {
+        let Done {} = self.call(Method::POST, "/v1/handlers", Some(spec))?;
+        Ok(())
+    }
+
+    /// Returns the handlers.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn handlers(&self) -> Result<Vec<HandlerView>> {
+        self.call(Method::GET, "/v1/handlers", NOTHING)
+    }
+
+    /// Removes a handler.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn remove_handler(&self, name: &str) -> Result<()> {
+        let Done {} = self.call(Method::DELETE, &format!("/v1/handlers/{name}"), NOTHING)?;
+        Ok(())
+    }
+
+    /// Has a handler handle an event, and returns its answer.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses, or the handler fails.
+    pub fn call_handler(&self, name: &str, event: &serde_json::Value) -> Result<serde_json::Value> {
+        let path = format!("/v1/handlers/{name}/call");
+        self.call(Method::POST, &path, Some(event))
     }
 
     /// Has packages be installed.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,6 +12,7 @@ use sandbox::{
     BaseSpec, Config, KEPT_MAX_BYTES, Phase, Result, Sandboxes, Stdio, Written, ZygoteSpec,
     ZygoteView,
 };
+use sandbox_handlers::{Budget, Handlers};
 use sandbox_packages::Store;
 
 use crate::bodies::{
@@ -20,8 +22,9 @@ use crate::bodies::{
 /// The sandboxes of a machine, and what is made again at the next start.
 #[derive(Debug)]
 pub struct Daemon {
-    pub(crate) sandboxes: Sandboxes,
-    pub(crate) store: Store,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) handlers: Handlers,
     settings: Mutex<Settings>,
     settings_path: PathBuf,
 }
@@ -32,10 +35,12 @@ impl Daemon {
     ///
     /// # Errors
     /// If a directory is another daemon's, or this machine cannot have sandboxes.
-    pub fn open(config: Config, packages: &Path) -> anyhow::Result<Self> {
+    pub fn open(config: Config, packages: &Path, budget: Budget) -> anyhow::Result<Self> {
         let settings_path = config.run_dir.join("settings.json");
-        let sandboxes = Sandboxes::open(config).context("opening the sandboxes")?;
-        let store = Store::open(packages).context("opening the packages")?;
+        let sandboxes = Arc::new(Sandboxes::open(config).context("opening the sandboxes")?);
+        let store = Arc::new(Store::open(packages).context("opening the packages")?);
+        let handlers = Handlers::new(Arc::clone(&sandboxes), Arc::clone(&store), budget)
+            .context("starting the handlers")?;
         let mut settings = read_settings(&settings_path)?;
         settings
             .bases
@@ -44,9 +49,17 @@ impl Daemon {
             let name = format!("the Zygote of {:?}", zygote.packages);
             kept(&name, &sandboxes.add_zygote(zygote.clone()).map(drop))
         });
+        settings.handlers.retain(|spec| {
+            let added = handlers.add(spec.clone());
+            if let Err(error) = &added {
+                log::warn!("the handler {} is left out: {error}", spec.name);
+            }
+            added.is_ok()
+        });
         Ok(Self {
             sandboxes,
             store,
+            handlers,
             settings: Mutex::new(settings),
             settings_path,
         })
@@ -209,12 +222,13 @@ impl Daemon {
         Stats {
             sandboxes: self.sandboxes.counts(),
             zygotes: self.sandboxes.zygote_counts(),
+            handlers: self.handlers.counts(),
             live: u64::try_from(live.count()).unwrap_or(0),
         }
     }
 
     /// Changes what is made again at the next start. That it cannot be written changes nothing now.
-    fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
+    pub(crate) fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
         let mut settings = self.settings.lock();
         change(&mut settings);
         // Under the lock, so that an older state does not replace a newer one; the file is small, and

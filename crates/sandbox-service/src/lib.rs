@@ -9,6 +9,7 @@ pub mod api;
 pub mod bodies;
 pub mod client;
 mod daemon;
+mod handlers;
 mod metrics;
 mod packages;
 

@@ -4,6 +4,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response, StatusCode, Uri};
 use sandbox::{BaseSpec, SandboxError, ZygoteSpec};
+use sandbox_handlers::CallError;
 use sandbox_packages::PackageError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,7 +46,14 @@ impl Refusal {
     }
 
     pub(super) fn into_answer(self) -> Answer {
-        json(self.status, &self.body)
+        let mut answer = json(self.status, &self.body);
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            let seconds = hyper::header::HeaderValue::from_static("1");
+            answer
+                .headers_mut()
+                .insert(hyper::header::RETRY_AFTER, seconds);
+        }
+        answer
     }
 }
 
@@ -69,6 +77,21 @@ impl From<PackageError> for Refusal {
             PackageError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown"),
             PackageError::InUse { .. } => (StatusCode::CONFLICT, "used"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        Self::new(status, code, with_causes(&error))
+    }
+}
+
+impl From<CallError> for Refusal {
+    fn from(error: CallError) -> Self {
+        let (status, code) = match &error {
+            CallError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            CallError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown"),
+            CallError::Exists(_) => (StatusCode::CONFLICT, "exists"),
+            CallError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+            CallError::Late { .. } => (StatusCode::GATEWAY_TIMEOUT, "late"),
+            CallError::Failed { .. } => (StatusCode::BAD_GATEWAY, "handler"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
         };
         Self::new(status, code, with_causes(&error))
     }
@@ -115,6 +138,16 @@ pub(super) fn answer(
             daemon.evict(id)?;
             done()
         }
+        (&Method::GET, ["v1", "handlers"]) => ok(&daemon.handlers()),
+        (&Method::POST, ["v1", "handlers"]) => {
+            daemon.add_handler(parsed(body)?)?;
+            done()
+        }
+        (&Method::DELETE, ["v1", "handlers", name]) => {
+            daemon.remove_handler(name)?;
+            done()
+        }
+        (&Method::POST, ["v1", "handlers", name, "call"]) => call(daemon, name, body),
         (&Method::GET, ["v1", "sandboxes"]) => ok(&daemon.list()),
         (&Method::POST, ["v1", "sandboxes"]) => ok(&daemon.create(parsed(body)?)?),
         (&Method::GET, ["v1", "sandboxes", id]) => ok(&daemon.wait(id, wait_of(uri)?)?),
@@ -150,6 +183,33 @@ pub(super) fn answer(
             ),
         )),
     }
+}
+
+/// What anybody may ask who reaches the front: that a handler handles an event.
+pub(super) fn front_answer(
+    daemon: &Daemon,
+    method: &Method,
+    uri: &Uri,
+    body: &[u8],
+) -> Result<Answer, Refusal> {
+    let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    match (method, parts.as_slice()) {
+        (&Method::POST, ["run", name]) => call(daemon, name, body),
+        (&Method::GET, ["healthz"]) => {
+            Ok(with_body(StatusCode::OK, "text/plain", b"ok\n".to_vec()))
+        }
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown",
+            "there is POST /run/HANDLER only, with an event as JSON",
+        )),
+    }
+}
+
+fn call(daemon: &Daemon, name: &str, event: &[u8]) -> Result<Answer, Refusal> {
+    let event = if event.is_empty() { b"null" } else { event };
+    let value = daemon.call_handler(name, event)?;
+    Ok(with_body(StatusCode::OK, "application/json", value))
 }
 
 /// Returns for how long a request wants to wait: `?wait_ms=N`.

@@ -169,14 +169,14 @@ mod tests {
     #[test]
     fn what_two_needs_have_in_common_comes_between() {
         let (ab, ac) = (set(&["a==1", "b==1"]), set(&["a==1", "c==1"]));
-        assert_eq!(plan(&ab, &[], &[]), [ab.clone()]);
+        assert_eq!(plan(&ab, &[], &[]), vec![ab.clone()]);
         assert_eq!(
             plan(&ab, &[], &[ab.clone(), ac.clone()]),
             [set(&["a==1"]), ab.clone()]
         );
         assert_eq!(
             plan(&ab, &[], &[set(&["c==1"]), set(&["a==2"])]),
-            [ab.clone()]
+            vec![ab.clone()]
         );
         let a = set(&["a==1"]);
         let there = [Candidate {
@@ -184,7 +184,7 @@ mod tests {
             import_ms: 1.0,
             forks: 0,
         }];
-        assert_eq!(plan(&ab, &there, &[ac]), [ab.clone()]);
+        assert_eq!(plan(&ab, &there, &[ac]), vec![ab.clone()]);
     }
 
     proptest! {
@@ -220,7 +220,7 @@ mod tests {
         assert!(!needs.comes_again(&b, now));
         assert!(needs.hot(now).is_empty());
         assert!(needs.comes_again(&a, now + Duration::from_secs(1)));
-        assert_eq!(needs.hot(now + Duration::from_secs(2)), [a.clone()]);
+        assert_eq!(needs.hot(now + Duration::from_secs(2)), vec![a.clone()]);
         assert!(!needs.comes_again(&a, now + Duration::from_secs(1) + MEMORY));
         for number in 0..2 * NEEDS_MAX {
             let one = Packages::from([format!("p=={number}")]);

@@ -39,11 +39,6 @@ impl Users {
         self.unit * (BRANCHES + 1).pow(self.levels - 1)
     }
 
-    /// How many of them are for sandboxes, and root.
-    pub(crate) fn unit(self) -> u32 {
-        self.unit
-    }
-
     /// The range of a Zygote below, if there can be one.
     pub(crate) fn branch(self, number: u32) -> Option<Self> {
         if self.levels < 2 || number >= BRANCHES {
@@ -64,7 +59,7 @@ mod tests {
 
     /// Adds the units of a range and all below it, each as its first user and the one behind its last.
     fn units(of: Users, all: &mut Vec<(u32, u32)>) {
-        all.push((of.first, of.first + of.unit()));
+        all.push((of.first, of.first + of.unit));
         for branch in (0..).map_while(|number| of.branch(number)) {
             assert!(
                 branch.first > of.first && branch.first + branch.count() <= of.first + of.count()
