@@ -269,14 +269,14 @@ mod tests {
         refused(&|dir| {
             std::os::unix::net::UnixListener::bind(dir.join("socket"))
                 .map(drop)
-                .unwrap()
+                .unwrap();
         });
         refused(&|dir| symlink("/etc/shadow", dir.join("link")).unwrap());
         refused(&|dir| {
-            nix::unistd::mkfifo(&dir.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap()
+            nix::unistd::mkfifo(&dir.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         });
         refused(&|dir| {
-            fs::hard_link(dir.join("a-1.dist-info/METADATA"), dir.join("twice")).unwrap()
+            fs::hard_link(dir.join("a-1.dist-info/METADATA"), dir.join("twice")).unwrap();
         });
         refused(&|dir| fs::create_dir_all(dir.join("d/".repeat(DEPTH_MAX + 1))).unwrap());
     }
