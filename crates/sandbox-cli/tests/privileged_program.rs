@@ -57,8 +57,12 @@ impl Served {
             "--max",
             "256",
         ];
-        let daemon = self
-            .command(&arguments)
+        // As from a shell in the background, which has it ignore Ctrl-C.
+        let daemon = Command::new("sh")
+            .args(["-c", "trap '' INT HUP USR1; exec \"$0\" \"$@\"", PROGRAM])
+            .arg("--run-dir")
+            .arg(self.run_dir())
+            .args(arguments)
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -171,6 +175,12 @@ fn a_program_runs_and_its_end_is_ours() {
     assert_eq!(output.status.code(), Some(0));
     let said = served.ok(&["run", "--base", "host", "-e", "A=b", "--", "/usr/bin/env"]);
     assert!(said.contains("A=b\n"), "{said}");
+    let ignored = ["/bin/grep", "SigIgn", "/proc/self/status"];
+    let said = served.ok(&[&["run", "--base", "host", "--"][..], &ignored].concat());
+    let mask = said.trim().rsplit('\t').next().unwrap();
+    // But for those above, which are libc's own.
+    let mask = u64::from_str_radix(mask, 16).unwrap() & 0x7fff_ffff;
+    assert_eq!(mask, 0, "{said}");
     let error = served.refused(&["run", "--base", "none", "--", "/bin/true"]);
     assert_eq!(error, "sandbox: there is no base none\n");
     let error = served.refused(&["run", "--base", "host", "--", "/bin/nothing"]);
