@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rawio::child::Started;
-use rawio::mount::{DetachedMount, Forbids};
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
@@ -158,15 +157,9 @@ impl Zygote {
     ) -> Result<Child> {
         let (ready, theirs) = io::pipe().map_err(step("making a pipe"))?;
         let groups = group.legacy();
-        // A mount of the group alone: from a directory of the whole hierarchy, others could be reached.
-        let born_in =
-            DetachedMount::copy_of(group.birth()).map_err(step("mounting a control group"))?;
-        born_in
-            .forbid(Forbids::WRITING)
-            .map_err(step("mounting a control group"))?;
         let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
         descriptors.push(theirs.as_fd());
-        descriptors.push(born_in.as_fd());
+        descriptors.push(group.lent_birth()?);
         descriptors.extend(&groups);
         let mut places = Vec::new();
         for (mount, place) in mounts.places() {

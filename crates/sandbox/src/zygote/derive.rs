@@ -82,7 +82,7 @@ fn begin(
         let stdio = null_stdio()?;
         let groups = group.legacy();
         let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
-        descriptors.extend([go.as_fd(), cradle.birth()]);
+        descriptors.extend([go.as_fd(), cradle.lent_birth()?]);
         descriptors.extend(&groups);
         descriptors.push(theirs.as_fd());
         let mut fork = fork_request(parent, spec, users, groups.len());
