@@ -39,9 +39,13 @@ def pytest_runtest_protocol(item, nextitem):
     call = pytest.CallInfo.from_call(lambda: None, when="call")
     report = pytest.TestReport.from_item_and_call(item, call)
     report.duration = seconds
-    if code != 0:
-        report.outcome = "skipped" if code == 5 else "failed"
-        report.longrepr = said if code != 5 else (str(item.path), 0, "Skipped: " + said.strip())
+    last = said.strip().splitlines()[-1:] or [""]
+    if code == 0 and " skipped" in last[0] and " passed" not in last[0]:
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), item.location[1], "Skipped: in its sandbox")
+    elif code != 0:
+        report.outcome = "failed"
+        report.longrepr = said
     item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
