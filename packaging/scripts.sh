@@ -42,7 +42,7 @@ after_purge() {
     else
         rm -rf --one-file-system /var/lib/yolofs
     fi
-    rm -rf --one-file-system /run/yolofs /run/sandbox
+    rm -rf --one-file-system /run/yolofs /run/sandbox /var/lib/sandbox
     rm -f /etc/yolofs/setup.json
     if [ -d /etc/yolofs ]; then rmdir --ignore-fail-on-non-empty /etc/yolofs; fi
 }

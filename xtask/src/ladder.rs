@@ -213,9 +213,22 @@ const LADDER: &[Rung] = &[
             "serving",
         ],
     ),
-    rung("sandbox-service", &["host", "sandbox"]),
+    rung("sandbox-packages", &["sandbox"]),
+    rung("sandbox-handlers", &["sandbox", "sandbox-packages"]),
+    rung(
+        "sandbox-service",
+        &["host", "sandbox", "sandbox-handlers", "sandbox-packages"],
+    ),
     // L5: programs, and what tries them.
-    rung("sandbox-cli", &["sandbox", "sandbox-service"]),
+    rung(
+        "sandbox-cli",
+        &[
+            "sandbox",
+            "sandbox-handlers",
+            "sandbox-packages",
+            "sandbox-service",
+        ],
+    ),
     rung(
         "cli",
         &[

@@ -39,6 +39,20 @@ pub(crate) enum Command {
     /// The directories that sandboxes have as their root
     #[command(subcommand)]
     Base(BaseCommand),
+    /// The packages that programs of Python may ask for
+    #[command(subcommand)]
+    Package(PackageCommand),
+    /// Functions that sandboxes are kept ready for
+    #[command(subcommand)]
+    Handler(HandlerCommand),
+    /// Have a handler handle an event
+    Call {
+        /// The handler
+        name: String,
+        /// The event, as JSON
+        #[arg(default_value = "null")]
+        event: String,
+    },
     /// The interpreters that sandboxes are forked from
     #[command(subcommand)]
     Zygote(ZygoteCommand),
@@ -86,6 +100,18 @@ pub(crate) struct ServeArgs {
     /// How many sandboxes there may be
     #[arg(long, default_value_t = 4096)]
     pub(crate) max: u32,
+    /// The directory of packages
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/sandbox/packages")]
+    pub(crate) packages: PathBuf,
+    /// Have handlers answer POST /run/NAME here, for whoever reaches it
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+    /// Memory of Zygotes and of sandboxes that wait for requests to their handlers, together
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) keep_memory: u64,
+    /// Installed packages that no handler needs; without it they are not bounded
+    #[arg(long, value_name = "MIB")]
+    pub(crate) keep_packages: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -106,6 +132,107 @@ pub(crate) enum BaseCommand {
     Rm {
         /// What it is called
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HandlerCommand {
+    /// Add a handler; nothing of it runs before it is called
+    Add(HandlerArgs),
+    /// List handlers
+    Ls,
+    /// Remove a handler, and end its sandboxes
+    Rm {
+        /// What it is called
+        name: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum RuntimeArg {
+    /// handler.py with def handle(event)
+    Python,
+    /// handler.js with exports.handle = async (event) => ...
+    Node,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HandlerArgs {
+    /// What it is called
+    pub(crate) name: String,
+    /// The base
+    #[arg(long)]
+    pub(crate) base: String,
+    /// The directory with handler.py or handler.js
+    #[arg(long, value_name = "DIR")]
+    pub(crate) code: PathBuf,
+    /// What it is written for
+    #[arg(long, value_enum, default_value = "python")]
+    pub(crate) runtime: RuntimeArg,
+    /// The interpreter, by its path in the base
+    #[arg(long, value_name = "PATH")]
+    pub(crate) interpreter: Option<String>,
+    /// What it needs, as it was given to `sandbox package add`
+    #[arg(long, value_name = "REQUIREMENT")]
+    pub(crate) require: Vec<String>,
+    /// Share the network of the machine; without it there is none
+    #[arg(long)]
+    pub(crate) host_network: bool,
+    /// The most memory of each sandbox
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    pub(crate) memory: u64,
+    /// The most sandboxes at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    pub(crate) instances: u32,
+    /// The most requests that wait; more are refused
+    #[arg(long, value_name = "COUNT", default_value_t = 16)]
+    pub(crate) queue: u32,
+    /// How long a request may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) timeout: u64,
+    /// A variable of its environment
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PackageCommand {
+    /// Install packages and all that they need: by pip, in sandboxes, from wheels
+    Add {
+        /// The base that they are for
+        #[arg(long)]
+        base: String,
+        /// The interpreter, by its path in the base
+        #[arg(long, value_name = "PATH", default_value = "/usr/bin/python3")]
+        interpreter: String,
+        /// Take them from this index, with the machine's network
+        #[arg(long, value_name = "URL", default_value = "https://pypi.org/simple")]
+        index: String,
+        /// Take them from this directory of wheels, without a network
+        #[arg(long, value_name = "DIR", conflicts_with = "index")]
+        from: Option<PathBuf>,
+        /// Build this source distribution first; its code runs, in a sandbox
+        #[arg(long, value_name = "NAME==VERSION")]
+        build: Vec<String>,
+        /// A directory with the package pip, for a base without it
+        #[arg(long, value_name = "DIR")]
+        pip: Option<PathBuf>,
+        /// What is needed, such as "django>=4"
+        #[arg(required = true, value_name = "REQUIREMENT")]
+        requirements: Vec<String>,
+    },
+    /// List packages
+    #[command(visible_alias = "ls")]
+    List,
+    /// Remove a package, and end the Zygotes that have imported it
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// The base that it is for
+        #[arg(long)]
+        base: String,
+        /// The package
+        #[arg(value_name = "NAME==VERSION")]
+        package: String,
     },
 }
 
@@ -137,7 +264,7 @@ pub(crate) struct PythonArgs {
     /// A package that is imported or may be: a directory of the store
     #[arg(long, value_name = "NAME==VERSION")]
     pub(crate) package: Vec<String>,
-    /// The directory of packages
+    /// A directory of packages in the place of the daemon's
     #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
 }
@@ -152,6 +279,14 @@ pub(crate) struct RunArgs {
     pub(crate) python: bool,
     #[command(flatten)]
     pub(crate) packages: PythonArgs,
+    /// What it needs, as it was given to `sandbox package add`: it gets all packages that this took
+    #[arg(
+        long,
+        value_name = "REQUIREMENT",
+        requires = "python",
+        conflicts_with = "store"
+    )]
+    pub(crate) require: Vec<String>,
     /// A directory that it reads at /code
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,

@@ -11,10 +11,16 @@ use clap_complete::Shell;
 use sandbox::{
     BaseSpec, Cause, Exit, ExitStatus, Limits, Network, Phase, Python, Request, ZygoteSpec,
 };
-use sandbox_service::bodies::{Create, Created, Exec, Output, WAIT_MAX_MS};
+use sandbox_handlers::{HandlerSpec, Runtime};
+use sandbox_service::bodies::{
+    AddPackages, Create, Created, Exec, Output, PackageSource, WAIT_MAX_MS,
+};
 use sandbox_service::client::Client;
 
-use crate::args::{BaseCommand, Command, ExecArgs, PythonArgs, RunArgs, Sandbox, ZygoteCommand};
+use crate::args::{
+    BaseCommand, Command, ExecArgs, HandlerCommand, PackageCommand, PythonArgs, RunArgs,
+    RuntimeArg, Sandbox, ZygoteCommand,
+};
 use crate::serve::{serve, socket};
 use crate::show;
 use crate::text::{print, write_out};
@@ -31,6 +37,13 @@ pub(crate) fn run(args: &Sandbox) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Serve(args_of) => serve(&args.run_dir, args_of)?,
         Command::Base(command) => base(&client, json, command)?,
+        Command::Handler(command) => handler(&client, json, command)?,
+        Command::Call { name, event } => {
+            let event = serde_json::from_str(event).context("reading the event as JSON")?;
+            let value = client.call_handler(name, &event)?;
+            print(true, &value, |_| String::new())?;
+        }
+        Command::Package(command) => package(&client, json, command)?,
         Command::Zygote(command) => zygote(&client, json, command)?,
         Command::Run(args) => return start(&client, json, args),
         Command::Exec(args) => return exec(&client, json, args),
@@ -81,6 +94,35 @@ fn base(client: &Client, json: bool, command: &BaseCommand) -> anyhow::Result<()
     Ok(())
 }
 
+fn package(client: &Client, json: bool, command: &PackageCommand) -> anyhow::Result<()> {
+    match command {
+        PackageCommand::Add {
+            base,
+            interpreter,
+            index,
+            from,
+            build,
+            pip,
+            requirements,
+        } => {
+            let added = client.add_packages(&AddPackages {
+                base: base.clone(),
+                interpreter: interpreter.clone(),
+                requirements: requirements.clone(),
+                from: match from {
+                    Some(dir) => PackageSource::Directory(absolute(dir)?),
+                    None => PackageSource::Index(index.clone()),
+                },
+                build: build.clone(),
+                pip: pip.as_deref().map(absolute).transpose()?,
+            })?;
+            print(json, &added, |added| added.packages.join("\n"))
+        }
+        PackageCommand::List => print(json, &client.packages()?, |all| show::packages(all)),
+        PackageCommand::Remove { base, package } => Ok(client.remove_package(base, package)?),
+    }
+}
+
 fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Result<()> {
     match command {
         ZygoteCommand::Add {
@@ -104,14 +146,55 @@ fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Resul
     }
 }
 
-fn request(args: &RunArgs) -> anyhow::Result<Request> {
+fn handler(client: &Client, json: bool, command: &HandlerCommand) -> anyhow::Result<()> {
+    match command {
+        HandlerCommand::Add(args) => {
+            let (runtime, interpreter) = match args.runtime {
+                RuntimeArg::Python => (Runtime::Python, "/usr/bin/python3"),
+                RuntimeArg::Node => (Runtime::Node, "/usr/bin/node"),
+            };
+            let interpreter = args.interpreter.as_deref().unwrap_or(interpreter);
+            client.add_handler(&HandlerSpec {
+                runtime,
+                interpreter: interpreter.to_owned(),
+                requires: args.require.clone(),
+                environment: environment(&args.env)?,
+                network: network(args.host_network),
+                limits: Limits {
+                    memory_bytes: args.memory << 20,
+                    ..Limits::default()
+                },
+                instances_max: args.instances,
+                queue_max: args.queue,
+                timeout_ms: args.timeout.saturating_mul(1000),
+                ..HandlerSpec::python(&args.name, &args.base, absolute(&args.code)?)
+            })?;
+        }
+        HandlerCommand::Ls => print(json, &client.handlers()?, |all| show::handlers(all))?,
+        HandlerCommand::Rm { name } => client.remove_handler(name)?,
+    }
+    Ok(())
+}
+
+fn environment(variables: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut environment = BTreeMap::new();
-    for variable in &args.env {
+    for variable in variables {
         let Some((name, value)) = variable.split_once('=') else {
             anyhow::bail!("--env {variable}: this is no NAME=VALUE");
         };
         environment.insert(name.to_owned(), value.to_owned());
     }
+    Ok(environment)
+}
+
+fn network(is_host: bool) -> Network {
+    match is_host {
+        true => Network::Host,
+        false => Network::None,
+    }
+}
+
+fn request(args: &RunArgs) -> anyhow::Result<Request> {
     let PythonArgs {
         interpreter,
         package,
@@ -126,14 +209,11 @@ fn request(args: &RunArgs) -> anyhow::Result<Request> {
         base: args.base.clone(),
         command: args.command.clone(),
         python,
-        environment,
+        environment: environment(&args.env)?,
         code: dir(&args.code)?,
         packages: dir(store)?,
         scratch: dir(&args.scratch)?,
-        network: match args.host_network {
-            true => Network::Host,
-            false => Network::None,
-        },
+        network: network(args.host_network),
         limits: Limits {
             memory_bytes: args.memory << 20,
             processes: args.processes,
@@ -153,7 +233,12 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 fn start(client: &Client, json: bool, args: &RunArgs) -> anyhow::Result<ExitCode> {
     let wait_ms = if args.detach { 0 } else { WAIT_MAX_MS };
     let request = request(args)?;
-    let mut seen = client.create(&Create { request, wait_ms })?;
+    let requires = args.require.clone();
+    let mut seen = client.create(&Create {
+        request,
+        wait_ms,
+        requires,
+    })?;
     if args.detach {
         print(json, &seen, |seen| format!("{}\n", seen.sandbox.id))?;
         return Ok(ExitCode::SUCCESS);

@@ -1,11 +1,13 @@
 //! `sandbox serve`.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use nix::sys::signal::{SigSet, Signal};
 use sandbox::Config;
+use sandbox_handlers::Budget;
 use sandbox_service::Daemon;
 use sandbox_service::api::{self, Api};
 
@@ -34,12 +36,28 @@ pub(crate) fn serve(run_dir: &Path, args: &ServeArgs) -> anyhow::Result<()> {
         sandboxes_max: args.max,
         ..Config::new(run_dir, &args.cgroup)
     };
-    let daemon = Arc::new(Daemon::open(config)?);
+    let budget = Budget {
+        memory_bytes: args.keep_memory << 20,
+        package_bytes: args.keep_packages.map(|mebibytes| mebibytes << 20),
+        ..Budget::default()
+    };
+    let front = args.listen.map(|address| {
+        let listener = TcpListener::bind(address);
+        listener.with_context(|| format!("listening on {address}"))
+    });
+    let front = front.transpose()?;
+    let daemon = Arc::new(Daemon::open(config, &args.packages, budget)?);
     let socket = socket(run_dir);
     let api = Api::serve(api::listen(&socket)?, Arc::clone(&daemon))?;
     log::info!("listening on {}", socket.display());
+    let front = front.map(|listener| {
+        log::info!("handlers answer on http://{}/run/", listener.local_addr()?);
+        Api::serve_front(listener, Arc::clone(&daemon))
+    });
+    let front = front.transpose()?;
     let signal = ends.wait().context("waiting for signals")?;
     log::info!("ending on {signal}; sandboxes go on");
+    drop(front);
     drop(api);
     Ok(())
 }

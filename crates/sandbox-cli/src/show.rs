@@ -1,6 +1,8 @@
 //! Sandboxes and Zygotes as text for people.
 
 use sandbox::{Cause, Exit, ExitStatus, Phase, ZygoteView};
+use sandbox_handlers::HandlerView;
+use sandbox_packages::Installed;
 use sandbox_service::bodies::{SandboxView, Stats};
 
 use crate::text::table;
@@ -51,19 +53,63 @@ pub(crate) fn sandboxes(views: &[SandboxView]) -> String {
 
 pub(crate) fn zygotes(views: &[ZygoteView]) -> String {
     let mut rows = vec![
-        ["ID", "BASE", "FORKS", "IMPORT", "MEMORY", "PACKAGES"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "ID", "FROM", "BASE", "FORKS", "IMPORT", "UNSHARED", "PACKAGES",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     for view in views {
         let packages: Vec<_> = view.packages.iter().map(String::as_str).collect();
         rows.push(vec![
             view.id.clone(),
+            view.parent.clone().unwrap_or_else(|| "-".to_owned()),
             view.base.clone(),
             view.forks.to_string(),
             import(view),
-            mebibytes(view.memory_bytes),
+            mebibytes(view.unshared_bytes),
             packages.join(" "),
+        ]);
+    }
+    table(&rows)
+}
+
+pub(crate) fn handlers(all: &[HandlerView]) -> String {
+    let mut rows = vec![
+        ["NAME", "BASE", "SANDBOXES", "IDLE", "WAITING", "CODE"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for one in all {
+        rows.push(vec![
+            one.spec.name.clone(),
+            one.spec.base.clone(),
+            format!("{} of {}", one.live, one.spec.instances_max),
+            one.idle.to_string(),
+            one.waiting.to_string(),
+            one.spec.code.display().to_string(),
+        ]);
+    }
+    table(&rows)
+}
+
+pub(crate) fn packages(all: &[Installed]) -> String {
+    let mut rows = vec![
+        ["PACKAGE", "BASE", "SIZE", "FILES", "INSTALLED IN"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for one in all {
+        rows.push(vec![
+            one.package.clone(),
+            one.base.clone(),
+            mebibytes(one.bytes),
+            one.files.to_string(),
+            format!(
+                "{}.{} s",
+                one.install_ms / 1000,
+                one.install_ms % 1000 / 100
+            ),
         ]);
     }
     table(&rows)
@@ -105,12 +151,22 @@ pub(crate) fn stats(stats: &Stats) -> String {
     let Stats {
         sandboxes,
         zygotes,
+        handlers,
         live,
     } = stats;
+    let mean = |micros: u64, count: u64| micros / count.max(1);
+    let (hit, start) = (
+        mean(handlers.hit_micros, handlers.hits),
+        mean(handlers.start_micros, handlers.starts),
+    );
+    let kept = mebibytes(handlers.kept_bytes);
     format!(
         "sandboxes: {live} live, {} started, {} ended, {} failed to start, {} taken over\n\
          python: {} from a Zygote with all packages, {} with some, {} fresh\n\
-         zygotes: {} made, {} replaced, {} evicted\n",
+         zygotes: {} made, {} of them from others, {} replaced, {} evicted\n\
+         handlers: {} requests to one that was ready (mean {hit} us), {} to one that was not (mean {start} us), \
+         {} refused, {} late, {} failed\n\
+         kept: {kept}; evicted {} sandboxes, {} Zygotes, {} packages\n",
         sandboxes.started,
         sandboxes.ended,
         sandboxes.failed,
@@ -119,8 +175,17 @@ pub(crate) fn stats(stats: &Stats) -> String {
         zygotes.partial,
         zygotes.fresh,
         zygotes.made,
+        zygotes.derived,
         zygotes.replaced,
         zygotes.evicted,
+        handlers.hits,
+        handlers.starts,
+        handlers.busy,
+        handlers.late,
+        handlers.failed,
+        handlers.evicted_instances,
+        handlers.evicted_zygotes,
+        handlers.evicted_packages,
     )
 }
 

@@ -45,8 +45,11 @@ impl Served {
 
     fn serve(&mut self) {
         let first_uid = (0x7000_0000 + std::process::id() % 1000 * 0x1_0000).to_string();
+        let packages = self.dir.path().join("packages");
         let arguments = [
             "serve",
+            "--packages",
+            packages.to_str().unwrap(),
             "--cgroup",
             &self.cgroup,
             "--first-uid",
@@ -54,8 +57,12 @@ impl Served {
             "--max",
             "256",
         ];
-        let daemon = self
-            .command(&arguments)
+        // As from a shell in the background, which has it ignore Ctrl-C.
+        let daemon = Command::new("sh")
+            .args(["-c", "trap '' INT HUP USR1; exec \"$0\" \"$@\"", PROGRAM])
+            .arg("--run-dir")
+            .arg(self.run_dir())
+            .args(arguments)
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -168,6 +175,12 @@ fn a_program_runs_and_its_end_is_ours() {
     assert_eq!(output.status.code(), Some(0));
     let said = served.ok(&["run", "--base", "host", "-e", "A=b", "--", "/usr/bin/env"]);
     assert!(said.contains("A=b\n"), "{said}");
+    let ignored = ["/bin/grep", "SigIgn", "/proc/self/status"];
+    let said = served.ok(&[&["run", "--base", "host", "--"][..], &ignored].concat());
+    let mask = said.trim().rsplit('\t').next().unwrap();
+    // But for those above, which are libc's own.
+    let mask = u64::from_str_radix(mask, 16).unwrap() & 0x7fff_ffff;
+    assert_eq!(mask, 0, "{said}");
     let error = served.refused(&["run", "--base", "none", "--", "/bin/true"]);
     assert_eq!(error, "sandbox: there is no base none\n");
     let error = served.refused(&["run", "--base", "host", "--", "/bin/nothing"]);
@@ -232,6 +245,63 @@ fn python_is_forked_and_explained() {
     served.refused(&["evict", zygote]);
 }
 
+/// Makes a wheel of a package with one module: `wheel.py DIR`.
+const WHEEL: &str = "
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1] + '/cake-1.5-py3-none-any.whl', 'w') as wheel:
+    wheel.writestr('cake.py', 'LAYERS = 3')
+    wheel.writestr('cake-1.5.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: cake\\nVersion: 1.5\\n')
+    wheel.writestr('cake-1.5.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr('cake-1.5.dist-info/RECORD', '')
+";
+
+#[test]
+fn a_package_is_added_required_and_removed() {
+    let served = Served::start();
+    let links = tempfile::tempdir().unwrap();
+    let from = links.path().to_str().unwrap();
+    let made = Command::new("python3").args(["-c", WHEEL, from]).status();
+    assert!(made.unwrap().success());
+    let text = "import cake; print(cake.LAYERS)";
+    let run = [
+        "run",
+        "--base",
+        "host",
+        "--python",
+        "--require",
+        "cake>1",
+        "--",
+        "-c",
+        text,
+    ];
+    let error = served.refused(&run);
+    assert!(
+        error.contains("sandbox package add --base host cake>1"),
+        "{error}"
+    );
+    let added = served.ok(&["package", "add", "--base", "host", "--from", from, "cake>1"]);
+    assert_eq!(added, "cake==1.5\n");
+    assert_eq!(served.ok(&run), "3\n");
+    let exact = [
+        "run",
+        "--base",
+        "host",
+        "--python",
+        "--package",
+        "cake==1.5",
+        "--",
+        "-c",
+        text,
+    ];
+    assert_eq!(served.ok(&exact), "3\n");
+    assert!(served.ok(&["package", "ls"]).contains("cake==1.5  host"));
+    served.ok(&["package", "remove", "--base", "host", "cake==1.5"]);
+    served.refused(&["package", "remove", "--base", "host", "cake==1.5"]);
+    served.refused(&run);
+    let error = served.refused(&["package", "add", "--base", "host", "--from", from, "bread"]);
+    assert!(error.contains("resolving bread failed"), "{error}");
+}
+
 #[test]
 fn a_daemon_that_is_killed_is_followed_by_one_that_knows_all() {
     let mut served = Served::start();
@@ -250,7 +320,8 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_knows_all() {
                 .any(|line| line.contains(id) && line.contains("running"))
         );
         let go = "until test -p /tmp/go; do :; done; echo >/tmp/go";
-        served.ok(&["exec", id, "--", "/bin/sh", "-c", go]);
+        // The end of the sandbox may take it along before it has ended itself.
+        served.run(&["exec", id, "--", "/bin/sh", "-c", go]);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let ps = served.ok(&["ps"]);

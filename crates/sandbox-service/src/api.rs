@@ -1,12 +1,15 @@
-//! HTTP/1.1 and JSON on a unix socket: who may ask, how much, and for how long.
+//! HTTP/1.1 and JSON: on a unix socket for all of it, and on a TCP port for calls of handlers only. Who may ask, how
+//! much, and for how long.
 //!
 //! One thread runs all sockets. What is asked blocks, so it is done on threads of their own, of which
 //! there are few. Connections, the length of heads and bodies, and the time that each may take are bounded.
 
+mod listener;
 mod routes;
 
 use std::convert::Infallible;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -15,19 +18,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use host::admission::Admission;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::Daemon;
 use crate::bodies::{BODY_MAX_BYTES, WAIT_MAX_MS};
+use listener::{Listener, Peer};
 use routes::{Answer, Refusal};
 
 /// Connections at a time, each with one request. More wait in the socket's queue.
@@ -44,6 +46,9 @@ const PEER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long a request may take: it may wait for a sandbox, whose start may wait for a disk.
 const CALL_DEADLINE: Duration = Duration::from_millis(WAIT_MAX_MS + 60_000);
+
+/// How long packages may take: several runs of an installer, each of which has ten minutes.
+const INSTALL_DEADLINE: Duration = Duration::from_mins(30);
 
 /// The running API. Dropping it takes no more requests, and does not wait for those that are under way.
 #[derive(Debug)]
@@ -80,6 +85,29 @@ impl Api {
         listener
             .set_nonblocking(true)
             .context("preparing the socket")?;
+        Self::start("sandbox-api", daemon, move || {
+            tokio::net::UnixListener::from_std(listener).map(Listener::Own)
+        })
+    }
+
+    /// Has handlers handle the events of whoever reaches a port.
+    ///
+    /// # Errors
+    /// If the system gives no thread, or the listener cannot be used.
+    pub fn serve_front(listener: TcpListener, daemon: Arc<Daemon>) -> anyhow::Result<Self> {
+        listener
+            .set_nonblocking(true)
+            .context("preparing the port")?;
+        Self::start("sandbox-front", daemon, move || {
+            tokio::net::TcpListener::from_std(listener).map(Listener::Front)
+        })
+    }
+
+    fn start(
+        name: &str,
+        daemon: Arc<Daemon>,
+        listen: impl FnOnce() -> std::io::Result<Listener> + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .thread_name("sandbox-call")
@@ -88,9 +116,14 @@ impl Api {
             .context("starting the API")?;
         let (close, closed) = oneshot::channel();
         let thread = std::thread::Builder::new()
-            .name("sandbox-api".to_owned())
+            .name(name.to_owned())
             .spawn(move || {
-                runtime.block_on(take_connections(listener, daemon, closed));
+                runtime.block_on(async {
+                    match listen() {
+                        Ok(listener) => take_connections(listener, daemon, closed).await,
+                        Err(error) => log::error!("the API cannot use its socket: {error}"),
+                    }
+                });
                 // A call that hangs must not keep us.
                 runtime.shutdown_background();
             })
@@ -114,14 +147,10 @@ impl Drop for Api {
 }
 
 async fn take_connections(
-    listener: UnixListener,
+    listener: Listener,
     daemon: Arc<Daemon>,
     mut closed: oneshot::Receiver<()>,
 ) {
-    let listener = match tokio::net::UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return log::error!("the API cannot use its socket: {error}"),
-    };
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
     loop {
         let next = async {
@@ -133,10 +162,10 @@ async fn take_connections(
             _ = &mut closed => return,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok(peer) => {
                 let daemon = Arc::clone(&daemon);
                 tokio::spawn(async move {
-                    converse(stream, &daemon).await;
+                    converse(peer, &daemon).await;
                     drop(place);
                 });
             }
@@ -149,12 +178,16 @@ async fn take_connections(
     }
 }
 
-/// Answers the one request of a connection.
-async fn converse(stream: UnixStream, daemon: &Arc<Daemon>) {
-    let admitted = Admission::own().check_peer(&stream);
+/// Answers the one request of a connection, or all of one to the front.
+async fn converse(peer: Peer, daemon: &Arc<Daemon>) {
+    let Peer {
+        stream,
+        admitted,
+        is_front,
+    } = peer;
     let service = service_fn(|request| async {
         let what = format!("{} {}", request.method(), request.uri());
-        let answer = answer(daemon, &admitted, request).await;
+        let answer = answer(daemon, is_front, &admitted, request).await;
         let answer = answer.unwrap_or_else(Refusal::into_answer);
         log::debug!("api: {what}: {}", answer.status().as_u16());
         Ok::<_, Infallible>(answer)
@@ -163,9 +196,9 @@ async fn converse(stream: UnixStream, daemon: &Arc<Daemon>) {
         .timer(TokioTimer::new())
         .header_read_timeout(PEER_DEADLINE)
         .max_buf_size(HEAD_MAX_BYTES)
-        .keep_alive(false)
+        .keep_alive(is_front)
         .serve_connection(TokioIo::new(stream), service);
-    match timeout(PEER_DEADLINE * 3 + CALL_DEADLINE, connection).await {
+    match timeout(PEER_DEADLINE * 3 + INSTALL_DEADLINE, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => log::debug!("api: a client went away: {error}"),
         Err(_) => log::debug!("api: a client does not take its answer"),
@@ -174,6 +207,7 @@ async fn converse(stream: UnixStream, daemon: &Arc<Daemon>) {
 
 async fn answer(
     daemon: &Arc<Daemon>,
+    is_front: bool,
     admitted: &Result<(), String>,
     request: Request<Incoming>,
 ) -> Result<Answer, Refusal> {
@@ -184,11 +218,19 @@ async fn answer(
         .await
         .map_err(|_| Refusal::invalid("the request did not arrive in time"))?
         .map_err(|error| Refusal::invalid(format!("the body did not arrive: {error}")))?;
+    let deadline = match uri.path() {
+        "/v1/packages" => INSTALL_DEADLINE,
+        _ => CALL_DEADLINE,
+    };
     let daemon = Arc::clone(daemon);
     let call = tokio::task::spawn_blocking(move || {
-        routes::answer(&daemon, &method, &uri, &body.to_bytes())
+        let body = body.to_bytes();
+        match is_front {
+            true => routes::front_answer(&daemon, &method, &uri, &body),
+            false => routes::answer(&daemon, &method, &uri, &body),
+        }
     });
-    match timeout(CALL_DEADLINE, call).await {
+    match timeout(deadline, call).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Refusal::failed("the request ended in a panic")),
         Err(_) => Err(Refusal::failed(

@@ -1,6 +1,9 @@
 //! What goes over the socket.
 
+use std::path::PathBuf;
+
 use sandbox::{BaseSpec, Counts, ExitStatus, Phase, Request, Sandbox, ZygoteCounts, ZygoteSpec};
+use sandbox_handlers::{HandlerCounts, HandlerSpec};
 use serde::{Deserialize, Serialize};
 
 /// The longest body of a request: its strings are bounded by the crate `sandbox`, and JSON may spell a
@@ -22,6 +25,48 @@ pub struct Create {
     /// How long to wait for its end, in milliseconds.
     #[serde(default)]
     pub wait_ms: u64,
+    /// What a program of Python needs, as it was added to the daemon's store: it gets all packages that
+    /// this took.
+    #[serde(default)]
+    pub requires: Vec<String>,
+}
+
+/// Asks for packages to be installed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddPackages {
+    /// The base that they are for.
+    pub base: String,
+    /// The interpreter, by its path in the base.
+    pub interpreter: String,
+    /// What is needed, such as `django>=4`.
+    pub requirements: Vec<String>,
+    /// The address of an index, or the directory that has them.
+    #[serde(flatten)]
+    pub from: PackageSource,
+    /// Source distributions to build first, each `NAME==VERSION`. Their code runs in sandboxes.
+    #[serde(default)]
+    pub build: Vec<String>,
+    /// A directory with `pip`, for a base without it.
+    #[serde(default)]
+    pub pip: Option<PathBuf>,
+}
+
+/// Where packages come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PackageSource {
+    /// An index, by its address.
+    Index(String),
+    /// A directory of wheels. There is no network then.
+    Directory(PathBuf),
+}
+
+/// Packages that are there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    /// Each `NAME==VERSION`.
+    pub packages: Vec<String>,
 }
 
 /// Asks for another program in a sandbox.
@@ -116,6 +161,8 @@ pub struct Stats {
     pub sandboxes: Counts,
     /// How programs of Python began.
     pub zygotes: ZygoteCounts,
+    /// Requests to handlers, and what is kept for them.
+    pub handlers: HandlerCounts,
     /// Sandboxes that run or are paused.
     pub live: u64,
 }
@@ -127,6 +174,9 @@ pub struct Settings {
     pub bases: Vec<BaseSpec>,
     /// The Zygotes that were asked for.
     pub zygotes: Vec<ZygoteSpec>,
+    /// The handlers.
+    #[serde(default)]
+    pub handlers: Vec<HandlerSpec>,
 }
 
 /// Why a request was not done.

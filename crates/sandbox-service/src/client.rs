@@ -12,16 +12,22 @@ use hyper::header::HOST;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use sandbox::{BaseSpec, ZygoteSpec, ZygoteView};
+use sandbox_handlers::{HandlerSpec, HandlerView};
+use sandbox_packages::Installed;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::bodies::{
-    ANSWER_MAX_BYTES, Create, Created, ErrorBody, Exec, Executed, SandboxView, Stats, WAIT_MAX_MS,
+    ANSWER_MAX_BYTES, AddPackages, Added, Create, Created, ErrorBody, Exec, Executed, SandboxView,
+    Stats, WAIT_MAX_MS,
 };
 
 /// How long an answer may take, beside what a request waits for.
 const DEADLINE: Duration = Duration::from_secs(90);
+
+/// How long packages may take to be installed.
+const INSTALL_DEADLINE: Duration = Duration::from_mins(31);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -144,6 +150,68 @@ impl Client {
         Ok(())
     }
 
+    /// Adds a handler.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn add_handler(&self, spec: &HandlerSpec) -> Result<()> {
+        let Done {} = self.call(Method::POST, "/v1/handlers", Some(spec))?;
+        Ok(())
+    }
+
+    /// Returns the handlers.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn handlers(&self) -> Result<Vec<HandlerView>> {
+        self.call(Method::GET, "/v1/handlers", NOTHING)
+    }
+
+    /// Removes a handler.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn remove_handler(&self, name: &str) -> Result<()> {
+        let Done {} = self.call(Method::DELETE, &format!("/v1/handlers/{name}"), NOTHING)?;
+        Ok(())
+    }
+
+    /// Has a handler handle an event, and returns its answer.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses, or the handler fails.
+    pub fn call_handler(&self, name: &str, event: &serde_json::Value) -> Result<serde_json::Value> {
+        let path = format!("/v1/handlers/{name}/call");
+        self.call(Method::POST, &path, Some(event))
+    }
+
+    /// Has packages be installed.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn add_packages(&self, add: &AddPackages) -> Result<Added> {
+        let path = "/v1/packages";
+        self.call_within(INSTALL_DEADLINE, Method::POST, path, Some(add))
+    }
+
+    /// Returns the packages that are installed.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn packages(&self) -> Result<Vec<Installed>> {
+        self.call(Method::GET, "/v1/packages", NOTHING)
+    }
+
+    /// Removes a package.
+    ///
+    /// # Errors
+    /// If the daemon does not respond in time, or refuses.
+    pub fn remove_package(&self, base: &str, package: &str) -> Result<()> {
+        let path = format!("/v1/packages/{base}/{package}");
+        let Done {} = self.call(Method::DELETE, &path, NOTHING)?;
+        Ok(())
+    }
+
     /// Returns the Zygotes.
     ///
     /// # Errors
@@ -177,12 +245,23 @@ impl Client {
         self.call(Method::GET, "/v1/stats", NOTHING)
     }
 
+    fn call<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<B>,
+    ) -> Result<T> {
+        let deadline = DEADLINE + Duration::from_millis(WAIT_MAX_MS);
+        self.call_within(deadline, method, path, body)
+    }
+
     /// Sends a request, and reads the answer.
     ///
     /// # Errors
     /// If nobody listens, the daemon refuses, or there is no answer in time.
-    fn call<B: Serialize, T: DeserializeOwned>(
+    fn call_within<B: Serialize, T: DeserializeOwned>(
         &self,
+        deadline: Duration,
         method: Method,
         path: &str,
         body: Option<B>,
@@ -200,7 +279,6 @@ impl Client {
             .enable_all()
             .build()
             .context("setting the deadline")?;
-        let deadline = DEADLINE + Duration::from_millis(WAIT_MAX_MS);
         let (is_done, answer) = runtime.block_on(async {
             tokio::time::timeout(deadline, self.converse(request))
                 .await

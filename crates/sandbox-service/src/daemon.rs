@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,6 +12,8 @@ use sandbox::{
     BaseSpec, Config, KEPT_MAX_BYTES, Phase, Result, Sandboxes, Stdio, Written, ZygoteSpec,
     ZygoteView,
 };
+use sandbox_handlers::{Budget, Handlers};
+use sandbox_packages::Store;
 
 use crate::bodies::{
     Create, Created, Exec, Executed, Output, SandboxView, Settings, Stats, WAIT_MAX_MS,
@@ -19,7 +22,9 @@ use crate::bodies::{
 /// The sandboxes of a machine, and what is made again at the next start.
 #[derive(Debug)]
 pub struct Daemon {
-    sandboxes: Sandboxes,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) handlers: Handlers,
     settings: Mutex<Settings>,
     settings_path: PathBuf,
 }
@@ -29,10 +34,13 @@ impl Daemon {
     /// cannot be made is told of in the log, and left out until it is asked for again.
     ///
     /// # Errors
-    /// If the directory is another daemon's, or this machine cannot have sandboxes.
-    pub fn open(config: Config) -> anyhow::Result<Self> {
+    /// If a directory is another daemon's, or this machine cannot have sandboxes.
+    pub fn open(config: Config, packages: &Path, budget: Budget) -> anyhow::Result<Self> {
         let settings_path = config.run_dir.join("settings.json");
-        let sandboxes = Sandboxes::open(config).context("opening the sandboxes")?;
+        let sandboxes = Arc::new(Sandboxes::open(config).context("opening the sandboxes")?);
+        let store = Arc::new(Store::open(packages).context("opening the packages")?);
+        let handlers = Handlers::new(Arc::clone(&sandboxes), Arc::clone(&store), budget)
+            .context("starting the handlers")?;
         let mut settings = read_settings(&settings_path)?;
         settings
             .bases
@@ -41,8 +49,17 @@ impl Daemon {
             let name = format!("the Zygote of {:?}", zygote.packages);
             kept(&name, &sandboxes.add_zygote(zygote.clone()).map(drop))
         });
+        settings.handlers.retain(|spec| {
+            let added = handlers.add(spec.clone());
+            if let Err(error) = &added {
+                log::warn!("the handler {} is left out: {error}", spec.name);
+            }
+            added.is_ok()
+        });
         Ok(Self {
             sandboxes,
+            store,
+            handlers,
             settings: Mutex::new(settings),
             settings_path,
         })
@@ -117,7 +134,8 @@ impl Daemon {
     /// # Errors
     /// As [`Sandboxes::create`].
     pub fn create(&self, create: Create) -> Result<Created> {
-        let sandbox = self.sandboxes.create(create.request, Stdio::Captured)?;
+        let request = self.with_packages(create.request, &create.requires)?;
+        let sandbox = self.sandboxes.create(request, Stdio::Captured)?;
         let wait = Duration::from_millis(create.wait_ms.min(WAIT_MAX_MS));
         let ended = sandbox.wait(wait).is_some();
         Ok(Created {
@@ -204,12 +222,13 @@ impl Daemon {
         Stats {
             sandboxes: self.sandboxes.counts(),
             zygotes: self.sandboxes.zygote_counts(),
+            handlers: self.handlers.counts(),
             live: u64::try_from(live.count()).unwrap_or(0),
         }
     }
 
     /// Changes what is made again at the next start. That it cannot be written changes nothing now.
-    fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
+    pub(crate) fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
         let mut settings = self.settings.lock();
         change(&mut settings);
         // Under the lock, so that an older state does not replace a newer one; the file is small, and

@@ -9,6 +9,8 @@ pub mod api;
 pub mod bodies;
 pub mod client;
 mod daemon;
+mod handlers;
 mod metrics;
+mod packages;
 
 pub use daemon::Daemon;

@@ -8,6 +8,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use sandbox::{Counts, ZygoteCounts};
+use sandbox_handlers::HandlerCounts;
+
 use crate::bodies::Stats;
 
 /// The media type of the page.
@@ -27,58 +30,142 @@ pub(crate) fn page(stats: Stats) -> String {
     }
 }
 
+/// A counter: its name, what it counts, and its value.
+type Counter = (&'static str, &'static str, u64);
+
+fn of_sandboxes(sandboxes: Counts, zygotes: ZygoteCounts) -> Vec<Counter> {
+    vec![
+        ("started", "Sandboxes that were started", sandboxes.started),
+        ("failed", "Starts that failed", sandboxes.failed),
+        ("ended", "Sandboxes that have ended", sandboxes.ended),
+        (
+            "adopted",
+            "Sandboxes of a former daemon that went on",
+            sandboxes.adopted,
+        ),
+        (
+            "python_exact",
+            "Python from a Zygote with all packages",
+            zygotes.exact,
+        ),
+        (
+            "python_partial",
+            "Python from a Zygote with some packages",
+            zygotes.partial,
+        ),
+        (
+            "python_fresh",
+            "Python with an interpreter of its own",
+            zygotes.fresh,
+        ),
+        ("zygotes_made", "Zygotes that were made", zygotes.made),
+        (
+            "zygotes_derived",
+            "Zygotes that were forked from others",
+            zygotes.derived,
+        ),
+        (
+            "zygotes_replaced",
+            "Zygotes that hung, grew or broke the protocol",
+            zygotes.replaced,
+        ),
+        (
+            "zygotes_evicted",
+            "Zygotes that were ended for others",
+            zygotes.evicted,
+        ),
+    ]
+}
+
+fn of_handlers(handlers: HandlerCounts) -> Vec<Counter> {
+    vec![
+        (
+            "handler_hits",
+            "Requests whose handler had a sandbox",
+            handlers.hits,
+        ),
+        (
+            "handler_starts",
+            "Requests whose handler got a sandbox",
+            handlers.starts,
+        ),
+        (
+            "handler_spares",
+            "Those that got one that was started ahead",
+            handlers.spares,
+        ),
+        (
+            "handler_busy",
+            "Requests that were refused since too many waited",
+            handlers.busy,
+        ),
+        (
+            "handler_late",
+            "Requests whose time was over",
+            handlers.late,
+        ),
+        (
+            "handler_failed",
+            "Requests whose handler failed",
+            handlers.failed,
+        ),
+        (
+            "handler_hit_microseconds",
+            "Time that requests with a sandbox took",
+            handlers.hit_micros,
+        ),
+        (
+            "handler_start_microseconds",
+            "Time that requests without one took",
+            handlers.start_micros,
+        ),
+        (
+            "kept_evicted_instances",
+            "Frozen sandboxes of handlers that were ended for the budget",
+            handlers.evicted_instances,
+        ),
+        (
+            "kept_evicted_zygotes",
+            "Zygotes that were ended for the budget",
+            handlers.evicted_zygotes,
+        ),
+        (
+            "kept_evicted_packages",
+            "Packages that were removed for the budget",
+            handlers.evicted_packages,
+        ),
+    ]
+}
+
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Stats {
             sandboxes,
             zygotes,
+            handlers,
             live,
         } = self.0;
-        let counters = [
-            ("started", "Sandboxes that were started", sandboxes.started),
-            ("failed", "Starts that failed", sandboxes.failed),
-            ("ended", "Sandboxes that have ended", sandboxes.ended),
-            (
-                "adopted",
-                "Sandboxes of a former daemon that went on",
-                sandboxes.adopted,
-            ),
-            (
-                "python_exact",
-                "Python from a Zygote with all packages",
-                zygotes.exact,
-            ),
-            (
-                "python_partial",
-                "Python from a Zygote with some packages",
-                zygotes.partial,
-            ),
-            (
-                "python_fresh",
-                "Python with an interpreter of its own",
-                zygotes.fresh,
-            ),
-            ("zygotes_made", "Zygotes that were made", zygotes.made),
-            (
-                "zygotes_replaced",
-                "Zygotes that hung, grew or broke the protocol",
-                zygotes.replaced,
-            ),
-            (
-                "zygotes_evicted",
-                "Zygotes that were ended for others",
-                zygotes.evicted,
-            ),
-        ];
+        let mut counters = of_sandboxes(sandboxes, zygotes);
+        counters.extend(of_handlers(handlers));
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value);
             let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
             counter.encode(metric)?;
         }
-        let gauge = ConstGauge::new(i64::try_from(live).unwrap_or(i64::MAX));
-        let help = "Sandboxes that run or are paused";
-        let metric = encoder.encode_descriptor("live", help, None, gauge.metric_type())?;
-        gauge.encode(metric)
+        let gauges = [
+            ("live", "Sandboxes that run or are paused", live),
+            (
+                "kept_bytes",
+                "Memory of Zygotes and frozen sandboxes of handlers",
+                handlers.kept_bytes,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
     }
 }
 

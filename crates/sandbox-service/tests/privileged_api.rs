@@ -4,12 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox::{BaseSpec, Config, Exit, ExitStatus, Phase, Request};
+use sandbox_handlers::{Budget, HandlerSpec};
 use sandbox_service::Daemon;
 use sandbox_service::api::{Api, listen};
 use sandbox_service::bodies::{BODY_MAX_BYTES, Create};
@@ -19,6 +21,7 @@ use sandbox_service::client::{CallError, Client};
 struct Served {
     dir: tempfile::TempDir,
     cgroup: String,
+    daemon: Arc<Daemon>,
     _api: Api,
 }
 
@@ -32,10 +35,13 @@ impl Served {
             sandboxes_max: 64,
             ..Config::new(dir.path(), &cgroup)
         };
-        let daemon = Arc::new(Daemon::open(config).unwrap());
+        let daemon = Arc::new(
+            Daemon::open(config, &dir.path().join("packages"), Budget::default()).unwrap(),
+        );
         let listener = listen(&dir.path().join("api.sock")).unwrap();
         let served = Self {
-            _api: Api::serve(listener, daemon).unwrap(),
+            _api: Api::serve(listener, Arc::clone(&daemon)).unwrap(),
+            daemon,
             dir,
             cgroup,
         };
@@ -96,7 +102,12 @@ fn a_sandbox_is_made_and_told_of() {
     let client = served.client();
     let request = Request::new("host", &["/bin/sh", "-c", "echo 1; exit 4"]);
     let wait_ms = 60_000;
-    let seen = client.create(&Create { request, wait_ms }).unwrap();
+    let create = Create {
+        request,
+        wait_ms,
+        requires: vec![],
+    };
+    let seen = client.create(&create).unwrap();
     let exit = Exit {
         status: ExitStatus::Code(4),
         cause: None,
@@ -217,4 +228,74 @@ fn no_client_keeps_the_others_from_being_answered() {
     );
     assert_eq!(served.client().stats().unwrap().live, 0);
     drop((silent, endless));
+}
+
+#[test]
+fn the_front_answers_for_handlers_and_for_nothing_else() {
+    let served = Served::start("front");
+    let code = served.dir.path().join("code");
+    std::fs::create_dir(&code).unwrap();
+    let text =
+        "import time\ndef handle(event):\n  time.sleep(event.get('s', 0))\n  return event['a'] + 1";
+    std::fs::write(code.join("handler.py"), text).unwrap();
+    let spec = HandlerSpec {
+        instances_max: 1,
+        queue_max: 0,
+        ..HandlerSpec::python("adds", "host", code)
+    };
+    served.client().add_handler(&spec).unwrap();
+    assert_eq!(
+        served
+            .client()
+            .call_handler("adds", &serde_json::json!({"a": 1}))
+            .unwrap(),
+        2
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let _front = Api::serve_front(listener, Arc::clone(&served.daemon)).unwrap();
+    let ask = |head: &str, body: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let len = body.len();
+        let request = format!(
+            "{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(ask("POST /run/adds", "{\"a\": 41}").ends_with("\r\n\r\n42"));
+    assert!(ask("POST /run/adds", "{}").starts_with("HTTP/1.1 502 "));
+    assert!(ask("POST /run/adds", "{").starts_with("HTTP/1.1 400 "));
+    assert!(ask("POST /run/none", "{}").starts_with("HTTP/1.1 404 "));
+    for head in [
+        "GET /v1/sandboxes",
+        "POST /v1/sandboxes",
+        "GET /metrics",
+        "DELETE /v1/handlers/adds",
+    ] {
+        assert!(ask(head, "").starts_with("HTTP/1.1 404 "), "{head}");
+    }
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| ask("POST /run/adds", "{\"a\": 1, \"s\": 1000}"));
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while served.client().handlers().unwrap()[0].idle > 0 {
+            assert!(std::time::Instant::now() < deadline);
+        }
+        let answer = ask("POST /run/adds", "{\"a\": 1}");
+        assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+        assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
+        for sandbox in served.client().list().unwrap() {
+            served.client().kill(&sandbox.id).unwrap();
+        }
+        assert!(long.join().unwrap().starts_with("HTTP/1.1 502 "));
+    });
+    let stats = served.client().stats().unwrap().handlers;
+    assert!(
+        stats.busy == 1 && stats.hits > 0 && stats.failed == 2,
+        "{stats:?}"
+    );
+    served.client().remove_handler("adds").unwrap();
+    assert!(served.client().handlers().unwrap().is_empty());
 }

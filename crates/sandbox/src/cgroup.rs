@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rawio::mount::{DetachedMount, Forbids};
 
 pub(crate) use hierarchies::Hierarchies;
 pub(crate) use lent::Lent;
@@ -87,6 +88,8 @@ pub(crate) struct Group {
     cpu: Option<Legacy>,
     /// Whether CPU time is bounded for who uses it now.
     cpu_in_use: bool,
+    /// The directory, mounted alone, if it is lent.
+    lent: Option<DetachedMount>,
     /// Processes that were killed for memory in its whole life, when it was last asked.
     killed_for_memory: u64,
 }
@@ -147,6 +150,7 @@ impl Group {
             cpu: legacy(&hierarchies.cpu)?,
             unified,
             cpu_in_use: false,
+            lent: None,
             killed_for_memory: 0,
         })
     }
@@ -164,8 +168,26 @@ impl Group {
     }
 
     /// Has a user be able to start processes in it, from a group beside it.
-    pub(crate) fn lend_to(&self, user: u32) -> Result<()> {
-        lend(&self.unified, user)
+    pub(crate) fn lend_to(&mut self, user: u32) -> Result<()> {
+        lend(&self.unified, user)?;
+        let copy = DetachedMount::copy_of(self.birth());
+        let copy = copy.and_then(|copy| copy.forbid(Forbids::WRITING).map(|()| copy));
+        self.lent = Some(copy.map_err(at("mounting", &self.unified))?);
+        Ok(())
+    }
+
+    /// The directory for who does not get the hierarchy: a mount of the group alone, since from a directory
+    /// of the whole others could be reached. It is made once, as the kernel takes long to make and to end one.
+    pub(crate) fn lent_birth(&self) -> Result<BorrowedFd<'_>> {
+        let lent = self.lent.as_ref().map(|mount| mount.as_fd());
+        lent.ok_or_else(|| {
+            SandboxError::Invalid("this control group is nobody's to use".to_owned())
+        })
+    }
+
+    /// Moves a process into the group of version 2. Into those of version 1 it goes itself: see [`Self::legacy`].
+    pub(crate) fn adopt(&self, pid: u32) -> Result<()> {
+        put(&self.unified.join("cgroup.procs"), &pid.to_string())
     }
 
     /// Sets the limits for its next user.
@@ -294,6 +316,7 @@ impl Group {
     /// Removes the groups.
     pub(crate) fn remove(self) -> Result<()> {
         self.kill()?;
+        drop(self.lent);
         let legacy = [self.memory, self.cpu].into_iter().flatten();
         for dir in legacy.map(|group| group.dir).chain([self.unified]) {
             remove_dir(&dir)?;

@@ -1,7 +1,9 @@
 //! Another program in a sandbox that runs.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use nix::sys::signal::Signal;
 use rawio::child::{Birth, Started, Step};
 
 use crate::cgroup::Group;
-use crate::error::{Result, SandboxError, step};
-use crate::launch::{Confinement, User, confine_starter, confine_steps, start};
+use crate::error::{Result, SandboxError, at, step};
+use crate::launch::{Confinement, User, code_mount, confine_starter, confine_steps, start};
 use crate::process::{ExitStatus, exit_status};
 use crate::request::Request;
 use crate::sandbox::Sandbox;
@@ -99,6 +101,29 @@ fn enter(sandbox: &Sandbox) -> Result<()> {
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWNET;
     setns(sandbox.process.as_fd(), all).map_err(step(doing))
+}
+
+/// Mounts a directory at `/code` of a sandbox, read-only.
+pub(crate) fn mount_code(sandbox: &Arc<Sandbox>, dir: &Path) -> Result<()> {
+    let mount = code_mount(dir)?;
+    let sandbox = Arc::clone(sandbox);
+    // On a thread of its own, which ends with what it has entered.
+    let thread = std::thread::Builder::new()
+        .name("sandbox-mount".to_owned())
+        .spawn(move || {
+            sandbox.with_controls(|_| {
+                let doing = "entering a sandbox";
+                unshare(CloneFlags::CLONE_FS).map_err(step(doing))?;
+                setns(sandbox.process.as_fd(), CloneFlags::CLONE_NEWNS).map_err(step(doing))?;
+                let place = File::open("/code").map_err(at("opening", "/code"))?;
+                mount
+                    .attach(place.as_fd())
+                    .map_err(at("mounting", "/code"))?;
+                Ok(())
+            })
+        });
+    let thread = thread.map_err(step("starting a thread"))?;
+    thread.join().map_err(|_| SandboxError::Closed)?
 }
 
 fn begin(

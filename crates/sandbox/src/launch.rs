@@ -108,6 +108,11 @@ impl Mounts {
     }
 }
 
+/// A directory that is to be at `/code`.
+pub(crate) fn code_mount(path: &Path) -> Result<DetachedMount> {
+    detached(path, DATA_ONLY.and(Forbids::WRITING))
+}
+
 fn detached(path: &Path, forbids: Forbids) -> Result<DetachedMount> {
     let dir = open_dir(path)?;
     let copy = DetachedMount::copy_of(dir.as_fd()).map_err(at("mounting", path))?;

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod base;
+pub mod cache;
 mod cgroup;
 mod error;
 mod exec;

@@ -65,6 +65,15 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
     (!stat.ended).then_some(stat.started)
 }
 
+/// Returns the bytes of a process's memory, of which a page that it shares with others counts in part. Nothing if it
+/// has ended.
+pub(crate) fn unshared_bytes(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
 /// Opens the process that has this number and started then.
 pub(crate) fn open(pid: u32, started_at: u64) -> Option<PidFd> {
     let process = PidFd::open(pid).ok()?;

@@ -19,7 +19,8 @@ use crate::sandboxes::Sandboxes;
 use crate::starters::Starters;
 use crate::stdio::{Streams, open_stdio};
 use crate::zygote::{
-    Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec, ZygoteView, launch,
+    IsRoot, Living, Users, ZYGOTES_MAX, Zygote, ZygoteCounts, ZygoteSpec, ZygoteView, derive,
+    launch,
 };
 
 /// What a start of Python needs once it is decided how it starts.
@@ -43,24 +44,36 @@ impl Sandboxes {
             ));
         }
         let starters = self.starters(&spec.base)?;
-        let block = loop {
-            match self.zygotes.free_block() {
-                Ok(block) => break block,
-                Err(Some(least)) => {
-                    self.zygotes.evicted.fetch_add(1, Relaxed);
-                    self.end_zygote(&least.id);
-                }
-                Err(None) => return Err(SandboxError::Full(ZYGOTES_MAX)),
-            }
-        };
-        let all = self.config.sandboxes_max;
-        let users = Users {
-            // Behind those of sandboxes that are no Zygote's.
-            first: self.config.first_uid + all + block * (all + 1),
-            count: all + 1,
-        };
+        self.make_zygote(None, |users, lent, group| {
+            let filter = self.confinement.filter_text();
+            launch(spec, &starters, filter, users, lent, group)
+        })
+    }
+
+    /// Makes a Zygote that is forked from another one.
+    fn derive_zygote(&self, parent: &Arc<Zygote>, spec: ZygoteSpec) -> Result<ZygoteView> {
+        self.make_zygote(Some(parent), |users, lent, group| {
+            let derived = derive(parent, spec, users, lent, group, &self.shared.pool);
+            derived.map_err(|failure| {
+                let (error, group) = *failure;
+                Box::new((error, Some(group)))
+            })
+        })
+    }
+
+    /// Makes a Zygote with users and groups of its own. What `make` does not keep is given back.
+    fn make_zygote(
+        &self,
+        parent: Option<&Arc<Zygote>>,
+        make: impl FnOnce(
+            Users,
+            Arc<Lent>,
+            Group,
+        ) -> std::result::Result<Zygote, Box<(SandboxError, Option<Group>)>>,
+    ) -> Result<ZygoteView> {
+        let users = self.users_for(parent)?;
         let pool = &self.shared.pool;
-        // Not by its block alone: children of the one before may still be in their groups.
+        // Not by its users alone: children of the one before may still be in their groups.
         let lent = Lent::new(pool, &format!("z{}", new_id()?), users.first)?;
         let group = match lent.take(pool) {
             Ok(group) => group,
@@ -70,13 +83,15 @@ impl Sandboxes {
             }
         };
         let lent = Arc::new(lent);
-        let filter = self.confinement.filter_text();
-        match launch(spec, &starters, filter, users, Arc::clone(&lent), group) {
+        match make(users, Arc::clone(&lent), group) {
             Ok(zygote) => {
                 let zygote = Arc::new(zygote);
                 let view = zygote.view();
-                self.zygotes.live.lock().push(Living { zygote, block });
+                self.zygotes.live.lock().push(Living { zygote });
                 self.zygotes.made.fetch_add(1, Relaxed);
+                if parent.is_some() {
+                    self.zygotes.derived.fetch_add(1, Relaxed);
+                }
                 Ok(view)
             }
             Err(failure) => {
@@ -88,6 +103,36 @@ impl Sandboxes {
                 Err(error)
             }
         }
+    }
+
+    /// Returns users that nobody has. That may take the end of Zygotes.
+    fn users_for(&self, parent: Option<&Arc<Zygote>>) -> Result<Users> {
+        let all = self.config.sandboxes_max;
+        // Behind those of sandboxes that are no Zygote's.
+        let first = self.config.first_uid + all;
+        loop {
+            if let Some(users) = self
+                .zygotes
+                .free_users(parent.map(Arc::as_ref), first, all + 1)
+            {
+                return Ok(users);
+            }
+            let least = match parent {
+                None => self
+                    .zygotes
+                    .least(IsRoot::Wanted)
+                    .or_else(|| self.zygotes.least(IsRoot::Any)),
+                Some(_) => None,
+            };
+            let least = least.ok_or(SandboxError::Full(ZYGOTES_MAX))?;
+            self.zygotes.evicted.fetch_add(1, Relaxed);
+            self.end_zygote(&least);
+        }
+    }
+
+    /// Returns what is known of each Zygote, to choose which goes first.
+    pub fn kept_zygotes(&self) -> Vec<crate::cache::Kept> {
+        self.zygotes.kept()
     }
 
     /// Returns all Zygotes.
@@ -113,6 +158,13 @@ impl Sandboxes {
                 name: id.to_owned(),
             }),
         }
+    }
+
+    /// Ends the Zygote that is worth least, but none that others descend from. Returns which it was.
+    pub fn evict_least(&self) -> Option<String> {
+        let least = self.zygotes.least(IsRoot::Any)?;
+        self.zygotes.evicted.fetch_add(1, Relaxed);
+        self.end_zygote(&least).then_some(least)
     }
 
     fn end_zygote(&self, id: &str) -> bool {
@@ -159,7 +211,8 @@ impl Sandboxes {
         {
             match self.fork(&zygote, &python.packages, &prepared) {
                 Ok((started, group, user)) => {
-                    let ancestry = vec![describe(&zygote)];
+                    let ancestry = zygote.ancestry.clone();
+                    self.zygotes.hit(&zygote);
                     let is_exact = zygote.spec.packages == python.packages;
                     let zygotes = &self.zygotes;
                     let counter = if is_exact {
@@ -221,21 +274,54 @@ impl Sandboxes {
         if !self.zygotes.needs.lock().comes_again(&python.packages, now) {
             return chosen;
         }
-        let spec = ZygoteSpec {
-            packages: python.packages.clone(),
-            store: request.packages.clone(),
-            modules: chosen
-                .as_ref()
-                .map_or_else(Vec::new, |zygote| zygote.spec.modules.clone()),
-            ..ZygoteSpec::new(&request.base, &python.interpreter, &[])
-        };
-        match self.add_zygote(spec) {
-            Ok(_) => self.zygotes.choose(request, python),
+        match self.grow(request, python, chosen.as_ref(), now) {
+            Ok(()) => self.zygotes.choose(request, python),
             Err(error) => {
                 log::warn!("no Zygote for {:?}: {error}", python.packages);
                 chosen
             }
         }
+    }
+
+    /// Makes the Zygotes that lead to a need, from the best that there is.
+    fn grow(
+        &self,
+        request: &Request,
+        python: &Python,
+        best: Option<&Arc<Zygote>>,
+        now: Instant,
+    ) -> Result<()> {
+        let hot = self.zygotes.needs.lock().hot(now);
+        let mut best = best.cloned();
+        for packages in self.zygotes.plan(request, python, &hot) {
+            let spec = ZygoteSpec {
+                packages,
+                store: request.packages.clone(),
+                modules: best
+                    .as_ref()
+                    .map_or_else(Vec::new, |zygote| zygote.spec.modules.clone()),
+                ..ZygoteSpec::new(&request.base, &python.interpreter, &[])
+            };
+            let parent = best.take();
+            let made = match &parent {
+                Some(parent) => match self.derive_zygote(parent, spec.clone()) {
+                    Err(error) => {
+                        log::debug!("no Zygote from {}: {error}", parent.id);
+                        self.add_zygote(spec)
+                    }
+                    made => made,
+                },
+                None => self.add_zygote(spec),
+            };
+            let id = made?.id;
+            let live = self.zygotes.live.lock();
+            best = live
+                .iter()
+                .map(|living| &living.zygote)
+                .find(|zygote| zygote.id == id)
+                .cloned();
+        }
+        Ok(())
     }
 
     /// Has a Zygote fork, into a group of the sandbox's own.
@@ -263,10 +349,4 @@ impl Sandboxes {
             }
         }
     }
-}
-
-/// What the record of a sandbox says of a Zygote.
-fn describe(zygote: &Zygote) -> String {
-    let packages: Vec<_> = zygote.spec.packages.iter().map(String::as_str).collect();
-    format!("{} [{}]", zygote.id, packages.join(" "))
 }

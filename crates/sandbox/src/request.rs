@@ -128,6 +128,8 @@ fn c_strings(strings: impl Iterator<Item = String>) -> Result<Vec<CString>> {
 pub enum Stdio {
     /// It reads nothing, and what it writes is nowhere.
     Null,
+    /// It reads from this, which may be a socket, and what it writes is kept.
+    Asked(OwnedFd),
     /// It reads nothing, and what it writes is kept, up to a limit.
     Captured,
     /// These three descriptors.

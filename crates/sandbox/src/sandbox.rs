@@ -260,6 +260,15 @@ impl Sandbox {
         group.memory_bytes()
     }
 
+    /// Returns the bytes of memory of its processes, of which a page that several processes share counts in parts.
+    pub fn unshared_bytes(&self) -> u64 {
+        let processes = self.processes().unwrap_or_default();
+        processes
+            .into_iter()
+            .map(crate::process::unshared_bytes)
+            .sum()
+    }
+
     /// Returns its processes.
     ///
     /// # Errors

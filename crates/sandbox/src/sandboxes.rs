@@ -338,6 +338,15 @@ impl Sandboxes {
         Execution::start(sandbox, request, stdio, user, confinement)
     }
 
+    /// Mounts a directory at `/code` of a sandbox that was made without one. For a program that was started before it
+    /// was known for whom.
+    ///
+    /// # Errors
+    /// If the sandbox has ended, or the directory cannot be mounted.
+    pub fn mount_code(&self, sandbox: &Arc<Sandbox>, dir: &std::path::Path) -> Result<()> {
+        crate::exec::mount_code(sandbox, dir)
+    }
+
     /// Returns what was done so far.
     pub fn counts(&self) -> Counts {
         Counts {

@@ -17,12 +17,18 @@ pub(crate) fn open_stdio(stdio: Stdio) -> Result<([OwnedFd; 3], Streams)> {
         Stdio::Given(given) => Ok((given, None)),
         Stdio::Captured => {
             let [null, _, _] = null_stdio()?;
-            let (out, out_theirs, out_inode) = output::pipe()?;
-            let (err, err_theirs, err_inode) = output::pipe()?;
-            let streams = ([out, err], [out_inode, err_inode]);
-            Ok(([null, out_theirs, err_theirs], Some(streams)))
+            capture(null)
         }
+        Stdio::Asked(input) => capture(input),
     }
+}
+
+/// Makes the pipes of a program whose input is there.
+fn capture(input: OwnedFd) -> Result<([OwnedFd; 3], Streams)> {
+    let (out, out_theirs, out_inode) = output::pipe()?;
+    let (err, err_theirs, err_inode) = output::pipe()?;
+    let streams = ([out, err], [out_inode, err_inode]);
+    Ok(([input, out_theirs, err_theirs], Some(streams)))
 }
 
 /// Opens `/dev/null` three times over.

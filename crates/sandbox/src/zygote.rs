@@ -8,9 +8,11 @@
 //! Its children are ours (`CLONE_PARENT`), so they outlive it, and we learn how they end.
 
 mod choice;
+mod derive;
 mod launch;
 mod pool;
 mod protocol;
+mod users;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,14 +24,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rawio::child::Started;
-use rawio::mount::{DetachedMount, Forbids};
 use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use launch::{Users, launch};
+pub(crate) use derive::derive;
+pub(crate) use launch::launch;
 pub use pool::ZygoteCounts;
-pub(crate) use pool::{Living, ZYGOTES_MAX, Zygotes};
+pub(crate) use pool::{IsRoot, Living, ZYGOTES_MAX, Zygotes};
+pub(crate) use users::Users;
 
+use crate::cache::Hits;
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, step};
 use crate::launch::{Mounts, User};
@@ -86,10 +90,16 @@ pub struct ZygoteView {
     pub base: String,
     /// Its packages.
     pub packages: Packages,
-    /// How long they took to import, in milliseconds.
+    /// The Zygote that it was forked from, if it did not begin with a program of its own.
+    #[serde(default)]
+    pub parent: Option<String>,
+    /// How long they took to import, in milliseconds, those of its parents too.
     pub import_ms: f64,
     /// Sandboxes that were forked from it.
     pub forks: u64,
+    /// Bytes of its memory that are not another process's, too: pages that several share count in part.
+    #[serde(default)]
+    pub unshared_bytes: u64,
     /// Bytes of memory that it is charged for, with what its children share with it.
     pub memory_bytes: u64,
     /// The number of its process.
@@ -101,10 +111,17 @@ pub struct ZygoteView {
 pub(crate) struct Zygote {
     pub(crate) id: String,
     pub(crate) spec: ZygoteSpec,
+    /// The Zygotes that it descends from, the first one first, and itself: each with its packages.
+    pub(crate) ancestry: Vec<String>,
+    pub(crate) parent: Option<String>,
+    /// How long its packages took to import, and those of its parents.
     pub(crate) import_ms: f64,
+    /// How much of that was its own part.
+    pub(crate) own_ms: f64,
     pub(crate) forks: AtomicU64,
-    /// The user outside that is root inside.
-    first_user: u32,
+    /// How often it was of use lately, itself or one that descends from it.
+    pub(crate) hits: Mutex<Hits>,
+    pub(crate) users: Users,
     started: Started,
     control: Mutex<Conversation>,
     group: Mutex<Option<Group>>,
@@ -140,15 +157,9 @@ impl Zygote {
     ) -> Result<Child> {
         let (ready, theirs) = io::pipe().map_err(step("making a pipe"))?;
         let groups = group.legacy();
-        // A mount of the group alone: from a directory of the whole hierarchy, others could be reached.
-        let born_in =
-            DetachedMount::copy_of(group.birth()).map_err(step("mounting a control group"))?;
-        born_in
-            .forbid(Forbids::WRITING)
-            .map_err(step("mounting a control group"))?;
         let mut descriptors: Vec<BorrowedFd<'_>> = stdio.iter().map(|fd| fd.as_fd()).collect();
         descriptors.push(theirs.as_fd());
-        descriptors.push(born_in.as_fd());
+        descriptors.push(group.lent_birth()?);
         descriptors.extend(&groups);
         let mut places = Vec::new();
         for (mount, place) in mounts.places() {
@@ -181,10 +192,11 @@ impl Zygote {
                 ("RLIMIT_MEMLOCK", 64 << 10),
             ]),
             tmp_bytes: limits.tmp_bytes,
+            zygote: None,
         };
         let process = self.ask(fork, &descriptors)?;
         drop(theirs);
-        let user = User(self.first_user + user);
+        let user = User(self.users.first + user);
         let child = self.checked(process, user, ready)?;
         self.forks.fetch_add(1, Relaxed);
         Ok(child)
@@ -262,11 +274,25 @@ impl Zygote {
             .map_or(0, |group| group.memory_bytes().unwrap_or(0))
     }
 
+    /// Returns the bytes of its memory that would be free without it, as far as can be told: a page that several
+    /// processes share counts in parts.
+    pub(crate) fn unshared_bytes(&self) -> u64 {
+        crate::process::unshared_bytes(self.started.pid)
+    }
+
+    /// What the record of a sandbox says of it.
+    fn describe(id: &str, packages: &Packages) -> String {
+        let packages: Vec<_> = packages.iter().map(String::as_str).collect();
+        format!("{id} [{}]", packages.join(" "))
+    }
+
     pub(crate) fn view(&self) -> ZygoteView {
         ZygoteView {
             id: self.id.clone(),
             base: self.spec.base.clone(),
             packages: self.spec.packages.clone(),
+            parent: self.parent.clone(),
+            unshared_bytes: self.unshared_bytes(),
             import_ms: self.import_ms,
             forks: self.forks.load(Relaxed),
             memory_bytes: self.memory_bytes(),

@@ -93,14 +93,32 @@ fn last_errno() -> i32 {
     nix::errno::Errno::last_raw()
 }
 
-/// Has signals arrive as a program expects them, whatever the parent blocks.
+/// What a parent may ignore, and its programs would ignore with it: shells start programs in the background
+/// without Ctrl-C, `nohup` without the end of the terminal, and Rust without broken pipes.
+const OFTEN_IGNORED: &[libc::c_int] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGPIPE,
+    libc::SIGTERM,
+    libc::SIGCHLD,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
+/// Has signals arrive as a program expects them, whatever the parent blocks or ignores.
 fn reset_signals() {
     // SAFETY: the set is on the stack, and zeros are a set.
     unsafe {
         let mut none = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, null_mut());
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        for signal in OFTEN_IGNORED {
+            libc::signal(*signal, libc::SIG_DFL);
+        }
     }
 }
 

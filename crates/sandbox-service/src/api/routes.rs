@@ -4,6 +4,8 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response, StatusCode, Uri};
 use sandbox::{BaseSpec, SandboxError, ZygoteSpec};
+use sandbox_handlers::CallError;
+use sandbox_packages::PackageError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -44,7 +46,14 @@ impl Refusal {
     }
 
     pub(super) fn into_answer(self) -> Answer {
-        json(self.status, &self.body)
+        let mut answer = json(self.status, &self.body);
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            let seconds = hyper::header::HeaderValue::from_static("1");
+            answer
+                .headers_mut()
+                .insert(hyper::header::RETRY_AFTER, seconds);
+        }
+        answer
     }
 }
 
@@ -57,15 +66,46 @@ impl From<SandboxError> for Refusal {
             SandboxError::Full(_) => (StatusCode::SERVICE_UNAVAILABLE, "full"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
         };
-        // With its causes: whoever asks sees no log.
-        let mut message = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(source) = cause {
-            message = format!("{message}: {source}");
-            cause = source.source();
-        }
-        Self::new(status, code, message)
+        Self::new(status, code, with_causes(&error))
     }
+}
+
+impl From<PackageError> for Refusal {
+    fn from(error: PackageError) -> Self {
+        let (status, code) = match &error {
+            PackageError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            PackageError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown"),
+            PackageError::InUse { .. } => (StatusCode::CONFLICT, "used"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        Self::new(status, code, with_causes(&error))
+    }
+}
+
+impl From<CallError> for Refusal {
+    fn from(error: CallError) -> Self {
+        let (status, code) = match &error {
+            CallError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            CallError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown"),
+            CallError::Exists(_) => (StatusCode::CONFLICT, "exists"),
+            CallError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+            CallError::Late { .. } => (StatusCode::GATEWAY_TIMEOUT, "late"),
+            CallError::Failed { .. } => (StatusCode::BAD_GATEWAY, "handler"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
+        };
+        Self::new(status, code, with_causes(&error))
+    }
+}
+
+/// Whoever asks sees no log.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        message = format!("{message}: {source}");
+        cause = source.source();
+    }
+    message
 }
 
 /// Finds what is asked for, and does it.
@@ -86,12 +126,28 @@ pub(super) fn answer(
             daemon.remove_base(name)?;
             done()
         }
+        (&Method::GET, ["v1", "packages"]) => ok(&daemon.packages()?),
+        (&Method::POST, ["v1", "packages"]) => ok(&daemon.add_packages(&parsed(body)?)?),
+        (&Method::DELETE, ["v1", "packages", base, package]) => {
+            daemon.remove_package(base, package)?;
+            done()
+        }
         (&Method::GET, ["v1", "zygotes"]) => ok(&daemon.zygotes()),
         (&Method::POST, ["v1", "zygotes"]) => ok(&daemon.add_zygote(parsed::<ZygoteSpec>(body)?)?),
         (&Method::DELETE, ["v1", "zygotes", id]) => {
             daemon.evict(id)?;
             done()
         }
+        (&Method::GET, ["v1", "handlers"]) => ok(&daemon.handlers()),
+        (&Method::POST, ["v1", "handlers"]) => {
+            daemon.add_handler(parsed(body)?)?;
+            done()
+        }
+        (&Method::DELETE, ["v1", "handlers", name]) => {
+            daemon.remove_handler(name)?;
+            done()
+        }
+        (&Method::POST, ["v1", "handlers", name, "call"]) => call(daemon, name, body),
         (&Method::GET, ["v1", "sandboxes"]) => ok(&daemon.list()),
         (&Method::POST, ["v1", "sandboxes"]) => ok(&daemon.create(parsed(body)?)?),
         (&Method::GET, ["v1", "sandboxes", id]) => ok(&daemon.wait(id, wait_of(uri)?)?),
@@ -127,6 +183,33 @@ pub(super) fn answer(
             ),
         )),
     }
+}
+
+/// What anybody may ask who reaches the front: that a handler handles an event.
+pub(super) fn front_answer(
+    daemon: &Daemon,
+    method: &Method,
+    uri: &Uri,
+    body: &[u8],
+) -> Result<Answer, Refusal> {
+    let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    match (method, parts.as_slice()) {
+        (&Method::POST, ["run", name]) => call(daemon, name, body),
+        (&Method::GET, ["healthz"]) => {
+            Ok(with_body(StatusCode::OK, "text/plain", b"ok\n".to_vec()))
+        }
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown",
+            "there is POST /run/HANDLER only, with an event as JSON",
+        )),
+    }
+}
+
+fn call(daemon: &Daemon, name: &str, event: &[u8]) -> Result<Answer, Refusal> {
+    let event = if event.is_empty() { b"null" } else { event };
+    let value = daemon.call_handler(name, event)?;
+    Ok(with_body(StatusCode::OK, "application/json", value))
 }
 
 /// Returns for how long a request wants to wait: `?wait_ms=N`.

@@ -42,7 +42,7 @@ impl Lent {
         if let Some(group) = ready {
             return Ok(group);
         }
-        let group = pool.take_new(&self.dir)?;
+        let mut group = pool.take_new(&self.dir)?;
         match group.lend_to(self.owner) {
             Ok(()) => Ok(group),
             Err(error) => {

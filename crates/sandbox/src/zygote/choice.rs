@@ -40,20 +40,24 @@ pub(crate) fn best(needs: &Packages, candidates: &[Candidate<'_>]) -> Option<usi
     best.map(|(place, _)| *place)
 }
 
-/// Returns which candidate is worth least: what it has saved so far for each byte that it takes.
-pub(crate) fn worst(candidates: &[Candidate<'_>], bytes: &[u64]) -> Option<usize> {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "only the order of quotients counts"
-    )]
-    let worth = |place: usize| {
-        let Candidate {
-            import_ms, forks, ..
-        } = candidates[place];
-        let taken = bytes.get(place).copied().unwrap_or(0).max(1);
-        forks as f64 * import_ms / taken as f64
-    };
-    (0..candidates.len()).min_by(|a, b| worth(*a).total_cmp(&worth(*b)))
+/// Returns which Zygotes are to be made for a need that comes again, each forked from the one before or from the best
+/// that there is: one for the need itself, and maybe first one for what it has in common with another need
+/// that comes again.
+pub(crate) fn plan(
+    needs: &Packages,
+    there: &[Candidate<'_>],
+    others: &[Packages],
+) -> Vec<Packages> {
+    let has = best(needs, there).map(|place| there[place].packages);
+    let nothing = Packages::new();
+    let has = has.unwrap_or(&nothing);
+    let common = others.iter().filter(|other| *other != needs);
+    let common = common.map(|other| other.intersection(needs).cloned().collect::<Packages>());
+    let more =
+        common.filter(|set| has.is_subset(set) && set.len() > has.len() && set.len() < needs.len());
+    let mut chain: Vec<Packages> = more.max_by_key(Packages::len).into_iter().collect();
+    chain.push(needs.clone());
+    chain
 }
 
 /// How long a need is remembered.
@@ -65,21 +69,36 @@ const NEEDS_MAX: usize = 4096;
 /// The needs of the last time, so that a Zygote is made for one that comes again, and not for each.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    last: HashMap<Packages, Instant>,
+    last: HashMap<Packages, Seen>,
+}
+
+/// When a need was seen last, and whether it was then seen again.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: Instant,
+    again: bool,
 }
 
 impl Needs {
     /// Notes a need. Returns whether it came before, a short time ago.
     pub(crate) fn comes_again(&mut self, needs: &Packages, now: Instant) -> bool {
+        let is_recent = |seen: &Seen| now.duration_since(seen.at) < MEMORY;
         if self.last.len() >= NEEDS_MAX {
-            self.last
-                .retain(|_, last| now.duration_since(*last) < MEMORY);
+            self.last.retain(|_, seen| is_recent(seen));
         }
         if self.last.len() >= NEEDS_MAX {
             self.last.clear();
         }
-        let before = self.last.insert(needs.clone(), now);
-        before.is_some_and(|last| now.duration_since(last) < MEMORY)
+        let again = self.last.get(needs).is_some_and(is_recent);
+        self.last.insert(needs.clone(), Seen { at: now, again });
+        again
+    }
+
+    /// Returns the needs that came again, a short time ago.
+    pub(crate) fn hot(&self, now: Instant) -> Vec<Packages> {
+        let hot = self.last.iter();
+        let hot = hot.filter(|(_, seen)| seen.again && now.duration_since(seen.at) < MEMORY);
+        hot.map(|(needs, _)| needs.clone()).collect()
     }
 }
 
@@ -143,18 +162,53 @@ mod tests {
         assert_eq!(best(&set(&["a"]), &candidates), None);
     }
 
+    fn set(names: &[&str]) -> Packages {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
     #[test]
-    fn who_saves_least_for_its_bytes_goes_first() {
-        let none = Packages::new();
-        let of = |import_ms, forks| Candidate {
-            packages: &none,
-            import_ms,
-            forks,
-        };
-        let candidates = [of(100.0, 10), of(100.0, 2), of(10.0, 50)];
-        assert_eq!(worst(&candidates, &[10, 10, 10]), Some(1));
-        assert_eq!(worst(&candidates, &[100, 1, 10]), Some(0));
-        assert_eq!(worst(&[], &[]), None);
+    fn what_two_needs_have_in_common_comes_between() {
+        let (ab, ac) = (set(&["a==1", "b==1"]), set(&["a==1", "c==1"]));
+        assert_eq!(plan(&ab, &[], &[]), vec![ab.clone()]);
+        assert_eq!(
+            plan(&ab, &[], &[ab.clone(), ac.clone()]),
+            [set(&["a==1"]), ab.clone()]
+        );
+        assert_eq!(
+            plan(&ab, &[], &[set(&["c==1"]), set(&["a==2"])]),
+            vec![ab.clone()]
+        );
+        let a = set(&["a==1"]);
+        let there = [Candidate {
+            packages: &a,
+            import_ms: 1.0,
+            forks: 0,
+        }];
+        assert_eq!(plan(&ab, &there, &[ac]), vec![ab.clone()]);
+    }
+
+    proptest! {
+        /// Whatever was asked for before: who is made for a need has nothing that it did not ask for, each has all of
+        /// the one before, and all of what it is forked from.
+        #[test]
+        fn zygotes_on_the_way_are_subsets(
+            needs in packages(),
+            zygotes in vec((packages(), 0.0..1000.0), 0..8),
+            others in vec(packages(), 0..8),
+        ) {
+            let candidates: Vec<_> = zygotes.iter().map(|(packages, import_ms)| Candidate {
+                packages, import_ms: *import_ms, forks: 0,
+            }).collect();
+            let chain = plan(&needs, &candidates, &others);
+            prop_assert_eq!(chain.last(), Some(&needs));
+            prop_assert!(chain.len() <= 2);
+            let none = Packages::new();
+            let mut before = best(&needs, &candidates).map_or(&none, |place| candidates[place].packages);
+            for set in &chain {
+                prop_assert!(before.is_subset(set) && set.is_subset(&needs));
+                before = set;
+            }
+        }
     }
 
     #[test]
@@ -164,7 +218,9 @@ mod tests {
         let now = Instant::now();
         assert!(!needs.comes_again(&a, now));
         assert!(!needs.comes_again(&b, now));
+        assert!(needs.hot(now).is_empty());
         assert!(needs.comes_again(&a, now + Duration::from_secs(1)));
+        assert_eq!(needs.hot(now + Duration::from_secs(2)), vec![a.clone()]);
         assert!(!needs.comes_again(&a, now + Duration::from_secs(1) + MEMORY));
         for number in 0..2 * NEEDS_MAX {
             let one = Packages::from([format!("p=={number}")]);

@@ -15,7 +15,9 @@ use rawio::child::{Birth, OwnMount, Started, Step};
 use rawio::mount::{DetachedMount, Forbids, MountContext};
 
 use super::protocol::{Control, Settings};
+use super::users::Users;
 use super::{Conversation, IMPORT_PATIENCE, Zygote, ZygoteSpec};
+use crate::cache::Hits;
 use crate::cgroup::{Group, Lent};
 use crate::error::{Result, SandboxError, at, step};
 use crate::launch::{Mounts, start};
@@ -40,14 +42,6 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 pub(super) const PROCESSES_MAX: u64 = 32_768;
 
 const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
-
-/// The users of a Zygote and its children.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Users {
-    /// The user outside that is root inside; the others follow.
-    pub(crate) first: u32,
-    pub(crate) count: u32,
-}
 
 /// What went wrong, and the group that can be used again.
 pub(crate) type Failure = Box<(SandboxError, Option<Group>)>;
@@ -87,11 +81,15 @@ pub(crate) fn launch(
     // The sum of no numbers is -0.0 for an iterator.
     let import_ms = imported.map_or(0.0, |(answer, _)| answer.times.values().sum::<f64>() + 0.0);
     Ok(Zygote {
+        ancestry: vec![Zygote::describe(&id, &spec.packages)],
+        parent: None,
         id,
         spec,
         import_ms,
+        own_ms: import_ms,
         forks: AtomicU64::new(0),
-        first_user: users.first,
+        hits: Mutex::new(Hits::default()),
+        users,
         started,
         control: Mutex::new(Conversation { control, last: 0 }),
         group: Mutex::new(Some(group)),
@@ -231,7 +229,7 @@ fn own_processes() -> Result<DetachedMount> {
 
 /// Says which users a process's namespace has.
 fn map_users(processes: &File, pid: u32, users: Users) -> io::Result<()> {
-    let map = format!("0 {} {}", users.first, users.count);
+    let map = format!("0 {} {}", users.first, users.count());
     for name in ["gid_map", "uid_map"] {
         let path = format!("{pid}/{name}");
         let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;

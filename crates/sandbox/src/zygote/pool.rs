@@ -7,11 +7,17 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Zygote;
-use super::choice::{Candidate, Needs, best, worst};
+use super::choice::{Candidate, Needs, best, plan};
+use super::users::Users;
+use crate::cache::{Kept, first_to_go};
+use crate::packages::Packages;
 use crate::request::{Python, Request};
 
 /// Zygotes at a time. One more takes the place of the one that is worth least.
-pub(crate) const ZYGOTES_MAX: u32 = 16;
+pub(crate) const ZYGOTES_MAX: u32 = 64;
+
+/// Zygotes at a time that began with a program of their own.
+const ROOTS_MAX: u32 = 16;
 
 /// Starts of Python, by what they began with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,10 +30,23 @@ pub struct ZygoteCounts {
     pub fresh: u64,
     /// Zygotes that were made.
     pub made: u64,
+    /// Those of them that were forked from another one.
+    #[serde(default)]
+    pub derived: u64,
     /// Zygotes that were ended since they hung, grew, or broke the protocol.
     pub replaced: u64,
     /// Zygotes that were ended for others.
     pub evicted: u64,
+}
+
+/// What even a Zygote without packages saves: the start of an interpreter.
+const LEAST_SAVED_MS: f64 = 10.0;
+
+/// Whether a Zygote has to be one without a parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IsRoot {
+    Wanted,
+    Any,
 }
 
 /// All Zygotes.
@@ -39,33 +58,37 @@ pub(crate) struct Zygotes {
     pub(crate) partial: AtomicU64,
     pub(crate) fresh: AtomicU64,
     pub(crate) made: AtomicU64,
+    pub(crate) derived: AtomicU64,
     pub(crate) replaced: AtomicU64,
     pub(crate) evicted: AtomicU64,
 }
 
-/// A Zygote, and which block of users it has.
+/// A Zygote.
 #[derive(Clone, Debug)]
 pub(crate) struct Living {
     pub(crate) zygote: Arc<Zygote>,
-    pub(crate) block: u32,
 }
 
 impl Zygotes {
     /// Returns the fit one that saves most to a request, and the packages that it has.
     pub(crate) fn choose(&self, request: &Request, python: &Python) -> Option<Arc<Zygote>> {
         let live = self.live.lock().clone();
-        let usable: Vec<_> = live
-            .iter()
-            .map(|living| &living.zygote)
-            .filter(|zygote| {
-                let spec = &zygote.spec;
-                spec.base == request.base
-                    && spec.interpreter == python.interpreter
-                    && (spec.store == request.packages || spec.packages.is_empty())
-            })
-            .collect();
+        let usable: Vec<_> = usable(&live, request, python).collect();
         let candidates: Vec<_> = usable.iter().map(|zygote| candidate(zygote)).collect();
         best(&python.packages, &candidates).map(|place| Arc::clone(usable[place]))
+    }
+
+    /// Returns which Zygotes are to be made for a request.
+    pub(crate) fn plan(
+        &self,
+        request: &Request,
+        python: &Python,
+        hot: &[Packages],
+    ) -> Vec<Packages> {
+        let live = self.live.lock().clone();
+        let usable: Vec<_> = usable(&live, request, python).collect();
+        let candidates: Vec<_> = usable.iter().map(|zygote| candidate(zygote)).collect();
+        plan(&python.packages, &candidates, hot)
     }
 
     /// Takes one out of all, and returns it if it was there.
@@ -75,17 +98,74 @@ impl Zygotes {
         Some(live.swap_remove(place))
     }
 
-    /// Returns a block of users that nobody has, or the Zygote that is to go first.
-    pub(crate) fn free_block(&self) -> std::result::Result<u32, Option<Arc<Zygote>>> {
+    /// Returns a range of users that nobody has, below those of a parent if there is one, or nothing if another
+    /// Zygote has to go first.
+    pub(crate) fn free_users(
+        &self,
+        parent: Option<&Zygote>,
+        first: u32,
+        unit: u32,
+    ) -> Option<Users> {
         let live = self.live.lock();
-        let is_free = |block: &u32| live.iter().all(|living| living.block != *block);
-        if let Some(block) = (0..ZYGOTES_MAX).find(is_free) {
-            return Ok(block);
+        if live.len() >= ZYGOTES_MAX as usize {
+            return None;
         }
-        let zygotes: Vec<_> = live.iter().map(|living| &living.zygote).collect();
-        let bytes: Vec<_> = zygotes.iter().map(|zygote| zygote.memory_bytes()).collect();
-        let candidates: Vec<_> = zygotes.iter().map(|zygote| candidate(zygote)).collect();
-        Err(worst(&candidates, &bytes).map(|place| Arc::clone(zygotes[place])))
+        let is_free = |users: &Users| live.iter().all(|living| living.zygote.users != *users);
+        let mut ranges: Box<dyn Iterator<Item = Users>> = match parent {
+            Some(parent) => Box::new((0..).map_while(|number| parent.users.branch(number))),
+            None => Box::new((0..ROOTS_MAX).map(|block| Users::root(first, unit, block))),
+        };
+        ranges.find(is_free)
+    }
+
+    /// Returns what is known of each, to choose which goes first.
+    pub(crate) fn kept(&self) -> Vec<Kept> {
+        let live = self.live.lock().clone();
+        let now = std::time::Instant::now();
+        let children = |id: &str| {
+            let parents = live
+                .iter()
+                .filter_map(|living| living.zygote.parent.as_deref());
+            parents.filter(|parent| *parent == id).count()
+        };
+        let kept = live.iter().map(|Living { zygote }| Kept {
+            id: zygote.id.clone(),
+            bytes: zygote.unshared_bytes(),
+            saved_ms: zygote.own_ms.max(LEAST_SAVED_MS),
+            hits: zygote.hits.lock().count(now),
+            children: children(&zygote.id),
+        });
+        kept.collect()
+    }
+
+    /// Returns the id of the one that is worth least. Of those that began by themselves if `is_root`.
+    pub(crate) fn least(&self, is_root: IsRoot) -> Option<String> {
+        let mut kept = self.kept();
+        if is_root == IsRoot::Wanted {
+            let live = self.live.lock();
+            let has_no_parent = |one: &Kept| {
+                live.iter()
+                    .any(|living| living.zygote.id == one.id && living.zygote.parent.is_none())
+            };
+            kept.retain(has_no_parent);
+        }
+        first_to_go(&kept).map(|place| kept[place].id.clone())
+    }
+
+    /// Counts that one was of use, and all that it descends from.
+    pub(crate) fn hit(&self, zygote: &Zygote) {
+        let now = std::time::Instant::now();
+        zygote.hits.lock().add(now);
+        let live = self.live.lock().clone();
+        let parent_of = |zygote: &Zygote| {
+            let of = |living: &&Living| Some(&living.zygote.id) == zygote.parent.as_ref();
+            live.iter().find(of).map(|living| &living.zygote)
+        };
+        let mut parent = parent_of(zygote);
+        while let Some(found) = parent {
+            found.hits.lock().add(now);
+            parent = parent_of(found);
+        }
     }
 
     pub(crate) fn counts(&self) -> ZygoteCounts {
@@ -94,10 +174,25 @@ impl Zygotes {
             partial: self.partial.load(Relaxed),
             fresh: self.fresh.load(Relaxed),
             made: self.made.load(Relaxed),
+            derived: self.derived.load(Relaxed),
             replaced: self.replaced.load(Relaxed),
             evicted: self.evicted.load(Relaxed),
         }
     }
+}
+
+/// Returns those that a request could be forked from, but for their packages.
+fn usable<'a>(
+    live: &'a [Living],
+    request: &'a Request,
+    python: &'a Python,
+) -> impl Iterator<Item = &'a Arc<Zygote>> {
+    live.iter().map(|living| &living.zygote).filter(|zygote| {
+        let spec = &zygote.spec;
+        spec.base == request.base
+            && spec.interpreter == python.interpreter
+            && (spec.store == request.packages || spec.packages.is_empty())
+    })
 }
 
 fn candidate(zygote: &Arc<Zygote>) -> Candidate<'_> {

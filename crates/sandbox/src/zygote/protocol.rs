@@ -43,6 +43,18 @@ pub(super) struct ForkRequest<'a> {
     pub(super) groups: usize,
     pub(super) limits: BTreeMap<&'a str, u64>,
     pub(super) tmp_bytes: u64,
+    /// The child is to be a Zygote, and not a program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) zygote: Option<Derived>,
+}
+
+/// What a Zygote's child is that is a Zygote, too.
+#[derive(Debug, Serialize)]
+pub(super) struct Derived {
+    /// Which of the Zygote's own users it gets: the first one, and how many.
+    pub(super) users: [u32; 2],
+    /// The directories of the packages that it imports besides.
+    pub(super) paths: Vec<String>,
 }
 
 /// What comes back.

@@ -29,8 +29,11 @@ CONTROL = 3
 MESSAGE_MAX = 128 << 10
 DESCRIPTORS_MAX = 16
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
-    0x00020000, 0x04000000, 0x08000000, 0x20000000, 0x40000000)
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+OF_PROGRAMS = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
+# A Zygote's children would end with a namespace of processes of its own.
+OF_ZYGOTES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 CLONE_PIDFD, CLONE_PARENT = 0x00001000, 0x00008000
 CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x00200000, 0x01000000
 CLONE_INTO_CGROUP = 0x200000000
@@ -64,7 +67,10 @@ def load(names, paths):
     for path in paths:
         began = time.monotonic()
         for module in pkgutil.iter_modules([path]):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ImportError:
+                pass  # what it wants is not there, or not here: its program will see
         times[os.path.basename(path)] = (time.monotonic() - began) * 1000
     return times
 
@@ -77,12 +83,11 @@ def address_of_thread_number():
     return address.value
 
 
-def fork_to(thread_number, group):
+def fork_to(thread_number, group, namespaces):
     """Forks into new namespaces and a control group. The child's parent is our own parent, which waits for it. Returns
-    0 in the child, and a descriptor of the child in the parent."""
+    0 in the child, and in the parent its number and a descriptor of it."""
     pidfd = ctypes.c_int(-1)
-    flags = CLONE_PIDFD | CLONE_PARENT | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS
-    flags |= CLONE_INTO_CGROUP
+    flags = CLONE_PIDFD | CLONE_PARENT | CLONE_INTO_CGROUP | namespaces
     if thread_number:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
     arguments = struct.pack("=11Q", flags, ctypes.addressof(pidfd), thread_number,
@@ -91,12 +96,12 @@ def fork_to(thread_number, group):
     result = libc.syscall(SYS_CLONE3, arguments, len(arguments))
     if result == 0:
         python.PyOS_AfterFork_Child()
-        return 0
+        return 0, None
     failure = ctypes.get_errno()
     python.PyOS_AfterFork_Parent()
     if result < 0:
         raise OSError(failure, os.strerror(failure))
-    return pidfd.value
+    return result, pidfd.value
 
 
 def raise_loopback():
@@ -112,6 +117,11 @@ def new_network():
     raise_loopback()
 
 
+def attach(mounts, places):
+    for mount, place in zip(mounts, places):
+        check(libc.syscall(SYS_MOVE_MOUNT, mount, b"", AT_FDCWD, place.encode(), MOVE_MOUNT_F_EMPTY_PATH))
+
+
 def confine(request, groups, mounts, last_filter):
     """Takes a place of its own and gives up all rights."""
     for group in groups:
@@ -122,8 +132,7 @@ def confine(request, groups, mounts, last_filter):
     check(libc.mount(b"proc", b"/proc", b"proc", data_only | MS_NOEXEC, b"subset=pid"))
     options = b"mode=1777,size=%d,nr_inodes=65536" % request["tmp_bytes"]
     check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", data_only, options))
-    for mount, place in zip(mounts, request["places"]):
-        check(libc.syscall(SYS_MOVE_MOUNT, mount, b"", AT_FDCWD, place.encode(), MOVE_MOUNT_F_EMPTY_PATH))
+    attach(mounts, request["places"])
     for name, value in request["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     user = request["user"]
@@ -222,6 +231,46 @@ def become(request, descriptors, last_filter):
         os._exit(code)
 
 
+def map_users(child, users):
+    """Says which users the namespace of a child has. Those are ours."""
+    for name in ("gid_map", "uid_map"):
+        with open(f"/proc/{child}/{name}", "wb", buffering=0) as table:
+            table.write(b"0 %d %d" % tuple(users))
+
+
+def become_zygote(control, request, descriptors, last_filter):
+    """What the child of a fork does that is to be a Zygote itself: it has what we have imported, and imports more."""
+    count = request["groups"]
+    go, groups, mine = descriptors[3], descriptors[5:5 + count], descriptors[5 + count]
+    mounts = descriptors[6 + count:]
+    code = 1
+    try:
+        control.close()
+        # When its users are known, and it is in a control group that is its own.
+        if os.read(go, 1) != b"\0":
+            os._exit(1)
+        # A new user namespace begins with all of them.
+        empty_bounding_set()
+        for group in groups:
+            os.write(group, b"0")
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        # Or it would not see its own children that are Zygotes: their memory still belongs to the
+        # namespace that the first of us was executed in.
+        check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
+        os.setsid()
+        options = b"mode=1777,size=16m"
+        check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options))
+        attach(mounts, request["places"])
+        os.chdir("/tmp")
+        # All that is ours is closed before anything runs that we have not.
+        os.dup2(mine, CONTROL)
+        os.closerange(CONTROL + 1, 1 << 16)
+        code = import_and_serve(socket.socket(fileno=CONTROL), [], request["zygote"]["paths"], last_filter)
+    finally:
+        os._exit(code)
+
+
 def serve(control, last_filter):
     thread_number = address_of_thread_number()
     new_network()
@@ -232,18 +281,23 @@ def serve(control, last_filter):
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             os._exit(3)
         request = loads(message)
+        derived = request.get("zygote")
         try:
-            child = fork_to(thread_number, descriptors[4])
+            number, child = fork_to(thread_number, descriptors[4], OF_ZYGOTES if derived else OF_PROGRAMS)
+            if number == 0:
+                if derived:
+                    become_zygote(control, request, descriptors, last_filter)
+                become(request, descriptors, last_filter)
+            if derived:
+                map_users(number, derived["users"])
         except OSError as error:
             answer, sent = {"id": request["id"], "error": str(error)}, []
         else:
-            if child == 0:
-                become(request, descriptors, last_filter)
             answer, sent = {"id": request["id"]}, [child]
         send_fds(control, [dumps(answer).encode()], sent)
         for descriptor in descriptors + sent:
             os.close(descriptor)
-        if sent:
+        if sent and not derived:
             # When the child has most likely begun, so that it does not take turns with this on the
             # processor; or when the next one waits.
             select.select([control], [], [], 0.005)
@@ -257,12 +311,9 @@ def empty_bounding_set():
         capability += 1
 
 
-def main():
-    empty_bounding_set()
-    settings = loads(sys.argv[1])
-    control = socket.socket(fileno=CONTROL)
+def import_and_serve(control, modules, paths, last_filter):
     try:
-        times = load(settings["modules"], settings["paths"])
+        times = load(modules, paths)
     except BaseException as error:
         control.send(dumps({"id": 0, "error": repr(error)[:4096]}).encode())
         return 1
@@ -273,8 +324,15 @@ def main():
     gc.collect()
     gc.freeze()  # so that a collection in a child writes to no page that is shared
     control.send(dumps({"id": 0, "times": times}).encode())
-    serve(control, bytes.fromhex(settings["filter"]))
+    serve(control, last_filter)
     return 0
+
+
+def main():
+    empty_bounding_set()
+    settings = loads(sys.argv[1])
+    control = socket.socket(fileno=CONTROL)
+    return import_and_serve(control, settings["modules"], settings["paths"], bytes.fromhex(settings["filter"]))
 
 
 os._exit(main())

@@ -7,6 +7,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part of the rig")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod python;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,59 @@
+//! Why a handler does not answer.
+
+use std::time::Duration;
+
+use sandbox::SandboxError;
+use sandbox_packages::PackageError;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// There is no such handler.
+    #[error("there is no handler {0}")]
+    Unknown(String),
+    /// There is one of that name, another one.
+    #[error("there is another handler {0} already: remove it first")]
+    Exists(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// All of its sandboxes are busy, and as many requests wait as may.
+    #[error("the handler {0} has as many requests as it may: ask again later")]
+    Busy(String),
+    /// Its time was over.
+    #[error("the handler {name} did not answer within {patience:?}")]
+    Late {
+        /// The handler.
+        name: String,
+        /// How long it had.
+        patience: Duration,
+    },
+    /// Its code raised an error, or cannot be loaded.
+    #[error("the handler {name} failed: {said}")]
+    Failed {
+        /// The handler.
+        name: String,
+        /// What it said.
+        said: String,
+    },
+    /// It has no sandbox.
+    #[error("the handler {name} has no sandbox")]
+    Sandbox {
+        /// The handler.
+        name: String,
+        /// Why.
+        source: SandboxError,
+    },
+    /// It has no packages.
+    #[error("the handler {name} does not have its packages")]
+    Packages {
+        /// The handler.
+        name: String,
+        /// Why.
+        source: PackageError,
+    },
+}
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, CallError>;

@@ -1,0 +1,54 @@
+//! Where connections come from.
+
+use std::io;
+
+use host::admission::Admission;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// What is listened on.
+#[derive(Debug)]
+pub(super) enum Listener {
+    /// The unix socket: all may be asked, by root and the user of this process.
+    Own(tokio::net::UnixListener),
+    /// A port: handlers may be called, by whoever reaches it.
+    Front(tokio::net::TcpListener),
+}
+
+/// Who has connected.
+pub(super) struct Peer {
+    pub(super) stream: Box<dyn Stream>,
+    /// Why it may not ask.
+    pub(super) admitted: Result<(), String>,
+    pub(super) is_front: bool,
+}
+
+impl Listener {
+    /// Waits for the next one.
+    pub(super) async fn accept(&self) -> io::Result<Peer> {
+        match self {
+            Self::Own(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok(Peer {
+                    admitted: Admission::own().check_peer(&stream),
+                    stream: Box::new(stream),
+                    is_front: false,
+                })
+            }
+            Self::Front(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // An answer is one piece.
+                stream.set_nodelay(true)?;
+                Ok(Peer {
+                    admitted: Ok(()),
+                    stream: Box::new(stream),
+                    is_front: true,
+                })
+            }
+        }
+    }
+}
