@@ -229,12 +229,11 @@ impl FromStr for MachineSign {
 mod tests {
     use super::*;
 
-    fn words(options: &[&str], sign: Option<MachineSign>) -> anyhow::Result<Vec<String>> {
+    fn words(options: &[&str], sign: Option<&MachineSign>) -> anyhow::Result<Vec<String>> {
         let options: Vec<String> = options.iter().map(|&word| word.to_owned()).collect();
         let machine = Machine::new(&options)?;
         let disk = Path::new("/run/a,b/disk.raw");
-        let prepared =
-            machine.prepare(disk, DiskFormat::Raw, Path::new("/run/x"), sign.as_ref())?;
+        let prepared = machine.prepare(disk, DiskFormat::Raw, Path::new("/run/x"), sign)?;
         let words = prepared.command.into_iter();
         Ok(words
             .map(|word| word.into_string().expect("text"))
@@ -259,9 +258,9 @@ mod tests {
 
     #[test]
     fn ssh_needs_a_network_of_ours() {
-        let with_ssh = words(&[], Some(MachineSign::Ssh)).unwrap();
+        let with_ssh = words(&[], Some(&MachineSign::Ssh)).unwrap();
         assert!(with_ssh.iter().any(|word| word.ends_with("-:22")));
-        assert!(words(&["-nic none"], Some(MachineSign::Ssh)).is_err());
+        assert!(words(&["-nic none"], Some(&MachineSign::Ssh)).is_err());
     }
 
     #[test]
