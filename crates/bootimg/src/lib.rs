@@ -28,6 +28,7 @@ mod error;
 mod extents;
 mod first_of;
 mod header;
+mod holds;
 mod id;
 mod index;
 mod layout;

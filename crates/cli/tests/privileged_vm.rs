@@ -78,11 +78,44 @@ fn boot(lab: &Lab, mountpoint: &Path, image: &str, format: &str, cache: &str) ->
     (reads(&after) - reads(&before), fell)
 }
 
+/// Has `bootimg` boot the machine by itself.
+fn record_machine(lab: &Lab, disk: &Path) -> serde_json::Value {
+    let mut source = std::ffi::OsString::from("vm:");
+    source.push(disk);
+    json(
+        lab.bootimg()
+            .args(["record", "--json", "--name", "vm", "--timeout", "300"])
+            .args(["--until", &format!("line:{READY}")])
+            .args([
+                "--qemu-args",
+                "-accel tcg -cpu qemu64,+rdrand -m 256 -machine q35",
+            ])
+            .arg(source),
+    )
+}
+
+/// The names of partitions and files take the place of places on the disk.
+fn check_names(disk: &serde_json::Value) {
+    let partition = &disk["partitions"][0];
+    assert_eq!(partition["name"], "the whole disk, ext4", "{disk}");
+    let files = disk["files"].as_array().unwrap();
+    let blocks = |path: &str| {
+        let file = files.iter().find(|file| file["path"] == path);
+        file.map_or(0, |file| file["blocks"].as_u64().unwrap())
+    };
+    assert!(blocks("/boot/vmlinuz") > 500, "{disk}");
+    assert!(blocks("/usr/sbin/sshd") > 10, "{disk}");
+}
+
 #[test]
 fn privileged_a_vm_boots_from_its_boot_image() {
     let lab = Lab::new();
     let disk = vm_disk("vm.raw");
-    let report = record(&lab, &disk, "raw", "vm");
+    let before = disk.metadata().unwrap().modified().unwrap();
+    let report = record_machine(&lab, &disk);
+    assert_eq!(disk.metadata().unwrap().modified().unwrap(), before);
+    check_names(&report["disk"]);
+    check_names(&json(lab.bootimg().args(["inspect", "--json", "vm"]))["disk"]);
     let bytes = report["bytes"].as_u64().unwrap();
     assert!(
         (8 << 20..128 << 20).contains(&bytes),

@@ -1,5 +1,5 @@
-//! Recording a boot, of a command on a directory tree or a disk image ([`tree_recording`]) or of a container image
-//! ([`image_recording`]): the workload that is started ([`workload`], [`sandbox`], the engines), when it counts as
+//! Recording a boot, of a command on a directory tree or a disk image or of a virtual machine ([`tree_recording`],
+//! [`machine`]), or of a container image ([`image_recording`]): the workload that is started ([`workload`], [`sandbox`], the engines), when it counts as
 //! ready ([`until`]), where what it read is kept ([`keep`](mod@keep)), and what is undone behind a recorder that was
 //! killed ([`undo`]).
 //!
@@ -10,12 +10,14 @@
 
 mod container_engine;
 mod containerd_engine;
+pub mod disk_names;
 mod docker_engine;
 pub mod image_recording;
 pub mod keep;
 pub mod layer_recorders;
 pub mod line_watch;
 pub mod locate;
+pub mod machine;
 pub mod net_probe;
 pub mod not_ready;
 mod own_check;

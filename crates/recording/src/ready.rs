@@ -141,7 +141,7 @@ impl Watch {
                 Ok(due && running.is_healthy()?)
             }
             Until::Tcp(_) | Until::Http(_) => self.ask_network(running, until),
-            Until::Line(_) | Until::Exit => Ok(false),
+            Until::Line(_) | Until::Exit | Until::Machine(_) => Ok(false),
         }
     }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use crate::machine::SOCKETS;
 use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, kind_at};
 use host::own_dir::OwnDir;
@@ -55,6 +56,10 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        for socket in SOCKETS {
+            // Mostly there is none.
+            let _none = std::fs::remove_file(self.scratch.join(socket));
+        }
         // Empty directories only: should the mount still be there, nothing of it is touched.
         for path in [&self.mountpoint, &self.scratch, &self.dir] {
             match std::fs::remove_dir(path) {

@@ -1,17 +1,20 @@
 //! Recording a command on a directory tree or a disk image.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use localfs::{Patience, SourceKind, SourceRoot};
+use localfs::{DiskFormat, Patience, SourceKind, SourceRoot};
 use serde::Serialize;
 use tracer::{MergeOptions, RawTrace, Summary, Trace};
 use yolofs::Busy;
 
+use crate::disk_names::{self, DiskUse};
 use crate::keep::{KeepPlace, Kept, Recording, keep};
+use crate::machine::{Machine, MachineSign, Signs};
 use crate::recorder_mount::{UMOUNT_PATIENCE, mount_recorded};
 use crate::run::{Run, RunSettings};
 use crate::scratch::{Scratch, clear_dead};
@@ -21,13 +24,15 @@ use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use mounting::recorded::Recorded;
-use mounting::source::LateSource;
+use mounting::source::{LateSource, Source};
 
 /// A recording of a command on a directory tree or a disk image.
 #[derive(Clone, Debug)]
 pub struct TreeRequest {
     /// The directory tree or the disk image.
     pub source: PathBuf,
+    /// The machine that boots the disk image, in place of a command.
+    pub machine: Option<Machine>,
     /// What the command's root is, with a directory tree.
     pub root: CommandRoot,
     /// When the command counts as ready.
@@ -36,6 +41,16 @@ pub struct TreeRequest {
     pub runs: RunSettings,
     /// Where the boot image is kept.
     pub keep: KeepPlace,
+}
+
+impl TreeRequest {
+    /// Returns the command as the boot image tells it. That of a machine names places of this run only.
+    fn shown_command(&self) -> Vec<OsString> {
+        match &self.machine {
+            Some(machine) => machine.shown_command(),
+            None => self.runs.command.clone(),
+        }
+    }
 }
 
 /// What the root of a recorded command is.
@@ -55,6 +70,9 @@ pub struct TreeReport {
     pub kept: Kept,
     /// What the runs did.
     pub runs: Vec<Run>,
+    /// What of a raw disk image that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskUse>,
     /// What the boot image has nothing of: disk images that are read past the mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -73,6 +91,11 @@ pub fn record(
     clear_dead(run_dir)?;
     let patience = Patience::default().deadline;
     let root = SourceRoot::open_within(&request.source, patience)?;
+    ensure!(
+        request.machine.is_none() || matches!(root.kind(), SourceKind::Disk { .. }),
+        "{} is a directory: a machine boots from a disk image",
+        root.path().display()
+    );
     interrupt.be_orderly();
     let mut source = LateSource::new(Arc::new(root));
     let warnings = source.root().warnings().to_vec();
@@ -99,16 +122,32 @@ pub fn record(
     let ready_ms = runs.iter().map(|run| run.ready_ms).collect();
     let recording = Recording {
         merged,
-        command: request.runs.command.clone(),
+        command: request.shown_command(),
         ready_ms,
         left_out,
     };
     let kept = keep(&request.keep, store, source, &recording, interrupt)?;
+    let disk = disk_use(source, &recording);
     Ok(TreeReport {
         kept,
+        disk,
         runs,
         warnings,
     })
+}
+
+/// Tells what was read of a raw disk image; what cannot be looked at is not told.
+fn disk_use(source: &Source, recording: &Recording) -> Option<DiskUse> {
+    let SourceKind::Disk {
+        format: DiskFormat::Raw,
+        ..
+    } = source.root.kind()
+    else {
+        return None;
+    };
+    let extents = recording.merged.plan.extents.iter();
+    let ranges: Vec<_> = extents.map(|extent| extent.range).collect();
+    disk_names::of_ranges(source.root.path(), &ranges).ok()
 }
 
 /// A boot that was recorded.
@@ -154,13 +193,14 @@ fn record_once(
     let place = Scratch::new(run_dir)?;
     let recorded = Recorded::new(root)?;
     let mount = mount_recorded(&recorded, &place.mountpoint, &root.path().to_string_lossy())?;
-    let mut workload = start(request, root, &place)?;
+    let (mut workload, signs) = start(request, root, &place)?;
     let idle = || {
         recorded
             .last_event()
             .map_or(Duration::ZERO, |last| last.elapsed())
     };
-    let ready = workload.wait_ready(until, request.runs.timeout, interrupt, &idle);
+    let seen = |sign: &MachineSign| signs.as_ref().is_some_and(|signs| signs.seen(sign));
+    let ready = workload.wait_ready(until, request.runs.timeout, interrupt, &idle, &seen);
     // The boot ends here: what stopping the command reads is not part of it.
     let raw = recorded.stop();
     workload.stop();
@@ -175,7 +215,31 @@ fn record_once(
     })
 }
 
-fn start(request: &TreeRequest, root: &SourceRoot, place: &Scratch) -> anyhow::Result<Workload> {
+/// Starts what is recorded; a machine comes with the signs that it shows when it is ready.
+fn start(
+    request: &TreeRequest,
+    root: &SourceRoot,
+    place: &Scratch,
+) -> anyhow::Result<(Workload, Option<Signs>)> {
+    if let (Some(machine), SourceKind::Disk { name, format }) = (&request.machine, root.kind()) {
+        let image = place.mountpoint.join(name);
+        let sign = match &request.until {
+            Until::Machine(sign) => Some(sign),
+            _ => None,
+        };
+        let prepared = machine.prepare(&image, *format, &place.scratch, sign)?;
+        let env = ("YOLOFS_IMAGE", image.as_path());
+        let workload = Workload::start(&WorkingRoot::Here, env, &prepared.command)?;
+        return Ok((workload, Some(prepared.signs)));
+    }
+    start_command(request, root, place).map(|workload| (workload, None))
+}
+
+fn start_command(
+    request: &TreeRequest,
+    root: &SourceRoot,
+    place: &Scratch,
+) -> anyhow::Result<Workload> {
     let command = &request.runs.command;
     match root.kind() {
         SourceKind::Disk { name, .. } => {

@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use regex::bytes::Regex;
 
+use crate::machine::MachineSign;
+
 /// How long one attempt to reach a port may take; a workload that is up answers at once.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of an HTTP answer is read: the status line is all that counts.
@@ -31,6 +33,8 @@ pub enum Until {
     After(Duration),
     /// The image's health check succeeds.
     Healthy(Checks),
+    /// A virtual machine shows this.
+    Machine(MachineSign),
 }
 
 /// Who runs the health check, and how often.
@@ -86,9 +90,10 @@ impl FromStr for Until {
                     _ => Self::After(time),
                 })
             }
+            ("ssh" | "qmp" | "agent", _) => Ok(Self::Machine(text.parse()?)),
             _ => bail!(
                 "use line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS, after:SECS or, for images, \
-                 healthy or docker:healthy"
+                 healthy or docker:healthy, or, for vm:IMAGE, ssh, qmp:EVENT or agent"
             ),
         }
     }
@@ -108,6 +113,7 @@ impl fmt::Display for Until {
             Self::Quiet(time) => write!(f, "{} s without a read", time.as_secs_f64()),
             Self::After(time) => write!(f, "{} s to pass", time.as_secs_f64()),
             Self::Healthy(_) => write!(f, "a health check that succeeds"),
+            Self::Machine(sign) => sign.fmt(f),
         }
     }
 }
@@ -191,6 +197,9 @@ mod tests {
             "after:3",
             "healthy",
             "docker:healthy",
+            "ssh",
+            "qmp:RTC_CHANGE",
+            "agent",
         ] {
             assert!(text.parse::<Until>().is_ok(), "{text}");
         }

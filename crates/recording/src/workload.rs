@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::line_watch::LineWatch;
+use crate::machine::MachineSign;
 use crate::not_ready::NotReady;
 use crate::until::{Until, http_answers, port_answers};
 use host::interrupt::Interrupt;
@@ -109,7 +110,8 @@ impl Workload {
 
     /// Waits until the command is ready and returns how long it took.
     ///
-    /// `idle` says for how long nothing has been read from the recorded mount.
+    /// `idle` says for how long nothing has been read from the recorded mount, and `seen` whether a virtual machine
+    /// shows that it is ready.
     ///
     /// # Errors
     /// [`NotReady`] if it ends before, or does not become ready within `timeout`;
@@ -120,6 +122,7 @@ impl Workload {
         timeout: Duration,
         interrupt: &Interrupt,
         idle: &dyn Fn() -> Duration,
+        seen: &dyn Fn(&MachineSign) -> bool,
     ) -> anyhow::Result<Duration> {
         loop {
             interrupt.check()?;
@@ -130,6 +133,7 @@ impl Workload {
                 Until::Http(url) => http_answers(url),
                 Until::Quiet(time) => idle() >= *time,
                 Until::After(time) => self.started.elapsed() >= *time,
+                Until::Machine(sign) => seen(sign),
                 Until::Exit | Until::Healthy(_) => false,
             };
             if ready {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use blocks::FileId;
 use bootimg::Image;
+use recording::disk_names::{self, DiskUse};
 use serde::Serialize;
 use tracer::plot::Plot;
 
@@ -61,6 +62,9 @@ struct Inspected {
     source_bytes: u64,
     file_bytes: u64,
     files: Vec<InspectedFile>,
+    /// What of a raw disk image that is, if it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<DiskUse>,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,6 +147,7 @@ fn inspect(image: &Image) -> Inspected {
         source_bytes: info.source.source_bytes,
         file_bytes: info.file_bytes,
         files: files(image),
+        disk: disk_names::of_image(image),
     }
 }
 
@@ -245,5 +250,24 @@ fn text(shown: &Inspected) -> String {
     } else {
         String::new()
     };
-    format!("{}\n{}{more}", table(&rows), table(&files))
+    let disk = shown.disk.as_ref().map(disk_text).unwrap_or_default();
+    format!("{}\n{}{more}{disk}", table(&rows), table(&files))
+}
+
+/// Tells what of a disk image is read, by partitions and files.
+pub(super) fn disk_text(disk: &DiskUse) -> String {
+    let row = |blocks: u64, of: String, name: &str| vec![blocks.to_string(), of, name.to_owned()];
+    let mut rows = vec![["BLOCKS", "OF", "IN THE DISK"].map(str::to_owned).to_vec()];
+    let partitions = disk.partitions.iter();
+    rows.extend(partitions.map(|one| row(one.blocks, one.of.to_string(), &one.name)));
+    let files = disk.files.iter().take(FILES_SHOWN);
+    rows.extend(files.map(|file| row(file.blocks, String::new(), &file.path)));
+    let warnings = disk.warnings.iter();
+    format!(
+        "\n{}{}",
+        table(&rows),
+        warnings
+            .map(|warning| format!("{warning}\n"))
+            .collect::<String>()
+    )
 }

@@ -19,6 +19,7 @@ use host::size::Size;
 use layers::keep::Earlier;
 use recording::image_recording::{self, Engines, ImageReport, ImageRequest};
 use recording::locate::{Located, locate};
+use recording::machine::{self, Machine};
 use recording::run::{Event, Run, RunSettings};
 use recording::tree_recording::{self, CommandRoot, TreeReport, TreeRequest};
 use recording::until::{Checks, Until, seconds};
@@ -27,13 +28,16 @@ use recording::until::{Checks, Until, seconds};
 /// no part of the start. The bench waits for it.
 const READY: &str = "ready after ";
 
-/// Start a command or a container on recording mounts, and keep what it reads as a boot image
+/// How long a machine reads nothing when it is ready, unless the user says otherwise.
+const MACHINE_QUIET: Duration = Duration::from_secs(5);
+
+/// Start a command, a machine or a container on recording mounts, and keep what it reads as a boot image
 ///
 /// The command is stopped when it is ready (--until).
 ///
 /// A directory tree becomes the lower layer of an overlay, which is the command's root, in fresh
 /// mount and PID namespaces. A disk image is mounted, and the command gets its path in
-/// `$YOLOFS_IMAGE`.
+/// `$YOLOFS_IMAGE`. With vm: before it, QEMU boots it, without a window; what the guest writes is thrown away.
 ///
 /// A container image is started by its engine, with a recorder under each of its layers. Each
 /// layer gets a boot image, which all images that stack the layer share.
@@ -46,19 +50,20 @@ Examples:
   bootimg record disk.raw --until line:login: -- sh -c \\
       'exec qemu-system-x86_64 -m 512 -nographic \\
       -drive file=$YOLOFS_IMAGE,format=raw,if=virtio,snapshot=on'
+  bootimg record vm:disk.qcow2 --until ssh --runs 2
   bootimg record docker://nginx:1.25
   bootimg record containerd://k8s.io/docker.io/library/redis:7
   bootimg record oci:images:nginx --until http://127.0.0.1/
   bootimg record docker://app --until http://127.0.0.1:8080/health \\
       --run-args '--network none -e MODE=test'")]
 pub(super) struct RecordArgs {
-    /// A directory tree, a disk image (raw or qcow2), or a container image: docker://REF,
+    /// A directory tree, a disk image (raw or qcow2), vm:IMAGE to boot a disk image, or a container image: docker://REF,
     /// containerd://NAMESPACE/REF, oci:DIR[:TAG], docker-archive:FILE[:REF], or a name that Docker
     /// knows
     source: PathBuf,
     /// When it counts as ready: line:REGEX, tcp:PORT, http:URL, exit, quiet:SECS, after:SECS or, for
-    /// images, healthy or docker:healthy [default: exit; for images healthy if they have a health check,
-    /// else their port, else quiet:2]
+    /// images, healthy or docker:healthy, or, for vm:IMAGE, ssh, agent or qmp:EVENT [default: exit; for images
+    /// healthy if they have a health check, else their port, else quiet:2; for vm:IMAGE quiet:5]
     #[arg(long, value_name = "WHEN")]
     until: Option<Until>,
     /// Fail if it is not ready after this many seconds
@@ -78,6 +83,14 @@ pub(super) struct RecordArgs {
         help_heading = "Images"
     )]
     run_args: Vec<String>,
+    /// Options for QEMU, in one piece or several; they replace defaults of ours
+    #[arg(
+        long,
+        value_name = "ARGS",
+        allow_hyphen_values = true,
+        help_heading = "Machines"
+    )]
+    qemu_args: Vec<String>,
     /// Forget what earlier recordings needed of the image's layers
     #[arg(long, help_heading = "Images")]
     fresh: bool,
@@ -148,6 +161,12 @@ pub(super) fn run(
         // Before the boot, which may take long, and not after it.
         store.open()?;
     }
+    if let Some(image) = machine::image_of(&args.source) {
+        let request = args.machine_request(image, interrupt)?;
+        let report = tree_recording::record(&request, store, &run_dir, interrupt)?;
+        print(args.format.format(), &report, tree_text)?;
+        return Ok(Outcome::Done);
+    }
     match locate(&args.source, args.docker_host.as_deref())? {
         Located::Path => {
             let request = args.tree_request()?;
@@ -172,18 +191,19 @@ pub(super) fn unpack(args: &UnpackArgs) -> anyhow::Result<Outcome> {
 impl RecordArgs {
     /// Refuses what only images have.
     fn tree_request(&self) -> anyhow::Result<TreeRequest> {
+        ensure!(self.qemu_args.is_empty(), "--qemu-args are for vm:IMAGE");
         ensure!(
             !self.command.is_empty(),
             "a directory or a disk image needs a command: bootimg record SOURCE -- COMMAND"
         );
         ensure!(
             self.run_args.is_empty() && !self.fresh,
-            "--run-args and --fresh are for container images, and {} is a path",
+            "--run-args and --fresh are for container images, and {} is none",
             self.source.display()
         );
         let until = match &self.until {
-            Some(Until::Healthy(_)) => bail!(
-                "{} is a path: only container images have health checks",
+            Some(until @ (Until::Healthy(_) | Until::Machine(_))) => bail!(
+                "{} is a path, which has no {until}: container images have health checks, and vm:IMAGE is booted",
                 self.source.display()
             ),
             Some(until) => until.clone(),
@@ -191,6 +211,7 @@ impl RecordArgs {
         };
         Ok(TreeRequest {
             source: self.source.clone(),
+            machine: None,
             root: if self.no_chroot {
                 CommandRoot::Host
             } else {
@@ -202,11 +223,54 @@ impl RecordArgs {
         })
     }
 
+    /// Refuses what machines do not have, and converts the image if need be.
+    fn machine_request(
+        &self,
+        image: PathBuf,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<TreeRequest> {
+        ensure!(
+            self.command.is_empty() && self.run_args.is_empty() && !self.fresh && !self.no_chroot,
+            "a machine boots by itself: give options for it with --qemu-args"
+        );
+        let machine = Machine::new(&self.qemu_args)?;
+        let source = match machine::convert(&image, interrupt)? {
+            Some(made) => {
+                let (from, to, format) = (made.from.display(), made.to.display(), made.format);
+                complain(&format!(
+                    "{from} is {format}: converted to {to}, which is recorded, and is to be mounted"
+                ));
+                made.to
+            }
+            None => image,
+        };
+        let until = self.until.clone().unwrap_or_else(|| {
+            let until = Until::Quiet(MACHINE_QUIET);
+            tell(Event::Chosen {
+                until: &until,
+                because: "the image is booted as it is",
+            });
+            until
+        });
+        ensure!(
+            !matches!(until, Until::Healthy(_)),
+            "only container images have health checks"
+        );
+        Ok(TreeRequest {
+            source,
+            machine: Some(machine),
+            root: CommandRoot::Host,
+            until,
+            runs: self.run_settings(),
+            keep: self.keep.place(),
+        })
+    }
+
     /// Refuses what images do not have.
     fn image_request(&self, name: ImageName) -> anyhow::Result<ImageRequest> {
         ensure!(
-            !self.keep.are_given() && !self.no_chroot,
-            "--name, --out and --no-chroot are for directories and disk images: the boot images of a \
+            !self.keep.are_given() && !self.no_chroot && self.qemu_args.is_empty(),
+            "--name, --out, --no-chroot and --qemu-args are for directories and disk images: the boot images of a \
              container image are named after its layers"
         );
         ensure!(
@@ -257,7 +321,8 @@ fn tree_text(report: &TreeReport) -> String {
     if report.runs.len() > 1 {
         text.push_str(&similarity_text(&report.kept));
     }
-    text + &kept_text(&report.kept)
+    let disk = report.disk.as_ref().map(super::inspect::disk_text);
+    text + &kept_text(&report.kept) + &disk.unwrap_or_default()
 }
 
 fn runs_text(runs: &[Run]) -> String {

@@ -29,6 +29,7 @@ use bootstore::store::StoreSettings;
 use host::interrupt::{Interrupt, unblock_signals};
 use host::run_dir::{MountRecord, RunDir};
 use host::size::Size;
+use mounting::clones::adopt_for;
 use mounting::daemon;
 use mounting::request::MountRequest;
 use node_api::client::CallError;
@@ -166,6 +167,10 @@ pub(super) fn run(
             args.mountpoint.display()
         )
     })?;
+    if !args.notify_parent {
+        // A daemon may not write to the store.
+        adopt_for(&args.request()?, store, &Interrupt::unarmed()?);
+    }
     if args.notify_parent || args.foreground {
         return serve(args, store, &run_dir, &mountpoint);
     }
