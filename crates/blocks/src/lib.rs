@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod attr;
 mod block;
 mod cached;
 mod compare;
@@ -33,6 +34,7 @@ pub mod testing;
 mod tree;
 
 pub use access::{Access, Caller, Event, Observer, Touch, Warmth};
+pub use attr::{Attr, NodeKind};
 pub use block::{BLOCK_SHIFT, BLOCK_SIZE, BlockIndex, BlockRange};
 pub use cached::{CacheCounts, CachedSource, Miss};
 pub use compare::{Aspect, Difference, Likeness, compare};
@@ -53,6 +55,6 @@ pub use source::{
 };
 pub use swap::SwapCache;
 pub use tree::{
-    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, PATH_LIMIT, Paths, Span,
-    TARGET_MAX, Tree, TreeError, TreeParts, Xattr,
+    DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, PATH_LIMIT, Paths, Span, TARGET_MAX,
+    Tree, TreeError, TreeParts, Xattr,
 };
