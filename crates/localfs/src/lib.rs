@@ -15,6 +15,7 @@
 
 mod attr;
 mod dir_source;
+mod disk_format;
 mod disk_inode;
 mod error;
 mod lazy;
@@ -27,10 +28,11 @@ mod shown;
 mod timed;
 
 pub use dir_source::DirSource;
+pub use disk_format::DiskFormat;
 pub use error::LocalError;
 pub use lazy::LazyTree;
 pub use live::LiveTree;
 pub use qcow2::Qcow2Error;
-pub use root::{DiskFormat, SourceKind, SourceRoot, canonical_within};
+pub use root::{SourceKind, SourceRoot, canonical_within};
 pub use scan::{Note, Progress, Reason, Scan, ScanReport, scan, scan_within};
 pub use timed::{Patience, Prompt, PromptNames, TimedSource, Timekeeping};
