@@ -22,6 +22,7 @@ mod kind;
 mod measured;
 mod mount;
 mod node;
+mod sum;
 mod timeline;
 
 pub use content::{Content, DirectoryShare, FileShare, KindShare};
