@@ -10,6 +10,14 @@
 //! - [`BlockDevice`] is a device of fixed size, read and written in blocks, that can be exported.
 //! - [`Event`] is one thing a boot did, told to an [`Observer`]; many of them, merged, are a
 //!   [`ReplayPlan`]: what the next boot will need, in order.
+//!
+//! ```
+//! use blocks::{BLOCK_SIZE, BlockIndex, BlockRange};
+//!
+//! // A read of 100 bytes across the border of two blocks needs both.
+//! let range = BlockRange::covering(BLOCK_SIZE as u64 - 50, 100);
+//! assert_eq!((range.start(), range.len()), (BlockIndex(0), 2));
+//! ```
 
 #![forbid(unsafe_code)]
 

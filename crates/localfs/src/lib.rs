@@ -10,6 +10,17 @@
 //!
 //! Nothing here ever follows a symbolic link below the root: every name is opened by
 //! `openat2(2)` beneath the root's descriptor (Linux 5.6), so a source cannot lead out of itself.
+//!
+//! ```
+//! use localfs::{SourceRoot, scan};
+//!
+//! let dir = tempfile::tempdir()?;
+//! std::fs::write(dir.path().join("file"), "content")?;
+//! let root = SourceRoot::open(dir.path())?;
+//! let scan = scan(&root, |_| {})?;
+//! assert_eq!(scan.tree.len(), 2, "the directory and its file");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
