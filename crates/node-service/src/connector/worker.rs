@@ -80,14 +80,14 @@ fn answer_all(requests: &Receiver<ConnectionRequest>, link: &Link) {
 /// Has the node make one connection.
 fn ask(link: &OwnedFd, number: u32) -> io::Result<OwnedFd> {
     let request: [u8; REQUEST] = number.to_le_bytes();
-    rawio::passing::send(link.as_fd(), &request, &[]).map_err(named)?;
+    rawio::passing::send(link.as_fd(), &request, &[]).map_err(|error| named(&error))?;
     let deadline = Instant::now() + RESPOND;
     while Instant::now() < deadline {
         let mut response = [0; RESPONSE];
         let received = rawio::passing::receive(link.as_fd(), &mut response);
-        let (len, descriptors) = received.map_err(named)?;
+        let (len, descriptors) = received.map_err(|error| named(&error))?;
         if len != RESPONSE {
-            return Err(named(ErrorKind::BrokenPipe.into()));
+            return Err(named(&ErrorKind::BrokenPipe.into()));
         }
         let [a, b, c, d, errno @ ..] = response;
         if [a, b, c, d] != request {
@@ -101,11 +101,11 @@ fn ask(link: &OwnedFd, number: u32) -> io::Result<OwnedFd> {
             (errno, _) => Err(io::Error::from_raw_os_error(errno)),
         };
     }
-    Err(named(ErrorKind::WouldBlock.into()))
+    Err(named(&ErrorKind::WouldBlock.into()))
 }
 
 /// Says whose fault it is that there is no response.
-fn named(error: io::Error) -> io::Error {
+fn named(error: &io::Error) -> io::Error {
     let why = match error.kind() {
         ErrorKind::BrokenPipe => "the node has ended; the next one will connect".to_owned(),
         ErrorKind::WouldBlock => "the node did not connect in time".to_owned(),
