@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aim;
 pub mod aims;
 pub mod boots;
 pub mod caches;

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::aims::Aim;
+use crate::aim::Aim;
 use crate::boots::{Disk, Mode, Sample, Subject};
 use crate::machine::Machine;
 use crate::micro::Series;

@@ -1,7 +1,6 @@
 //! The block path: reads of chunks from a `nicfetch` of its own, by the client that mounts use.
 
 mod bed;
-mod floor;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -10,10 +10,19 @@
 //! - [`BlockDevice`] is a device of fixed size, read and written in blocks, that can be exported.
 //! - [`Event`] is one thing a boot did, told to an [`Observer`]; many of them, merged, are a
 //!   [`ReplayPlan`]: what the next boot will need, in order.
+//!
+//! ```
+//! use blocks::{BLOCK_SIZE, BlockIndex, BlockRange};
+//!
+//! // A read of 100 bytes across the border of two blocks needs both.
+//! let range = BlockRange::covering(BLOCK_SIZE as u64 - 50, 100);
+//! assert_eq!((range.start(), range.len()), (BlockIndex(0), 2));
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod access;
+mod attr;
 mod block;
 mod cached;
 mod compare;
@@ -33,6 +42,7 @@ pub mod testing;
 mod tree;
 
 pub use access::{Access, Caller, Event, Observer, Touch, Warmth};
+pub use attr::{Attr, NodeKind};
 pub use block::{BLOCK_SHIFT, BLOCK_SIZE, BlockIndex, BlockRange};
 pub use cached::{CacheCounts, CachedSource, Miss};
 pub use compare::{Aspect, Difference, Likeness, compare};
@@ -53,6 +63,6 @@ pub use source::{
 };
 pub use swap::SwapCache;
 pub use tree::{
-    Attr, DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, NodeKind, PATH_LIMIT, Paths, Span,
-    TARGET_MAX, Tree, TreeError, TreeParts, Xattr,
+    DecodeTreeError, DirEntry, Inode, NAME_MAX, NodeData, PATH_LIMIT, Paths, Span, TARGET_MAX,
+    Tree, TreeError, TreeParts, Xattr,
 };

@@ -13,6 +13,7 @@
 
 mod connect;
 mod connection;
+mod connector;
 mod driver;
 mod fill;
 mod flights;
@@ -47,6 +48,7 @@ use driver::{Driver, Keeper};
 use flights::Flights;
 use registered::RegisteredSource;
 
+pub use connector::{ConnectionRequest, Connector, PendingConnection};
 pub use fill::Filled;
 pub use nic_cache::NicCache;
 pub use planned::{InOrder, Planned};
@@ -149,6 +151,8 @@ pub enum ClientError {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ClientConfig,
+    /// Who makes the connections; this process if absent.
+    pub(crate) connector: Option<Arc<dyn Connector>>,
     sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
     /// The bytes that may be requested at a time; 0 until the service has told it.
     pub(crate) window: AtomicU64,
@@ -177,9 +181,21 @@ impl Client {
     /// # Errors
     /// If threads cannot be started.
     pub fn start(config: ClientConfig) -> io::Result<Self> {
+        Self::start_by(config, None)
+    }
+
+    /// Returns a client for which `connector` makes the connections, where there is one.
+    ///
+    /// # Errors
+    /// As [`Client::start`].
+    pub fn start_by(
+        config: ClientConfig,
+        connector: Option<Arc<dyn Connector>>,
+    ) -> io::Result<Self> {
         let (driver, keeper) = Driver::start()?;
         let shared = Arc::new(Shared {
             config,
+            connector,
             sources: parking_lot::Mutex::default(),
             window: AtomicU64::new(0),
             numbers: AtomicU64::new(0),

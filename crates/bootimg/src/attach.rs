@@ -218,7 +218,7 @@ impl Attached {
             Err(error) => error.to_string(),
         };
         if self.counters.copy_failures.fetch_add(1, Relaxed) == 0 {
-            let (id, tier) = (self.image.info().id.short(), &copy.tier);
+            let (id, tier) = (self.image.info().id.short(), copy.tier());
             log::warn!(
                 "boot image {id}: the copy on {tier} fails: {why}; the store's own file is read \
                  instead"

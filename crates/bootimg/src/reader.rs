@@ -16,8 +16,17 @@ use crate::extents::{self, Content, Row};
 use crate::header::{Footer, Header, SectionKind, Variant};
 use crate::layout::{PAGE, PAGE_BYTES, hash, len64};
 use crate::meta::{self, Meta};
-use crate::store::faster::CopyOf;
 use crate::{FormatError, ImageId, ImageInfo, OpenError, squeeze, touches};
+
+/// What an image is a copy of, on faster memory.
+pub(crate) trait CopyOf: std::fmt::Debug + Send + Sync {
+    /// Returns what the memory is called that the copy is on.
+    fn tier(&self) -> &str;
+
+    /// Returns the image as the store has it, opened when it is asked for first: `None` if the
+    /// store has lost it.
+    fn own(&self) -> Option<&Image>;
+}
 
 /// Opens a regular file. Others are refused: opening a pipe would wait for somebody who writes to it.
 fn open_regular(path: &Path) -> io::Result<File> {
@@ -42,7 +51,7 @@ pub struct Image {
     pub(crate) data: DataSpace,
     pub(crate) sealed: Sealed,
     /// What this is a copy of, if it is one on faster memory.
-    pub(crate) copy_of: Option<CopyOf>,
+    pub(crate) copy_of: Option<Box<dyn CopyOf>>,
 }
 
 impl Image {
@@ -120,9 +129,9 @@ impl Image {
     }
 
     /// Says what this is a copy of.
-    pub(crate) fn with_store_behind(self, of: CopyOf) -> Self {
+    pub(crate) fn with_store_behind(self, of: impl CopyOf + 'static) -> Self {
         Self {
-            copy_of: Some(of),
+            copy_of: Some(Box::new(of)),
             ..self
         }
     }
@@ -130,7 +139,7 @@ impl Image {
     /// Returns what the memory is called that this is a copy on, if it is not the store's own file.
     #[must_use]
     pub fn tier(&self) -> Option<&str> {
-        self.copy_of.as_ref().map(|copy| copy.tier.as_str())
+        self.copy_of.as_ref().map(|copy| copy.tier())
     }
 
     /// Returns what it is, in numbers.

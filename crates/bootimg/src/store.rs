@@ -13,14 +13,12 @@ use blocks::{ContentId, SourceId};
 use crate::durable::Steps;
 use crate::{Image, ImageId, ImageInfo, StoreError, Watch, WriteError};
 
-mod access;
 mod add;
 mod catalog;
+mod copy_parts;
 pub(crate) mod faster;
 mod gc;
-mod groups;
 mod lock;
-mod marker;
 mod names;
 mod parts;
 mod places;
@@ -35,10 +33,10 @@ use catalog::Catalog;
 pub use faster::{CopyParts, FasterCopies, FasterCopy};
 pub use gc::{GcMode, GcReport};
 use lock::Lock;
-use marker::Kind;
 pub use names::check as check_name;
 pub use parts::{StoredPart, StoredParts};
 use places::Places;
+use places::marker::{self, Kind};
 pub use transfer::{StoreVerifyReport, StoredVerifyReport};
 
 /// How a store behaves.

@@ -18,6 +18,7 @@ pub mod pace;
 pub mod plan;
 mod remembered;
 pub mod seen;
+mod thing;
 pub mod unpassed;
 pub mod ways;
 pub mod whole;

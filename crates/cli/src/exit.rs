@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::api_words::in_flags;
-use crate::output::complain;
+use crate::output::{Failure, complain};
 use host::interrupt::Interrupted;
 use host::rights::missing_for;
 use recording::not_ready::NotReady;
@@ -28,14 +28,6 @@ Exit codes:
   130  interrupted
 
 Sizes are bytes, or take a unit of 1024: 4096, 64K, 512M, 1.5G.";
-
-/// An error that has a code of its own.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// Whoever read our output has seen enough (`bootimg ls | head`).
-    #[error("standard output was closed")]
-    Unread,
-}
 
 /// Prints the error, if there is one, and returns the code.
 #[must_use]

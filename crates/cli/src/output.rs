@@ -8,9 +8,16 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::exit::Failure;
 use host::progress;
 use host::progress::{Progress, Reporter};
+
+/// An error that has a code of its own.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Whoever read our output has seen enough (`bootimg ls | head`).
+    #[error("standard output was closed")]
+    Unread,
+}
 
 /// How to print a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,6 +35,10 @@ const TESTS: &[Test] = &[
         privileged_the_worker_that_asks_a_service_has_its_files_and_port_only,
     ),
     (
+        "privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root",
+        privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root,
+    ),
+    (
         "privileged_keeper_and_node_of_another_release_go_together",
         privileged_keeper_and_node_of_another_release_go_together,
     ),
@@ -242,6 +246,56 @@ fn privileged_the_worker_that_asks_a_service_has_its_files_and_port_only() {
         let said = intruder::does(&lab, As::PortCaller, what, &place, whose);
         assert_eq!(said, expected, "{what} {} {whose}", place.display());
     }
+}
+
+fn privileged_the_worker_of_a_service_that_lets_only_root_in_is_not_root() {
+    let lab = Lab::new();
+    let service = Service::start(&lab);
+    let source = service.source("tree");
+    let _imported = block_service::import(&lab, "tree", &source);
+    let for_root = |nic: block_service::Nic| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(block_service::socket(&lab), mode).unwrap();
+        nic
+    };
+    let nic = for_root(block_service::Nic::start(&lab));
+    let mountpoint = lab.mount(Path::new("nic:tree"), "mnt", &["--nic", &nic.address]);
+    let worker = service.worker(&mountpoint);
+    let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    for expected in [
+        "Uid:\t65534\t65534\t65534\t65534\n",
+        // CAP_DAC_READ_SEARCH and CAP_IPC_LOCK.
+        "CapPrm:\t0000000000004004\n",
+        "Seccomp:\t2\n",
+    ] {
+        assert!(status.contains(expected), "{expected}\n{status}");
+    }
+    lab::ok(Command::new("diff").arg("-r").args([&source, &mountpoint]));
+    let connected = || lab.status(&mountpoint)["nic"]["connected"] == true;
+    let chunks = || lab.status(&mountpoint)["nic"]["chunks"].as_u64().unwrap();
+    assert!(connected() && chunks() > 0);
+    // The service comes back while this node is there, and when another has taken its place.
+    nic.kill();
+    lab::until("it is seen that the service is gone", || !connected());
+    let nic = for_root(block_service::Nic::start(&lab));
+    lab::until("the worker is connected again", connected);
+    service.kill_node();
+    nic.kill();
+    lab::until("it is seen again that the service is gone", || !connected());
+    let _nic = for_root(block_service::Nic::start(&lab));
+    lab::until("another node has connected the worker", connected);
+    assert_eq!(service.worker(&mountpoint), worker);
+    // Who has broken into it connects to nobody by a name, not even where everybody may.
+    let docker = lab.path("docker.sock");
+    let _listening = std::os::unix::net::UnixListener::bind(&docker).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    fs::set_permissions(&docker, mode).unwrap();
+    let api = lab.run_dir().join("node.sock");
+    for place in [&docker, &api, &block_service::socket(&lab)] {
+        let said = intruder::does(&lab, As::NodeCaller, "connect", place, "");
+        assert_eq!(said, UNKNOWN, "{}", place.display());
+    }
+    lab.umount(&mountpoint);
 }
 
 /// A keeper as earlier releases had it is systemd to the node, but for the variable.

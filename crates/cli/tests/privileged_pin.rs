@@ -21,12 +21,12 @@ const PAGE: usize = 4096;
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A directory `usr` with a file `lib` of 200 pages, which is no file of the machine's own.
-struct Desk {
+struct PinFixture {
     lab: Lab,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Desk {
+impl PinFixture {
     fn new() -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let lab = Lab::new();
@@ -127,7 +127,7 @@ fn read_ahead() -> Vec<String> {
 
 #[test]
 fn privileged_a_recording_has_the_pages_that_were_read_and_no_others() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     let before = read_ahead();
     for (flags, method) in [(&[][..], "pages"), (&["--before-after"], "before_after")] {
         let told = desk.record(flags);
@@ -149,7 +149,7 @@ fn privileged_a_recording_has_the_pages_that_were_read_and_no_others() {
 
 #[test]
 fn privileged_pages_are_held_across_upgrades_and_the_death_of_their_holder() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     desk.record(&[]);
     let noted = fails(1, &mut desk.pin(&["apply", "lib"]));
     assert!(noted.contains("yolofs pin serve"), "{noted}");
@@ -203,7 +203,7 @@ impl Drop for Group {
 
 #[test]
 fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     desk.replace("lib", 1, 4000);
     let script = "dd if=$0 bs=1M of=/dev/null";
     let mut command = desk.pin(&["record", "--json", "--name", "lib", "--under"]);
@@ -237,7 +237,7 @@ fn privileged_a_cgroup_is_charged_and_bounds_the_budget() {
 
 #[test]
 fn privileged_a_recorder_that_is_killed_leaves_nothing_that_the_next_does_not_undo() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     let before = read_ahead();
     // The first run ends, and the second does not.
     let script =
@@ -272,7 +272,7 @@ fn privileged_a_recorder_that_is_killed_leaves_nothing_that_the_next_does_not_un
 
 #[test]
 fn privileged_a_command_that_fails_or_touches_nothing_makes_no_profile() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     let usr = desk.lab.path("usr");
     let usr = usr.to_str().unwrap();
     let failed = fails(1, &mut desk.pin(&["record", "--under", usr, "--", "false"]));

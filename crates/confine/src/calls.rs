@@ -30,6 +30,8 @@ use lists::{Argument, Call, Is};
 pub enum Set {
     /// Serves mounts that others make and take away.
     Serve,
+    /// The same, and asks somebody over connections that another process makes.
+    ServeAndAsk,
     /// The same, and asks somebody on the network.
     ServeAndConnect,
     /// The same, but the one who is asked listens in the file system.
@@ -59,18 +61,24 @@ pub fn allow_only(set: Set, unlisted: Unlisted) -> Result<(), ConfineError> {
     };
     let groups = match set {
         Set::Serve => lists::SERVE.to_vec(),
-        Set::ServeAndConnect => [lists::SERVE, lists::CONNECT, &[&lists::NAME_CACHE]].concat(),
-        Set::ServeAndCall => [lists::SERVE, lists::CONNECT, &[&lists::CALL]].concat(),
+        Set::ServeAndAsk => [lists::SERVE, lists::ASK].concat(),
+        Set::ServeAndConnect => [
+            lists::SERVE,
+            lists::ASK,
+            &[&lists::CONNECT, &lists::NAME_CACHE],
+        ]
+        .concat(),
+        Set::ServeAndCall => [lists::SERVE, lists::ASK, &[&lists::CONNECT, &lists::CALL]].concat(),
         Set::Mount => lists::MOUNT.to_vec(),
     };
     let mut allowed: Vec<&[Call]> = groups.iter().map(|group| group.calls).collect();
     allowed.push(lists::REPLACED.calls);
     let unknown: &[&[Call]] = match set {
         Set::ServeAndConnect => &[lists::REPLACED.calls, lists::NAME_CACHE.calls],
-        Set::Serve | Set::ServeAndCall | Set::Mount => &[lists::REPLACED.calls],
+        Set::Serve | Set::ServeAndAsk | Set::ServeAndCall | Set::Mount => &[lists::REPLACED.calls],
     };
     let killing: &[&[Call]] = match set {
-        Set::Serve | Set::ServeAndConnect | Set::ServeAndCall => &[
+        Set::Serve | Set::ServeAndAsk | Set::ServeAndConnect | Set::ServeAndCall => &[
             lists::NEVER.calls,
             lists::ENGINE.calls,
             lists::PROGRAMS.calls,
@@ -187,8 +195,8 @@ mod tests {
     fn every_list_compiles() {
         let killing = [&lists::NEVER, &lists::ENGINE, &lists::PROGRAMS];
         let allowed = lists::SERVE.iter().chain(lists::MOUNT);
-        let local = [&lists::CALL, &lists::NAME_CACHE];
-        for group in allowed.chain(lists::CONNECT).chain(&local).chain(&killing) {
+        let local = [&lists::CONNECT, &lists::CALL, &lists::NAME_CACHE];
+        for group in allowed.chain(lists::ASK).chain(&local).chain(&killing) {
             program(&[group.calls], SeccompAction::Allow, SeccompAction::Trap).unwrap();
         }
     }
@@ -199,7 +207,7 @@ mod tests {
         let known: HashSet<_> = (lists::SERVE.iter().flat_map(|group| group.calls))
             .map(|call| (call.number, call.only.is_empty()))
             .collect();
-        let added = lists::CONNECT.iter().chain(&[&lists::CALL]);
+        let added = lists::ASK.iter().chain(&[&lists::CONNECT, &lists::CALL]);
         for call in added.flat_map(|group| group.calls) {
             let any = call.only.is_empty();
             assert!(!known.contains(&(call.number, !any)), "{}", call.name);

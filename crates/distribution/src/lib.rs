@@ -2,6 +2,13 @@
 //! them: names, challenges, tokens; and the one client that asks registries, with the rules that say
 //! who is told a password and where a registry may lead. Both sides of the conversation parse the words
 //! here, and everything that asks a registry asks by [`Client`].
+//!
+//! ```
+//! use distribution::{is_repository, is_tag};
+//!
+//! assert!(is_repository("library/nginx") && is_tag("1.27-alpine"));
+//! assert!(!is_repository("../etc/passwd") && !is_tag("a/b"));
+//! ```
 
 #![forbid(unsafe_code)]
 

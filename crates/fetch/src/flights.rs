@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::exchange::{Peer, RequestId, Server, StreamId};
-use crate::queue::Turn;
+use crate::queue::Position;
 use crate::want::{Piece, Priority, Ticket, Verdict};
 
 /// One piece that is being fetched, whoever wants it.
@@ -19,7 +19,7 @@ pub(crate) struct Flight {
     /// How often it was waited for longer than expected.
     pub(crate) waits: u8,
     /// Its place in the queue of its priority.
-    pub(crate) queued: Option<Turn>,
+    pub(crate) queued: Option<Position>,
     /// Attempts that failed.
     pub(crate) failures: u8,
     /// Who failed last: others are tried first.

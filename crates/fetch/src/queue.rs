@@ -6,7 +6,7 @@ use crate::want::{Key, Priority};
 
 /// Where in a queue something stands; smaller is earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn(i64);
+pub(crate) struct Position(i64);
 
 /// One queue of each priority.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Queues<K> {
 
 #[derive(Debug)]
 struct Queue<K> {
-    keys: BTreeMap<Turn, (K, u32)>,
+    keys: BTreeMap<Position, (K, u32)>,
     bytes: u64,
 }
 
@@ -36,27 +36,27 @@ impl<K: Key> Queues<K> {
     }
 
     /// Queues a piece behind all others of its priority.
-    pub(crate) fn push_back(&mut self, priority: Priority, key: K, bytes: u32) -> Turn {
+    pub(crate) fn push_back(&mut self, priority: Priority, key: K, bytes: u32) -> Position {
         self.newest += 1;
-        self.insert(priority, Turn(self.newest), key, bytes)
+        self.insert(priority, Position(self.newest), key, bytes)
     }
 
     /// Queues a piece that was already requested before, ahead of all others of its priority.
-    pub(crate) fn push_front(&mut self, priority: Priority, key: K, bytes: u32) -> Turn {
+    pub(crate) fn push_front(&mut self, priority: Priority, key: K, bytes: u32) -> Position {
         self.oldest -= 1;
-        self.insert(priority, Turn(self.oldest), key, bytes)
+        self.insert(priority, Position(self.oldest), key, bytes)
     }
 
-    fn insert(&mut self, priority: Priority, turn: Turn, key: K, bytes: u32) -> Turn {
+    fn insert(&mut self, priority: Priority, position: Position, key: K, bytes: u32) -> Position {
         let queue = &mut self.queues[priority as usize];
-        queue.keys.insert(turn, (key, bytes));
+        queue.keys.insert(position, (key, bytes));
         queue.bytes += u64::from(bytes);
-        turn
+        position
     }
 
-    pub(crate) fn remove(&mut self, priority: Priority, turn: Turn) {
+    pub(crate) fn remove(&mut self, priority: Priority, position: Position) {
         let queue = &mut self.queues[priority as usize];
-        if let Some((_, bytes)) = queue.keys.remove(&turn) {
+        if let Some((_, bytes)) = queue.keys.remove(&position) {
             queue.bytes -= u64::from(bytes);
         }
     }

@@ -18,8 +18,9 @@ use bootimg::{Image, ImageId, Store, layer_name, place_name};
 use localfs::{Patience, SourceRoot};
 use parking_lot::Mutex;
 
-use super::bind::{bind, is_of, open, recorded_here};
+use super::bind::bind;
 use super::reach::privileges_at;
+use super::recorded_here::{is_of, open, recorded_here};
 use super::warm::Hold;
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};
 use crate::status::LayerStatus;

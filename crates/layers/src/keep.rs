@@ -69,7 +69,7 @@ pub fn keep_layer(
         return Ok(None);
     }
     let before = match earlier {
-        Earlier::United => super::bind::recorded_here(store, &source.root, layer)?,
+        Earlier::United => super::recorded_here::recorded_here(store, &source.root, layer)?,
         Earlier::Forgotten => None,
     };
     let reader = source.reader();

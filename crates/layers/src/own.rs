@@ -12,7 +12,8 @@ use localfs::{Patience, SourceRoot};
 use parking_lot::{Condvar, Mutex};
 use yolofs::{Layering, XattrAnswers};
 
-use super::bind::{bind, recorded_here};
+use super::bind::bind;
+use super::recorded_here::recorded_here;
 use super::served::Served;
 use super::warm::{Hold, WarmPool};
 use crate::server::{Attach, LayerPlace, LayerServer, ServedBy, WarmedLayer};

@@ -9,8 +9,8 @@ use blocks::Digest;
 use bootimg::{Image, layer_name};
 use yolofs::{Busy, FileSystem, Layering, Mount, MountOptions, PrewarmReport, XattrAnswers};
 
+use super::place::LayerPlace;
 use super::reach::privileges_at;
-use crate::server::LayerPlace;
 use host::mount_table::needs_root;
 use mounting::assembly::{self, Assembly, AssemblyOptions, Parts};
 use mounting::boot::Boot;

@@ -3,27 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use blocks::Digest;
 use bootimg::{ImageId, Store};
 use serde::{Deserialize, Serialize};
 
+pub use crate::place::LayerPlace;
 use crate::status::LayerStatus;
 use crate::warm::Hold;
 use node_api::mount_daemon::PrewarmSummary;
-
-/// Which layer lies where, and where it is to be served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerPlace {
-    /// Its diff ID.
-    pub layer: Digest,
-    /// The directory with its files, as the engine unpacked them.
-    pub source: PathBuf,
-    /// Where to mount it; the source itself to serve it in place.
-    pub target: PathBuf,
-    /// What the mount table shows as its source, so that its kind is known even when nobody
-    /// serves it any more.
-    pub label: String,
-}
 
 /// What became of a layer that was to be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,17 @@
 //!
 //! It works with threads rather than with an asynchronous runtime, because the timers of those count in
 //! milliseconds, and a line within a data centre is shorter than that.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use link_emulator::Shape;
+//!
+//! // 30 ms to a region and back, 100 Mbit/s: a MiB takes some 84 ms.
+//! let shape = Shape::new(Duration::from_millis(30), 100);
+//! assert_eq!(shape.delay, Duration::from_millis(15));
+//! assert_eq!(shape.time_of(1 << 20).as_millis(), 83);
+//! ```
 
 #![forbid(unsafe_code)]
 

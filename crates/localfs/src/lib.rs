@@ -10,11 +10,23 @@
 //!
 //! Nothing here ever follows a symbolic link below the root: every name is opened by
 //! `openat2(2)` beneath the root's descriptor (Linux 5.6), so a source cannot lead out of itself.
+//!
+//! ```
+//! use localfs::{SourceRoot, scan};
+//!
+//! let dir = tempfile::tempdir()?;
+//! std::fs::write(dir.path().join("file"), "content")?;
+//! let root = SourceRoot::open(dir.path())?;
+//! let scan = scan(&root, |_| {})?;
+//! assert_eq!(scan.tree.len(), 2, "the directory and its file");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod attr;
 mod dir_source;
+mod disk_format;
 mod disk_inode;
 mod error;
 mod lazy;
@@ -27,10 +39,11 @@ mod shown;
 mod timed;
 
 pub use dir_source::DirSource;
+pub use disk_format::DiskFormat;
 pub use error::LocalError;
 pub use lazy::LazyTree;
 pub use live::LiveTree;
 pub use qcow2::Qcow2Error;
-pub use root::{DiskFormat, SourceKind, SourceRoot, canonical_within};
+pub use root::{SourceKind, SourceRoot, canonical_within};
 pub use scan::{Note, Progress, Reason, Scan, ScanReport, scan, scan_within};
 pub use timed::{Patience, Prompt, PromptNames, TimedSource, Timekeeping};

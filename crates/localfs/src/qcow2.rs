@@ -1,5 +1,7 @@
 //! The header of a qcow2 image, as far as it names other files.
 
+mod error;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -10,6 +12,7 @@ use nix::fcntl::{OFlag, ResolveFlag};
 
 use crate::open::open_to_read;
 use crate::{DiskFormat, LocalError};
+pub use error::Qcow2Error;
 
 /// First bytes of every qcow2 image.
 const MAGIC: [u8; 4] = *b"QFI\xfb";
@@ -32,27 +35,6 @@ const BACKING_FORMAT: u32 = 0xe279_2aca;
 
 /// Type of the header extension that names the external data file.
 const DATA_FILE: u32 = 0x4441_5441;
-
-/// What is wrong with a qcow2 image.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Qcow2Error {
-    /// The header ends early or contradicts itself.
-    #[error("its header is damaged")]
-    Damaged,
-    /// The version is neither 2 nor 3.
-    #[error("its version is {0}; 2 and 3 are known")]
-    Version(u32),
-    /// The file it needs lies in another directory.
-    #[error(
-        "it needs {0:?}, which is not in its own directory: move that file beside it and run \
-         `qemu-img rebase -u`, or flatten the image with `qemu-img convert`"
-    )]
-    Outside(String),
-    /// The chain comes back to a file that is in it already, or never ends.
-    #[error("its chain of backing files is a loop or longer than 64 files")]
-    Chain,
-}
 
 /// A disk image with all that it is based on.
 #[derive(Debug)]

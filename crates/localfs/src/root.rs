@@ -14,18 +14,9 @@ use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{Statvfs, fstatvfs};
 use rawio::mount::{DetachedMount, mount_id};
 
-use crate::LocalError;
 use crate::qcow2;
 use crate::timed::while_it_moves;
-
-/// How the bytes of a disk image are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DiskFormat {
-    /// Sector by sector.
-    Raw,
-    /// QEMU's format, possibly based on another image.
-    Qcow2,
-}
+use crate::{DiskFormat, LocalError};
 
 /// What a source is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -11,13 +11,12 @@ use localfs::{DirSource, LiveTree, Patience, SourceKind, SourceRoot, TimedSource
 use yolofs::{Config, FileSystem, Mode, XattrAnswers};
 
 use crate::boot::{Boot, BootSlot};
-use crate::nic::Nic;
+use crate::nic::{Nic, NicAccess};
 use crate::source::space_within;
 use bootstore::store::StoreSettings;
 use bootstore::tiers::unpassed::CopiedSource;
 use bootstore::tiers::whole::SourceCopies;
 use node_api::mount_state::MountMode;
-use node_api::nic::NicSpec;
 use node_api::serve_mode::ServeMode;
 
 /// The source of a mount behind its boot image: what the image does not have, the disk or the service has.
@@ -37,7 +36,7 @@ pub struct AssemblyOptions<'a> {
     /// How long an answer of the source holds, if its files may change.
     pub revalidate: Option<Duration>,
     /// The block service that is asked besides a source on a disk.
-    pub nic: Option<&'a NicSpec>,
+    pub nic: Option<NicAccess<'a>>,
     /// Whether files are passed through.
     pub passthrough: Passthrough<'a>,
 }
@@ -142,7 +141,7 @@ pub fn of_disk(
     let tree = one_tree(tree, boot.as_deref());
     let mode = mode(options.mode, root);
     let (names, files) = timed_files(root, &tree, options)?;
-    let nic = options.nic.map(|spec| Nic::beside(spec, &tree));
+    let nic = options.nic.map(|access| Nic::beside(access, &tree));
     let nic = nic.transpose()?.flatten().map(Arc::new);
     let below: Arc<dyn BlockSource> = match nic.as_ref().and_then(|nic| nic.cache()) {
         Some(cache) => Arc::new(CachedSource::new(Arc::clone(cache), Arc::clone(&files))),

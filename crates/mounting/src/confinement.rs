@@ -93,6 +93,18 @@ pub struct Asking {
     pub needs: Needs,
     /// Whether it has files of a disk, too, which may be anybody's and anywhere.
     pub disk: bool,
+    /// Who makes its connections.
+    pub connections: Connections,
+}
+
+/// Who connects to the block service of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connections {
+    /// The worker itself.
+    #[default]
+    Own,
+    /// The node: the worker may make no socket.
+    ByNode,
 }
 
 /// Confines the worker of a mount that asks a block service to what this takes. What is not known,
@@ -123,7 +135,10 @@ pub fn network_worker(network: Option<&Asking>) -> anyhow::Result<()> {
             clears: Vec::new(),
             ports: Ports::Called(needs.ports.clone()),
         },
-        calls: calls_of(needs),
+        calls: match network.connections {
+            Connections::Own => calls_of(needs),
+            Connections::ByNode => Set::ServeAndAsk,
+        },
         unlisted,
     };
     confinement.apply().context("confining the worker")

@@ -27,6 +27,7 @@ use serving::transport::{Address, TlsClient, TlsFiles};
 use fill::Filler;
 use origin::OriginDir;
 
+pub use blockservice::client::{ConnectionRequest, Connector};
 pub use boot::{BootBlocks, NicBoot, Recorded};
 use node_api::boot_choice::BootChoice;
 use node_api::nic::{NicName, NicSpec};
@@ -38,6 +39,24 @@ const WELCOME: Duration = Duration::from_secs(2);
 
 /// Threads that wait for the service at a time: a link gains from more requests than a disk does.
 const WAITING: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
+/// The block service of a mount, and who connects to it.
+#[derive(Clone, Copy, Debug)]
+pub struct NicAccess<'a> {
+    /// What is said of the service.
+    pub spec: &'a NicSpec,
+    /// Who makes the connections; this process if absent.
+    pub connector: Option<&'a Arc<dyn Connector>>,
+}
+
+impl<'a> From<&'a NicSpec> for NicAccess<'a> {
+    fn from(spec: &'a NicSpec) -> Self {
+        Self {
+            spec,
+            connector: None,
+        }
+    }
+}
 
 /// The service, and the one source of it that a mount reads.
 #[derive(Debug)]
@@ -75,9 +94,10 @@ impl Nic {
     ///
     /// # Errors
     /// If what the command line says cannot be used.
-    pub fn beside(spec: &NicSpec, tree: &Tree) -> anyhow::Result<Option<Self>> {
+    pub fn beside(access: NicAccess<'_>, tree: &Tree) -> anyhow::Result<Option<Self>> {
+        let spec = access.spec;
         let name = spec.beside()?.clone();
-        let client = connect(spec)?;
+        let client = connect(access)?;
         let address = &spec.address;
         let wanted = Wanted {
             name: name.name.as_bytes(),
@@ -116,15 +136,16 @@ impl Nic {
     /// If the service is not there and the source was never mounted with this cache, or what the
     /// command line says cannot be used.
     pub fn alone(
-        spec: &NicSpec,
+        access: NicAccess<'_>,
         name: &NicName,
         served: Option<Arc<Index>>,
         boot: &BootChoice,
         deadline: Duration,
     ) -> anyhow::Result<Self> {
+        let spec = access.spec;
         spec.check_alone()?;
         let address = &spec.address;
-        let client = connect(spec)?;
+        let client = connect(access)?;
         let (opened, local, later) = match served {
             // Its users wait: whatever takes time is done beside serving them.
             Some(index) => {
@@ -321,7 +342,7 @@ fn open(
     }
 }
 
-fn connect(spec: &NicSpec) -> anyhow::Result<Client> {
+fn connect(NicAccess { spec, connector }: NicAccess<'_>) -> anyhow::Result<Client> {
     let name = match &spec.name {
         Some(name) => name.clone().into_bytes(),
         None => {
@@ -344,7 +365,7 @@ fn connect(spec: &NicSpec) -> anyhow::Result<Client> {
         tls,
         patience: Patience::default(),
     };
-    Client::start(config).context("starting the client of the block service")
+    Client::start_by(config, connector.cloned()).context("starting the client of the block service")
 }
 
 fn read_key(path: &Path) -> anyhow::Result<Key> {

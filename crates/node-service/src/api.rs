@@ -5,6 +5,7 @@
 //! and the time that each may take. A connection carries one request: whoever holds a connection
 //! open holds a place, and places are few.
 
+mod context;
 #[cfg(test)]
 mod docs;
 mod listen;
@@ -23,10 +24,10 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 use tokio::sync::oneshot;
 
+use context::ApiContext;
 pub use listen::listen;
 use node_api::bodies::Pace;
 use node_api::control::NodeControl;
-use serve::ApiContext;
 
 /// The running API. Dropping it takes no more requests and waits, within a deadline, until those
 /// that were taken have their answers.

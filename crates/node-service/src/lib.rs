@@ -12,6 +12,7 @@
 
 mod adopt;
 pub mod api;
+mod connector;
 mod deaths;
 mod descriptors;
 mod drain;
@@ -32,6 +33,7 @@ mod probe;
 mod restore;
 pub mod service;
 mod takeover;
+mod unrestored;
 mod upgrade;
 mod watch;
 mod wire;

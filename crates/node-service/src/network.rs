@@ -7,13 +7,11 @@
 mod tests;
 
 use std::ffi::OsString;
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use confine::Identity;
+use mounting::confinement::Connections;
 use nix::dir::{Dir, Type};
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
@@ -21,6 +19,7 @@ use nix::unistd::{Gid, Uid, fchownat, getegid, geteuid};
 use rawio::private;
 use serde::{Deserialize, Serialize};
 
+use crate::connector;
 use node_api::nic::NicSpec;
 use node_api::nic_needs::Needs;
 use node_api::spec::MountSpec;
@@ -35,12 +34,15 @@ const CACHE_DEPTH: u8 = 3;
 /// What such a worker is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NetworkWorker {
-    /// The user and the group that it becomes; absent if it stays who the node is.
+    /// The user and the group that it becomes; absent if all workers are who the node is.
     pub user: Option<(u32, u32)>,
     /// What it asks the service with.
     pub needs: Needs,
     /// Whether it has files of a disk, too, which may be anybody's and anywhere.
     pub disk: bool,
+    /// Whether the node connects to the service for it. One of an earlier release does not.
+    #[serde(default)]
+    pub is_connected_by_node: bool,
 }
 
 impl NetworkWorker {
@@ -51,23 +53,11 @@ impl NetworkWorker {
         if let node_api::boot_choice::BootChoice::File(path) = &spec.boot {
             needs.reads.push(path.clone());
         }
-        let user = user.filter(|user| match &needs.socket {
-            Some(socket) if !lets_in(socket, *user) => {
-                log::warn!(
-                    "{}: user {} may not connect there, so the worker of {} stays root: open the socket \
-                     to that user, or have the service listen at a port",
-                    socket.display(),
-                    user.uid,
-                    spec.mountpoint.display(),
-                );
-                false
-            }
-            _ => true,
-        });
         Some(Self {
             user: user.map(|Identity { uid, gid }| (uid.as_raw(), gid.as_raw())),
             needs,
             disk: spec.is_on_disk(),
+            is_connected_by_node: connector::socket(nic).is_some(),
         })
     }
 
@@ -100,6 +90,14 @@ impl NetworkWorker {
             uid: Uid::from_raw(uid),
             gid: Gid::from_raw(gid),
         })
+    }
+
+    /// Returns who makes its connections to the service.
+    pub(crate) const fn connections(&self) -> Connections {
+        match self.is_connected_by_node {
+            true => Connections::ByNode,
+            false => Connections::Own,
+        }
     }
 
     /// Makes the cache of the mount, if it has one, and gives it to the user that the worker is.
@@ -176,20 +174,4 @@ fn give_all(dir: &OwnedFd, to: Identity, depth: u8) -> nix::Result<()> {
 
 fn kind(found: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits())
-}
-
-/// Whether a user who may search every directory may call a socket. One that is not there lets
-/// nobody in: who will listen there is not known.
-fn lets_in(socket: &Path, user: Identity) -> bool {
-    let Ok(meta) = fs::metadata(socket) else {
-        return false;
-    };
-    let by = if meta.uid() == user.uid.as_raw() {
-        0o200
-    } else if meta.gid() == user.gid.as_raw() {
-        0o020
-    } else {
-        0o002
-    };
-    meta.mode() & by != 0
 }

@@ -14,7 +14,7 @@ use super::keep::Keep;
 use super::mount_locks::MountLocks;
 use super::owned::{Owned, Service};
 use super::probe::{Statuses, ask_about, ask_all};
-use super::restore::Unrestored;
+use super::unrestored::Unrestored;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::{Pool, Worker};
 use bootstore::store::StoreSettings;

@@ -1,12 +1,11 @@
 //! Asking workers how they are: for whoever wants to know, and to find those that hang.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::owner::Owner;
 use super::wire::{WorkerRequest, WorkerResponse};
 use super::workers::Worker;
 use node_api::status::MountStatus;
@@ -67,15 +66,16 @@ pub(crate) fn ask_about(
     (heard, silent)
 }
 
-/// Starts to probe all workers again and again, on a thread of its own that ends with the node.
+/// Starts to probe all workers again and again, on a thread of its own that ends when there is no node to ask for
+/// them.
 ///
 /// # Errors
 /// If there is no thread to be had.
-pub(crate) fn start(owner: Weak<Owner>) -> anyhow::Result<()> {
+pub(crate) fn start(
+    workers: impl Fn() -> Option<Vec<Arc<Worker>>> + Send + 'static,
+) -> anyhow::Result<()> {
     let probe = move || {
-        while let Some(owner) = owner.upgrade() {
-            let workers = owner.pool.all();
-            drop(owner);
+        while let Some(workers) = workers() {
             let asked = Instant::now();
             let (_, silent) = ask_all(&workers, PATIENCE);
             for worker in &workers {

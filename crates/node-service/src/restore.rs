@@ -1,107 +1,21 @@
 //! Making the desired mounts again: after a reboot, and after whatever kept a mount from being made.
 
-use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::owner::Owner;
 use super::place;
 use node_api::control::NodeError;
-use node_api::mount_state::{MountMode, MountState};
 use node_api::spec::MountSpec;
-use node_api::status::MountStatus;
-use node_api::view::MountView;
 
 /// So many are made at a time: each scans its source.
 const AT_A_TIME: usize = 4;
 /// The pause before the second attempt; it doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
-/// The desired mounts that are not there, and why.
-#[derive(Debug, Default)]
-pub(crate) struct Unrestored {
-    desired_mounts: Mutex<BTreeMap<String, (MountSpec, String)>>,
-    changed: Condvar,
-}
-
-impl Unrestored {
-    /// Takes one out: it is made, or nobody desires it any more. Returns whether it was there.
-    pub(crate) fn remove(&self, id: &str) -> bool {
-        let removed = self.desired_mounts.lock().remove(id);
-        self.changed.notify_all();
-        removed.is_some()
-    }
-
-    fn put(&self, id: &str, spec: MountSpec, why: String) {
-        self.desired_mounts
-            .lock()
-            .insert(id.to_owned(), (spec, why));
-        self.changed.notify_all();
-    }
-
-    fn all(&self) -> Vec<(String, MountSpec)> {
-        let desired_mounts = self.desired_mounts.lock();
-        desired_mounts
-            .iter()
-            .map(|(id, (spec, _))| (id.clone(), spec.clone()))
-            .collect()
-    }
-
-    fn has(&self, id: &str) -> bool {
-        self.desired_mounts.lock().contains_key(id)
-    }
-
-    /// Waits until there is something.
-    fn wait(&self) {
-        let mut desired_mounts = self.desired_mounts.lock();
-        while desired_mounts.is_empty() {
-            self.changed.wait(&mut desired_mounts);
-        }
-    }
-
-    /// Returns what there is to tell of one.
-    pub(crate) fn view(&self, id: &str) -> Option<MountView> {
-        let desired_mounts = self.desired_mounts.lock();
-        desired_mounts
-            .get(id)
-            .map(|(spec, why)| view(id, spec, why))
-    }
-
-    /// Returns what there is to tell of all.
-    pub(crate) fn views(&self) -> Vec<MountView> {
-        let desired_mounts = self.desired_mounts.lock();
-        desired_mounts
-            .iter()
-            .map(|(id, (spec, why))| view(id, spec, why))
-            .collect()
-    }
-}
-
-fn view(id: &str, spec: &MountSpec, why: &str) -> MountView {
-    MountView {
-        status: MountStatus {
-            id: id.to_owned(),
-            mountpoint: spec.mountpoint.clone(),
-            source: spec.source.clone(),
-            mode: MountMode::Unknown,
-            state: MountState::Failed,
-            pid: None,
-            boot: None,
-            served: None,
-            nic: None,
-            warnings: Vec::new(),
-        },
-        restarts: 0,
-        last_gap_ms: None,
-        error: Some(format!("not mounted yet, and tried again: {why}")),
-        auto: spec.auto,
-        label: spec.label.clone(),
-    }
-}
 
 impl Owner {
     /// Makes the desired mounts that are not there, a few at a time. One that cannot be made holds up no

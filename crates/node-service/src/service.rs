@@ -183,7 +183,8 @@ fn serve(settings: &Settings, manager: &OsStr) -> anyhow::Result<()> {
     let instances = found.records.into_iter().map(|(_, instance)| instance);
     let orphans = owner.take_over(instances.collect(), sort(inherited));
     watch::start(Arc::downgrade(&owner))?;
-    probe::start(Arc::downgrade(&owner))?;
+    let probed = Arc::downgrade(&owner);
+    probe::start(move || Some(probed.upgrade()?.pool.all()))?;
     restore::start(Arc::downgrade(&owner))?;
     learn::start(Arc::downgrade(&owner))?;
     if let Some(keeper) = keeper {

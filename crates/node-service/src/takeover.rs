@@ -77,6 +77,15 @@ impl Owner {
             if let Err(error) = self.watch_worker(worker) {
                 log::error!("{error:#}");
             }
+            for mount in worker.mounts() {
+                // The node before did, or the worker is of a release that connects by itself.
+                if let Err(error) = worker.connect_for(&mount.spec()) {
+                    log::info!(
+                        "worker {} connects by itself: {error:#}",
+                        worker.process.pid
+                    );
+                }
+            }
         }
         orphans
     }

@@ -72,6 +72,9 @@ pub(crate) enum WorkerRequest {
         /// The mount.
         id: String,
     },
+    /// Have the node connect to the block service from now on: it is asked over the socket that travels
+    /// beside the question.
+    Connections,
     /// Give the descriptors of a mount: the node has lost its own.
     Hand {
         /// The mount.
@@ -105,7 +108,8 @@ pub(crate) enum WorkerResponse {
     Status(WorkerStatus),
     /// To [`WorkerRequest::Prewarm`].
     Prewarmed(PrewarmSummary),
-    /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`] and [`WorkerRequest::Close`].
+    /// To [`WorkerRequest::Swap`], [`WorkerRequest::Heard`], [`WorkerRequest::LetGo`], [`WorkerRequest::Close`] and
+    /// [`WorkerRequest::Connections`].
     Done,
     /// To [`WorkerRequest::Hand`]: the mount's descriptors travel beside the answer.
     Handed,

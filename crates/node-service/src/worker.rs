@@ -8,6 +8,7 @@
 mod access_log;
 mod changes;
 mod names;
+mod open;
 mod prepare;
 mod presence;
 mod prewarm;
@@ -17,7 +18,7 @@ mod service;
 #[cfg(all(test, feature = "privileged"))]
 mod tests;
 
-use mounting::confinement::Asking;
+use mounting::confinement::{Asking, Connections};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -31,6 +32,7 @@ use confine::Identity;
 use nix::sys::socket::{Shutdown, shutdown};
 use yolofs::End;
 
+use super::connector::NodeConnector;
 use super::network::NetworkWorker;
 use super::wire;
 use host::admission::Admission;
@@ -54,10 +56,11 @@ pub struct WorkerSettings {
 }
 
 /// Gives up what serving does not take. One that asks the network is told by the node what it takes;
-/// a node of an earlier release tells nothing, and its worker stays who it is.
-fn confine(args: WorkerSettings) -> anyhow::Result<()> {
+/// a node of an earlier release tells nothing, and its worker stays who it is. Returns who makes its connections.
+fn confine(args: WorkerSettings) -> anyhow::Result<Connections> {
     if !args.network {
-        return mounting::confinement::worker(args.user);
+        mounting::confinement::worker(args.user)?;
+        return Ok(Connections::Own);
     }
     let told = NetworkWorker::told()?;
     if told.is_none() {
@@ -65,10 +68,12 @@ fn confine(args: WorkerSettings) -> anyhow::Result<()> {
     }
     let asking = told.map(|told| Asking {
         identity: told.identity(),
+        connections: told.connections(),
         needs: told.needs,
         disk: told.disk,
     });
-    mounting::confinement::network_worker(asking.as_ref())
+    mounting::confinement::network_worker(asking.as_ref())?;
+    Ok(asking.map_or(Connections::Own, |asking| asking.connections))
 }
 
 /// Serves until there is nothing to serve.
@@ -90,10 +95,18 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
     let closing = listener.try_clone().context("sharing the socket")?;
     // The node, which started it.
     let admission = Admission::own().but_workers_of(run_dir.path());
-    confine(args)?;
+    let connector = match confine(args)? {
+        Connections::Own => None,
+        Connections::ByNode => {
+            let connector =
+                NodeConnector::start().context("starting the thread that asks the node")?;
+            Some(Arc::new(connector))
+        }
+    };
     let (over, ends) = channel();
-    let mounts = Arc::new(ServedMounts::start(over)?);
-    let context = Arc::new(WorkerContext::new(Arc::clone(&mounts), admission));
+    let mounts = Arc::new(ServedMounts::start(over, connector.clone())?);
+    let context = WorkerContext::new(Arc::clone(&mounts), admission, connector);
+    let context = Arc::new(context);
     service::serve(listener, &context)?;
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{}", wire::READY)

@@ -6,7 +6,7 @@ use node_records::company::Company;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
@@ -23,10 +23,12 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use rawio::pidfd::PidFd;
 
+use super::connector;
 use super::deaths::Cause;
 use super::owned::Owned;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
+use node_api::spec::MountSpec;
 use node_records::instance::{ProcessRef, private_dir};
 
 /// So many mounts share a worker: a thousand of them cost few processes, and a crash touches few.
@@ -38,6 +40,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the other threads of a worker whose first has ended may take, on a busy machine: how
 /// it ended is known only when all have.
 const ENDING: Duration = Duration::from_secs(1);
+
+/// How long a worker may take to take the link by which it asks for connections.
+const LINK: Duration = Duration::from_secs(5);
 
 /// One worker.
 #[derive(Debug)]
@@ -110,6 +115,23 @@ impl Worker {
     ) -> anyhow::Result<(WorkerResponse, Vec<OwnedFd>)> {
         let address = (self.process.pid, &*self.socket);
         wire::ask(address, question, beside, patience)
+    }
+
+    /// Connects to the block service of its mount for it from now on, if that listens at a socket in the
+    /// file system.
+    ///
+    /// # Errors
+    /// If it does not take that, as one of an earlier release, which connects by itself.
+    pub(crate) fn connect_for(&self, spec: &MountSpec) -> anyhow::Result<()> {
+        let Some(service) = spec.nic.as_ref().and_then(connector::socket) else {
+            return Ok(());
+        };
+        let link = connector::serve(service)?;
+        let question = WorkerRequest::Connections;
+        match self.ask_with(&question, &[link.as_fd()], LINK)? {
+            (WorkerResponse::Done, _) => Ok(()),
+            (other, _) => bail!("unexpected response: {other:?}"),
+        }
     }
 
     /// Ends it. Its mounts go to another.

@@ -10,6 +10,16 @@
 //!
 //! Nothing here is trusted: every blob is verified by its digest while it is read, and every
 //! length is bounded before anything is allocated. Nothing here knows what a boot image is.
+//!
+//! ```
+//! use oci::Reference;
+//!
+//! let nginx: Reference = "nginx".parse()?;
+//! assert_eq!(nginx.repository(), "library/nginx");
+//! assert_eq!(nginx.tag(), Some("latest"));
+//! assert_eq!(nginx.familiar(), "nginx");
+//! # Ok::<(), oci::ParseReferenceError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

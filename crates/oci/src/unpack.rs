@@ -4,6 +4,7 @@
 //! replaces that of lower layers is marked opaque. Nothing is written outside the directory,
 //! whatever names and links say; what cannot be done safely is an error and not a guess.
 
+mod attributes;
 mod decompress;
 mod entry;
 mod implied;

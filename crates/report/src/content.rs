@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::image::sum;
 use crate::kind::FileKind;
+use crate::sum::sum;
 
 /// Most files and directories that are told one by one: what a person looks through.
 const LISTED_MAX: usize = 200;

@@ -23,6 +23,22 @@ use crate::node::NodeReport;
 use markup::Markup;
 use shell::Section;
 
+impl ImageReport {
+    /// Returns the page.
+    #[must_use]
+    pub fn html(&self) -> String {
+        image_page(self)
+    }
+}
+
+impl NodeReport {
+    /// Returns the page.
+    #[must_use]
+    pub fn html(&self) -> String {
+        node_page(self)
+    }
+}
+
 /// How much to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
@@ -33,7 +49,7 @@ enum Detail {
 }
 
 /// Writes the page about an image.
-pub(crate) fn image_page(image: &ImageReport) -> String {
+fn image_page(image: &ImageReport) -> String {
     let sections = [
         Section::new("timeline", "Timeline"),
         Section::new("reads", "What was read"),
@@ -60,7 +76,7 @@ pub(crate) fn image_page(image: &ImageReport) -> String {
 }
 
 /// Writes the page about a node.
-pub(crate) fn node_page(node: &NodeReport) -> String {
+fn node_page(node: &NodeReport) -> String {
     let sections = [
         Section::new("images", "Images"),
         Section::new("measurements", "Measurements"),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::content::Content;
 use crate::measured::Comparison;
 use crate::mount::MountReport;
+use crate::sum::sum;
 use crate::timeline::Timeline;
 
 /// Everything that is known of one image.
@@ -121,17 +122,6 @@ impl ImageReport {
         let known: Option<Vec<u64>> = self.layers.iter().map(|layer| layer.source_bytes).collect();
         known.map(sum).filter(|bytes| *bytes > 0)
     }
-
-    /// Returns the page.
-    #[must_use]
-    pub fn html(&self) -> String {
-        crate::html::image_page(self)
-    }
-}
-
-/// Adds numbers that come from files and may be anything.
-pub(crate) fn sum(numbers: impl IntoIterator<Item = u64>) -> u64 {
-    numbers.into_iter().fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -12,6 +12,17 @@
 //!
 //! Names of files, images and commands are written by whoever made an image. The page escapes
 //! every one, and forbids the browser any script, style or address that is not its own.
+//!
+//! ```
+//! use report::ImageReport;
+//!
+//! let report = ImageReport {
+//!     name: "<b>nginx</b>".to_owned(),
+//!     ..ImageReport::default()
+//! };
+//! let page = report.html();
+//! assert!(page.contains("&lt;b&gt;nginx"), "names are escaped");
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +33,7 @@ mod kind;
 mod measured;
 mod mount;
 mod node;
+mod sum;
 mod timeline;
 
 pub use content::{Content, DirectoryShare, FileShare, KindShare};

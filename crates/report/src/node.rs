@@ -28,11 +28,3 @@ pub struct NodeReport {
     /// Measurements of what is none of the images.
     pub measured: Vec<Comparison>,
 }
-
-impl NodeReport {
-    /// Returns the page.
-    #[must_use]
-    pub fn html(&self) -> String {
-        crate::html::node_page(self)
-    }
-}

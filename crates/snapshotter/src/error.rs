@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::filter::FilterError;
-use crate::snapshot::Kind;
+use crate::kind::Kind;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]

@@ -4,11 +4,13 @@
 //! selector is a field, and perhaps an operator and a value; without them the field must be there.
 //! A field that is not there has the empty value, so `labels.x!=y` matches where there is no `x`.
 
+mod error;
 mod scan;
 
 use regex::{Regex, RegexBuilder};
 
 use crate::snapshot::Snapshot;
+pub use error::FilterError;
 use scan::Scanner;
 
 /// Most filters in a request, and most bytes in one: a client of containerd has a few of some
@@ -17,18 +19,6 @@ const MAX_FILTERS: usize = 64;
 const MAX_FILTER_BYTES: usize = 4096;
 /// Most bytes that a compiled regular expression may take.
 const MAX_REGEX_BYTES: usize = 1 << 20;
-
-/// The text is not a filter.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{expected} at byte {at} of {filter:?}")]
-pub struct FilterError {
-    /// The filter, cut short.
-    pub filter: String,
-    /// Where it goes wrong.
-    pub at: usize,
-    /// What is wrong, or was expected there.
-    pub expected: String,
-}
 
 #[derive(Debug)]
 enum Test {

@@ -20,6 +20,7 @@ mod disk_usage;
 mod error;
 mod fast;
 mod filter;
+mod kind;
 mod lowers;
 mod mapping;
 mod overlay;

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SnapshotError};
+pub use crate::kind::Kind;
 
 /// Most bytes in a key, a name or a parent. containerd's are `namespace/number/name`, where a
 /// name is a digest or a container's ID.
@@ -19,36 +20,6 @@ const MAX_LABELS: usize = 1024;
 
 /// The labels of a snapshot.
 pub type Labels = HashMap<String, String>;
-
-/// What may be done with a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Writable: may become committed.
-    Active,
-    /// Read only, for a while.
-    View,
-    /// A layer: never changes again, and others may stand on it.
-    Committed,
-}
-
-impl Kind {
-    /// Returns the word that containerd's filters use for it.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::View => "view",
-            Self::Committed => "committed",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
 
 /// The number of a snapshot: the name of its directory. Never used twice in one root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -6,6 +6,17 @@
 //! - [`lass`] places the layers of an image while it is being pulled.
 //!
 //! Decisions are pure functions: they are told facts, and say what is to be done.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use tiering::heat::{HALF_LIFE, Heat};
+//!
+//! // What was needed once a day ago is half as hot as what is needed now.
+//! let mut heat = Heat::default();
+//! heat.add(Duration::ZERO, 1.0);
+//! assert!((heat.at(HALF_LIFE) - 0.5).abs() < 1e-9);
+//! ```
 
 #![forbid(unsafe_code)]
 

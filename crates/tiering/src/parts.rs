@@ -13,7 +13,8 @@ mod users;
 use blocks::{BlockRange, ContentId};
 
 pub use format::{IndexError, LEN_MAX, begins_an_index};
-pub use kept::{BringPart, PartedObjects};
+pub use kept::PartedObjects;
+pub use pools::BringPart;
 pub use pools::pool_name;
 pub use users::Users;
 

@@ -22,13 +22,12 @@ mod control;
 mod errno;
 mod fs;
 mod fuse;
-mod inject;
 mod mount;
-mod mounter;
 mod notify;
 mod prewarm;
 mod serving;
 mod visible;
+mod walk;
 
 pub use connection::{Connection, Hello, HelloError};
 pub use control::{Control, EndSwitch};
@@ -38,9 +37,9 @@ pub use fs::{
     is_program, node_id,
 };
 pub use mount::{Mount, MountError, MountOptions};
-pub use mounter::{Itself, Mounter};
 pub use prewarm::{Lock, PrewarmError, PrewarmOptions, PrewarmReport, Progress};
 pub use serving::{End, Ended, Predecessors, ServeOptions, Serving};
 pub use visible::{
-    Busy, Layering, MountIds, MountTable, MountTarget, Privileges, Readahead, Tried, Visible,
+    Busy, Itself, Layering, MountIds, MountTable, MountTarget, Mounter, Privileges, Readahead,
+    Tried, Visible,
 };

@@ -19,10 +19,9 @@ pub use error::MountError;
 
 use crate::connection::Connection;
 use crate::fs::{Counters, FileSystem};
-use crate::mounter::{Itself, Mounter};
 use crate::serving::{DROP_PATIENCE, End, Inner, ServeOptions, Serving, State};
 use crate::visible::{
-    BUSY_RETRY, Busy, Layering, MountTarget, Privileges, Readahead, Tried, Visible,
+    BUSY_RETRY, Busy, Itself, Layering, MountTarget, Mounter, Privileges, Readahead, Tried, Visible,
 };
 use watch::Watch;
 

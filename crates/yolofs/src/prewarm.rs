@@ -7,20 +7,17 @@
 //! must not serve requests of the mount, and yields to requests that are being answered, but not to
 //! those that wait for the source.
 
-mod names;
-mod walk;
+mod inject;
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use blocks::{BlockCache, ReplayPlan};
-use rawio::lock::LockedPages;
 
-use crate::inject;
 use crate::mount::Mount;
 use crate::serving::Serving;
-pub(crate) use walk::Walker;
+use crate::walk::{Held, Walker};
 
 /// Whether what was pushed is kept in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,13 +27,6 @@ pub enum Lock {
     No,
     /// It stays until the visible mount is gone, or [`Serving::release`] is called.
     Yes,
-}
-
-/// What a mount holds on to after a prewarm, through its private mount.
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    walker: Option<Walker>,
-    locks: Vec<LockedPages>,
 }
 
 /// How far a prewarm has come.

@@ -2,6 +2,8 @@
 
 mod table;
 
+mod mounter;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ pub(crate) use table::Table;
 
 use crate::control::Control;
 use crate::mount::MountError;
-use crate::mounter::{Itself, Mounter};
+
+pub use mounter::{Itself, Mounter};
 
 /// How often an unmount of a mount in use is tried again: the kernel tells nobody when a mount is
 /// no longer in use.

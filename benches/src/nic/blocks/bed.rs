@@ -1,5 +1,7 @@
 //! What is read, and from whom: one source in three services, and as a blob in a registry.
 
+mod floor;
+
 use std::fmt;
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +21,7 @@ use crate::nic::service::{BLOCKS, Nicfetch, Server};
 use crate::process::run_ok;
 use crate::rounds::Shuffle;
 
-use super::floor::Floor;
+use floor::Floor;
 
 /// Bytes of a whole chunk, and of a small one.
 pub(super) const CHUNK: usize = 128 << 10;

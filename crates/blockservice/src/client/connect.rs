@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{Command, Connection};
+use super::connector::connect_by;
 use super::{Patience, Shared};
 use crate::identity::{Transcript, nonce, same};
 use crate::wire::stream::{ReadError, read_frame, write_frames};
@@ -103,13 +104,21 @@ async fn wait(
     }
 }
 
+/// Connects, or has it done.
+async fn reach(shared: &Shared) -> io::Result<Box<dyn Stream>> {
+    match &shared.connector {
+        Some(connector) => connect_by(&**connector).await,
+        None => connect(&shared.config.address, shared.config.tls.as_ref()).await,
+    }
+}
+
 /// Connects, and authenticates both sides. What the connection begins with travels with the proof,
 /// if the service's version of the protocol allows it. Who has nothing to prove sends both with the first
 /// word, unless the line is to be measured.
 async fn meet(connection: &Connection) -> Result<Standing, Lost> {
     let shared = &connection.shared;
     let config = &shared.config;
-    let mut stream = connect(&config.address, config.tls.as_ref()).await?;
+    let mut stream = reach(shared).await?;
     let mut outgoing = Seal::open(Direction::ToService);
     let mut incoming = Seal::open(Direction::ToClient);
     let client = nonce()?;

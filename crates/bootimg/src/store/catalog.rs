@@ -1,9 +1,11 @@
 //! What is in a store, read from its files.
 
+mod groups;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,12 +16,11 @@ use crate::data::Run;
 use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
 use crate::reader::{ReadError, Sealed};
-use crate::store::faster::CopyParts;
-use crate::store::groups::groups;
+use crate::store::copy_parts::CopyParts;
 use crate::store::places::Places;
-use crate::store::reading;
 use crate::store::segment::Segment;
 use crate::{FormatError, Image, ImageId, ImageInfo, OpenError, StoreError, StoredImage};
+use groups::groups;
 
 /// How often an image is opened anew when a segment of it is gone: that happens when a segment
 /// is repacked between reading the image and opening its segments.
@@ -353,9 +354,4 @@ pub(super) fn located(path: &Path, error: ReadError) -> OpenError {
         ReadError::Io(source) => OpenError::Io { path, source },
         ReadError::Format(source) => OpenError::Format { path, source },
     }
-}
-
-/// Returns the length of a file.
-pub(super) fn file_bytes(path: &PathBuf) -> Result<u64, StoreError> {
-    Ok(fs::symlink_metadata(path).map_err(reading(path))?.len())
 }

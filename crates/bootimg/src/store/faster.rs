@@ -5,9 +5,9 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use blocks::ContentId;
-
+use crate::reader::CopyOf;
 use crate::store::catalog;
+pub use crate::store::copy_parts::CopyParts;
 use crate::store::places::Places;
 use crate::{Image, ImageId, StoreError};
 
@@ -36,30 +36,23 @@ pub struct FasterCopy {
     pub tier: String,
 }
 
-/// A thin image, and its segments: sparse ones, with all of its blocks where they belong.
-#[derive(Debug)]
-pub struct CopyParts {
-    /// The image.
-    pub image: File,
-    /// The segments, by their ids.
-    pub segments: Vec<(ContentId, File)>,
-}
-
 /// Where the data of an image comes from that is read from a copy.
 #[derive(Debug)]
-pub(crate) struct CopyOf {
+struct OfStore {
     /// What the memory is called that the copy is on.
-    pub(crate) tier: String,
+    tier: String,
     places: Places,
     id: ImageId,
     own: OnceLock<Option<Box<Image>>>,
     _kept: Option<File>,
 }
 
-impl CopyOf {
-    /// Returns the image as the store has it, opened when it is asked for first: `None` if the
-    /// store has lost it.
-    pub(crate) fn own(&self) -> Option<&Image> {
+impl CopyOf for OfStore {
+    fn tier(&self) -> &str {
+        &self.tier
+    }
+
+    fn own(&self) -> Option<&Image> {
         let open = || match catalog::open_image(&self.places, &self.id) {
             Ok(image) => Some(Box::new(image)),
             Err(error) => {
@@ -94,7 +87,7 @@ pub(super) fn open_fastest(
         };
         let why = match opened {
             Ok(image) if image.info().id == *id => {
-                return Ok(Some(image.with_store_behind(CopyOf {
+                return Ok(Some(image.with_store_behind(OfStore {
                     tier,
                     places: places.clone(),
                     id: *id,

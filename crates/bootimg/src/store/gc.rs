@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use blocks::ContentId;
 
 use crate::layout::{HASH, PAGE_BYTES, len64};
-use crate::store::catalog::{Catalog, Users, file_bytes};
+use crate::store::catalog::{Catalog, Users};
+use crate::store::places::file_bytes;
 use crate::{ImageId, Store, StoreError};
 
 /// Whether to do what was found.

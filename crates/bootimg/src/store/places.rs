@@ -1,5 +1,8 @@
 //! Where things lie in a store, and the smallest changes to them.
 
+mod access;
+pub(super) mod marker;
+
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -11,11 +14,9 @@ use blocks::ContentId;
 use rawio::private;
 
 use crate::durable::{Steps, TempFile};
-use crate::store::access;
-use crate::store::catalog::file_bytes;
-use crate::store::marker::{self, Kind, MARKER};
 use crate::store::reading;
 use crate::{ImageId, StoreError};
+use marker::{Kind, MARKER};
 
 /// The paths of a store.
 #[derive(Clone, Debug)]
@@ -362,4 +363,9 @@ fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>, StoreError> {
         .map_err(reading(dir))?;
     names.sort_unstable();
     Ok(names)
+}
+
+/// Returns the length of a file.
+pub(super) fn file_bytes(path: &PathBuf) -> Result<u64, StoreError> {
+    Ok(fs::symlink_metadata(path).map_err(reading(path))?.len())
 }

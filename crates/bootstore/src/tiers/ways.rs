@@ -15,7 +15,7 @@ use tiering::heat::Heat;
 use tiering::hif::{Because, KeptAs, Passing, RecordedFile, recorded_files, way_of};
 
 use super::Tiers;
-use super::plan::Thing;
+use super::thing::Thing;
 use super::whole::WholeFile;
 
 /// The ways of the files that starts of one source read.

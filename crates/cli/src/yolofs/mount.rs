@@ -3,6 +3,7 @@
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::ask_status;
 use node_api::serve_mode::ServeMode;
+use node_api::spec::MountSpec;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
@@ -19,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
-use super::by_node;
+use super::by_node::{self, Until};
 use crate::exit::Outcome;
 use crate::nic_args::NicArgs;
 use crate::output::{Format, FormatArg, print};
@@ -114,8 +115,51 @@ pub(super) struct MountArgs {
     pub(super) notify_parent: bool,
 }
 
+/// Returns what the node is asked for.
+fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::Result<MountSpec> {
+    let source = match NicName::of_source(&args.source)? {
+        Some(_) => args.source.clone(),
+        None => {
+            let source = canonical_within(&args.source, args.source_deadline);
+            source.with_context(|| format!("opening the source {}", args.source.display()))?
+        }
+    };
+    let boot = match &args.boot {
+        // The node may run in another directory.
+        BootChoice::File(path) => BootChoice::File(absolute(path)?),
+        other => other.clone(),
+    };
+    Ok(MountSpec {
+        source,
+        mountpoint: mountpoint.to_owned(),
+        store: store.absolute(),
+        boot,
+        mode: args.mode,
+        inject: !args.no_inject,
+        lock: args.lock,
+        budget_bytes: args.budget.map(|size| size.0),
+        readahead_kib: match args.readahead {
+            Some(size) => Some(in_kib(size)),
+            None if args.no_inject && args.boot != BootChoice::None => Some(0),
+            None => None,
+        },
+        threads: args.threads,
+        auto: args.auto,
+        suid_dev: args.suid_dev,
+        all_xattrs: args.xattrs.all_xattrs,
+        plain: false,
+        lasting: true,
+        label: None,
+        nic: args.nic.spec()?,
+    })
+}
+
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("finding {}", path.display()))
+}
+
 /// Returns a size in KiB, as the kernel is told.
-pub(super) fn in_kib(size: Size) -> u32 {
+fn in_kib(size: Size) -> u32 {
     u32::try_from(size.0 >> 10).unwrap_or(u32::MAX)
 }
 
@@ -193,7 +237,11 @@ pub(super) fn run(
         );
     }
     if !args.is_standalone() {
-        match by_node::mount(args, store, &run_dir, &mountpoint) {
+        let until = match args.wait_prewarm {
+            true => Until::Prewarmed,
+            false => Until::Mounted,
+        };
+        match by_node::mount(&spec(args, store, &mountpoint)?, &run_dir, until) {
             Err(CallError::Nobody(socket)) if args.auto => bail!(
                 "--auto is for mounts of the node service, and none listens on {}: start it \
                  (yolofs node)",

@@ -2,7 +2,6 @@
 
 mod apply;
 mod evict;
-mod picture;
 mod pin;
 mod plan;
 mod probe;

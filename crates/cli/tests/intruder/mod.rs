@@ -41,14 +41,17 @@ pub(crate) enum As {
     RootCaller,
     /// A worker that asks a service at a port.
     PortCaller,
+    /// A worker that asks a service in the file system, to which its node connects for it.
+    NodeCaller,
 }
 
-const ALL: [As; 5] = [
+const ALL: [As; 6] = [
     As::Worker,
     As::RootWorker,
     As::Caller,
     As::RootCaller,
     As::PortCaller,
+    As::NodeCaller,
 ];
 
 /// Has a deed done, and returns how that ended.
@@ -83,6 +86,7 @@ pub(crate) fn play() {
     confined(who).apply().unwrap();
     let done = match what {
         "forge" => forge(&place, whose.parse().unwrap()).map(|()| "done".to_owned()),
+        "connect" => UnixStream::connect(&place).map(|_| "done".to_owned()),
         "unmount" => unmount(&place, whose),
         "hand" | "let_go" | "close" => ask(&place, what, whose),
         "read" => fs::read(&place).map(|_| "done".to_owned()),
@@ -98,7 +102,7 @@ pub(crate) fn play() {
     std::process::exit(0);
 }
 
-/// As crates/cli/src/confinement.rs confines workers.
+/// As crates/mounting/src/confinement.rs confines workers.
 fn confined(who: As) -> Confinement {
     let other = Identity {
         uid: Uid::from_raw(65534),
@@ -108,11 +112,12 @@ fn confined(who: As) -> Confinement {
         As::Worker | As::RootWorker => (Set::Serve, Vec::new()),
         As::Caller | As::RootCaller => (Set::ServeAndCall, Vec::new()),
         As::PortCaller => (Set::ServeAndConnect, vec![PORT]),
+        As::NodeCaller => (Set::ServeAndAsk, Vec::new()),
     };
     let is_root = matches!(who, As::RootWorker | As::RootCaller);
     let mut capabilities = vec![Capability::CAP_DAC_READ_SEARCH, Capability::CAP_IPC_LOCK];
     let mut reads = Reads::ContentBeneath(Vec::new());
-    if who != As::PortCaller {
+    if !matches!(who, As::PortCaller | As::NodeCaller) {
         capabilities.extend([Capability::CAP_FOWNER, Capability::CAP_SYS_ADMIN]);
         reads = Reads::All;
     }

@@ -182,13 +182,15 @@ pub(crate) const MOUNT: &[&Group] = &[
     &OLDER,
 ];
 
-/// What asking a block service takes, in addition.
-pub(crate) const CONNECT: &[&Group] = &[
-    &group! {
-        "connections to the service, which are made again when they are lost":
-        SYS_socket if 0 Is::Exactly(AF_INET), 0 Is::Exactly(AF_INET6), 0 Is::Exactly(AF_VSOCK);
-        SYS_connect; SYS_sendmmsg; SYS_recvmmsg;
-    },
+/// What connecting to a block service takes, in addition to asking it.
+pub(crate) const CONNECT: Group = group! {
+    "connections to the service, which are made again when they are lost":
+    SYS_socket if 0 Is::Exactly(AF_INET), 0 Is::Exactly(AF_INET6), 0 Is::Exactly(AF_VSOCK);
+    SYS_connect; SYS_sendmmsg; SYS_recvmmsg;
+};
+
+/// What asking a block service takes, in addition to serving.
+pub(crate) const ASK: &[&Group] = &[
     &group! {
         "its runtime":
         SYS_epoll_create1; SYS_epoll_ctl; SYS_epoll_pwait;

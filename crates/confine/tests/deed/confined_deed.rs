@@ -185,6 +185,13 @@ fn deeds() -> Vec<Deed> {
             })
         },
         Deed {
+            set: Set::ServeAndAsk,
+            unlisted: Unlisted::Refused,
+            ..deed("call a service itself", |place| {
+                UnixStream::connect(place.join("socket")).map(drop)
+            })
+        },
+        Deed {
             set: Set::ServeAndCall,
             ..deed("call a service there", |place| {
                 UnixStream::connect(place.join("socket")).map(drop)

@@ -12,7 +12,6 @@ mod asked;
 mod boot;
 mod ending;
 mod hand;
-mod keep;
 pub mod recorder;
 mod talk;
 mod view;
@@ -28,13 +27,17 @@ use snapshotter::SnapshotId;
 
 use super::mounts::clear_dead;
 pub(super) use asked::Policy;
+pub(super) use boot::Keeper;
 use boot::{Boot, End, Follower};
 pub(super) use ending::Ending;
 pub(super) use hand::FirstBootsHand;
-pub(super) use keep::Keeper;
 use talk::{Boots, Wanted};
 use view::REMEMBERED;
 pub use view::{FirstBootStatus, Outcome};
+
+/// What containerd's configuration is expected to call this snapshotter. It only matters to
+/// requests that we do not make.
+pub(super) const SNAPSHOTTER: &str = "yolofs";
 
 /// Boots that are recorded at once. Each holds the names that it met, and what it did, in memory.
 const AT_ONCE: usize = 8;

@@ -92,7 +92,13 @@ fn prepare_service(request: &MountRequest, name: &NicName) -> anyhow::Result<Pre
     }
     let spec = request.nic.as_ref();
     let spec = spec.with_context(|| format!("{} needs nic.address", name.label()))?;
-    let nic = Nic::alone(spec, name, None, &request.boot, request.source_deadline)?;
+    let nic = Nic::alone(
+        spec.into(),
+        name,
+        None,
+        &request.boot,
+        request.source_deadline,
+    )?;
     let boot = nic.choose_boot(&request.boot)?.map(Boot::of_service);
     let mut assembly = assembly::of_service(nic, boot, &options(request))?;
     // Beside a boot image, what is recorded to be shared is what that one lacks.
@@ -109,7 +115,7 @@ fn options(request: &MountRequest) -> AssemblyOptions<'_> {
         xattrs: request.xattrs,
         deadline: request.source_deadline,
         revalidate: request.revalidate,
-        nic: request.nic.as_ref(),
+        nic: request.nic.as_ref().map(Into::into),
         passthrough: Passthrough::Never,
     }
 }

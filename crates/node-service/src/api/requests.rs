@@ -7,8 +7,8 @@ use node_api::bodies::UpgradeBody;
 use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 
+use super::context::ApiContext;
 use super::reply::{HttpResponse, Refusal, json, nothing, text};
-use super::serve::ApiContext;
 use crate::metrics;
 
 /// A request, as far as it depends on who asks.

@@ -4,9 +4,9 @@ use node_api::bodies::Pace;
 
 use hyper::Method;
 
+use super::context::ApiContext;
 use super::reply::{HttpResponse, Refusal};
 use super::requests::{self, Call};
-use super::serve::ApiContext;
 
 /// One kind of request.
 #[derive(Debug)]

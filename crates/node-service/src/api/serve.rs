@@ -16,13 +16,11 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
+use super::context::ApiContext;
 use super::reply::{HttpResponse, Refusal};
 use super::requests::Call;
 use super::routes;
-use super::tally::Tally;
-use host::admission::Admission;
 use node_api::bodies::Pace;
-use node_api::control::NodeControl;
 
 /// Connections at a time. More wait in the socket's queue, where their own deadline finds them.
 const CONNECTIONS_MAX: u32 = 64;
@@ -43,25 +41,7 @@ const PEER_DEADLINE: Duration = Duration::from_secs(5);
 /// How long the end waits for answers that are under way.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What every connection shares.
-#[derive(Debug)]
-pub(super) struct ApiContext {
-    pub(super) node: Arc<dyn NodeControl>,
-    pub(super) answers: Tally,
-    admission: Admission,
-    callers: [Arc<Semaphore>; Pace::ALL.len()],
-}
-
 impl ApiContext {
-    pub(super) fn new(node: Arc<dyn NodeControl>, admission: Admission) -> Self {
-        Self {
-            node,
-            answers: Tally::default(),
-            admission,
-            callers: Pace::ALL.map(|pace| Arc::new(Semaphore::new(pace.callers()))),
-        }
-    }
-
     /// Makes a call on a thread that may block, within the deadline of its route.
     async fn ask(
         self: &Arc<Self>,

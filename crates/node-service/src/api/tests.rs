@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use super::serve::ApiContext;
+use super::context::ApiContext;
 use super::{Api, listen};
 use host::admission::Admission;
 use node_api::boot_choice::BootChoice;

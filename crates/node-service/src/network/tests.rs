@@ -4,7 +4,6 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use super::*;
@@ -49,7 +48,7 @@ fn privileged_a_cache_changes_hands_and_nothing_outside_does() {
     let nic = spec.nic.as_ref().unwrap();
     let worker = NetworkWorker::of(&spec, Some(WORKER)).unwrap();
     assert_eq!(worker.identity(), Some(WORKER));
-    // The other one is root's, as where the service is a socket that lets nobody in.
+    // The other one is root's, as where workers have no user of their own.
     let root = NetworkWorker {
         user: None,
         ..worker.clone()
@@ -89,21 +88,22 @@ fn privileged_a_cache_changes_hands_and_nothing_outside_does() {
 }
 
 #[test]
-fn privileged_a_worker_stays_root_where_its_user_may_not_call() {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("nic.sock");
-    let spec = spec(&serde_json::json!({"address": format!("unix:{}", socket.display())}));
-    let user = || NetworkWorker::of(&spec, Some(WORKER)).unwrap().user;
-    assert_eq!(user(), None, "who will listen there is not known");
-    let _listener = UnixListener::bind(&socket).unwrap();
-    let mode = |mode| fs::set_permissions(&socket, Permissions::from_mode(mode)).unwrap();
-    mode(0o755);
-    assert_eq!(user(), None);
-    mode(0o666);
-    assert_eq!(user(), Some((65534, 65534)));
-    mode(0o600);
-    chown(&socket, Some(65534), None).unwrap();
-    assert_eq!(user(), Some((65534, 65534)));
+fn a_worker_has_its_user_and_the_node_connects_for_it_to_a_socket_in_the_file_system() {
+    let of = |address: &str| {
+        let spec = spec(&serde_json::json!({ "address": address }));
+        let worker = NetworkWorker::of(&spec, Some(WORKER)).unwrap();
+        assert_eq!(worker.user, Some((65534, 65534)));
+        worker.connections()
+    };
+    assert_eq!(of("unix:/nobody/listens"), Connections::ByNode);
+    assert_eq!(of("nic:5052"), Connections::Own);
+}
+
+#[test]
+fn what_a_node_of_an_earlier_release_tells_is_understood() {
+    let told = r#"{"user": null, "needs": {"reads": [], "writes": [], "ports": [], "socket": "/s"}, "disk": false}"#;
+    let told: NetworkWorker = serde_json::from_str(told).unwrap();
+    assert_eq!(told.connections(), Connections::Own);
 }
 
 #[test]

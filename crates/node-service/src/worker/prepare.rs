@@ -16,11 +16,11 @@ use crate::wire::Fault;
 use bootstore::store::StoreSettings;
 use mounting::assembly::{self, Assembly, AssemblyOptions};
 use mounting::boot::{Boot, BootRequest, Foreign, Unusable};
-use mounting::nic::Nic;
+use mounting::nic::{Connector, Nic, NicAccess};
 use mounting::source::Source;
 use mounting::xattrs::answers;
 use node_api::boot_choice::BootChoice;
-use node_api::nic::{NicName, NicSpec};
+use node_api::nic::NicName;
 use node_api::spec::{MountSpec, SourceLocation};
 
 /// Why something was not done, and whose fault it is.
@@ -57,18 +57,20 @@ pub(super) fn prepare(
     spec: &MountSpec,
     handed: &MountDescriptors,
     told: bool,
+    connector: Option<&Arc<dyn Connector>>,
 ) -> Result<Prepared, Refusal> {
+    let access = |spec| NicAccess { spec, connector };
     let place = spec.place();
     match place.map_err(|error| Refusal::new(Fault::Invalid, error))? {
-        SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref(), handed, told),
-        SourceLocation::Nic(nic, name) => prepare_nic(spec, &nic, &name, handed, told),
+        SourceLocation::Disk(nic) => prepare_disk(spec, nic.as_ref().map(access), handed, told),
+        SourceLocation::Nic(nic, name) => prepare_nic(spec, access(&nic), &name, handed, told),
     }
 }
 
 /// Prepares a mount whose source is at a block service only.
 fn prepare_nic(
     spec: &MountSpec,
-    asked: &NicSpec,
+    asked: NicAccess<'_>,
     name: &NicName,
     handed: &MountDescriptors,
     told: bool,
@@ -130,7 +132,7 @@ fn left_out(spec: &MountSpec, refusal: Refusal, told: bool) -> Result<Option<Arc
 /// Prepares a mount whose source is on a disk.
 fn prepare_disk(
     spec: &MountSpec,
-    asked: Option<&NicSpec>,
+    asked: Option<NicAccess<'_>>,
     handed: &MountDescriptors,
     told: bool,
 ) -> Result<Prepared, Refusal> {

@@ -10,15 +10,16 @@ use anyhow::{Context as _, anyhow, bail};
 use yolofs::{Connection, End, Ended, Hello, Lock, Readahead, ServeOptions, Serving};
 
 use super::access_log::AccessLog;
+use super::open::Opened;
 use super::prepare::{Prepared, Refusal, nic_boot, open_boot, prepare};
 use super::presence::predecessors;
-use super::served_mounts::Opened;
 use crate::descriptors::MountDescriptors;
 use crate::wire::{Adoption, Fault};
 use crate::workers::SHARED_BY;
 use mounting::assembly::{Assembly, Parts};
 use mounting::boot::Boot;
 use mounting::descriptors::files_for_each_of;
+use mounting::nic::Connector;
 use mounting::prewarming::{PrewarmRequest, Prewarming};
 use node_api::boot_choice::BootChoice;
 use node_api::mount_daemon::PrewarmSummary;
@@ -64,6 +65,7 @@ impl Served {
         adoption: Adoption,
         handed: MountDescriptors,
         over: Over,
+        connector: Option<&Arc<dyn Connector>>,
     ) -> Result<Self, Refusal> {
         let Adoption { id, spec, hello } = adoption;
         let answer = Some(hello.answer).filter(|answer| !answer.is_empty());
@@ -74,7 +76,7 @@ impl Served {
         let Prepared {
             assembly,
             access_log,
-        } = prepare(&spec, &handed, hello.answer().is_some())?;
+        } = prepare(&spec, &handed, hello.answer().is_some(), connector)?;
         let Assembly { fs, parts } = assembly;
         let MountDescriptors {
             device,

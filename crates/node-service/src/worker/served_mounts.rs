@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
+use super::open::{Open, Opened};
 use super::prepare::Refusal;
 use super::prewarm::Queue;
 use super::served::{Over, Served};
+use crate::connector::NodeConnector;
 use crate::descriptors::MountDescriptors;
 use crate::wire::{Adoption, Fault};
+use mounting::nic::Connector;
 use node_api::boot_choice::BootChoice;
 use node_api::status::MountStatus;
 
@@ -25,6 +28,8 @@ pub(super) struct ServedMounts {
     open: Arc<Open>,
     prewarms: Queue,
     over: Over,
+    /// Who connects to a block service; this process if absent.
+    connector: Option<Arc<dyn Connector>>,
 }
 
 #[derive(Debug)]
@@ -39,12 +44,13 @@ impl ServedMounts {
     ///
     /// # Errors
     /// If no threads can be had.
-    pub(super) fn start(over: Over) -> anyhow::Result<Self> {
+    pub(super) fn start(over: Over, connector: Option<Arc<NodeConnector>>) -> anyhow::Result<Self> {
         Ok(Self {
             slots: Mutex::default(),
             open: Arc::default(),
             prewarms: Queue::start()?,
             over,
+            connector: connector.map(|connector| connector as _),
         })
     }
 
@@ -73,7 +79,8 @@ impl ServedMounts {
         };
         let place = Reservation { mounts: self, id };
         let open = Opened::note(&self.open, &place.id);
-        let served = Served::start(adoption, handed, self.over.clone())?.noted(open);
+        let served = Served::start(adoption, handed, self.over.clone(), self.connector.as_ref())?;
+        let served = served.noted(open);
         let served = Arc::new(served);
         let hello = served.hello();
         place.fill(&served);
@@ -157,56 +164,6 @@ impl ServedMounts {
 
     pub(super) fn is_empty(&self) -> bool {
         self.slots.lock().is_empty()
-    }
-}
-
-/// How many mounts of each name have something open: what is taken from the mounts may be in
-/// somebody's hand yet, or being dropped.
-#[derive(Debug, Default)]
-struct Open {
-    counts: Mutex<BTreeMap<String, usize>>,
-    changed: Condvar,
-}
-
-impl Open {
-    fn await_closed(&self, id: &str, deadline: Instant) -> bool {
-        let mut counts = self.counts.lock();
-        while counts.contains_key(id) {
-            if self.changed.wait_until(&mut counts, deadline).timed_out() {
-                return !counts.contains_key(id);
-            }
-        }
-        true
-    }
-}
-
-/// Noted as open until dropped: the last that is dropped of a mount.
-#[derive(Debug)]
-pub(super) struct Opened {
-    open: Arc<Open>,
-    id: String,
-}
-
-impl Opened {
-    fn note(open: &Arc<Open>, id: &str) -> Self {
-        *open.counts.lock().entry(id.to_owned()).or_default() += 1;
-        Self {
-            open: Arc::clone(open),
-            id: id.to_owned(),
-        }
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        let mut counts = self.open.counts.lock();
-        if let Some(count) = counts.get_mut(&self.id) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.id);
-            }
-        }
-        self.open.changed.notify_all();
     }
 }
 

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::prepare::Refusal;
 use super::served_mounts::ServedMounts;
+use crate::connector::NodeConnector;
 use crate::descriptors::MountDescriptors;
 use crate::wire::{Fault, WorkerRequest, WorkerResponse, WorkerStatus};
 use host::admission::Admission;
@@ -34,6 +35,8 @@ const DRAINED_MAX: u64 = 64 << 10;
 pub(super) struct WorkerContext {
     mounts: Arc<ServedMounts>,
     admission: Admission,
+    /// Who connects to a block service, if that is the node.
+    connector: Option<Arc<NodeConnector>>,
     callers: Mutex<Callers>,
 }
 
@@ -45,7 +48,11 @@ struct Callers {
 
 impl WorkerContext {
     /// Returns one that answers whom `admission` admits.
-    pub(super) fn new(mounts: Arc<ServedMounts>, admission: Admission) -> Self {
+    pub(super) fn new(
+        mounts: Arc<ServedMounts>,
+        admission: Admission,
+        connector: Option<Arc<NodeConnector>>,
+    ) -> Self {
         let callers = Callers {
             count: 0,
             last: Instant::now(),
@@ -53,6 +60,7 @@ impl WorkerContext {
         Self {
             mounts,
             admission,
+            connector,
             callers: Mutex::new(callers),
         }
     }
@@ -101,14 +109,15 @@ impl WorkerContext {
                     WorkerResponse::Done
                 }
                 WorkerRequest::Heard { id } => {
-                    let to = beside.into_iter().next();
-                    let to = to.ok_or_else(|| {
-                        Refusal::new(
-                            Fault::Invalid,
-                            anyhow!("the descriptor to write to is missing"),
-                        )
-                    })?;
+                    let to = only(beside, "to write to")?;
                     self.mounts.get(&id)?.write_heard(to)?;
+                    WorkerResponse::Done
+                }
+                WorkerRequest::Connections => {
+                    let connector = self.connector.as_ref().ok_or_else(|| {
+                        Refusal::new(Fault::Conflict, anyhow!("this worker connects by itself"))
+                    })?;
+                    connector.set_link(only(beside, "to ask for connections")?);
                     WorkerResponse::Done
                 }
                 WorkerRequest::LetGo { id } => {
@@ -137,6 +146,15 @@ impl WorkerContext {
             (WorkerResponse::Refused { fault, why }, None)
         })
     }
+}
+
+/// Returns the descriptor that came beside a request.
+fn only(beside: Vec<OwnedFd>, what_for: &str) -> Result<OwnedFd, Refusal> {
+    let descriptor = beside.into_iter().next();
+    descriptor.ok_or_else(|| {
+        let missing = anyhow!("the descriptor {what_for} is missing");
+        Refusal::new(Fault::Invalid, missing)
+    })
 }
 
 /// Somebody who asks.

@@ -201,8 +201,12 @@ impl Worker {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("workers/1.sock");
         let (over, ends) = std::sync::mpsc::channel();
-        let mounts = Arc::new(ServedMounts::start(over).unwrap());
-        let context = Arc::new(WorkerContext::new(Arc::clone(&mounts), Admission::own()));
+        let mounts = Arc::new(ServedMounts::start(over, None).unwrap());
+        let context = Arc::new(WorkerContext::new(
+            Arc::clone(&mounts),
+            Admission::own(),
+            None,
+        ));
         let listener = service::listen(&socket).unwrap();
         service::serve(listener, &context).unwrap();
         let forgetting = Arc::clone(&mounts);

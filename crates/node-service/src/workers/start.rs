@@ -94,7 +94,14 @@ impl Pool {
             Ok(started) => {
                 let pid = child.id();
                 let process = ProcessRef { pid, started };
-                Worker::new(process, &self.run_dir, company, Some(child))
+                let worker = Worker::new(process, &self.run_dir, company, Some(child))?;
+                if let Some(spec) = mount
+                    && let Err(error) = worker.connect_for(spec)
+                {
+                    // It has its mount all the same: reading through the cache and the origin goes on.
+                    log::warn!("worker {pid} connects by itself, if it may: {error:#}");
+                }
+                Ok(worker)
             }
             Err(error) => {
                 let _killed = child.kill();

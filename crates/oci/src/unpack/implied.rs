@@ -16,8 +16,8 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
 use rawio::xattr;
 
+use super::attributes::is_kept;
 use super::root::Root;
-use super::write::is_kept;
 
 /// The directories of a layer of which its tar says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat};
 use rawio::xattr;
 
+use super::attributes::is_kept;
 use super::entry::{Entry, Kind};
 use super::implied::Implied;
 use super::limits::Spent;
@@ -60,13 +61,6 @@ impl<'a> Marker<'a> {
             hidden => Ok(Some(Self::Deleted(hidden))),
         }
     }
-}
-
-/// Returns whether an extended attribute of a tar is kept: `trusted.overlay.redirect` would lead
-/// overlayfs to another place, and only engines have business with `trusted`.
-pub(crate) fn is_kept(name: &[u8]) -> bool {
-    (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
-        || name == b"security.capability"
 }
 
 /// What becomes of the directory that a layer is unpacked into.

@@ -8,12 +8,12 @@ use super::*;
 use crate::profile::{SOURCE, version_of};
 
 /// A directory with a file `lib` of 100 pages, and profiles of it.
-struct Desk {
+struct PinFixture {
     dir: tempfile::TempDir,
     pins: PinDir,
 }
 
-impl Desk {
+impl PinFixture {
     fn new() -> Self {
         // On a disk: of what is in memory only, nothing is held.
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -90,7 +90,7 @@ fn locked_in_kernel(path: &Path) -> u64 {
 
 #[test]
 fn just_the_pages_of_the_profiles_are_held_until_they_are_dropped() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     desk.profile("a", "lib", &[(0, 2), (50, 60)]);
     desk.profile("b", "lib", &[(55, 70)]);
     let mut holder = desk.holder(1 << 20);
@@ -114,7 +114,7 @@ fn just_the_pages_of_the_profiles_are_held_until_they_are_dropped() {
 
 #[test]
 fn a_file_that_is_replaced_is_held_in_its_new_version() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     desk.profile("a", "lib", &[(0, 2), (50, 60)]);
     let mut holder = desk.holder(1 << 20);
     assert_eq!(holder.status().profiles[0].changed_files, 0);
@@ -141,7 +141,7 @@ fn a_file_that_is_replaced_is_held_in_its_new_version() {
 
 #[test]
 fn the_budget_is_kept_and_used_up() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     desk.replace("other", 100, 2);
     desk.profile("a", "lib", &[(0, 30)]);
     desk.profile("b", "other", &[(0, 30), (40, 50)]);
@@ -162,7 +162,7 @@ fn the_budget_is_kept_and_used_up() {
 
 #[test]
 fn what_is_no_file_or_damaged_is_told_and_holds_nothing_up() {
-    let desk = Desk::new();
+    let desk = PinFixture::new();
     desk.profile("a", "lib", &[(0, 30)]);
     fs::remove_file(desk.path("lib")).unwrap();
     nix::unistd::mkfifo(&desk.path("lib"), nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -3,8 +3,9 @@
 use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::numbers;
-use crate::image::{ImageReport, StabilityReport, sum};
+use crate::image::{ImageReport, StabilityReport};
 use crate::measured::{Comparison, ServedFrom, WayReport, median};
+use crate::sum::sum;
 
 /// Most names, digests and runs that are shown.
 const SHOWN: usize = 20;

@@ -4,7 +4,8 @@ use super::chart::{self, Bar, OWN_COLOURS, colour};
 use super::markup::Markup;
 use super::numbers;
 use super::table::{self, Column, Stands};
-use crate::image::{ImageReport, LayerReport, sum};
+use crate::image::{ImageReport, LayerReport};
+use crate::sum::sum;
 
 /// Most layers that are shown: one more than overlayfs takes in Docker.
 const SHOWN: usize = 128;

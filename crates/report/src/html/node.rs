@@ -4,10 +4,11 @@ use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::table::{self, Column, Stands};
 use super::{Detail, facts, numbers, reads, timeline, ways};
-use crate::image::{ImageReport, sum};
+use crate::image::ImageReport;
 use crate::measured::median;
 use crate::mount::MountReport;
 use crate::node::NodeReport;
+use crate::sum::sum;
 
 /// Most images in the table.
 const LISTED: usize = 500;

@@ -4,8 +4,9 @@ use super::chart::{self, Bar, OWN_COLOURS, colour};
 use super::markup::Markup;
 use super::table::{self, Column, Stands};
 use super::{Detail, numbers};
-use crate::image::{ImageReport, sum};
+use crate::image::ImageReport;
 use crate::measured::median;
+use crate::sum::sum;
 use crate::timeline::{Moment, Timeline};
 
 /// Space for the amount above.

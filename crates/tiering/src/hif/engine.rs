@@ -1,7 +1,5 @@
 //! What engines read before they run anything, by the name of their program or library.
 
-use super::start::{Need, Search};
-
 /// Modules that every Python 3 loads, and those that it loads without `-I -S`.
 const PYTHON_MODULES: &[&str] = &[
     "_collections_abc",
@@ -31,16 +29,28 @@ const JAVA_FILES: &[&str] = &[
 /// Libraries that a Java virtual machine opens by itself.
 const JAVA_LIBRARIES: &[&str] = &["jimage", "java", "jli", "net", "nio", "zip"];
 
-/// Adds what the engine reads that a program or library is; nothing if it is none.
-pub(super) fn add(search: &mut Search, path: &str) {
+/// What an engine reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// A file, by the directory that it is looked for in and its path there.
+    File(String, String),
+    /// A library, with all that it is linked with.
+    Library(String),
+}
+
+/// Returns what the engine reads that a program or library is; nothing if it is none.
+pub(super) fn reads(path: &str) -> Vec<Read> {
     let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
     let prefix = directory.rsplit_once('/').map_or("", |(prefix, _)| prefix);
     if let Some(version) = python_version(name) {
-        for prefix in [prefix, "/usr", "/usr/local"] {
-            python(search, &format!("{prefix}/lib/python{version}"), &version);
-        }
+        let prefixes = [prefix, "/usr", "/usr/local"].into_iter();
+        prefixes
+            .flat_map(|prefix| python(&format!("{prefix}/lib/python{version}"), &version))
+            .collect()
     } else if name == "java" {
-        java(search, prefix);
+        java(prefix)
+    } else {
+        Vec::new()
     }
 }
 
@@ -52,29 +62,28 @@ fn python_version(name: &str) -> Option<String> {
     (!digits.is_empty()).then(|| format!("3.{digits}"))
 }
 
-fn python(search: &mut Search, library: &str, version: &str) {
+fn python(library: &str, version: &str) -> Vec<Read> {
     let tag = version.replace('.', "");
-    let module = |search: &mut Search, directory: &str, name: &str| {
-        // The source is looked at (its time), the compiled one is read.
-        search.add(directory, &format!("{name}.py"), Need::Engine);
-        let compiled = format!("__pycache__/{name}.cpython-{tag}.pyc");
-        search.add(directory, &compiled, Need::Engine);
-    };
-    for name in PYTHON_MODULES {
-        module(search, library, name);
-    }
     let encodings = format!("{library}/encodings");
-    for name in ["__init__", "aliases", "utf_8", "ascii", "latin_1"] {
-        module(search, &encodings, name);
-    }
+    let modules = PYTHON_MODULES.iter().map(|name| (library, name));
+    let of_encodings = ["__init__", "aliases", "utf_8", "ascii", "latin_1"];
+    let of_encodings = of_encodings.iter().map(|name| (&*encodings, name));
+    let files = modules.chain(of_encodings).flat_map(|(directory, name)| {
+        // The source is looked at (its time), the compiled one is read.
+        let paths = [
+            format!("{name}.py"),
+            format!("__pycache__/{name}.cpython-{tag}.pyc"),
+        ];
+        paths.map(|path| Read::File(directory.to_owned(), path))
+    });
+    files.collect()
 }
 
-fn java(search: &mut Search, home: &str) {
-    for file in JAVA_FILES {
-        search.add(home, file, Need::Engine);
-    }
-    search.program(&format!("{home}/lib/server/libjvm.so"), Need::Engine);
-    for library in JAVA_LIBRARIES {
-        search.program(&format!("{home}/lib/lib{library}.so"), Need::Engine);
-    }
+fn java(home: &str) -> Vec<Read> {
+    let files = JAVA_FILES.iter();
+    let files = files.map(|file| Read::File(home.to_owned(), (*file).to_owned()));
+    let machine = Read::Library(format!("{home}/lib/server/libjvm.so"));
+    let libraries = JAVA_LIBRARIES.iter();
+    let libraries = libraries.map(|library| Read::Library(format!("{home}/lib/lib{library}.so")));
+    files.chain([machine]).chain(libraries).collect()
 }

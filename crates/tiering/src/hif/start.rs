@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::elf::{self, Needs};
-use super::engine;
+use super::engine::{self, Read};
 use super::files::{ImageFiles, Node, head, resolve};
 
 /// Where programs are looked for if the image does not say.
@@ -89,7 +89,7 @@ pub fn start_files(files: &dyn ImageFiles, start: &Start) -> Vec<HotFile> {
     search.found
 }
 
-pub(super) struct Search<'a> {
+struct Search<'a> {
     files: &'a dyn ImageFiles,
     path: Vec<&'a str>,
     working_dir: &'a str,
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
     }
 
     /// Adds a file, if it is one and is new; returns where it really is.
-    pub(super) fn add(&mut self, directory: &str, path: &str, need: Need) -> Option<(String, u64)> {
+    fn add(&mut self, directory: &str, path: &str, need: Need) -> Option<(String, u64)> {
         let (path, node) = resolve(self.files, directory, path)?;
         let Node::File { len } = node else {
             return None;
@@ -196,7 +196,7 @@ impl<'a> Search<'a> {
     }
 
     /// Adds a program or script, with all that it needs.
-    pub(super) fn program(&mut self, path: &str, need: Need) {
+    fn program(&mut self, path: &str, need: Need) {
         let added = self.add("/", path, need);
         self.pending.extend(added);
     }
@@ -206,7 +206,14 @@ impl<'a> Search<'a> {
         while let Some((path, len)) = self.pending.pop_front() {
             if let Some(needs) = elf::needs(self.files, &path, len) {
                 self.load(&path, &needs);
-                engine::add(self, &path);
+                for read in engine::reads(&path) {
+                    match read {
+                        Read::File(directory, path) => {
+                            self.add(&directory, &path, Need::Engine);
+                        }
+                        Read::Library(path) => self.program(&path, Need::Engine),
+                    }
+                }
             } else {
                 self.interpreted(&path);
             }

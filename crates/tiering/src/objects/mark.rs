@@ -2,9 +2,11 @@
 
 use std::io;
 
-use super::open::{TIER_FILE, write_tier_file};
-use crate::journal::{JournalError, TIER_FILE_LEN, TierId, decode_tier};
+use crate::journal::{JournalError, TIER_FILE_LEN, TierId, decode_tier, encode_tier};
 use crate::medium::Medium;
+
+/// The file that says which tier a directory is.
+pub(super) const TIER_FILE: &str = "tier";
 
 /// What a directory is known by as a tier, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,14 @@ impl Mark {
     pub fn write(self, medium: &dyn Medium) -> io::Result<()> {
         write_tier_file(medium, TierId(self.0))
     }
+}
+
+/// Writes that file, durably.
+pub(super) fn write_tier_file(medium: &dyn Medium, id: TierId) -> io::Result<()> {
+    medium.write_at("tier.new", 0, &encode_tier(id))?;
+    medium.sync("tier.new")?;
+    medium.rename("tier.new", TIER_FILE)?;
+    medium.sync_names()
 }
 
 #[cfg(test)]

@@ -14,13 +14,11 @@ use super::{
 };
 use crate::journal::{
     Journal, JournalError, Known, OBJECTS_MAX, OpenJournalError, TIER_FILE_LEN, TIERS_MAX, TierId,
-    decode_tier, encode_tier,
+    decode_tier,
 };
 use crate::medium::Medium;
 use crate::objects::copy::hash_file;
-
-/// The file that says which tier a directory is.
-pub(super) const TIER_FILE: &str = "tier";
+use crate::objects::mark::{TIER_FILE, write_tier_file};
 
 /// What is found out while tiers are looked at.
 struct Survey {
@@ -249,13 +247,6 @@ fn name_tier(medium: &dyn Medium) -> io::Result<TierId> {
     let Mark(id) = Mark::random()?;
     write_tier_file(medium, TierId(id))?;
     Ok(TierId(id))
-}
-
-pub(super) fn write_tier_file(medium: &dyn Medium, id: TierId) -> io::Result<()> {
-    medium.write_at("tier.new", 0, &encode_tier(id))?;
-    medium.sync("tier.new")?;
-    medium.rename("tier.new", TIER_FILE)?;
-    medium.sync_names()
 }
 
 fn io_error(doing: &'static str, what: &str) -> impl FnOnce(io::Error) -> OpenError {

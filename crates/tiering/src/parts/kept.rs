@@ -5,16 +5,13 @@ use std::sync::Arc;
 use blocks::ContentId;
 use parking_lot::Mutex;
 
-use super::pools::{Doubts, Pools, read_part};
+use super::pools::{BringPart, Doubts, Pools, read_part};
 use super::{Index, Part};
 use crate::medium::Medium;
 use crate::objects::{
     Aside, Copied, ObjectError, Objects, OpenError, OpenReport, TierConfig, TierIndex,
 };
 use crate::pace::{Cancelled, Pace};
-
-/// Brings the blocks of a part, whose number is given, too.
-pub type BringPart<'a> = dyn FnMut(usize, &Part, &mut [u8]) -> Result<(), ObjectError> + 'a;
 
 /// Objects on tiers, some of which are indexes.
 #[derive(Debug)]

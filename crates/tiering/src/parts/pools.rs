@@ -7,10 +7,13 @@ use std::sync::Arc;
 use blocks::{BlockRange, ContentId, RangeSet};
 
 use super::format::{LEN_MAX, begins_an_index};
-use super::{BringPart, Index, Part, Users};
+use super::{Index, Part, Users};
 use crate::medium::Medium;
 use crate::objects::{Object, ObjectError, TierIndex};
 use crate::pace::Pace;
+
+/// Brings the blocks of a part, whose number is given, too.
+pub type BringPart<'a> = dyn FnMut(usize, &Part, &mut [u8]) -> Result<(), ObjectError> + 'a;
 
 /// Says that somebody changes pools, or died of it.
 const MARK: &str = "pools.changing";

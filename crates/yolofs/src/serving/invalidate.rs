@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{DROP_PATIENCE, State};
 use crate::fs::FileSystem;
 use crate::notify::Notifier;
-use crate::prewarm::Walker;
+use crate::walk::Walker;
 
 /// Makes the kernel forget every file that is diverted, until dropped.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::End;
-use crate::prewarm::Held;
+use crate::walk::Held;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {

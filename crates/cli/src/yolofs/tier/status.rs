@@ -1,12 +1,13 @@
 //! `yolofs tier status`.
 
+mod picture;
+
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::picture;
 use super::probe::{kind_word, map_word, sync_word};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};

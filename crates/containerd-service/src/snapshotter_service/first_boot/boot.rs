@@ -1,5 +1,7 @@
 //! One container's first boot, from the preparation of its snapshot to its removal.
 
+mod keep;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,11 +13,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use snapshotter::LayerDir;
 use tracer::{Allowance, Limits};
 
-use super::Keeper;
 use super::ending::{Ending, Watcher};
 use super::view::{FirstBootStatus, Outcome};
 use layers::recorded::RecordedLayer;
 use layers::server::LayerPlace;
+
+pub(crate) use keep::Keeper;
 
 /// Longest recording: a container that reads for so long is no longer booting.
 const LONGEST: Duration = Duration::from_secs(120);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use engine::Containerd;
 
-use super::keep::SNAPSHOTTER;
+use super::SNAPSHOTTER;
 use host::run_dir::process_start;
 use recording::until::Until;
 

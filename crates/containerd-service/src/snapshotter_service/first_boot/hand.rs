@@ -10,14 +10,12 @@ use parking_lot::Mutex;
 use snapshotter::{LayerDir, Snapshot, SnapshotId};
 
 use super::asked::Policy;
-use super::talk::{Boots, Request, Response, Wanted};
+use super::talk::{Boots, Request, Response, START, Wanted};
 use super::{FirstBootStatus, recorder};
 use host::control::call;
 use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 
-/// How long a recorder may take until it listens, one before it included that is about to end.
-pub(super) const START: Duration = Duration::from_secs(30);
 /// How often it is looked whether it does.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long mounting the layers may take, from a disk that may be busy.

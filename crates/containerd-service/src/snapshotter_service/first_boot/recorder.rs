@@ -36,7 +36,7 @@ use mounting::confinement::Service;
 const LOOK_EVERY_MS: u16 = 200;
 
 /// How long one waits for another that records to end: as long as a snapshotter asks for an answer.
-const PATIENCE: Duration = super::hand::START;
+const PATIENCE: Duration = super::talk::START;
 
 /// For whom first boots are recorded.
 #[derive(Clone, Debug)]

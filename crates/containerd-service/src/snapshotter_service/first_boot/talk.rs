@@ -2,6 +2,7 @@
 //! connection, as with every daemon (`control.rs`).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use blocks::Digest;
@@ -11,6 +12,9 @@ use snapshotter::{LayerDir, SnapshotId};
 use super::{Ending, FirstBootStatus};
 use host::control::Reply;
 use recording::until::Until;
+
+/// How long a recorder may take until it listens, one before it included that is about to end.
+pub(super) const START: Duration = Duration::from_secs(30);
 
 /// What the snapshotter asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -5,10 +5,11 @@ use std::io;
 
 use blocks::{Attr, NodeKind, Timestamp, Tree, TreeError};
 
+use super::super::attributes::is_kept;
 use super::super::entry::{Entry, Kind};
 use super::super::limits::Spent;
 use super::super::root::{DEPTH_MAX, TOO_DEEP, clean, split};
-use super::super::write::{Marker, OPAQUE_XATTR, XATTR_VALUE_MAX, is_kept};
+use super::super::write::{Marker, OPAQUE_XATTR, XATTR_VALUE_MAX};
 use super::super::{Devices, Limits, TarError};
 use super::draft::{Draft, Node, NodeId, TOP, plain};
 

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use rawio::private;
 
+use super::{Places, has_content, is_own_entry};
 use crate::StoreError;
 use crate::durable::{Steps, TempFile};
-use crate::store::places::{Places, has_content, is_own_entry};
 use crate::store::reading;
 
 /// Name of the file that says that a directory is a store.
-pub(super) const MARKER: &str = "yolofs-store";
+pub(in crate::store) const MARKER: &str = "yolofs-store";
 
 /// What it has, but for the number.
 const WORDS: &str = "yolofs boot image store, version ";
@@ -27,11 +27,11 @@ const VERSION: u32 = 1;
 const MARKER_MAX: u64 = 64;
 
 /// Directories that every store has that was ever written to, by any release.
-pub(super) const OLDEST_PARTS: [&str; 5] = ["images", "segments", "names", "pins", "tmp"];
+pub(in crate::store) const OLDEST_PARTS: [&str; 5] = ["images", "segments", "names", "pins", "tmp"];
 
 /// What a directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::store) enum Kind {
     /// A store.
     Store,
     /// A store that was made before there were markers.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
 ///
 /// # Errors
 /// If it is something else, or a store of a later version, or cannot be read.
-pub(super) fn look(dir: &Path) -> Result<Kind, StoreError> {
+pub(in crate::store) fn look(dir: &Path) -> Result<Kind, StoreError> {
     match look_once(dir) {
         // One that is being made: its parts were not all there, and what marks it is being written by now.
         // Then they are all there.
@@ -95,7 +95,7 @@ fn look_once(dir: &Path) -> Result<Kind, StoreError> {
 }
 
 /// Marks a store, for whoever holds its lock.
-pub(super) fn write(places: &Places, steps: &Steps) -> Result<(), StoreError> {
+pub(in crate::store) fn write(places: &Places, steps: &Steps) -> Result<(), StoreError> {
     let path = places.dir().join(MARKER);
     let put = || {
         let mut file = TempFile::create(&path, Some(&places.tmp()), steps)?;
@@ -132,7 +132,7 @@ fn is_empty_dir(path: &Path) -> bool {
 }
 
 /// Makes the directories of a store, of which some may be there.
-pub(super) fn make_parts(dir: &Path, parts: &[&str]) -> Result<(), StoreError> {
+pub(in crate::store) fn make_parts(dir: &Path, parts: &[&str]) -> Result<(), StoreError> {
     for part in parts {
         let path = dir.join(part);
         let made = private::make_dir_alike(&path);

@@ -1,6 +1,6 @@
 //! What lies on the tiers, as one SVG: a bar for each tier, with a piece for each copy.
 
-use super::status::{ObjectStatus, Status, TierStatus};
+use super::{ObjectStatus, Status, TierStatus};
 use host::size::Size;
 
 const WIDTH: u64 = 900;

@@ -9,14 +9,11 @@ use bootimg::{Stack, Store};
 use engine::containerd::{Containerd, Described, chain_ids};
 use tracer::MergeOptions;
 
-use super::boot::Boot;
+use super::super::SNAPSHOTTER;
+use super::Boot;
 use host::interrupt::Interrupt;
 use layers::keep::{About, Earlier, keep_layer};
 use layers::recorded::RecordedLayer;
-
-/// What containerd's configuration is expected to call this snapshotter. It only matters to
-/// requests that we do not make.
-pub(super) const SNAPSHOTTER: &str = "yolofs";
 
 /// Who turns recordings into boot images.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Keeps what was read; returns the image's reference.
-    pub(super) fn keep(&self, boot: &Boot) -> anyhow::Result<String> {
+    pub(in super::super) fn keep(&self, boot: &Boot) -> anyhow::Result<String> {
         let heard: Vec<_> = boot.layers.iter().map(RecordedLayer::stop).collect();
         let ready = boot.last_event().map(|last| last - boot.started);
         let ready_ms = ready.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));

@@ -1,5 +1,7 @@
 //! Walking through the private mount, so that the kernel knows what a boot will ask for.
 
+mod names;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
@@ -15,8 +17,15 @@ use nix::sys::stat::{Mode, SFlag, fstatat};
 use rawio::dents::Lister;
 use rawio::lock::LockedPages;
 
-use super::names::Names;
 use crate::fs::FileSystem;
+use names::Names;
+
+/// What a mount holds on to after a prewarm, through its private mount.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) walker: Option<Walker>,
+    pub(crate) locks: Vec<LockedPages>,
+}
 
 /// One of the attributes that overlays ask for at each look-up.
 const BY_OVERLAYS: &[u8] = b"trusted.overlay.opaque";
@@ -49,7 +58,7 @@ impl Walker {
     }
 
     /// Prepares for the files of a plan: learns their names, and how many may be held.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         namespace: &dyn Namespace,
         plan: &ReplayPlan,
@@ -65,11 +74,11 @@ impl Walker {
         Ok(())
     }
 
-    pub(super) fn pinned(&self) -> u64 {
+    pub(crate) fn pinned(&self) -> u64 {
         self.pins.len() as u64
     }
 
-    pub(super) const fn unpinned(&self) -> u64 {
+    pub(crate) const fn unpinned(&self) -> u64 {
         self.unpinned
     }
 
@@ -77,7 +86,7 @@ impl Walker {
     /// boot need not: opening, closing, and what overlays ask of attributes if there are none.
     ///
     /// Failures are of no account: then the boot sends the request.
-    pub(super) fn settle_protocol(&mut self, plan: &ReplayPlan, fs: &FileSystem) {
+    pub(crate) fn settle_protocol(&mut self, plan: &ReplayPlan, fs: &FileSystem) {
         let root = Arc::clone(&self.pins[&FileId::ROOT]);
         let _opendir = open_under(root.as_fd(), b".", OFlag::O_DIRECTORY);
         if fs.is_vain_question(BY_OVERLAYS) {
@@ -89,7 +98,7 @@ impl Walker {
     }
 
     /// Does once more what a boot did.
-    pub(super) fn replay(&mut self, namespace: &dyn Namespace, touch: &Touch) -> io::Result<()> {
+    pub(crate) fn replay(&mut self, namespace: &dyn Namespace, touch: &Touch) -> io::Result<()> {
         match touch {
             Touch::Lookup { dir, name } => {
                 let parent = self.reach(*dir)?;
@@ -158,7 +167,7 @@ impl Walker {
     }
 
     /// Keeps pages of a file in memory. Returns how many bytes.
-    pub(super) fn lock(
+    pub(crate) fn lock(
         &self,
         file: FileId,
         set: &RangeSet,

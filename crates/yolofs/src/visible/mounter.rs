@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rawio::mount::DetachedMount;
 
-use crate::visible::{Busy, Layering, MountTarget, Tried, Visible};
+use super::{Busy, Layering, MountTarget, Tried, Visible};
 
 /// Puts a mount into the tree of files, and takes it out again.
 ///

@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use chunks::{ChunkId, Stored};
 
-use super::bed::{CHUNK, Content};
-use super::microseconds;
+use super::super::microseconds;
+use super::{CHUNK, Content};
 use crate::rounds::{Shuffle, median};
 
 /// Answers and chunks in each turn.
@@ -19,7 +19,7 @@ const TIMES: usize = 200;
 const QUESTION: usize = 32;
 
 /// Chunks as they are stored, and a connection to a thread that answers at once.
-pub(super) struct Floor {
+pub(in super::super) struct Floor {
     files: Vec<(ChunkId, Stored)>,
     noise: Vec<(ChunkId, Stored)>,
     connection: TcpStream,
@@ -49,7 +49,7 @@ impl Floor {
     }
 
     /// Returns the median of the microseconds that 128 KiB take to come when they are asked for.
-    pub(super) fn answer(&mut self) -> anyhow::Result<f64> {
+    pub(in super::super) fn answer(&mut self) -> anyhow::Result<f64> {
         let mut chunk = vec![0; CHUNK];
         let mut took = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
@@ -63,7 +63,7 @@ impl Floor {
     /// Returns the median of the microseconds that a chunk's stored bytes take to come and to be
     /// opened. That is more than both alone: who answers sleeps while the chunk is opened, and has
     /// to be woken.
-    pub(super) fn answer_and_open(&mut self, content: Content) -> anyhow::Result<f64> {
+    pub(in super::super) fn answer_and_open(&mut self, content: Content) -> anyhow::Result<f64> {
         let mut answer = vec![0; CHUNK];
         let mut took = Vec::with_capacity(TIMES);
         for at in 0..TIMES.min(self.chunks(content).len()) {
@@ -92,7 +92,7 @@ impl Floor {
     }
 
     /// Returns the median of the microseconds that decompressing and comparing a chunk take.
-    pub(super) fn open(&self, content: Content) -> anyhow::Result<f64> {
+    pub(in super::super) fn open(&self, content: Content) -> anyhow::Result<f64> {
         let mut took = Vec::with_capacity(TIMES);
         for (id, stored) in self.chunks(content) {
             let stored = stored.clone();

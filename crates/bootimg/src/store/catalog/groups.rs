@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use blocks::ContentId;
 
-use super::SharedGroup;
-use super::catalog::{Held, span};
+use super::{Held, span};
 use crate::layout::PAGE_BYTES;
+use crate::store::SharedGroup;
 
 /// Returns for each image which groups of blocks it has with others. `lengths` are the blocks of
 /// each segment.

@@ -16,10 +16,11 @@ use blocks::{
 
 use rawio::cached::cached_pages;
 
+use super::{PrewarmError, PrewarmOptions, PrewarmReport, Progress};
 use crate::fs::{FileSystem, Sample};
 use crate::notify::InodeInKernel;
-use crate::prewarm::{PrewarmError, PrewarmOptions, PrewarmReport, Progress, Walker};
 use crate::serving::Serving;
+use crate::walk::Walker;
 
 /// Blocks in a message to the kernel. Below 64 KiB each message costs more than its bytes; above
 /// 1 MiB nothing is gained, and demand waits longer for a pause.

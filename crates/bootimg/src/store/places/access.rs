@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 use rawio::private::{self, Readers};
 
+use super::is_kept;
 use crate::StoreError;
-use crate::store::places::is_kept;
 
 /// Closes a store that everybody may look into, and has a group read it that is asked for.
 ///
 /// # Errors
 /// If a group is asked for and cannot be given the store. To close it is only tried: from a disk that
 /// takes no changes it can be read.
-pub(super) fn settle(dir: &Path, group: Option<u32>) -> Result<(), StoreError> {
+pub(in crate::store) fn settle(dir: &Path, group: Option<u32>) -> Result<(), StoreError> {
     if let Some(gid) = group {
         let shared = share(dir, Readers::Group(gid));
         return shared.map_err(|error| StoreError::io(dir, "letting a group read", error));

@@ -1,0 +1,76 @@
+//! Connections that another process makes, for a process that may not connect by itself.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use serving::transport::Stream;
+use tokio::sync::oneshot;
+
+/// Makes connections to the service in place of the client.
+pub trait Connector: Debug + Send + Sync {
+    /// Begins to make a connection, and answers `request` when it is made or cannot be made. Does not wait
+    /// for either.
+    fn connect(&self, request: ConnectionRequest);
+}
+
+/// A client that waits for a connection, until its deadline.
+#[derive(Debug)]
+pub struct ConnectionRequest(oneshot::Sender<io::Result<UnixStream>>);
+
+/// Where the answer to a [`ConnectionRequest`] arrives.
+#[derive(Debug)]
+pub struct PendingConnection(oneshot::Receiver<io::Result<UnixStream>>);
+
+impl PendingConnection {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn made(self) -> io::Result<UnixStream> {
+        self.0.await.map_err(|_dropped| dropped())?
+    }
+
+    /// Waits for the answer, outside of a runtime.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub fn wait(self) -> io::Result<UnixStream> {
+        self.0.blocking_recv().map_err(|_dropped| dropped())?
+    }
+}
+
+fn dropped() -> io::Error {
+    let why = "the request for a connection was dropped";
+    io::Error::new(io::ErrorKind::BrokenPipe, why)
+}
+
+impl ConnectionRequest {
+    /// Returns a request, and where its answer arrives.
+    #[must_use]
+    pub fn new() -> (Self, PendingConnection) {
+        let (request, made) = oneshot::channel();
+        (Self(request), PendingConnection(made))
+    }
+
+    /// Whether the client waits no longer.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Gives the client its connection, or the reason why there is none.
+    pub fn answer(self, made: io::Result<UnixStream>) {
+        // A client that waits no longer does not miss it.
+        let _abandoned = self.0.send(made);
+    }
+}
+
+/// Has a connection made. The caller sets the deadline.
+pub(super) async fn connect_by(connector: &dyn Connector) -> io::Result<Box<dyn Stream>> {
+    let (request, pending) = ConnectionRequest::new();
+    connector.connect(request);
+    let made = pending.made().await?;
+    made.set_nonblocking(true)?;
+    Ok(Box::new(tokio::net::UnixStream::from_std(made)?))
+}

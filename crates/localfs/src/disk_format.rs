@@ -1,0 +1,10 @@
+//! Formats of disk images.
+
+/// How the bytes of a disk image are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DiskFormat {
+    /// Sector by sector.
+    Raw,
+    /// QEMU's format, possibly based on another image.
+    Qcow2,
+}

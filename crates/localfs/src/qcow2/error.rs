@@ -1,0 +1,22 @@
+//! What is wrong with a qcow2 image.
+
+/// What is wrong with a qcow2 image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Qcow2Error {
+    /// The header ends early or contradicts itself.
+    #[error("its header is damaged")]
+    Damaged,
+    /// The version is neither 2 nor 3.
+    #[error("its version is {0}; 2 and 3 are known")]
+    Version(u32),
+    /// The file it needs lies in another directory.
+    #[error(
+        "it needs {0:?}, which is not in its own directory: move that file beside it and run \
+         `qemu-img rebase -u`, or flatten the image with `qemu-img convert`"
+    )]
+    Outside(String),
+    /// The chain comes back to a file that is in it already, or never ends.
+    #[error("its chain of backing files is a loop or longer than 64 files")]
+    Chain,
+}

@@ -1,0 +1,35 @@
+//! Kinds of snapshots.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What may be done with a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Writable: may become committed.
+    Active,
+    /// Read only, for a while.
+    View,
+    /// A layer: never changes again, and others may stand on it.
+    Committed,
+}
+
+impl Kind {
+    /// Returns the word that containerd's filters use for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::View => "view",
+            Self::Committed => "committed",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
