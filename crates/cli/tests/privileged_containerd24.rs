@@ -23,15 +23,6 @@ use testkit::registries::{Kind, Registry};
 
 const READ: &str = "cat /srv/greeting; md5sum </srv/noise";
 
-/// Returns how many requests to read all served layers have had.
-fn reads(node: &Node<'_>) -> u64 {
-    let status = node.status();
-    let layers = status["layers"].as_array().unwrap().iter();
-    layers
-        .map(|layer| layer["served"]["requests"]["read"].as_u64().unwrap_or(0))
-        .sum()
-}
-
 fn until_pods_are_possible(cri: &Cri) {
     until("pods to be possible", || {
         let Ok(reply) = cri.try_call(Status {}) else {
@@ -73,7 +64,7 @@ fn privileged_pods_run_with_the_packaged_configuration_and_the_second_reads_noth
     });
     lab::until_boot_reads_nothing(
         &lab,
-        || reads(&node),
+        || node.reads(),
         |number| {
             let pod = cri.pod(&format!("second-{number}"), &app);
             assert_eq!(pod.exec(READ), said);
@@ -265,7 +256,9 @@ fn privileged_pods_of_containerd_24_read_on_whoever_dies() {
         cluster.reads_on(&pod);
     }
     // Everything is whole: the image can be had, and run.
-    cluster.node.ctr(&pull);
+    cri.pull(&stacked);
+    let said = cluster.node.containerd_said();
+    assert!(!said.contains("unpacking will be sequential"), "{said}");
     let said = run_stacked(&lab, &cluster.node, "k8s.io", &stacked, "true");
     assert_eq!(said, "19\nmade19\n");
     // containerd, and who serves the layers.
@@ -365,7 +358,7 @@ fn privileged_containers_in_user_namespaces_see_their_own_ids() {
     // Whoever they are, they share the pages.
     lab::until_boot_reads_nothing(
         &lab,
-        || reads(&node),
+        || node.reads(),
         |number| {
             let base = 100_000 + 65_536 * number;
             assert_eq!(run(&format!("again-{number}"), base), ids_of(base));

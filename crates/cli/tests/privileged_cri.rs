@@ -85,6 +85,15 @@ fn privileged_a_pods_first_boot_is_recorded_and_the_second_served() {
     assert_eq!(lowers.matches("/served/").count(), 2, "{lowers}");
     assert_eq!(second.exec(READ), expected);
     second.remove();
+    lab::until_boot_reads_nothing(
+        &lab,
+        || node.reads(),
+        |number| {
+            let pod = cri.pod(&format!("again-{number}"), &app);
+            assert_eq!(pod.exec(READ), expected);
+            pod.remove();
+        },
+    );
     until("only served layers to be mounted", || {
         let mounts = mounts(&lab);
         mounts.iter().all(|point| point.contains("/served/"))

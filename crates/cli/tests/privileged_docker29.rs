@@ -59,7 +59,7 @@ fn privileged_docker_29_has_first_boots_recorded_and_the_second_served() {
     });
     lab::until_boot_reads_nothing(
         &lab,
-        || requests(&node, "read"),
+        || node.reads(),
         |number| {
             let (id, again) = boot(&format!("second-{number}"), "app");
             assert_eq!(again, sum);
@@ -303,13 +303,4 @@ fn privileged_docker_29_reads_on_whoever_dies() {
         host.node.directories() == 0
     });
     assert_eq!(host.node.served(), 0);
-}
-
-/// Returns how many requests of a kind all served layers have seen.
-fn requests(node: &Node<'_>, kind: &str) -> u64 {
-    let status = node.status();
-    let layers = status["layers"].as_array().unwrap().iter();
-    layers
-        .map(|layer| layer["served"]["requests"][kind].as_u64().unwrap_or(0))
-        .sum()
 }

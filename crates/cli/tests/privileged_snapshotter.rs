@@ -49,6 +49,19 @@ fn privileged_the_first_boot_is_recorded_and_the_second_served() {
     assert!(!second.contains("/recorded/"), "{second}");
     let bytes = |said: &str| said.split_once('\n').unwrap().1.to_owned();
     assert_eq!(bytes(&second), bytes(&first));
+    lab::until_boot_reads_nothing(
+        &lab,
+        || node.reads(),
+        |number| {
+            let again = node.run(&[], &format!("again-{number}"), &script);
+            assert_eq!(bytes(&again), bytes(&first));
+        },
+    );
+    // containerd's own snapshotter is there beside it.
+    let overlayfs = ["--snapshotter", "overlayfs"];
+    let beside = node.run(&overlayfs, "beside", &script);
+    assert!(beside.contains(".overlayfs/snapshots/"), "{beside}");
+    assert_eq!(bytes(&beside), bytes(&first));
     until("the recorder to go", || node.mounts().len() == 2);
     node.forget_everything();
     until("the layers to go", || node.mounts().is_empty());

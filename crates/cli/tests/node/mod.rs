@@ -161,6 +161,15 @@ deletion_threshold = 1
         layers.all(|layer| layer["boot"]["prewarm"] == "done")
     }
 
+    /// Returns how many requests to read all served layers have had.
+    pub(crate) fn reads(&self) -> u64 {
+        let status = self.status();
+        let layers = status["layers"].as_array().unwrap().iter();
+        layers
+            .map(|layer| layer["served"]["requests"]["read"].as_u64().unwrap_or(0))
+            .sum()
+    }
+
     /// Returns what became of the first boot of a container: its state, and the rest of it.
     pub(crate) fn first_boot(&self, id: &str) -> (String, Value) {
         let status = self.status();
