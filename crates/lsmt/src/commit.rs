@@ -1,6 +1,6 @@
 //! Writes sealed layers: commits, merges.
 
-use crate::error::{Doing, Result, at_most};
+use crate::error::{Doing, LsmtError, Result, at_most, rule};
 use crate::header::{DATA_SECTOR, Flags, HEADER_BYTES, Header, SEALED_SEGMENTS_MAX};
 use crate::layer::LayerInfo;
 use crate::num::{SECTOR, size, wide};
@@ -54,6 +54,42 @@ pub(crate) fn write_blob(
     segments: &[Segment],
     read: ReadSegment<'_>,
 ) -> Result<u64> {
+    write_layer(storage, options, info, |body| {
+        let mut buffer = vec![0; size(COPY_SECTORS * SECTOR)];
+        for &segment in segments {
+            if segment.content() == Content::Zeros {
+                body.push_zeros(segment.offset(), segment.sectors(), segment.tag());
+                continue;
+            }
+            let mut done = 0;
+            while done < segment.sectors() {
+                let len = (segment.sectors() - done).min(COPY_SECTORS);
+                let piece = &mut buffer[..size(len * SECTOR)];
+                read(segment, done * SECTOR, piece)?;
+                body.push(segment.offset() + done, piece, segment.tag())?;
+                done += len;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Reads a part of a segment: is told it, how many bytes of it to skip, and what to fill.
+pub(crate) type ReadSegment<'a> = &'a mut dyn FnMut(Segment, u64, &mut [u8]) -> Result<()>;
+
+/// Writes a sealed layer to empty storage, in one pass and with the data that `fill` appends. Returns the length
+/// of the blob, which is not synced.
+///
+/// # Errors
+///
+/// Fails as `fill` and the storage do; if data lies over other data, past the end of the device, or in too many
+/// segments.
+pub fn write_layer<E: From<LsmtError>>(
+    storage: &dyn Storage,
+    options: BlobOptions,
+    info: &LayerInfo,
+    fill: impl FnOnce(&mut LayerBody<'_>) -> Result<(), E>,
+) -> Result<u64, E> {
     let offset = match options.wrapper {
         Wrapper::None => 0,
         Wrapper::Tar => TAR_DATA_OFFSET,
@@ -62,71 +98,151 @@ pub(crate) fn write_blob(
         storage,
         by: offset,
     };
-    let len = match options.compression {
-        Compression::None => {
-            let mut plain = Plain {
-                storage: &shifted,
-                buffer: Vec::new(),
-                at: 0,
-            };
-            write_layer(&mut |bytes| plain.append(bytes), info, segments, read)?;
-            plain.finish()?
-        }
-        Compression::ZFile(options) => {
-            let mut zfile = ZFileWriter::new(&shifted, options)?;
-            write_layer(&mut |bytes| zfile.append(bytes), info, segments, read)?;
-            zfile.finish()?
-        }
+    let sink = match options.compression {
+        Compression::None => Sink::Plain(Plain {
+            storage: &shifted,
+            buffer: Vec::new(),
+            at: 0,
+        }),
+        Compression::ZFile(options) => Sink::ZFile(ZFileWriter::new(&shifted, options)?),
     };
+    let mut body = LayerBody::begin(sink, info)?;
+    fill(&mut body)?;
+    let len = body.finish()?;
     match options.wrapper {
         Wrapper::None => Ok(len),
-        Wrapper::Tar => wrap_tar(storage, len),
+        Wrapper::Tar => Ok(wrap_tar(storage, len)?),
     }
 }
 
-/// Reads a part of a segment: is told it, how many bytes of it to skip, and what to fill.
-pub(crate) type ReadSegment<'a> = &'a mut dyn FnMut(Segment, u64, &mut [u8]) -> Result<()>;
+/// The data of a layer that is being written.
+pub struct LayerBody<'a> {
+    sink: Sink<'a>,
+    entries: Entries,
+    /// The sector of the blob where the next data goes.
+    at: u64,
+    header: Header,
+}
 
-type Append<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+impl std::fmt::Debug for LayerBody<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LayerBody")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
 
-fn write_layer(
-    append: Append<'_>,
-    info: &LayerInfo,
-    segments: &[Segment],
-    read: ReadSegment<'_>,
-) -> Result<()> {
-    let mut header = Header::new(Flags::COMMITTED, info.virtual_size, info.uuid, info.parent);
-    header.message.clone_from(&info.message);
-    append(&header.encode())?;
-    let mut entries = Entries::default();
-    let mut at = DATA_SECTOR;
-    let mut buffer = vec![0; size(COPY_SECTORS * SECTOR)];
-    for &segment in segments {
-        if segment.content() == Content::Zeros {
-            let zeros = Segment::new(segment.offset(), segment.sectors(), at, Content::Zeros);
-            entries.push(zeros.tagged(segment.tag()));
-            continue;
-        }
-        let mut done = 0;
-        while done < segment.sectors() {
-            let len = (segment.sectors() - done).min(COPY_SECTORS);
-            let piece = &mut buffer[..size(len * SECTOR)];
-            read(segment, done * SECTOR, piece)?;
-            append(piece)?;
-            let entry = Segment::new(segment.offset() + done, len, at, Content::Data);
-            entries.push(entry.tagged(segment.tag()));
-            done += len;
-            at += len;
+enum Sink<'a> {
+    Plain(Plain<'a>),
+    ZFile(ZFileWriter<'a>),
+}
+
+impl Sink<'_> {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Plain(plain) => plain.append(bytes),
+            Self::ZFile(zfile) => zfile.append(bytes),
         }
     }
-    let count = entries.0.len().next_multiple_of(INDEX_UNIT);
-    at_most("number of segments", wide(count), SEALED_SEGMENTS_MAX)?;
-    entries.0.resize(count, Segment::PADDING);
-    append(&encode(&entries.0))?;
-    header.flags = Flags::TRAILER;
-    header.index_offset = at * SECTOR;
-    header.index_size = wide(count);
-    append(&header.encode())
+}
+
+impl<'a> LayerBody<'a> {
+    fn begin(mut sink: Sink<'a>, info: &LayerInfo) -> Result<Self> {
+        let mut header = Header::new(Flags::COMMITTED, info.virtual_size, info.uuid, info.parent);
+        header.message.clone_from(&info.message);
+        sink.append(&header.encode())?;
+        Ok(Self {
+            sink,
+            entries: Entries::default(),
+            at: DATA_SECTOR,
+            header,
+        })
+    }
+
+    /// Appends what the device has from a byte on: whole sectors. They may come in any order, but each
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are no whole sectors, and as the storage does.
+    pub fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(offset, wide(bytes.len()))?;
+        for (number, piece) in (0..).zip(bytes.chunks(size(COPY_SECTORS * SECTOR))) {
+            self.push(offset / SECTOR + number * COPY_SECTORS, piece, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Says that bytes of the device, whole sectors, are zeros.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are no whole sectors.
+    pub fn zeros(&mut self, offset: u64, len: u64) -> Result<()> {
+        self.check(offset, len)?;
+        let (start, end) = (offset / SECTOR, (offset + len) / SECTOR);
+        let mut at = start;
+        while at < end {
+            let sectors = (end - at).min(SEGMENT_SECTORS_MAX);
+            self.push_zeros(at, sectors, 0);
+            at += sectors;
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        let device = match self.header.virtual_size {
+            0 => u64::MAX,
+            bytes => bytes,
+        };
+        match offset.checked_add(len) {
+            _ if !offset.is_multiple_of(SECTOR) || !len.is_multiple_of(SECTOR) => {
+                rule("data of a layer", "it is not made of whole sectors")
+            }
+            Some(end) if end <= device => Ok(()),
+            _ => rule("data of a layer", "it goes past the end of the device"),
+        }
+    }
+
+    /// Appends at most as many sectors as are copied at once.
+    fn push(&mut self, sector: u64, bytes: &[u8], tag: u8) -> Result<()> {
+        self.sink.append(bytes)?;
+        let len = wide(bytes.len()) / SECTOR;
+        let entry = Segment::new(sector, len, self.at, Content::Data);
+        self.entries.push(entry.tagged(tag));
+        self.at += len;
+        Ok(())
+    }
+
+    fn push_zeros(&mut self, sector: u64, len: u64, tag: u8) {
+        let zeros = Segment::new(sector, len, self.at, Content::Zeros);
+        self.entries.push(zeros.tagged(tag));
+    }
+
+    fn finish(mut self) -> Result<u64> {
+        let mut entries = self.entries.0;
+        entries.sort_by_key(|entry| entry.offset());
+        if entries
+            .iter()
+            .zip(entries.iter().skip(1))
+            .any(|(one, next)| one.end() > next.offset())
+        {
+            return rule("data of a layer", "some of it lies over other data");
+        }
+        let count = entries.len().next_multiple_of(INDEX_UNIT);
+        at_most("number of segments", wide(count), SEALED_SEGMENTS_MAX)?;
+        entries.resize(count, Segment::PADDING);
+        self.sink.append(&encode(&entries))?;
+        let mut trailer = self.header;
+        trailer.flags = Flags::TRAILER;
+        trailer.index_offset = self.at * SECTOR;
+        trailer.index_size = wide(count);
+        self.sink.append(&trailer.encode())?;
+        match self.sink {
+            Sink::Plain(plain) => plain.finish(),
+            Sink::ZFile(zfile) => zfile.finish(),
+        }
+    }
 }
 
 /// Encodes entries of an index.

@@ -51,7 +51,7 @@
 //! - [`LiveImage`] keeps an image in a [`Folder`], and exchanges its layers while it is in use:
 //!   [`LiveImage::restack`], [`LiveImage::stack_and_commit`], [`LiveImage::collect`], which a
 //!   [`Collector`] does in the background.
-//! - [`Upper::commit`] and [`Stack::merge`] write sealed layers.
+//! - [`Upper::commit`] and [`Stack::merge`] write sealed layers, and [`write_layer`] one of whatever data.
 //!
 //! Nothing that is read is trusted: lengths are bounded before memory is allocated, and whatever is wrong
 //! with a blob is an [`LsmtError`].
@@ -79,7 +79,7 @@ mod uuid;
 mod zfile;
 
 pub use blob::{open_blob, open_content, open_turbo_blob};
-pub use commit::{BlobOptions, Compression, Wrapper};
+pub use commit::{BlobOptions, Compression, LayerBody, Wrapper, write_layer};
 pub use error::{LsmtError, Result};
 pub use header::{DEVICE_BYTES_MAX, MESSAGE_BYTES, OPEN_SEGMENTS_MAX, SEALED_SEGMENTS_MAX};
 pub use image::{Durability, Image};
