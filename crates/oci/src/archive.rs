@@ -120,6 +120,7 @@ fn image(contents: &Contents, chosen: &Listed, name: Option<String>) -> Result<I
         id,
         layers: layers.collect::<Result<_, _>>()?,
         config,
+        config_bytes: bytes,
     })
 }
 

@@ -19,6 +19,8 @@ pub struct Image {
     pub id: Digest,
     /// How its containers start.
     pub config: ImageConfig,
+    /// The configuration as it is written: what hashes to the ID.
+    pub config_bytes: Vec<u8>,
     /// Its layers, the lowest first: as many as there are diff IDs, and in the same order.
     pub layers: Vec<LayerBlob>,
 }

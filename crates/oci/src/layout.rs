@@ -50,14 +50,15 @@ pub(crate) fn open_in(
     let chosen = choose(files.path(), &index, wanted)?;
     let (digest, manifest) = manifest_of(files, chosen, platform)?;
     manifest.must_be_image()?;
-    let config = read_blob(files, &manifest.config, "configuration", CONFIG_MAX)?;
-    let config = ImageConfig::decode(&config)?;
+    let config_bytes = read_blob(files, &manifest.config, "configuration", CONFIG_MAX)?;
+    let config = ImageConfig::decode(&config_bytes)?;
     Ok(Image {
         name: names(chosen).next().map(str::to_owned),
         manifest: Some(digest),
         id: manifest.config.digest,
         layers: layers(files, &manifest, &config)?,
         config,
+        config_bytes,
     })
 }
 

@@ -153,6 +153,20 @@ impl Repository {
         }))
     }
 
+    /// Pushes the manifest of an image whose blobs are there, by a tag or its digest.
+    ///
+    /// # Errors
+    /// If the registry does not take it.
+    pub fn push_image(
+        &self,
+        target: &Target,
+        manifest: &[u8],
+        watch: Watch<'_>,
+    ) -> Result<(), RegistryError> {
+        self.put_document(target, OCI_MANIFEST, manifest, watch)
+            .map(drop)
+    }
+
     pub(super) fn put_document(
         &self,
         target: &Target,
