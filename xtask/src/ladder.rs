@@ -41,6 +41,7 @@ const LADDER: &[Rung] = &[
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
     rung("lsmt", &["blocks"]),
+    rung("erofs", &["blocks"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
@@ -60,7 +61,10 @@ const LADDER: &[Rung] = &[
     rung("mirror", &["blocks", "chunks", "distribution", "serving"]),
     rung("blockexport", &["blocks"]),
     rung("sandbox", &["confine", "rawio"]),
-    rung("blockimages", &["blocks", "lsmt", "oci"]),
+    rung(
+        "blockimages",
+        &["blocks", "erofs", "lsmt", "oci", "testkit"],
+    ),
     // L3: the runtime of a host: each imports only from above its line.
     rung("host", &["blocks", "rawio"]),
     rung("node-api", &["blocks", "host", "serving"]),

@@ -21,7 +21,7 @@ const BLOB_NAMES: [&str; 3] = ["overlaybd.commit", ".commit", "overlaybd.sealed"
 pub const CONFIG_NAME: &str = "config.v1.json";
 
 /// An image as its configuration describes it.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageConfig {
     /// Where blobs are that are not on this machine: `https://registry/v2/repository/blobs`.
@@ -77,6 +77,17 @@ pub struct UpperConfig {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 const fn is_zero(size: &u64) -> bool {
     *size == 0
+}
+
+/// What is known of a sealed layer.
+#[derive(Clone, Debug, Serialize)]
+pub struct LayerStatus {
+    /// The file, or the digest of one that is elsewhere.
+    pub name: String,
+    /// Whether it is on this machine.
+    pub local: bool,
+    /// Its bytes, if the configuration or the file tells them.
+    pub size: u64,
 }
 
 /// Where a layer's blob is.
@@ -154,6 +165,21 @@ impl UpperConfig {
 impl LowerConfig {
     const fn is_turbo(&self) -> bool {
         !self.target_file.is_empty() || !self.target_digest.is_empty()
+    }
+
+    pub(crate) fn status(&self, base: &Path) -> LayerStatus {
+        match self.place(base) {
+            Place::Local(path) => LayerStatus {
+                size: path.metadata().map_or(self.size, |about| about.len()),
+                name: path.display().to_string(),
+                local: true,
+            },
+            Place::Remote { digest, size } => LayerStatus {
+                name: digest,
+                local: false,
+                size,
+            },
+        }
     }
 
     /// Returns where the blob is; relative names are within `base`.

@@ -33,6 +33,31 @@ pub fn open_image(
 ) -> Result<LayeredDevice, ImageError> {
     let (config, path) = ImageConfig::read(path)?;
     let base = path.parent().unwrap_or(Path::new("."));
+    match config.writable() {
+        Some(upper) => {
+            let layers = lower_layers(&config, &path, remote)?;
+            LayeredDevice::writable(OwnedUpper::open(upper, base, layers)?)
+        }
+        None => Ok(LayeredDevice::new(open_lowers(&config, &path, remote)?)),
+    }
+}
+
+/// Opens the sealed layers of an image as one.
+pub(crate) fn open_lowers(
+    config: &ImageConfig,
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+) -> Result<Stack, ImageError> {
+    Stack::of_shared(lower_layers(config, path, remote)?).map_err(ImageError::Stack)
+}
+
+/// Opens the sealed layers of the image that has this configuration at `path`, from the bottom.
+pub(crate) fn lower_layers(
+    config: &ImageConfig,
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+) -> Result<Vec<Arc<Layer>>, ImageError> {
+    let base = path.parent().unwrap_or(Path::new("."));
     let mut layers = Vec::new();
     for (number, lower) in (1..).zip(&config.lowers) {
         let layer = match lower.place(base) {
@@ -47,6 +72,7 @@ pub fn open_image(
             }
             Place::Remote { digest, .. } if digest.is_empty() => {
                 let rule = "a layer has neither a file nor a digest";
+                let path = path.to_owned();
                 return Err(ImageError::Rule { path, rule });
             }
             Place::Remote { digest, size } => {
@@ -58,13 +84,5 @@ pub fn open_image(
         };
         layers.push(Arc::new(layer));
     }
-    match config.writable() {
-        Some(upper) => Ok(LayeredDevice::writable(OwnedUpper::open(
-            upper, base, layers,
-        )?)),
-        None => {
-            let stack = Stack::of_shared(layers).map_err(ImageError::Stack)?;
-            Ok(LayeredDevice::new(stack))
-        }
-    }
+    Ok(layers)
 }

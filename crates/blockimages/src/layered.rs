@@ -8,6 +8,7 @@ use blocks::{
 };
 use lsmt::{ExtentKind, Image, LsmtError, Stack};
 
+use crate::ImageError;
 use crate::upper::OwnedUpper;
 
 /// What extents are looked for in at a time: a merged index may have millions in a device.
@@ -39,9 +40,11 @@ impl LayeredDevice {
         }
     }
 
-    pub(crate) fn writable(upper: OwnedUpper) -> Self {
+    /// Returns the device of a writable layer, whose garbage is collected from now on if that can be.
+    pub(crate) fn writable(mut upper: OwnedUpper) -> Result<Self, ImageError> {
+        upper.collect_in_background()?;
         let size = whole_blocks(upper.image().virtual_size());
-        Self {
+        Ok(Self {
             layers: Layers::Writable(upper),
             info: DeviceInfo {
                 access: DeviceAccess::ReadWrite,
@@ -49,7 +52,7 @@ impl LayeredDevice {
                 write_zeroes: true,
                 ..DeviceInfo::read_only(size, BLOCK_BYTES)
             },
-        }
+        })
     }
 
     /// Does what changes the device, and makes it durable if it has to be.

@@ -3,6 +3,8 @@
 //! - [`open_image`] opens an image by overlaybd's `config.v1.json` and returns a [`LayeredDevice`],
 //!   which can be written if the image has an upper.
 //! - [`CachedBlobs`] has layers that are not on this machine: on demand, through a [`BlobCache`].
+//! - [`convert`](mod@convert) makes block images of container images, and pushes them.
+//! - [`manage`] makes images, and commits and collects their writable layers.
 //! - [`RawDevice`] is a raw disk image, or any file.
 //!
 //! ```
@@ -22,9 +24,11 @@
 
 mod cache;
 mod config;
+pub mod convert;
 mod error;
 mod image;
 mod layered;
+pub mod manage;
 mod origin;
 mod raw;
 mod remote;

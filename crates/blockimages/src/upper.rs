@@ -7,7 +7,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmt::{DirFolder, FileStorage, Image, Layer, LiveImage, Stack, Upper, UpperFiles};
+use lsmt::{
+    Collector, CollectorOptions, DirFolder, FileStorage, Image, Layer, LiveImage, Stack, Upper,
+    UpperFiles, UpperUsage,
+};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -17,15 +20,17 @@ use crate::{ImageError, UpperConfig};
 /// A device with a writable layer, of which nobody else has the files open.
 #[derive(Debug)]
 pub(crate) struct OwnedUpper {
+    /// Stops before the files are closed.
+    collector: Option<Collector>,
     kept: Kept,
     /// Given back when the files are closed.
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 #[derive(Debug)]
 enum Kept {
     Pair(Image),
-    Folder(LiveImage),
+    Folder(Arc<LiveImage>),
 }
 
 impl OwnedUpper {
@@ -39,13 +44,53 @@ impl OwnedUpper {
             let (upper, lock) = open_pair(config, base)?;
             let image = Stack::of_shared(lowers).and_then(|stack| Image::open(stack, Some(upper)));
             let kept = Kept::Pair(image.map_err(ImageError::Stack)?);
-            return Ok(Self { kept, _lock: lock });
+            return Ok(Self {
+                collector: None,
+                kept,
+                lock,
+            });
         }
         let path = base.join(&config.dir);
         let lock = own(&path)?;
         let live = LiveImage::open(Arc::new(DirFolder::new(&path)), lowers);
-        let kept = Kept::Folder(live.map_err(upper_error("opening", &path))?);
-        Ok(Self { kept, _lock: lock })
+        let live = live.map_err(upper_error("opening", &path))?;
+        Ok(Self {
+            collector: None,
+            kept: Kept::Folder(Arc::new(live)),
+            lock,
+        })
+    }
+
+    /// Starts a thread that frees the room of what was overwritten, if the layer is one that can.
+    pub(crate) fn collect_in_background(&mut self) -> Result<(), ImageError> {
+        let Kept::Folder(live) = &self.kept else {
+            return Ok(());
+        };
+        let report = |done: lsmt::Result<lsmt::Collected>| match done {
+            Ok(collected) => log::debug!("garbage was collected: {collected:?}"),
+            Err(error) => log::warn!("garbage cannot be collected: {error}"),
+        };
+        let started = Collector::start(Arc::clone(live), CollectorOptions::default(), report);
+        self.collector = Some(started.map_err(upper_error("collecting garbage of", "."))?);
+        Ok(())
+    }
+
+    /// Returns the live image with its lock, if it is one.
+    pub(crate) fn into_live(self) -> Option<(Arc<LiveImage>, Flock<File>)> {
+        match self.kept {
+            Kept::Folder(live) => Some((live, self.lock)),
+            Kept::Pair(_) => None,
+        }
+    }
+
+    /// Returns how many sealed layers it has of its own, and how much room it takes.
+    pub(crate) fn usage(&self) -> (usize, UpperUsage) {
+        let own = match &self.kept {
+            Kept::Folder(live) => live.own_layers().unwrap_or(0),
+            Kept::Pair(_) => 0,
+        };
+        let usage = self.image().upper().map(|upper| upper.usage());
+        (own, usage.unwrap_or_default())
     }
 
     pub(crate) fn image(&self) -> &Image {

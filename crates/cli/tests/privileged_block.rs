@@ -322,6 +322,64 @@ fn a_copy_over_nbd_outlives_three_servers() {
     );
 }
 
+/// What was written over NBD and flushed is there when the server was killed, for each kind of writable layer;
+/// and when it was committed, it is a sealed layer.
+#[test]
+fn flushed_writes_outlive_a_killed_server_and_become_a_layer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, copy) = (dir.path().join("disk.raw"), dir.path().join("copy.raw"));
+    let socket = dir.path().join("nbd.sock");
+    filled(&disk, 8);
+    let address = format!("nbd+unix:///disk?socket={}", socket.display());
+    for kind in ["append", "sparse", "hybrid", "live"] {
+        let image = dir.path().join(kind);
+        let create = [
+            "block",
+            "create",
+            arg(&image),
+            "--size",
+            "8M",
+            "--kind",
+            kind,
+        ];
+        succeeds(yolofs().args(create));
+        let serve = || export(&[arg(&image), "--nbd", arg(&socket)]);
+        let server = serve();
+        succeeds(Command::new("nbdcopy").args(["--flush", arg(&disk), &address]));
+        // While it is served, nobody else may change it.
+        let refused = yolofs()
+            .args(["block", "commit", arg(&image)])
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        let status = succeeds(yolofs().args(["block", "status", "--json", arg(&image)]));
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        assert_eq!(status["in_use"], true, "{status}");
+        drop(server); // kill -9
+        let server = serve();
+        succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+        assert!(
+            fs::read(&disk).unwrap() == fs::read(&copy).unwrap(),
+            "{kind} differs"
+        );
+        drop(server);
+        let committed = succeeds(yolofs().args(["block", "commit", "--json", arg(&image)]));
+        let committed: serde_json::Value = serde_json::from_slice(&committed.stdout).unwrap();
+        assert_eq!(
+            committed["layers"].as_array().unwrap().len(),
+            1,
+            "{committed}"
+        );
+        let server = serve();
+        succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+        assert!(
+            fs::read(&disk).unwrap() == fs::read(&copy).unwrap(),
+            "{kind} differs"
+        );
+        drop(server);
+    }
+}
+
 /// MiB of each half of the guest's disk, which it copies from the first to the second, and how many KiB
 /// at a time.
 const HALF_MIB: u64 = 8;

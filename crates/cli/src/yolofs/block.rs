@@ -1,6 +1,8 @@
 //! `yolofs block`: layered block images and raw disks as devices.
 
+mod convert;
 mod export;
+mod manage;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -27,13 +29,25 @@ pub(super) struct BlockArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum BlockCommand {
+    Convert(convert::ConvertArgs),
     Export(export::ExportArgs),
+    Create(manage::CreateArgs),
+    Status(manage::StatusArgs),
+    Commit(manage::CommitArgs),
+    Restack(manage::RestackArgs),
+    Gc(manage::GcArgs),
     Verify(verify::VerifyArgs),
 }
 
 pub(super) fn run(args: &BlockArgs) -> anyhow::Result<Outcome> {
     match &args.command {
+        BlockCommand::Convert(args) => convert::run(args),
         BlockCommand::Export(args) => export::run(args),
+        BlockCommand::Create(args) => manage::create(args),
+        BlockCommand::Status(args) => manage::status(args),
+        BlockCommand::Commit(args) => manage::commit(args),
+        BlockCommand::Restack(args) => manage::restack(args),
+        BlockCommand::Gc(args) => manage::collect(args),
         BlockCommand::Verify(args) => verify::run(args),
     }
 }
@@ -82,16 +96,8 @@ impl ImageArg {
                 _blobs: None,
             });
         }
-        let cache = self.cache.as_deref().map(|dir| self.open_cache(dir));
-        let cache = cache.transpose()?;
-        let registry = self.registry.clone();
-        let config = move |reference: &Reference| {
-            let config = registry.config(reference);
-            config.map_err(|error| std::io::Error::other(format!("{error:#}")))
-        };
-        let blobs = cache
-            .clone()
-            .map(|cache| CachedBlobs::of_registries(cache, background, config));
+        let blobs = self.blobs(background)?;
+        let (cache, blobs) = blobs.unzip();
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
         let device = open_image(path, source).with_context(opening)?;
         anyhow::ensure!(
@@ -104,6 +110,24 @@ impl ImageArg {
             cache,
             _blobs: blobs,
         })
+    }
+
+    /// Returns what fetches layers that are not here, if there is a cache.
+    fn blobs(
+        &self,
+        background: Background,
+    ) -> anyhow::Result<Option<(Arc<BlobCache>, CachedBlobs)>> {
+        let Some(dir) = &self.cache else {
+            return Ok(None);
+        };
+        let cache = self.open_cache(dir)?;
+        let registry = self.registry.clone();
+        let config = move |reference: &Reference| {
+            let config = registry.config(reference);
+            config.map_err(|error| std::io::Error::other(format!("{error:#}")))
+        };
+        let blobs = CachedBlobs::of_registries(Arc::clone(&cache), background, config);
+        Ok(Some((cache, blobs)))
     }
 
     fn open_cache(&self, dir: &Path) -> anyhow::Result<Arc<BlobCache>> {

@@ -29,7 +29,7 @@ pub(super) struct ExportArgs {
     /// Serve vhost-user-blk on this unix socket
     #[arg(long, value_name = "SOCKET", conflicts_with = "nbd")]
     vhost_user: Option<PathBuf>,
-    /// Let clients write to it: raw disks only
+    /// Let clients write to a raw disk; an image with a writable layer is served writable without it
     #[arg(long)]
     writable: bool,
     #[command(flatten)]

@@ -1,0 +1,182 @@
+//! A disk as a block image: one layer with all that is not zeros.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use blocks::{BlockDevice, Content, DeviceAccess};
+use lsmt::{BlobOptions, Compression, LayerInfo, Uuid, Wrapper, write_layer};
+
+use super::layout::Layout;
+use super::{ConvertError, ConvertOptions};
+use crate::error::file;
+use crate::{ImageConfig, LowerConfig, RawDevice};
+
+/// Bytes that are read at once.
+const COPY_BYTES: u64 = 256 << 10;
+/// What is zeros is left out in pieces of this: a block of the file systems on top.
+const ZEROS_BYTES: usize = 4096;
+const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+
+/// A disk that was converted.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ConvertedDisk {
+    /// Its configuration for those who serve the device.
+    pub config: PathBuf,
+    /// The digest of its only layer.
+    pub digest: blocks::Digest,
+    /// The layer's bytes.
+    pub size: u64,
+    /// Bytes of the device.
+    pub device: u64,
+}
+
+/// Converts a raw disk, or a qcow2 by `qemu-img`, into the layout in `dir`, under the name `name`. The watch is
+/// told how much of the device is done.
+///
+/// # Errors
+/// If the disk cannot be read, if somebody else changes the layout, or if the watch cancels.
+pub fn convert_disk(
+    disk: &Path,
+    dir: &Path,
+    name: &str,
+    options: &ConvertOptions,
+    watch: oci::Watch<'_>,
+) -> Result<ConvertedDisk, ConvertError> {
+    let layout = Layout::open(dir, name)?;
+    let raw = Raw::of(disk, &dir.join(".raw"))?;
+    let device = RawDevice::open(&raw.path, DeviceAccess::ReadOnly)?;
+    let size = device.info().size;
+    let incoming = layout.new_blob()?;
+    let info = LayerInfo {
+        uuid: Uuid::NIL,
+        virtual_size: size,
+        ..LayerInfo::default()
+    };
+    let blob_options = BlobOptions {
+        compression: Compression::ZFile(options.compression),
+        wrapper: Wrapper::Tar,
+    };
+    write_layer::<ConvertError>(incoming.storage(), blob_options, &info, |body| {
+        copy(&device, watch, &mut |at, bytes| body.append(at, bytes))
+    })?;
+    let blob = incoming.publish()?;
+    let config = layout.write_config(&ImageConfig {
+        repo_blob_url: String::new(),
+        lowers: vec![LowerConfig {
+            file: format!("../blobs/sha256/{}", blob.digest.hex()),
+            digest: blob.digest.to_string(),
+            size: blob.size,
+            ..LowerConfig::default()
+        }],
+        upper: None,
+    })?;
+    Ok(ConvertedDisk {
+        config,
+        digest: blob.digest,
+        size: blob.size,
+        device: size,
+    })
+}
+
+/// A raw disk; one that was made for this is removed afterwards.
+struct Raw {
+    path: PathBuf,
+    made: bool,
+}
+
+impl Raw {
+    fn of(disk: &Path, scratch: &Path) -> Result<Self, ConvertError> {
+        let mut magic = [0; 4];
+        let mut opened = File::open(disk).map_err(file("opening", disk))?;
+        // One that is shorter is no qcow2.
+        if opened.read_exact(&mut magic).is_err() || magic != QCOW2_MAGIC {
+            let path = disk.to_owned();
+            return Ok(Self { path, made: false });
+        }
+        let raw = Self {
+            path: scratch.to_owned(),
+            made: true,
+        };
+        let mut program = Command::new("qemu-img");
+        program.args(["convert", "-f", "qcow2", "-O", "raw", "-S", "4k", "--"]);
+        program.args([disk, scratch]).stdin(Stdio::null());
+        let status = program
+            .status()
+            .map_err(file("running qemu-img on", disk))?;
+        match status.success() {
+            true => Ok(raw),
+            false => Err(ConvertError::Rule {
+                rule: "qemu-img cannot read this qcow2",
+            }),
+        }
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        if self.made
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            log::debug!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Hands on all that is not zeros.
+fn copy(
+    device: &dyn BlockDevice,
+    watch: oci::Watch<'_>,
+    append: &mut dyn FnMut(u64, &[u8]) -> lsmt::Result<()>,
+) -> Result<(), ConvertError> {
+    let rule = |_| ConvertError::Rule {
+        rule: "the disk cannot be read",
+    };
+    let size = device.info().size;
+    let mut buffer = vec![0; usize::try_from(COPY_BYTES).unwrap_or(ZEROS_BYTES)];
+    let mut at = 0;
+    while at < size {
+        let extents = device.extents(at..size, 1).map_err(rule)?;
+        let Some(extent) = extents.first() else {
+            break;
+        };
+        let end = at + extent.len;
+        while extent.content == Content::Data && at < end {
+            if watch(at).is_break() {
+                return Err(ConvertError::Cancelled);
+            }
+            let len = usize::try_from((end - at).min(COPY_BYTES)).unwrap_or(ZEROS_BYTES);
+            let piece = &mut buffer[..len];
+            device.read_at(at, piece).map_err(rule)?;
+            append_data(at, piece, append)?;
+            at += len as u64;
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Hands on the runs of blocks that are not all zeros.
+fn append_data(
+    at: u64,
+    bytes: &[u8],
+    append: &mut dyn FnMut(u64, &[u8]) -> lsmt::Result<()>,
+) -> lsmt::Result<()> {
+    let is_zeros = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+    let mut start = 0;
+    while start < bytes.len() {
+        let rest = &bytes[start..];
+        let blocks = || rest.chunks(ZEROS_BYTES);
+        let zeros = blocks().take_while(|block| is_zeros(block)).count() * ZEROS_BYTES;
+        let from = zeros.min(rest.len());
+        let data = rest[from..].chunks(ZEROS_BYTES);
+        let data = data.take_while(|block| !is_zeros(block)).count() * ZEROS_BYTES;
+        let to = (from + data).min(rest.len());
+        if to > from {
+            append(at + (start + from) as u64, &rest[from..to])?;
+        }
+        start += to;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! Why an image cannot be converted or pushed.
+
+use std::path::PathBuf;
+
+use crate::ImageError;
+
+/// An error of converting or pushing an image.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConvertError {
+    /// A file of the layout cannot be used.
+    #[error(transparent)]
+    File(#[from] ImageError),
+    /// A blob cannot be written.
+    #[error("a layer cannot be written")]
+    Layer(#[from] lsmt::LsmtError),
+    /// A layer cannot be read.
+    #[error("a layer cannot be read")]
+    Unpack(#[from] oci::unpack::UnpackError),
+    /// The layers do not make a tree.
+    #[error("the layers do not make a tree of files")]
+    Tree(#[from] blocks::TreeError),
+    /// The tree cannot be a file system.
+    #[error("the tree cannot be written as a file system")]
+    Erofs(#[from] erofs::ErofsError),
+    /// The registry does not do what it should.
+    #[error("the registry does not do it")]
+    Registry(#[from] oci::registry::RegistryError),
+    /// A document of the image is not what it should be.
+    #[error("a document of the image is invalid")]
+    Document(#[from] oci::ImageError),
+    /// The same, of what is not decoded further.
+    #[error("the image's configuration is invalid")]
+    Config(#[from] serde_json::Error),
+    /// The image breaks a rule.
+    #[error("the image cannot be used: {rule}")]
+    Rule {
+        /// Which rule.
+        rule: &'static str,
+    },
+    /// The device is too small for the image.
+    #[error("a device of {size} bytes is too small for the image: make it larger (--size)")]
+    TooSmall {
+        /// Bytes of the device.
+        size: u64,
+    },
+    /// The name cannot be a directory's.
+    #[error(
+        "{name:?} cannot name an image here: use letters, digits, dots, dashes and underscores"
+    )]
+    Name {
+        /// Which one.
+        name: String,
+    },
+    /// Another process changes the layout.
+    #[error("another process changes the layout {}: wait for it", .0.display())]
+    InUse(PathBuf),
+    /// Somebody wanted it to stop.
+    #[error("cancelled")]
+    Cancelled,
+    /// There is no such image.
+    #[error("there is no image {0}")]
+    NoImage(String),
+}

@@ -1,0 +1,224 @@
+//! One layer: its files' data, the metadata of the whole tree, and the superblock.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{self, Read};
+
+use blocks::{Digest, FileId, NodeKind, Tree};
+use erofs::BLOCK_BYTES;
+use lsmt::{LayerBody, LayerInfo, Storage, Uuid, write_layer};
+use oci::LayerBlob;
+use oci::unpack::{LayerTree, Limits, UnpackError, read_layer, stack};
+
+use super::layout::{Incoming, MadeLayer};
+use super::{ConvertError, ConvertOptions};
+
+/// Bytes of a file that are copied at once.
+const COPY_BYTES: usize = 256 << 10;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The layers below the next one.
+#[derive(Debug, Default)]
+pub(super) struct Below(Vec<Placed>);
+
+#[derive(Debug)]
+struct Placed {
+    tree: Tree,
+    places: HashMap<FileId, u32>,
+    end_block: u32,
+}
+
+impl Below {
+    pub(super) fn add(&mut self, layer: MadeLayer) {
+        self.0.push(Placed::new(layer));
+    }
+
+    /// Returns the first block that no layer has. The first one of all is the superblock's.
+    fn end_block(&self) -> u32 {
+        self.0.last().map_or(1, |layer| layer.end_block)
+    }
+}
+
+impl Placed {
+    fn new(layer: MadeLayer) -> Self {
+        let places = places_of(&layer.tree, &layer.places);
+        Self {
+            tree: layer.tree,
+            places,
+            end_block: layer.end_block,
+        }
+    }
+}
+
+fn places_of(tree: &Tree, places: &[u32]) -> HashMap<FileId, u32> {
+    files_of(tree).zip(places.iter().copied()).collect()
+}
+
+fn files_of(tree: &Tree) -> impl Iterator<Item = FileId> {
+    let files = tree.files();
+    files.filter_map(|(file, inode)| (inode.attr.kind == NodeKind::File).then_some(file))
+}
+
+/// A layer that is to be converted.
+#[derive(Debug)]
+pub(super) struct LayerTask<'a> {
+    pub(super) chain_id: Digest,
+    pub(super) parent: Option<Digest>,
+    pub(super) options: &'a ConvertOptions,
+}
+
+impl LayerTask<'_> {
+    /// Writes the blob, and returns what the layers above need to know.
+    pub(super) fn write(
+        &self,
+        layer: &LayerBlob,
+        below: &Below,
+        to: &Incoming,
+        watch: oci::Watch<'_>,
+    ) -> Result<MadeLayer, ConvertError> {
+        let uuid = |digest: Digest| Uuid::from_chain_id(&digest.0);
+        let info = LayerInfo {
+            uuid: uuid(self.chain_id),
+            parent: self.parent.map_or(Uuid::NIL, uuid),
+            virtual_size: self.options.virtual_size,
+            message: Vec::new(),
+        };
+        let storage: &dyn Storage = to.storage();
+        let mut made = None;
+        write_layer::<ConvertError>(storage, self.options.blob(), &info, |body| {
+            made = Some(self.fill(body, layer, below, watch)?);
+            Ok(())
+        })?;
+        made.ok_or(ConvertError::Rule {
+            rule: "nothing was written",
+        })
+    }
+
+    fn fill(
+        &self,
+        body: &mut LayerBody<'_>,
+        layer: &LayerBlob,
+        below: &Below,
+        watch: oci::Watch<'_>,
+    ) -> Result<MadeLayer, ConvertError> {
+        let start = below.end_block();
+        let device = RefCell::new(Device {
+            body,
+            next: u64::from(start) * BLOCK,
+            size: self.options.virtual_size,
+            buffer: vec![0; COPY_BYTES],
+        });
+        let LayerTree { tree, contents } = read_layer(
+            layer,
+            &Limits::default(),
+            &mut |reader: &mut dyn Read| device.borrow_mut().append_file(reader),
+            watch,
+        )
+        .map_err(|error| self.explain(error, &device.borrow()))?;
+        let mut device = device.into_inner();
+        let own = places_of(&tree, &contents);
+
+        let mut trees: Vec<_> = below.0.iter().map(|layer| &layer.tree).collect();
+        trees.push(&tree);
+        let (all, origins) = stack(&trees)?;
+        let mut places = HashMap::with_capacity(origins.len());
+        for (file, origin) in files_of(&all).zip(origins) {
+            let known = below
+                .0
+                .get(origin.layer)
+                .map_or(&own, |layer| &layer.places);
+            places.insert(file, known.get(&origin.file).copied().unwrap_or(0));
+        }
+        let metadata_at = device.block()?;
+        let place = |file| places.get(&file).copied().unwrap_or(0);
+        let uuid = Uuid::from_chain_id(&self.chain_id.0).bytes();
+        let written = erofs::metadata(&all, uuid, metadata_at, &place)?;
+        device.append(&written.metadata)?;
+        device.body.append(0, &written.superblock)?;
+        let end_block = device.block()?;
+        Ok(MadeLayer {
+            tree,
+            places: contents,
+            end_block,
+        })
+    }
+
+    /// Says what to do if the device was too small.
+    fn explain(&self, error: UnpackError, device: &Device<'_, '_>) -> ConvertError {
+        match device.next > self.options.virtual_size {
+            true => device.too_small(),
+            false => error.into(),
+        }
+    }
+}
+
+/// The device of a layer that is being written.
+struct Device<'a, 'b> {
+    body: &'a mut LayerBody<'b>,
+    /// The next free byte: a block's first.
+    next: u64,
+    size: u64,
+    buffer: Vec<u8>,
+}
+
+impl Device<'_, '_> {
+    fn too_small(&self) -> ConvertError {
+        ConvertError::TooSmall { size: self.size }
+    }
+
+    fn block(&self) -> Result<u32, ConvertError> {
+        u32::try_from(self.next / BLOCK).map_err(|_| self.too_small())
+    }
+
+    /// Appends whole blocks.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), ConvertError> {
+        let at = self.next;
+        self.next += bytes.len() as u64;
+        if self.next > self.size {
+            return Err(self.too_small());
+        }
+        Ok(self.body.append(at, bytes)?)
+    }
+
+    /// Appends a file, and returns its first block; 0 for one that is empty.
+    fn append_file(&mut self, reader: &mut dyn Read) -> io::Result<u32> {
+        let mut first = 0;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let copied = loop {
+            match fill(reader, &mut buffer) {
+                Err(error) => break Err(error),
+                Ok(0) => break Ok(first),
+                Ok(len) => {
+                    let whole = len.next_multiple_of(BLOCK_BYTES);
+                    buffer[len..whole].fill(0);
+                    let block = self.block();
+                    let appended = block.and_then(|block| {
+                        self.append(&buffer[..whole])?;
+                        Ok(block)
+                    });
+                    match appended {
+                        Ok(block) if first == 0 => first = block,
+                        Ok(_) => {}
+                        Err(error) => break Err(io::Error::other(error)),
+                    }
+                }
+            }
+        };
+        self.buffer = buffer;
+        copied
+    }
+}
+
+/// Reads until the buffer is full or nothing comes any more; returns how much there is.
+fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match reader.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

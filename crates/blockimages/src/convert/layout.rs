@@ -1,0 +1,339 @@
+//! The directory that converted images are kept in: an OCI layout, a configuration for each image, and what
+//! is known of the layers (docs/block-image-format.md).
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use blocks::{Digest, Tree};
+use lsmt::{Codec, FileStorage};
+use nix::fcntl::{Flock, FlockArg};
+use oci::{Descriptor, Index, Manifest};
+use serde::{Deserialize, Serialize};
+
+use super::{ConvertError, ConvertOptions, ConvertedLayer};
+use crate::error::file;
+use crate::{CONFIG_NAME, ImageConfig, ImageError};
+
+const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+/// A blob is a tar of its own, which nothing compresses.
+const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// Where layers of registries are while they are converted.
+const INCOMING: &str = ".incoming";
+
+/// What overlaybd's snapshotter looks for at a layer.
+pub(super) const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
+pub(super) const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
+const BLOB_FS_TYPE: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
+const VERSION: &str = "containerd.io/snapshot/overlaybd/version";
+
+/// Documents are small; an index of thousands of images has some hundred kilobytes.
+const DOCUMENT_MAX: u64 = 64 << 20;
+
+/// What the layers above one need to know of it.
+#[derive(Debug)]
+pub(super) struct MadeLayer {
+    pub(super) tree: Tree,
+    /// The first block of each regular file, in the order of the tree.
+    pub(super) places: Vec<u32>,
+    /// The first block behind it.
+    pub(super) end_block: u32,
+}
+
+/// A blob of the layout.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Blob {
+    pub(super) digest: Digest,
+    pub(super) size: u64,
+}
+
+/// A layer that was converted before.
+#[derive(Debug)]
+pub(super) struct ChainRecord {
+    pub(super) layer: MadeLayer,
+    pub(super) blob: Blob,
+}
+
+/// A record as it is written; its tree is a file of its own.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    version: u32,
+    blob: Blob,
+    tree: Blob,
+    places: Vec<u32>,
+    end_block: u32,
+}
+
+/// Version of [`Written`], and of everything that decides what is in a blob.
+const RECORD_VERSION: u32 = 1;
+
+/// A layout that this process may change.
+#[derive(Debug)]
+pub(super) struct Layout {
+    dir: PathBuf,
+    name: String,
+    _lock: Flock<File>,
+}
+
+impl Layout {
+    pub(super) fn open(dir: &Path, name: &str) -> Result<Self, ConvertError> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let taken = ["blobs", "chains"].contains(&name) || name.starts_with('.');
+        if name.is_empty() || taken || !name.bytes().all(fits) {
+            return Err(ConvertError::Name {
+                name: name.chars().take(80).collect(),
+            });
+        }
+        for part in ["blobs/sha256", "chains", name] {
+            let part = dir.join(part);
+            fs::create_dir_all(&part).map_err(file("making the layout", part))?;
+        }
+        let lock = dir.join(".lock");
+        let opened = File::create(&lock).map_err(file("opening", &lock))?;
+        let locked = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
+        let this = Self {
+            dir: dir.into(),
+            name: name.to_owned(),
+            _lock: locked.map_err(|_| ConvertError::InUse(dir.into()))?,
+        };
+        let mark = dir.join("oci-layout");
+        if !mark.exists() {
+            write(&mark, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        }
+        this.remove_unfinished();
+        Ok(this)
+    }
+
+    /// Removes what a process left unfinished that was killed.
+    fn remove_unfinished(&self) {
+        let path = |name| self.dir.join(name);
+        let files =
+            [path("blobs/sha256/.new"), path(".raw")].map(|path| (fs::remove_file(&path), path));
+        let dir = (fs::remove_dir_all(path(INCOMING)), path(INCOMING));
+        for (removed, path) in files.into_iter().chain([dir]) {
+            if let Err(error) = removed
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                log::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+
+    pub(super) fn blob_path(&self, digest: Digest) -> PathBuf {
+        blob_path(&self.dir, digest)
+    }
+
+    fn record_path(&self, chain: Digest, options: &ConvertOptions) -> PathBuf {
+        let codec = match options.compression.codec {
+            Codec::Lz4 => "lz4",
+            Codec::Zstd => "zstd",
+        };
+        let (block, size) = (options.compression.block_size, options.virtual_size);
+        let name = format!("{}-{codec}-{block}-{size}.json", chain.hex());
+        self.dir.join("chains").join(name)
+    }
+
+    /// Returns what is known of a layer; one whose files are not all there is not known.
+    pub(super) fn record(&self, chain: Digest, options: &ConvertOptions) -> Option<ChainRecord> {
+        let path = self.record_path(chain, options);
+        let written: Written = serde_json::from_slice(&read(&path).ok()?).ok()?;
+        let size = fs::metadata(self.blob_path(written.blob.digest))
+            .ok()?
+            .len();
+        let tree = read(&self.blob_path(written.tree.digest)).ok()?;
+        let whole = written.version == RECORD_VERSION
+            && size == written.blob.size
+            && oci::digest_of(&tree) == written.tree.digest;
+        let layer = MadeLayer {
+            tree: Tree::decode(&tree).ok()?,
+            places: written.places,
+            end_block: written.end_block,
+        };
+        let blob = written.blob;
+        whole.then_some(ChainRecord { layer, blob })
+    }
+
+    /// Keeps what is known of a layer.
+    pub(super) fn keep(
+        &self,
+        chain: Digest,
+        options: &ConvertOptions,
+        record: &ChainRecord,
+    ) -> Result<(), ConvertError> {
+        let written = Written {
+            version: RECORD_VERSION,
+            blob: record.blob,
+            tree: self.write_blob(&record.layer.tree.encode())?,
+            places: record.layer.places.clone(),
+            end_block: record.layer.end_block,
+        };
+        let bytes = serde_json::to_vec(&written)?;
+        Ok(write(&self.record_path(chain, options), &bytes)?)
+    }
+
+    /// Makes the directory where a layer may be fetched to.
+    pub(super) fn scratch(&self) -> Result<Scratch, ConvertError> {
+        let path = self.dir.join(INCOMING);
+        fs::create_dir_all(&path).map_err(file("making", &path))?;
+        Ok(Scratch(path))
+    }
+
+    /// Begins a blob.
+    pub(super) fn new_blob(&self) -> Result<Incoming, ConvertError> {
+        let path = self.dir.join("blobs/sha256/.new");
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let opened = options.open(&path).map_err(file("making", &path))?;
+        Ok(Incoming {
+            dir: self.dir.clone(),
+            storage: FileStorage::new(opened),
+            path,
+        })
+    }
+
+    fn write_blob(&self, bytes: &[u8]) -> Result<Blob, ImageError> {
+        let digest = oci::digest_of(bytes);
+        write(&self.blob_path(digest), bytes)?;
+        let size = bytes.len() as u64;
+        Ok(Blob { digest, size })
+    }
+
+    /// Writes configuration and manifest of an image of these layers, and lists it.
+    pub(super) fn write_image(
+        &self,
+        config: &[u8],
+        layers: &[ConvertedLayer],
+    ) -> Result<Digest, ConvertError> {
+        let mut config: serde_json::Value = serde_json::from_slice(config)?;
+        let digests: Vec<_> = layers
+            .iter()
+            .map(|layer| layer.digest.to_string().into())
+            .collect();
+        config["rootfs"]["diff_ids"] = serde_json::Value::Array(digests);
+        let config = self.write_blob(&serde_json::to_vec(&config)?)?;
+        let manifest = Manifest {
+            schema_version: 2,
+            media_type: OCI_MANIFEST.to_owned(),
+            artifact_type: None,
+            config: Descriptor::new(OCI_CONFIG, config.digest, config.size),
+            layers: layers.iter().map(descriptor).collect(),
+            subject: None,
+            annotations: std::collections::BTreeMap::new(),
+        };
+        let manifest = self.write_blob(&serde_json::to_vec(&manifest)?)?;
+        self.list(manifest)?;
+        Ok(manifest.digest)
+    }
+
+    /// Adds a manifest to the index, in the place of what had its name.
+    fn list(&self, manifest: Blob) -> Result<(), ConvertError> {
+        let path = self.dir.join("index.json");
+        let mut index = match path.exists() {
+            true => Index::decode(&read(&path)?)?,
+            false => Index {
+                schema_version: 2,
+                media_type: OCI_INDEX.to_owned(),
+                manifests: Vec::new(),
+            },
+        };
+        let named = |entry: &Descriptor| entry.annotations.get(REF_NAME) == Some(&self.name);
+        index.manifests.retain(|entry| !named(entry));
+        let mut entry = Descriptor::new(OCI_MANIFEST, manifest.digest, manifest.size);
+        let name = self.name.clone();
+        entry.annotations.insert(REF_NAME.to_owned(), name);
+        index.manifests.push(entry);
+        Ok(write(&path, &serde_json::to_vec(&index)?)?)
+    }
+
+    /// Writes the configuration that an export reads, and returns where it is.
+    pub(super) fn write_config(&self, config: &ImageConfig) -> Result<PathBuf, ConvertError> {
+        let path = self.dir.join(&self.name).join(CONFIG_NAME);
+        write(&path, &serde_json::to_vec_pretty(config)?)?;
+        Ok(path)
+    }
+}
+
+fn descriptor(layer: &ConvertedLayer) -> Descriptor {
+    let mut described = Descriptor::new(OCI_LAYER, layer.digest, layer.size);
+    let annotations = [
+        (BLOB_DIGEST, layer.digest.to_string()),
+        (BLOB_SIZE, layer.size.to_string()),
+        (BLOB_FS_TYPE, "erofs".to_owned()),
+        (VERSION, "0.1.0".to_owned()),
+    ];
+    let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
+    described.annotations.extend(annotations);
+    described
+}
+
+pub(super) fn blob_path(dir: &Path, digest: Digest) -> PathBuf {
+    dir.join("blobs/sha256").join(digest.hex())
+}
+
+/// A blob that is being written. It is removed unless it is published.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    dir: PathBuf,
+    path: PathBuf,
+    storage: FileStorage,
+}
+
+impl Incoming {
+    pub(super) const fn storage(&self) -> &FileStorage {
+        &self.storage
+    }
+
+    /// Makes the blob durable, and gives it its name.
+    pub(super) fn publish(self) -> Result<Blob, ConvertError> {
+        lsmt::Storage::sync(&self.storage).map_err(file("syncing", &self.path))?;
+        let opened = File::open(&self.path).map_err(file("opening", &self.path))?;
+        let digest = oci::digest_and_len(opened);
+        let (digest, size) = digest.map_err(file("reading", &self.path))?;
+        let to = blob_path(&self.dir, digest);
+        fs::rename(&self.path, &to).map_err(file("naming", to))?;
+        Ok(Blob { digest, size })
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // Published, it has another name.
+        let _gone = fs::remove_file(&self.path);
+    }
+}
+
+/// A directory that is removed when nobody needs it any more.
+#[derive(Debug)]
+pub(super) struct Scratch(pub(super) PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            log::warn!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
+    use std::io::Read as _;
+    let opened = File::open(path).map_err(file("opening", path))?;
+    let mut bytes = Vec::new();
+    let read = opened.take(DOCUMENT_MAX).read_to_end(&mut bytes);
+    read.map_err(file("reading", path))?;
+    Ok(bytes)
+}
+
+/// Writes a file that is there as a whole or not at all.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    let mut opened = File::create(&part).map_err(file("making", &part))?;
+    let written = opened.write_all(bytes).and_then(|()| opened.sync_all());
+    written.map_err(file("writing", &part))?;
+    fs::rename(&part, path).map_err(file("naming", path))
+}

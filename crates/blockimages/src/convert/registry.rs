@@ -1,0 +1,127 @@
+//! Images in registries: to be converted, or converted already.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use blocks::Digest;
+use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
+use oci::{Descriptor, ImageConfig as ContainerConfig, LayerBlob, Manifest, Platform, Reference};
+
+use super::layout::{BLOB_DIGEST, BLOB_SIZE};
+use super::{ConvertError, SourceImage};
+use crate::error::file;
+use crate::{ImageConfig, LowerConfig};
+
+/// Bytes of a configuration. Real ones have some kilobytes.
+const CONFIG_MAX: u64 = 8 << 20;
+
+/// An image in a registry.
+#[derive(Debug)]
+pub struct RegistryImage {
+    repository: Repository,
+    manifest: Manifest,
+    config: Vec<u8>,
+    parsed: ContainerConfig,
+    /// Where blobs of this repository are, as overlaybd's configurations have it.
+    blob_url: String,
+}
+
+impl RegistryImage {
+    /// Finds an image for this machine. Its layers are pulled one by one, when they are converted.
+    ///
+    /// # Errors
+    /// If the registry does not answer as it should, or there is no such image.
+    pub fn find(
+        reference: &Reference,
+        config: &RegistryConfig,
+        watch: oci::Watch<'_>,
+    ) -> Result<Self, ConvertError> {
+        let repository = Repository::open(reference, Access::Pull, config)?;
+        let target = Target::of(reference);
+        let found = repository.image(&target, &Platform::host(), &mut *watch)?;
+        let found: Option<(FoundManifest, Manifest)> = found;
+        let (_, manifest) = found.ok_or_else(|| ConvertError::NoImage(reference.to_string()))?;
+        let config_bytes = fetch_config(&repository, &manifest.config, watch)?;
+        let parsed = ContainerConfig::decode(&config_bytes)?;
+        if parsed.diff_ids.len() != manifest.layers.len() {
+            let rule = "its numbers of layers and of diff IDs differ";
+            return Err(ConvertError::Rule { rule });
+        }
+        let scheme = match config.transport {
+            oci::registry::Transport::Plain => "http",
+            oci::registry::Transport::Tls => "https",
+        };
+        let (host, name) = (reference.registry(), reference.repository());
+        Ok(Self {
+            repository,
+            manifest,
+            config: config_bytes,
+            parsed,
+            blob_url: format!("{scheme}://{host}/v2/{name}/blobs"),
+        })
+    }
+
+    /// Returns the configuration of an image that is a block image: its layers are read on demand.
+    ///
+    /// # Errors
+    /// If its layers are not in overlaybd's format.
+    pub fn block_config(&self) -> Result<ImageConfig, ConvertError> {
+        let lower = |layer: &Descriptor| -> Option<LowerConfig> {
+            Some(LowerConfig {
+                digest: layer.annotations.get(BLOB_DIGEST)?.clone(),
+                size: layer.annotations.get(BLOB_SIZE)?.parse().ok()?,
+                ..LowerConfig::default()
+            })
+        };
+        let lowers: Option<Vec<_>> = self.manifest.layers.iter().map(lower).collect();
+        let lowers = lowers.ok_or(ConvertError::Rule {
+            rule: "its layers are no block images: convert it first (yolofs block convert)",
+        })?;
+        Ok(ImageConfig {
+            repo_blob_url: self.blob_url.clone(),
+            lowers,
+            upper: None,
+        })
+    }
+}
+
+impl SourceImage for RegistryImage {
+    fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    fn diff_ids(&self) -> &[Digest] {
+        &self.parsed.diff_ids
+    }
+
+    fn layer(
+        &self,
+        number: usize,
+        scratch: &Path,
+        watch: oci::Watch<'_>,
+    ) -> Result<LayerBlob, ConvertError> {
+        let layer = &self.manifest.layers[number];
+        let path = scratch.join("layer");
+        self.repository.pull_blob(layer, &path, watch)?;
+        let blob = LayerBlob::from_file(&path, self.parsed.diff_ids[number]);
+        Ok(blob.map_err(file("opening", &path))?)
+    }
+}
+
+fn fetch_config(
+    repository: &Repository,
+    config: &Descriptor,
+    watch: oci::Watch<'_>,
+) -> Result<Vec<u8>, ConvertError> {
+    if config.size > CONFIG_MAX {
+        let rule = "its configuration has more than 8 MiB";
+        return Err(ConvertError::Rule { rule });
+    }
+    let mut bytes = Vec::new();
+    let mut take = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    };
+    repository.stream_blob(config, &mut take, watch)?;
+    Ok(bytes)
+}

@@ -1,0 +1,376 @@
+//! Making images, and what is done to their writable layers while nobody serves them.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use lsmt::UpperKind;
+use lsmt::{
+    BlobOptions, Collected, DirFolder, FileStorage, LayerInfo, LiveImage, NewUpper, Pace, Upper,
+    UpperFiles, UpperUsage, Uuid,
+};
+use nix::fcntl::Flock;
+use serde::Serialize;
+
+pub use crate::config::LayerStatus;
+use crate::convert::write_file;
+use crate::error::file;
+use crate::image::open_lowers;
+use crate::upper::{OwnedUpper, journal_of, open_pair, upper_error};
+use crate::{BlobSource, CONFIG_NAME, ImageConfig, ImageError, LowerConfig, UpperConfig};
+
+/// The directory of a live image within that of the image.
+const LIVE_DIR: &str = "upper";
+
+/// What a new image has on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Top {
+    /// Nothing: it can only be read.
+    Sealed,
+    /// overlaybd's pair of files.
+    Pair(UpperKind),
+    /// The directory of a live image, whose garbage is collected while it is in use.
+    Live,
+}
+
+/// Returns the layers of the image at `path`, with names that do not depend on where they are read from.
+///
+/// # Errors
+/// If its configuration cannot be read, or it has a writable layer.
+pub fn lowers_of(path: &Path) -> Result<ImageConfig, ImageError> {
+    let (mut config, path) = ImageConfig::read(path)?;
+    if config.writable().is_some() {
+        let rule =
+            "its writable layer would be shared: commit it, and use a copy of the sealed layers";
+        return Err(ImageError::Rule { path, rule });
+    }
+    let base = path.parent().unwrap_or(Path::new("."));
+    let base = base.canonicalize().map_err(file("finding", base))?;
+    for lower in &mut config.lowers {
+        for name in [&mut lower.file, &mut lower.dir] {
+            if !name.is_empty() {
+                *name = base.join(&*name).display().to_string();
+            }
+        }
+    }
+    config.upper = None;
+    Ok(config)
+}
+
+/// Makes an image in `dir` of these layers, with `top` on them; returns its configuration's place. The device
+/// has `size` bytes, or as many as the layers say.
+///
+/// # Errors
+/// If there is an image already, if the layers cannot be opened and no size is given, or if a file cannot be
+/// made.
+pub fn create(
+    dir: &Path,
+    mut config: ImageConfig,
+    top: Top,
+    size: Option<u64>,
+) -> Result<PathBuf, ImageError> {
+    let path = dir.join(CONFIG_NAME);
+    let refuse = |rule| {
+        let path = path.clone();
+        Err(ImageError::Create { path, rule })
+    };
+    if path.exists() {
+        return refuse("there is an image already");
+    }
+    fs::create_dir_all(dir).map_err(file("making", dir))?;
+    let virtual_size = match (top, size) {
+        (Top::Sealed, _) => 0,
+        (_, Some(size)) => size,
+        (_, None) if config.lowers.is_empty() => return refuse("it needs a size: give --size"),
+        (_, None) => match open_lowers(&config, &path, None) {
+            Ok(stack) => stack.virtual_size(),
+            Err(ImageError::Remote { .. }) => {
+                return refuse("its layers are elsewhere, and cannot tell their size: give --size");
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    let new = |kind| -> Result<NewUpper, ImageError> {
+        Ok(NewUpper {
+            kind,
+            virtual_size,
+            uuid: new_uuid()?,
+            parent: Uuid::NIL,
+        })
+    };
+    config.upper = match top {
+        Top::Sealed if config.lowers.is_empty() => return refuse("it would have no layer"),
+        Top::Sealed => None,
+        Top::Pair(kind) => Some(create_pair(dir, 0, &new(kind)?)?),
+        Top::Live => {
+            let live = dir.join(LIVE_DIR);
+            fs::create_dir_all(&live).map_err(file("making", &live))?;
+            let folder = Arc::new(DirFolder::new(&live));
+            // It is opened over its layers when it is used.
+            let made = LiveImage::create(folder, Vec::new(), &new(UpperKind::Append)?);
+            made.map_err(upper_error("making", &live))?;
+            Some(UpperConfig {
+                dir: LIVE_DIR.to_owned(),
+                ..UpperConfig::default()
+            })
+        }
+    };
+    write_config(&path, &config)?;
+    Ok(path)
+}
+
+fn write_config(path: &Path, config: &ImageConfig) -> Result<(), ImageError> {
+    let text = serde_json::to_vec_pretty(config).map_err(|source| ImageError::Config {
+        path: path.into(),
+        source,
+    })?;
+    write_file(path, &text)
+}
+
+/// Makes a pair of files; what a commit that was cut left of the same number is replaced.
+fn create_pair(dir: &Path, number: usize, new: &NewUpper) -> Result<UpperConfig, ImageError> {
+    let name = |part: &str| format!("upper.{number}.{part}");
+    let create = |name: &str| -> Result<Arc<FileStorage>, ImageError> {
+        let path = dir.join(name);
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let opened = options.open(&path).map_err(file("making", path))?;
+        Ok(Arc::new(FileStorage::new(opened)))
+    };
+    let config = UpperConfig {
+        index: name("index"),
+        data: name("data"),
+        dir: String::new(),
+    };
+    let data = dir.join(&config.data);
+    let files = UpperFiles {
+        data: create(&config.data)?,
+        index: create(&config.index)?,
+        journal: None,
+    };
+    let upper = Upper::create(files, new).and_then(|upper| upper.flush());
+    upper.map_err(upper_error("making", data))?;
+    Ok(config)
+}
+
+fn new_uuid() -> Result<Uuid, ImageError> {
+    let path = Path::new("/proc/sys/kernel/random/uuid");
+    let text = fs::read_to_string(path).map_err(file("reading", path))?;
+    Uuid::parse(text.trim()).map_err(upper_error("naming", path))
+}
+
+/// A layer that was sealed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Committed {
+    /// Its file.
+    pub file: PathBuf,
+    /// The digest of its bytes.
+    pub digest: blocks::Digest,
+    /// How many there are.
+    pub size: u64,
+}
+
+/// Writes what the writable layer has as sealed layers, and goes on with an empty one on top of them. It happens as a
+/// whole or not at all: what is cut can be repeated.
+///
+/// # Errors
+/// If the image has no writable layer or is in use, if its layers cannot be opened, or if a file cannot be
+/// written.
+pub fn commit(
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+    options: BlobOptions,
+    message: &[u8],
+) -> Result<Vec<Committed>, ImageError> {
+    let (config, path) = ImageConfig::read(path)?;
+    let base = path.parent().unwrap_or(Path::new(".")).to_owned();
+    let Some(upper) = config.writable().cloned() else {
+        return no_upper(path);
+    };
+    if !upper.dir.is_empty() {
+        let (live, _lock) = open_live(&config, &path, remote)?;
+        let dir = base.join(&upper.dir);
+        let pace = Pace::unlimited();
+        let names = live.stack_and_commit(new_uuid()?, message, options, &pace);
+        let names = names.map_err(upper_error("committing", &dir))?;
+        return names.iter().map(|name| committed(dir.join(name))).collect();
+    }
+    let (open, _lock) = open_pair(&upper, &base)?;
+    Ok(vec![commit_pair(
+        &path, config, &upper, &open, options, message,
+    )?])
+}
+
+fn commit_pair(
+    path: &Path,
+    mut config: ImageConfig,
+    upper: &UpperConfig,
+    open: &Upper,
+    options: BlobOptions,
+    message: &[u8],
+) -> Result<Committed, ImageError> {
+    let base = path.parent().unwrap_or(Path::new(".")).to_owned();
+    let number = config.lowers.len() + 1;
+    let name = format!("layer.{number}.obd");
+    let blob = base.join(&name);
+    let mut files = File::options();
+    let files = files.read(true).write(true).create(true).truncate(true);
+    let storage = FileStorage::new(files.open(&blob).map_err(file("making", &blob))?);
+    let info = LayerInfo {
+        message: message.to_vec(),
+        virtual_size: open.virtual_size(),
+        ..open.info().clone()
+    };
+    open.commit(&storage, options, &info)
+        .map_err(upper_error("committing", base.join(&upper.data)))?;
+    lsmt::Storage::sync(&storage).map_err(file("syncing", &blob))?;
+    let done = committed(blob)?;
+    let new = NewUpper {
+        kind: open.kind(),
+        virtual_size: open.virtual_size(),
+        uuid: new_uuid()?,
+        parent: info.uuid,
+    };
+    config.upper = Some(create_pair(&base, number, &new)?);
+    config.lowers.push(LowerConfig {
+        file: name,
+        digest: done.digest.to_string(),
+        size: done.size,
+        ..LowerConfig::default()
+    });
+    write_config(path, &config)?;
+    let data = base.join(&upper.data);
+    for old in [journal_of(&data), data, base.join(&upper.index)] {
+        if let Err(error) = fs::remove_file(&old) {
+            log::debug!("cannot remove {}: {error}", old.display());
+        }
+    }
+    Ok(done)
+}
+
+fn committed(path: PathBuf) -> Result<Committed, ImageError> {
+    let opened = File::open(&path).map_err(file("opening", &path))?;
+    let (digest, size) = oci::digest_and_len(opened).map_err(file("reading", &path))?;
+    Ok(Committed {
+        file: path,
+        digest,
+        size,
+    })
+}
+
+fn no_upper<T>(path: PathBuf) -> Result<T, ImageError> {
+    let rule = "it has no writable layer";
+    Err(ImageError::Rule { path, rule })
+}
+
+fn open_live(
+    config: &ImageConfig,
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+) -> Result<(Arc<LiveImage>, Flock<File>), ImageError> {
+    let base = path.parent().unwrap_or(Path::new("."));
+    let layers = crate::image::lower_layers(config, path, remote)?;
+    let upper = config.upper.clone().unwrap_or_default();
+    let opened = OwnedUpper::open(&upper, base, layers)?.into_live();
+    opened.ok_or_else(|| ImageError::Rule {
+        path: path.into(),
+        rule: "only the upper of an image that was created as a live one can do this: commit instead",
+    })
+}
+
+/// Frees the room of data that was overwritten or trimmed in a live image.
+///
+/// # Errors
+/// As [`commit`]; if the image is no live one.
+pub fn collect(path: &Path, remote: Option<&dyn BlobSource>) -> Result<Collected, ImageError> {
+    let (config, path) = ImageConfig::read(path)?;
+    let (live, _lock) = open_live(&config, &path, remote)?;
+    let collected = live.collect(&Pace::unlimited());
+    collected.map_err(upper_error("collecting garbage of", path))
+}
+
+/// Seals the writable layer of a live image where it is, and goes on with an empty one: a snapshot.
+///
+/// # Errors
+/// As [`collect`].
+pub fn restack(path: &Path, remote: Option<&dyn BlobSource>) -> Result<(), ImageError> {
+    let (config, path) = ImageConfig::read(path)?;
+    let (live, _lock) = open_live(&config, &path, remote)?;
+    let done = live.restack(new_uuid()?);
+    done.map_err(upper_error("restacking", path))
+}
+
+/// What an image consists of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Its configuration.
+    pub config: PathBuf,
+    /// Bytes of the device; not known if a layer is elsewhere, or the image is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Its sealed layers, the lowest first.
+    pub layers: Vec<LayerStatus>,
+    /// Whether a process serves its writable layer.
+    pub in_use: bool,
+    /// Its writable layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upper: Option<UpperStatus>,
+}
+
+/// A writable layer.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpperStatus {
+    /// Layers of a live image that are sealed above those of the configuration.
+    pub own_layers: usize,
+    /// Bytes of its data, with garbage.
+    pub data_bytes: u64,
+    /// Bytes of it that are in use.
+    pub live_bytes: u64,
+}
+
+/// Looks at an image.
+///
+/// # Errors
+/// If its configuration cannot be read, or a layer that is here cannot be opened.
+pub fn status(path: &Path) -> Result<Status, ImageError> {
+    let (config, path) = ImageConfig::read(path)?;
+    let base = path.parent().unwrap_or(Path::new("."));
+    let layers = config
+        .lowers
+        .iter()
+        .map(|lower| lower.status(base))
+        .collect();
+    let mut status = Status {
+        size: None,
+        layers,
+        in_use: false,
+        upper: None,
+        config: path.clone(),
+    };
+    let opened = match config.writable() {
+        None => open_lowers(&config, &path, None).map(|stack| (stack.virtual_size(), None)),
+        Some(upper) => crate::image::lower_layers(&config, &path, None)
+            .and_then(|layers| OwnedUpper::open(upper, base, layers))
+            .map(|upper| (upper.image().virtual_size(), Some(upper.usage()))),
+    };
+    match opened {
+        Ok((size, usage)) => {
+            status.size = Some(size);
+            status.upper = usage.map(|(own_layers, usage)| UpperStatus::of(own_layers, usage));
+        }
+        Err(ImageError::Remote { .. }) => {}
+        Err(ImageError::UpperInUse(_)) => status.in_use = true,
+        Err(error) => return Err(error),
+    }
+    Ok(status)
+}
+
+impl UpperStatus {
+    const fn of(own_layers: usize, usage: UpperUsage) -> Self {
+        Self {
+            own_layers,
+            data_bytes: usage.data_bytes,
+            live_bytes: usage.live_bytes,
+        }
+    }
+}

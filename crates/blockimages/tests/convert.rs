@@ -1,0 +1,129 @@
+//! Converted images have the same digests each time, and share what they have in common.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use blockimages::convert::{ConvertError, ConvertOptions, Converted, convert, convert_disk};
+use blockimages::open_image;
+use blocks::BlockDevice as _;
+use oci::Platform;
+use serde_json::json;
+use testkit::layouts::{LayoutDir, layer, named};
+
+fn go_on(_: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// Makes a layout of two images that share their two lowest layers.
+fn layout(dir: &Path) {
+    let big = vec![7; 300_000];
+    let base = layer(&[("etc/a", b"one"), ("usr/big", &big), ("usr/empty", b"")]);
+    let middle = layer(&[("etc/.wh.a", b""), ("etc/b", b"two")]);
+    let (one, two) = (layer(&[("app/1", b"1")]), layer(&[("app/2", b"22")]));
+    let made = LayoutDir(dir);
+    made.start();
+    let image =
+        |top: &Vec<u8>| made.image(&[base.clone(), middle.clone(), top.clone()], &json!({}));
+    made.index(&[named(image(&one), "one"), named(image(&two), "two")]);
+}
+
+fn converted(source: &Path, to: &Path, name: &str) -> Converted {
+    let image = oci::layout::open(source, Some(name), &Platform::host()).unwrap();
+    convert(&image, to, name, &ConvertOptions::default(), &mut go_on).unwrap()
+}
+
+#[test]
+fn the_same_image_has_the_same_digests_in_ten_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    let run = |number: usize| {
+        let to = dir.path().join(number.to_string());
+        let done = converted(dir.path(), &to, "one");
+        assert!(done.layers.iter().all(|layer| !layer.reused));
+        done.manifest
+    };
+    let first = run(0);
+    assert!((1..10).all(|number| run(number) == first));
+}
+
+#[test]
+fn layers_are_converted_once_for_all_images() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    let to = dir.path().join("to");
+    let one = converted(dir.path(), &to, "one");
+    let two = converted(dir.path(), &to, "two");
+    let reused: Vec<_> = two.layers.iter().map(|layer| layer.reused).collect();
+    assert_eq!(reused, [true, true, false]);
+    assert_eq!(one.layers[1].digest, two.layers[1].digest);
+    // What was made on top of known layers is what would have been made of all.
+    let alone = converted(dir.path(), &dir.path().join("alone"), "two");
+    assert_eq!(alone.manifest, two.manifest);
+    // A blob that is gone is made again.
+    let lost = to.join("blobs/sha256").join(two.layers[0].digest.hex());
+    fs::remove_file(&lost).unwrap();
+    let again = converted(dir.path(), &to, "one");
+    assert_eq!(again.manifest, one.manifest);
+    assert!(lost.exists());
+    // Both are listed, and are images for others, too.
+    for name in ["one", "two"] {
+        let listed = oci::layout::open(&to, Some(name), &Platform::host()).unwrap();
+        assert_eq!(listed.layers.len(), 3);
+    }
+    let device = open_image(two.config.parent().unwrap(), None).unwrap();
+    assert_eq!(device.info().size, 64 << 30);
+    let mut superblock = [0; 512];
+    device.read_at(1024, &mut superblock).unwrap();
+    assert_eq!(superblock[..4], 0xe0f5_e1e2_u32.to_le_bytes());
+}
+
+#[test]
+fn what_does_not_fit_or_was_cancelled_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    let to = dir.path().join("to");
+    let image = oci::layout::open(dir.path(), Some("one"), &Platform::host()).unwrap();
+    let small = ConvertOptions {
+        virtual_size: 64 << 10,
+        ..ConvertOptions::default()
+    };
+    let failed = convert(&image, &to, "x", &small, &mut go_on).unwrap_err();
+    assert!(matches!(failed, ConvertError::TooSmall { .. }), "{failed}");
+    let mut stop = |_| ControlFlow::Break(());
+    convert(&image, &to, "x", &ConvertOptions::default(), &mut stop).unwrap_err();
+    assert_eq!(fs::read_dir(to.join("blobs/sha256")).unwrap().count(), 0);
+    assert!(!to.join("index.json").exists());
+    for name in ["", "..", "a/b", "blobs", ".x"] {
+        let failed = convert(&image, &to, name, &ConvertOptions::default(), &mut go_on);
+        assert!(matches!(failed, Err(ConvertError::Name { .. })), "{name}");
+    }
+}
+
+#[test]
+fn a_disk_is_converted_without_its_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let raw = dir.path().join("disk.raw");
+    let mut content = vec![0; (3 << 20) + 512];
+    content[5000..9000].fill(1);
+    content[(1 << 20)..(2 << 20)].fill(2);
+    content[(3 << 20) + 100] = 3;
+    fs::write(&raw, &content).unwrap();
+    let to = dir.path().join("to");
+    let done = convert_disk(&raw, &to, "disk", &ConvertOptions::default(), &mut go_on).unwrap();
+    assert_eq!(done.device, content.len() as u64);
+    let device = open_image(&to.join("disk"), None).unwrap();
+    let mut read = vec![9; content.len()];
+    device.read_at(0, &mut read).unwrap();
+    assert!(read == content, "the device differs");
+    let data: u64 = device
+        .extents(0..done.device, 100)
+        .unwrap()
+        .iter()
+        .filter(|extent| extent.content == blocks::Content::Data)
+        .map(|extent| extent.len)
+        .sum();
+    assert_eq!(data, (1 << 20) + 8192 + 512);
+}

@@ -1,0 +1,205 @@
+//! `yolofs block convert`: block images of container images and disks.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use blockimages::convert::{
+    Codec, ConvertOptions, Converted, ConvertedDisk, Pushed, RegistryImage, SourceImage,
+    ZFileOptions, convert, convert_disk, push,
+};
+use clap::ValueEnum;
+use engine::ImageName;
+use host::interrupt::Interrupt;
+use host::progress;
+use host::size::Size;
+use oci::registry::{Access, Repository, Target};
+use oci::{Platform, Reference};
+use serde::Serialize;
+
+use crate::bootimg::registry::RegistryArgs;
+use crate::exit::Outcome;
+use crate::output::{FormatArg, print};
+
+/// Make a block image of a container image or a disk, without root
+///
+/// The device of a container image is an EROFS. Each layer becomes a blob that overlaybd reads, too, and that
+/// images share: the directory is an OCI layout with all of them. What was converted can be served from
+/// DIR/NAME.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ConvertArgs {
+    /// oci:DIR[:TAG], docker-archive:FILE[:REF], docker://REF of a registry, or a raw or qcow2 disk
+    #[arg(value_name = "SOURCE")]
+    source: String,
+    /// The directory of converted images
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// What the image is called in the directory
+    #[arg(long, value_name = "NAME", default_value = "image")]
+    name: String,
+    /// How blocks are compressed
+    #[arg(long, value_enum, default_value = "lz4")]
+    codec: CodecArg,
+    /// Bytes of a block: 4, 8, 16 or 32 KiB
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    block_size: Size,
+    /// Bytes of the device of a container image; what is not used takes no room
+    #[arg(long, value_name = "SIZE", default_value = "64G")]
+    size: Size,
+    /// Then push the image to a registry under this name
+    #[arg(long, value_name = "REF")]
+    push: Option<Reference>,
+    /// Only say what would be converted
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CodecArg {
+    Lz4,
+    Zstd,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Done {
+    Image {
+        #[serde(flatten)]
+        converted: Converted,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pushed: Option<Pushed>,
+    },
+    Disk(ConvertedDisk),
+    Planned {
+        source: String,
+        layers: usize,
+    },
+}
+
+pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install()?;
+    let bar = progress::counter("converting");
+    let mut watch = |done: u64| {
+        bar.set_position(done);
+        match interrupt.asked() {
+            true => std::ops::ControlFlow::Break(()),
+            false => std::ops::ControlFlow::Continue(()),
+        }
+    };
+    let done = work(args, &mut watch);
+    bar.finish_and_clear();
+    interrupt.check()?;
+    print(args.format.format(), &done?, text)?;
+    Ok(Outcome::Done)
+}
+
+fn work(args: &ConvertArgs, watch: oci::Watch<'_>) -> anyhow::Result<Done> {
+    let failed = || format!("converting {}", args.source);
+    let options = args.options()?;
+    let Some(image) = args.image(&mut *watch).with_context(failed)? else {
+        if args.push.is_some() {
+            bail!("a disk has no manifest to push: leave --push out");
+        }
+        let disk = Path::new(&args.source);
+        if args.dry_run {
+            disk.metadata().with_context(failed)?;
+            return Ok(args.planned(1));
+        }
+        let disk = convert_disk(disk, &args.dir, &args.name, &options, watch);
+        return Ok(Done::Disk(disk.with_context(failed)?));
+    };
+    if args.dry_run {
+        return Ok(args.planned(image.diff_ids().len()));
+    }
+    let converted = convert(&*image, &args.dir, &args.name, &options, &mut *watch);
+    let converted = converted.with_context(failed)?;
+    let pushed = args.push.as_ref().map(|reference| {
+        let config = args.registry.config(reference)?;
+        let repository = Repository::open(reference, Access::Push, &config)?;
+        let target = Target::of(reference);
+        push(&args.dir, converted.manifest, &repository, &target, watch)
+            .with_context(|| format!("pushing {reference}"))
+    });
+    Ok(Done::Image {
+        converted,
+        pushed: pushed.transpose()?,
+    })
+}
+
+impl ConvertArgs {
+    fn planned(&self, layers: usize) -> Done {
+        let source = self.source.clone();
+        Done::Planned { source, layers }
+    }
+
+    fn options(&self) -> anyhow::Result<ConvertOptions> {
+        let block_size = u32::try_from(self.block_size.0)?;
+        if ![4, 8, 16, 32].contains(&(block_size >> 10)) || !block_size.is_power_of_two() {
+            bail!("--block-size must be 4K, 8K, 16K or 32K");
+        }
+        Ok(ConvertOptions {
+            compression: ZFileOptions {
+                codec: match self.codec {
+                    CodecArg::Lz4 => Codec::Lz4,
+                    CodecArg::Zstd => Codec::Zstd,
+                },
+                block_size,
+                ..ZFileOptions::default()
+            },
+            virtual_size: self.size.0,
+        })
+    }
+
+    /// Returns the container image that is to be converted; `None` if it is a disk.
+    fn image(&self, watch: oci::Watch<'_>) -> anyhow::Result<Option<Box<dyn SourceImage>>> {
+        let platform = Platform::host();
+        Ok(Some(match ImageName::parse(&self.source)? {
+            None => return Ok(None),
+            Some(ImageName::OciLayout { dir, tag }) => {
+                Box::new(oci::layout::open(&dir, tag.as_deref(), &platform)?)
+            }
+            Some(ImageName::DockerArchive { file, reference }) => {
+                Box::new(oci::archive::open(&file, reference.as_deref(), &platform)?)
+            }
+            Some(ImageName::Docker { reference }) => {
+                let reference: Reference = reference.parse()?;
+                let config = self.registry.config(&reference)?;
+                Box::new(RegistryImage::find(&reference, &config, watch)?)
+            }
+            Some(ImageName::Containerd { .. }) => bail!(
+                "images of containerd are not read from its store: export it (ctr image export), and convert \
+                 oci-archive's directory, or convert docker://REF"
+            ),
+        }))
+    }
+}
+
+fn text(done: &Done) -> String {
+    match done {
+        Done::Planned { source, layers } => {
+            format!("{source}: {layers} layers would be converted\n")
+        }
+        Done::Disk(disk) => format!(
+            "{} ({} bytes of a device of {})\n",
+            disk.config.display(),
+            disk.size,
+            disk.device
+        ),
+        Done::Image { converted, pushed } => {
+            let reused = converted.layers.iter().filter(|layer| layer.reused).count();
+            let bytes: u64 = converted.layers.iter().map(|layer| layer.size).sum();
+            let pushed = pushed.map_or_else(String::new, |pushed| {
+                format!("; pushed {} blobs, {} bytes", pushed.blobs, pushed.bytes)
+            });
+            format!(
+                "{} ({} layers, {bytes} bytes, {reused} layers known before{pushed})\n",
+                converted.config.display(),
+                converted.layers.len()
+            )
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! `yolofs block create`, `status`, `commit`, `restack`, `gc`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use blockimages::convert::RegistryImage;
+use blockimages::manage::{self, Top, UpperKind};
+use blockimages::{Background, BlobSource, ImageConfig};
+use clap::ValueEnum;
+use engine::ImageName;
+use host::size::Size;
+use oci::Reference;
+use serde_json::{Value, json};
+
+use super::ImageArg;
+use crate::bootimg::registry::RegistryArgs;
+use crate::exit::Outcome;
+use crate::output::{FormatArg, print};
+
+/// Make an image: a writable layer on the layers of another image, or on nothing
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct CreateArgs {
+    /// The directory of the new image
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The image whose layers are below: a directory, a config.v1.json, or docker://REF of a block image in a
+    /// registry
+    #[arg(long, value_name = "IMAGE")]
+    lower: Option<String>,
+    /// Bytes of the device [default: as many as the layers below say]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// What can be written to
+    #[arg(long, value_enum, default_value = "append")]
+    kind: KindArg,
+    /// Only say what would be made
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    registry: RegistryArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KindArg {
+    /// A layer of overlaybd that is appended to
+    Append,
+    /// A layer of overlaybd in a file with holes
+    Sparse,
+    /// A layer of overlaybd that is overwritten in place
+    Hybrid,
+    /// A directory of layers, whose garbage is collected while it is in use
+    Live,
+    /// Nothing
+    Sealed,
+}
+
+pub(super) fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
+    let top = match args.kind {
+        KindArg::Append => Top::Pair(UpperKind::Append),
+        KindArg::Sparse => Top::Pair(UpperKind::Sparse),
+        KindArg::Hybrid => Top::Pair(UpperKind::Hybrid),
+        KindArg::Live => Top::Live,
+        KindArg::Sealed => Top::Sealed,
+    };
+    let lowers = lowers(args).context("looking for the layers below")?;
+    let layers = lowers.lowers.len();
+    if !args.dry_run {
+        let made = manage::create(&args.dir, lowers, top, args.size.map(|size| size.0));
+        made.with_context(|| format!("making {}", args.dir.display()))?;
+    }
+    let done = json!({"image": args.dir, "layers": layers, "dry_run": args.dry_run});
+    let said = format!("{}: an image on {layers} layers\n", args.dir.display());
+    show(args.format, &done, said)
+}
+
+fn lowers(args: &CreateArgs) -> anyhow::Result<ImageConfig> {
+    let Some(lower) = &args.lower else {
+        return Ok(ImageConfig::default());
+    };
+    let Ok(Some(ImageName::Docker { reference })) = ImageName::parse(lower) else {
+        return Ok(manage::lowers_of(Path::new(lower))?);
+    };
+    let reference: Reference = reference.parse()?;
+    let config = args.registry.config(&reference)?;
+    let mut watch = |_| std::ops::ControlFlow::Continue(());
+    Ok(RegistryImage::find(&reference, &config, &mut watch)?.block_config()?)
+}
+
+/// Show what an image consists of
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// overlaybd's config.v1.json, or the directory that has it
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
+    let status = manage::status(&args.image)?;
+    print(args.format.format(), &status, |status| {
+        let mut text = String::new();
+        for layer in &status.layers {
+            let place = if layer.local {
+                ""
+            } else {
+                ", fetched on demand"
+            };
+            text += &format!("{} ({} bytes{place})\n", layer.name, layer.size);
+        }
+        if let Some(upper) = &status.upper {
+            let (live, data) = (upper.live_bytes, upper.data_bytes);
+            text += &format!("writable: {live} of {data} bytes are in use\n");
+        }
+        if status.in_use {
+            text += "writable: in use\n";
+        }
+        text
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// Seal what was written to an image as a new layer, and go on with an empty one
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct CommitArgs {
+    #[command(flatten)]
+    image: ImageArg,
+    /// What the layer says of itself, up to 256 bytes
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    message: String,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn commit(args: &CommitArgs) -> anyhow::Result<Outcome> {
+    on_upper(&args.image, args.format, "committing", |path, remote| {
+        let message = args.message.as_bytes();
+        let options = blockimages::convert::ConvertOptions::default().blob();
+        let layers = manage::commit(path, remote, options, message)?;
+        let names = layers.iter().map(|layer| layer.file.display().to_string());
+        let said = names.collect::<Vec<_>>().join("\n") + "\n";
+        Ok((json!({ "layers": layers }), said))
+    })
+}
+
+/// Seal the writable layer of a live image where it is: a snapshot
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct RestackArgs {
+    #[command(flatten)]
+    image: ImageArg,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn restack(args: &RestackArgs) -> anyhow::Result<Outcome> {
+    on_upper(&args.image, args.format, "restacking", |path, remote| {
+        manage::restack(path, remote)?;
+        Ok((json!({}), "there is a new writable layer\n".to_owned()))
+    })
+}
+
+/// Free the room of what was overwritten in a live image; an export does it by itself
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct GcArgs {
+    #[command(flatten)]
+    image: ImageArg,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn collect(args: &GcArgs) -> anyhow::Result<Outcome> {
+    on_upper(&args.image, args.format, "collecting", |path, remote| {
+        let done = manage::collect(path, remote)?;
+        let said = format!("{} bytes of data, {} before\n", done.after, done.before);
+        Ok((json!({"before": done.before, "after": done.after}), said))
+    })
+}
+
+fn on_upper(
+    image: &ImageArg,
+    format: FormatArg,
+    doing: &'static str,
+    act: impl FnOnce(&Path, Option<&dyn BlobSource>) -> anyhow::Result<(Value, String)>,
+) -> anyhow::Result<Outcome> {
+    let blobs = image.blobs(Background::Nothing)?;
+    let remote = blobs.as_ref().map(|(_, blobs)| blobs as &dyn BlobSource);
+    let done = act(image.path(), remote);
+    let (done, said) = done.with_context(|| format!("{doing} {}", image.path().display()))?;
+    show(format, &done, said)
+}
+
+fn show(format: FormatArg, done: &Value, said: String) -> anyhow::Result<Outcome> {
+    print(format.format(), done, |_| said)?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,210 @@
+//! Container images become block images that another machine mounts, with every file as it was.
+
+#![cfg(feature = "privileged")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::json;
+use testkit::layouts::{LayoutDir, named};
+use testkit::registries::{Kind, Registry};
+
+fn yolofs() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_yolofs"))
+}
+
+fn succeeds(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{err}");
+    output
+}
+
+/// A process that dies with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// A mount that goes with the test.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        succeeds(Command::new("umount").arg(&self.0));
+    }
+}
+
+fn arg(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Makes the lower layer, with one file of each kind, by the tar of the machine.
+fn lower(dir: &Path) -> Vec<u8> {
+    let script = r#"
+        mkdir -p etc usr/many opt/gone opt/opaque "$(printf 'd%.0s' $(seq 200))"
+        for i in $(seq 700); do echo $i > usr/many/name-that-takes-some-room-$i; done
+        head -c 5000000 /dev/urandom > usr/big
+        : > usr/empty
+        ln usr/big etc/hard
+        ln -s "$(printf 'x/%.0s' $(seq 1900))" etc/long
+        ln -s ../usr etc/short
+        mknod etc/device c 1 3
+        mkfifo etc/pipe
+        setfattr -n user.some -v thing usr/big
+        setcap cap_net_raw+ep usr/empty
+        echo old > etc/replaced; echo x > opt/gone/x; echo y > opt/opaque/y; echo z > opt/z
+        chown 1000:70000 etc/replaced; chmod 6755 etc/replaced; touch -d @1234567890.5 etc/replaced
+        chmod 1777 opt
+    "#;
+    packed(dir, script)
+}
+
+fn packed(dir: &Path, script: &str) -> Vec<u8> {
+    let (root, tar) = (dir.join("root"), dir.join("tar"));
+    fs::create_dir(&root).unwrap();
+    succeeds(Command::new("sh").args(["-ec", script]).current_dir(&root));
+    let mut program = Command::new("tar");
+    program.args(["--xattrs", "--xattrs-include=*", "--format=pax", "-cf"]);
+    succeeds(program.arg(&tar).arg("-C").args([&root, Path::new(".")]));
+    fs::remove_dir_all(&root).unwrap();
+    fs::read(tar).unwrap()
+}
+
+/// Returns what can be seen of a tree: a line for each file, with a digest of its content.
+fn seen(root: &Path) -> String {
+    let script = r#"
+        find . -type d -printf '%p %m %U:%G\n' -o -printf '%p %M %m %U:%G %s %l %n %T@\n' | LC_ALL=C sort
+        find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+        find . -print0 | LC_ALL=C sort -z | xargs -0 getfattr -hd -m - 2>/dev/null
+    "#;
+    let output = succeeds(Command::new("sh").args(["-ec", script]).current_dir(root));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn first_difference(one: &str, other: &str) -> Option<(String, String)> {
+    let mut pairs = one.lines().zip(other.lines());
+    let found = pairs.find(|(one, other)| one != other);
+    found.map(|(one, other)| (one.to_owned(), other.to_owned()))
+}
+
+/// Serves a block image of a registry on a machine that has nothing but its name, and mounts a copy.
+fn mounted_elsewhere(dir: &Path, reference: &str) -> Mounted {
+    let there = dir.join("there");
+    let create = [
+        "block",
+        "create",
+        arg(&there),
+        "--lower",
+        &format!("docker://{reference}"),
+    ];
+    succeeds(yolofs().args(create).args(["--kind", "sealed"]));
+    let (socket, cache) = (dir.join("s"), dir.join("cache"));
+    let mut server = yolofs()
+        .args([
+            "block",
+            "export",
+            "--json",
+            arg(&there),
+            "--nbd",
+            arg(&socket),
+        ])
+        .args(["--cache", arg(&cache)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "}"), "it is not served");
+    let _server = Process(server);
+    let raw = dir.join("raw");
+    let address = format!("nbd+unix:///disk?socket={}", socket.display());
+    succeeds(Command::new("nbdcopy").args(["--destination-is-zero", &address, arg(&raw)]));
+    let mounted = dir.join("mounted");
+    fs::create_dir(&mounted).unwrap();
+    succeeds(Command::new("mount").args([
+        "-t",
+        "erofs",
+        "-o",
+        "ro,loop",
+        arg(&raw),
+        arg(&mounted),
+    ]));
+    Mounted(mounted)
+}
+
+/// Unpacks the same layers with tar.
+fn unpacked(dir: &Path, layers: &[Vec<u8>; 2]) -> PathBuf {
+    let unpacked = dir.join("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    fs::write(dir.join("1.tar"), &layers[0]).unwrap();
+    fs::write(dir.join("2.tar"), &layers[1]).unwrap();
+    let unpack = |tar: &str| {
+        let mut program = Command::new("tar");
+        program.args(["--xattrs", "--xattrs-include=*", "--numeric-owner", "-xpf"]);
+        succeeds(program.arg(dir.join(tar)).arg("-C").arg(&unpacked));
+    };
+    unpack("1.tar");
+    fs::remove_dir_all(unpacked.join("opt/gone")).unwrap();
+    fs::remove_dir_all(unpacked.join("opt/opaque")).unwrap();
+    unpack("2.tar");
+    for whiteout in ["opt/.wh.gone", "opt/opaque/.wh..wh..opq"] {
+        fs::remove_file(unpacked.join(whiteout)).unwrap();
+    }
+    unpacked
+}
+
+#[test]
+fn privileged_a_pushed_image_is_mounted_elsewhere_with_every_file_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let upper = "mkdir -p etc opt/opaque new; echo new > etc/replaced; echo n > new/file;
+        : > opt/.wh.gone; : > opt/opaque/.wh..wh..opq; echo k > opt/opaque/kept; chmod 700 opt";
+    let layers = [lower(dir), packed(dir, upper)];
+    let source = LayoutDir(dir);
+    source.start();
+    source.index(&[named(source.image(&layers, &json!({})), "app")]);
+
+    let registry = Registry::start(Kind::Olareg);
+    let reference = format!("{}/some/app:block", registry.host());
+    let layout = format!("oci:{}:app", dir.display());
+    let here = dir.join("here");
+    let convert = [
+        "block",
+        "convert",
+        "--json",
+        &layout,
+        arg(&here),
+        "--push",
+        &reference,
+    ];
+    let done = succeeds(yolofs().args(convert));
+    let done: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(done["pushed"]["blobs"], 3, "{done}");
+    // What the registry has is not pushed again.
+    let again = succeeds(yolofs().args(convert));
+    let again: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(
+        (&again["pushed"]["blobs"], &again["manifest"]),
+        (&json!(0), &done["manifest"])
+    );
+
+    // Another machine, which has nothing but the name.
+    fs::remove_dir_all(&here).unwrap();
+    let mounted = mounted_elsewhere(dir, &reference);
+    let unpacked = unpacked(dir, &layers);
+    let (expected, found) = (seen(&unpacked), seen(&mounted.0));
+    assert_eq!(first_difference(&expected, &found), None);
+    assert_eq!(expected.lines().count(), found.lines().count());
+    assert!(expected.lines().count() > 1400);
+    let device = fs::metadata(mounted.0.join("etc/device")).unwrap();
+    assert_eq!(device.rdev(), nix::sys::stat::makedev(1, 3));
+}
