@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub struct BlobCache {
     meter: Meter,
     used_bytes: AtomicU64,
     order: Mutex<Order>,
+    /// Plans that are being fetched: all else in the background waits for them.
+    plans: AtomicUsize,
     /// Held as long as this process owns the directory; the kernel frees it when the process dies.
     _lock: Flock<File>,
 }
@@ -137,6 +139,7 @@ impl BlobCache {
             meter: Meter::default(),
             used_bytes: AtomicU64::new(used),
             order: Mutex::new(order),
+            plans: AtomicUsize::new(0),
             _lock: lock,
         }))
     }

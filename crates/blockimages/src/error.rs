@@ -67,6 +67,14 @@ pub enum ImageError {
     /// The layers do not make a device.
     #[error("the layers do not make a device")]
     Stack(#[source] lsmt::LsmtError),
+    /// A trace of a start cannot be used.
+    #[error("the trace {} cannot be used", .path.display())]
+    Trace {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: lsmt::LsmtError,
+    },
     /// The origin of a blob cannot be used.
     #[error("blob {digest} cannot be fetched")]
     Origin {

@@ -9,15 +9,21 @@ use lsmt::{FileStorage, Layer, Stack};
 use crate::config::Place;
 use crate::error::file;
 use crate::upper::OwnedUpper;
-use crate::{ImageConfig, ImageError, LayeredDevice};
+use crate::{ImageConfig, ImageError, LayerStart, LayeredDevice, Start};
 
 /// Who opens blobs that are not on this machine.
 pub trait BlobSource: Send + Sync {
-    /// Opens a layer's blob.
+    /// Opens a layer's blob, and begins to fetch what its start is known to read.
     ///
     /// # Errors
     /// If there is no such blob, or it is no layer.
-    fn open(&self, blob_url: &str, digest: &str, size: u64) -> Result<Layer, ImageError>;
+    fn open(
+        &self,
+        blob_url: &str,
+        digest: &str,
+        size: u64,
+        start: LayerStart<'_>,
+    ) -> Result<Layer, ImageError>;
 }
 
 /// Opens an image by its configuration (`config.v1.json`, or the directory that has it). Names in it
@@ -31,14 +37,30 @@ pub fn open_image(
     path: &Path,
     remote: Option<&dyn BlobSource>,
 ) -> Result<LayeredDevice, ImageError> {
+    open_image_from(path, remote, &Start::default())
+}
+
+/// Opens an image like [`open_image`], with what is known of its start, and records what it is to.
+///
+/// # Errors
+/// As there.
+pub fn open_image_from(
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+    start: &Start,
+) -> Result<LayeredDevice, ImageError> {
     let (config, path) = ImageConfig::read(path)?;
     let base = path.parent().unwrap_or(Path::new("."));
     match config.writable() {
         Some(upper) => {
-            let layers = lower_layers(&config, &path, remote)?;
+            let layers = started_layers(&config, &path, remote, start)?;
             LayeredDevice::writable(OwnedUpper::open(upper, base, layers)?)
         }
-        None => Ok(LayeredDevice::new(open_lowers(&config, &path, remote)?)),
+        None => {
+            let layers = started_layers(&config, &path, remote, start)?;
+            let stack = Stack::of_shared(layers).map_err(ImageError::Stack)?;
+            Ok(LayeredDevice::new(stack))
+        }
     }
 }
 
@@ -57,13 +79,24 @@ pub(crate) fn lower_layers(
     path: &Path,
     remote: Option<&dyn BlobSource>,
 ) -> Result<Vec<Arc<Layer>>, ImageError> {
+    started_layers(config, path, remote, &Start::default())
+}
+
+fn started_layers(
+    config: &ImageConfig,
+    path: &Path,
+    remote: Option<&dyn BlobSource>,
+    start: &Start,
+) -> Result<Vec<Arc<Layer>>, ImageError> {
     let base = path.parent().unwrap_or(Path::new("."));
     let mut layers = Vec::new();
-    for (number, lower) in (1..).zip(&config.lowers) {
+    for ((number, from_bottom), lower) in (1..).zip(0..).zip(&config.lowers) {
+        let start = start.of_layer(from_bottom);
         let layer = match lower.place(base) {
             Place::Local(path) => {
                 let opened = File::open(&path).map_err(file("opening the layer", &path))?;
-                let layer = lsmt::open_blob(Arc::new(FileStorage::new(opened)));
+                let content = lsmt::open_content(Arc::new(FileStorage::new(opened)));
+                let layer = content.and_then(|content| Layer::open(start.watched(content)));
                 layer.map_err(|source| ImageError::Layer {
                     number,
                     name: path.display().to_string(),
@@ -79,7 +112,7 @@ pub(crate) fn lower_layers(
                 let Some(remote) = remote else {
                     return Err(ImageError::Remote { digest });
                 };
-                remote.open(&config.repo_blob_url, &digest, size)?
+                remote.open(&config.repo_blob_url, &digest, size, start)?
             }
         };
         layers.push(Arc::new(layer));

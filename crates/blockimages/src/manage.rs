@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 pub use lsmt::UpperKind;
 use lsmt::{
-    BlobOptions, Collected, DirFolder, FileStorage, LayerInfo, LiveImage, NewUpper, Pace, Upper,
-    UpperFiles, UpperUsage, Uuid,
+    BlobOptions, Collected, DirFolder, FileStorage, LayerInfo, LiveImage, NewUpper, Pace, Trace,
+    Upper, UpperFiles, UpperUsage, Uuid,
 };
 use nix::fcntl::Flock;
 use serde::Serialize;
@@ -373,4 +373,31 @@ impl UpperStatus {
             live_bytes: usage.live_bytes,
         }
     }
+}
+
+/// The longest trace that is read: as many records as are taken, and their header.
+const TRACE_BYTES_MAX: u64 = 24 * (lsmt::TRACE_RECORDS_MAX + 1);
+
+/// Reads a trace of a start.
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub fn read_trace(path: &Path) -> Result<Trace, ImageError> {
+    use std::io::Read as _;
+    let opened = File::open(path).map_err(file("opening", path))?;
+    let mut bytes = Vec::new();
+    let read = opened.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(file("reading", path))?;
+    Trace::decode(&bytes).map_err(|source| ImageError::Trace {
+        path: path.into(),
+        source,
+    })
+}
+
+/// Writes a trace, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_trace(path: &Path, trace: &Trace) -> Result<(), ImageError> {
+    write_file(path, &trace.encode())
 }

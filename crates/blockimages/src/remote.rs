@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::cache::{BlobCache, CachedBlob, Filler};
 use crate::origin::repository_of;
-use crate::{BlobSource, ImageError, Origin, RegistryOrigin};
+use crate::{BlobSource, ImageError, LayerStart, Origin, RegistryOrigin};
 
 /// How often what is wrong is fetched again before a read fails.
 const REFETCHES: usize = 2;
@@ -85,7 +85,13 @@ impl CachedBlobs {
 }
 
 impl BlobSource for CachedBlobs {
-    fn open(&self, blob_url: &str, digest: &str, size: u64) -> Result<Layer, ImageError> {
+    fn open(
+        &self,
+        blob_url: &str,
+        digest: &str,
+        size: u64,
+        start: LayerStart<'_>,
+    ) -> Result<Layer, ImageError> {
         let failed = |source: io::Error| ImageError::Origin {
             digest: digest.to_owned(),
             source,
@@ -102,9 +108,14 @@ impl BlobSource for CachedBlobs {
         let reference = reference.map_err(|error| failed(io::Error::other(error)))?;
         let origin = (self.make_origin)(&reference, parsed).map_err(failed)?;
         let blob = self.cache.blob(parsed, size, origin)?;
-        let layer = open_layer(&blob).map_err(|error| failed(error.into()))?;
+        let (layer, content) = open_layer(&blob, start).map_err(|error| failed(error.into()))?;
         if let Some(fillers) = &self.fillers {
-            let filler = Filler::start(blob, Vec::new()).map_err(failed)?;
+            let plan = start
+                .plan()
+                .iter()
+                .filter_map(|range| content.stored(range))
+                .collect();
+            let filler = Filler::start(blob, plan).map_err(failed)?;
             fillers.lock().push(filler);
         }
         Ok(layer)
@@ -112,10 +123,15 @@ impl BlobSource for CachedBlobs {
 }
 
 /// Opens the layer in a blob; what cannot be opened is fetched again, in case that it is wrong.
-fn open_layer(blob: &Arc<CachedBlob>) -> lsmt::Result<Layer> {
+fn open_layer(blob: &Arc<CachedBlob>, start: LayerStart<'_>) -> lsmt::Result<(Layer, BlobContent)> {
+    let open = || {
+        let content = BlobContent::open(blob)?;
+        let layer = Layer::open(start.watched(content.reader()))?;
+        Ok((layer, content))
+    };
     let mut tries = 0;
     loop {
-        match Checked::open(blob).and_then(Layer::open) {
+        match open() {
             Err(error) if is_damage(&error) && tries < REFETCHES => {
                 log::warn!(
                     "{} cannot be opened: {error}; it is fetched again",
@@ -140,6 +156,35 @@ const fn is_damage(error: &LsmtError) -> bool {
     )
 }
 
+/// The uncompressed content of a blob.
+enum BlobContent {
+    /// Nothing in it can be checked before all of it is there.
+    Plain(Arc<Window<Arc<CachedBlob>>>, u64),
+    Checked(Arc<Checked>),
+}
+
+impl BlobContent {
+    fn reader(&self) -> Arc<dyn ReadAt> {
+        match self {
+            Self::Plain(window, _) => Arc::clone(window) as Arc<_>,
+            Self::Checked(checked) => Arc::clone(checked) as Arc<_>,
+        }
+    }
+
+    /// Returns which bytes of the blob a range is in; `None` if it is past the end.
+    fn stored(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        match self {
+            Self::Plain(_, start) => {
+                Some(start.saturating_add(range.start)..start.saturating_add(range.end))
+            }
+            Self::Checked(checked) => {
+                let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+                checked.compressed(range.start, len).ok()
+            }
+        }
+    }
+}
+
 /// The uncompressed content of a blob whose blocks have checksums.
 struct Checked {
     blob: Arc<CachedBlob>,
@@ -148,8 +193,8 @@ struct Checked {
     file: ZFile<Window<Arc<CachedBlob>>>,
 }
 
-impl Checked {
-    fn open(blob: &Arc<CachedBlob>) -> lsmt::Result<Arc<dyn ReadAt>> {
+impl BlobContent {
+    fn open(blob: &Arc<CachedBlob>) -> lsmt::Result<Self> {
         let range = lsmt::blob_range(blob)?;
         let window = Window::new(Arc::clone(blob), range.clone());
         let mut magic = [0; 8];
@@ -161,16 +206,17 @@ impl Checked {
             })?;
         }
         if &magic != b"ZFile\0\x01\0" {
-            // Nothing in it can be checked before all of it is there.
-            return Ok(Arc::new(window));
+            return Ok(Self::Plain(Arc::new(window), range.start));
         }
-        Ok(Arc::new(Self {
+        Ok(Self::Checked(Arc::new(Checked {
             blob: Arc::clone(blob),
             start: range.start,
             file: ZFile::open(window)?,
-        }))
+        })))
     }
+}
 
+impl Checked {
     fn compressed(&self, offset: u64, len: usize) -> lsmt::Result<Range<u64>> {
         let range = self.file.compressed(offset, len as u64)?;
         Ok(self.start + range.start..self.start + range.end)

@@ -97,48 +97,45 @@ fn first_difference(one: &str, other: &str) -> Option<(String, String)> {
     found.map(|(one, other)| (one.to_owned(), other.to_owned()))
 }
 
-/// Serves a block image of a registry on a machine that has nothing but its name, and mounts a copy.
-fn mounted_elsewhere(dir: &Path, reference: &str) -> Mounted {
+/// An EROFS that is mounted from the file of an export.
+struct Elsewhere {
+    mounted: Mounted,
+    /// Ends after the file system on it.
+    _server: Process,
+    /// What a server leaves that was killed.
+    _export: Mounted,
+}
+
+/// Serves a block image of a registry on a machine that has nothing but its name, and mounts it: nothing
+/// was fetched before but the manifest.
+fn mounted_elsewhere(dir: &Path, reference: &str) -> Elsewhere {
     let there = dir.join("there");
+    let (image, lower) = (arg(&there), format!("docker://{reference}"));
     let create = [
-        "block",
-        "create",
-        arg(&there),
-        "--lower",
-        &format!("docker://{reference}"),
+        "block", "create", image, "--lower", &lower, "--kind", "sealed",
     ];
-    succeeds(yolofs().args(create).args(["--kind", "sealed"]));
-    let (socket, cache) = (dir.join("s"), dir.join("cache"));
+    succeeds(yolofs().args(create));
+    let (export, cache, mounted) = (dir.join("export"), dir.join("cache"), dir.join("mounted"));
+    fs::create_dir(&export).unwrap();
+    fs::create_dir(&mounted).unwrap();
     let mut server = yolofs()
-        .args([
-            "block",
-            "export",
-            "--json",
-            arg(&there),
-            "--nbd",
-            arg(&socket),
-        ])
+        .args(["block", "export", "--json", image, "--mount", arg(&export)])
         .args(["--cache", arg(&cache)])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "}"), "it is not served");
-    let _server = Process(server);
-    let raw = dir.join("raw");
-    let address = format!("nbd+unix:///disk?socket={}", socket.display());
-    succeeds(Command::new("nbdcopy").args(["--destination-is-zero", &address, arg(&raw)]));
-    let mounted = dir.join("mounted");
-    fs::create_dir(&mounted).unwrap();
-    succeeds(Command::new("mount").args([
-        "-t",
-        "erofs",
-        "-o",
-        "ro,loop",
-        arg(&raw),
-        arg(&mounted),
-    ]));
-    Mounted(mounted)
+    let served = lines.any(|line| line.unwrap() == "}");
+    let server = Process(server);
+    assert!(served, "it is not served");
+    let export = Mounted(export);
+    let file = export.0.join("disk");
+    succeeds(Command::new("mount").args(["-t", "erofs", arg(&file), arg(&mounted)]));
+    Elsewhere {
+        mounted: Mounted(mounted),
+        _server: server,
+        _export: export,
+    }
 }
 
 /// Unpacks the same layers with tar.
@@ -199,7 +196,8 @@ fn privileged_a_pushed_image_is_mounted_elsewhere_with_every_file_as_it_was() {
 
     // Another machine, which has nothing but the name.
     fs::remove_dir_all(&here).unwrap();
-    let mounted = mounted_elsewhere(dir, &reference);
+    let elsewhere = mounted_elsewhere(dir, &reference);
+    let mounted = &elsewhere.mounted;
     let unpacked = unpacked(dir, &layers);
     let (expected, found) = (seen(&unpacked), seen(&mounted.0));
     assert_eq!(first_difference(&expected, &found), None);

@@ -128,6 +128,11 @@ impl CachedBlob {
         &self.cache.config
     }
 
+    /// Returns how many plans of blobs of this cache are being fetched.
+    pub(super) fn plans(&self) -> &AtomicUsize {
+        &self.cache.plans
+    }
+
     fn meter(&self) -> &Meter {
         &self.cache.meter
     }

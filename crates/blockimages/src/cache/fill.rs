@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -61,13 +61,16 @@ impl Drop for Filler {
 
 /// Fetches all, and compares it with the digest: what is wrong as a whole is fetched once more.
 fn fetch_all(blob: &CachedBlob, plan: &[Range<u64>], stopped: &AtomicBool) -> bool {
-    for range in plan {
-        if !fill(blob, blob.chunks_of(range), stopped) {
-            return false;
+    {
+        let _planned = Planned::new(blob, plan);
+        for range in plan {
+            if !fill(blob, blob.chunks_of(range), Phase::Plan, stopped) {
+                return false;
+            }
         }
     }
     for last in [false, true] {
-        if !fill(blob, 0..blob.chunks(), stopped) {
+        if !fill(blob, 0..blob.chunks(), Phase::Rest, stopped) {
             return false;
         }
         match blob.is_right() {
@@ -91,14 +94,43 @@ fn fetch_all(blob: &CachedBlob, plan: &[Range<u64>], stopped: &AtomicBool) -> bo
     false
 }
 
-fn fill(blob: &CachedBlob, chunks: Range<u32>, stopped: &AtomicBool) -> bool {
+/// What is being fetched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// What a start is known to read.
+    Plan,
+    /// What nobody is known to read: it waits for the plans of all blobs of the cache.
+    Rest,
+}
+
+/// A plan that is being fetched.
+struct Planned<'a>(&'a AtomicUsize);
+
+impl<'a> Planned<'a> {
+    fn new(blob: &'a CachedBlob, plan: &[Range<u64>]) -> Option<Self> {
+        let plans = blob.plans();
+        (!plan.is_empty()).then(|| {
+            plans.fetch_add(1, Ordering::AcqRel);
+            Self(plans)
+        })
+    }
+}
+
+impl Drop for Planned<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn fill(blob: &CachedBlob, chunks: Range<u32>, phase: Phase, stopped: &AtomicBool) -> bool {
     let (mut failures, mut wait) = (0, FIRST_WAIT);
     let mut at = chunks.start;
     while at < chunks.end {
         if stopped.load(Ordering::Acquire) {
             return false;
         }
-        if blob.demand.load(Ordering::Acquire) > 0 {
+        let planned = phase == Phase::Rest && blob.plans().load(Ordering::Acquire) > 0;
+        if planned || blob.demand.load(Ordering::Acquire) > 0 {
             thread::sleep(DEMAND_TICK);
             continue;
         }

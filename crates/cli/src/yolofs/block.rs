@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use blockimages::{
-    Background, BlobCache, BlobSource, CONFIG_NAME, CacheConfig, CachedBlobs, RawDevice, open_image,
+    Background, BlobCache, BlobSource, CONFIG_NAME, CacheConfig, CachedBlobs, RawDevice, Start,
+    open_image_from,
 };
 use blocks::{BlockDevice, DeviceAccess};
 use clap::Subcommand;
@@ -84,7 +85,12 @@ impl ImageArg {
         path.map_or(&self.image, Path::new)
     }
 
-    fn open(&self, access: DeviceAccess, background: Background) -> anyhow::Result<Opened> {
+    fn open(
+        &self,
+        access: DeviceAccess,
+        background: Background,
+        start: &Start,
+    ) -> anyhow::Result<Opened> {
         let path = self.path();
         let layered = path.is_dir() || path.file_name().is_some_and(|name| name == CONFIG_NAME);
         let opening = || format!("opening {}", path.display());
@@ -99,7 +105,7 @@ impl ImageArg {
         let blobs = self.blobs(background)?;
         let (cache, blobs) = blobs.unzip();
         let source = blobs.as_ref().map(|blobs| blobs as &dyn BlobSource);
-        let device = open_image(path, source).with_context(opening)?;
+        let device = open_image_from(path, source, start).with_context(opening)?;
         anyhow::ensure!(
             access == DeviceAccess::ReadOnly || device.info().access == DeviceAccess::ReadWrite,
             "{} has only sealed layers: leave --writable out, or put a qcow2 overlay on the export",

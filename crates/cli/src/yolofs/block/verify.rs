@@ -1,7 +1,7 @@
 //! `yolofs block verify`: whether all of an image can be read.
 
 use anyhow::Context as _;
-use blockimages::{Background, CacheCounts};
+use blockimages::{Background, CacheCounts, Start};
 use blocks::{BlockDevice, Content, DeviceAccess, DeviceErrorKind};
 use host::interrupt::Interrupt;
 use serde::Serialize;
@@ -37,9 +37,11 @@ struct Verified {
 
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
-    let opened = args
-        .image
-        .open(DeviceAccess::ReadOnly, Background::Nothing)?;
+    let opened = args.image.open(
+        DeviceAccess::ReadOnly,
+        Background::Nothing,
+        &Start::default(),
+    )?;
     let mut found = verify(&*opened.device, &interrupt)?;
     found.cache = opened.cache.map(|cache| cache.counts());
     print(args.format.format(), &found, |found| {

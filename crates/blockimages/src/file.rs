@@ -1,0 +1,130 @@
+//! A device as the only file of a directory: what a mount of it shows.
+
+use std::sync::Arc;
+
+use blocks::{
+    Attr, BlockDevice, BlockSource, DeviceErrorKind, DirEntry, FileId, FileKey, Inode, NodeData,
+    NodeKind, SourceError, SourceErrorKind, Span, Timestamp, Tree, TreeError, TreeParts,
+};
+
+/// What the file is called.
+pub const FILE_NAME: &str = "disk";
+
+/// The file's place in the tree, behind the directory.
+const FILE: FileId = FileId(1);
+
+/// A device that is read as a file.
+pub struct DeviceFile {
+    device: Arc<dyn BlockDevice>,
+}
+
+impl std::fmt::Debug for DeviceFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceFile")
+            .field("info", &self.device.info())
+            .finish()
+    }
+}
+
+impl DeviceFile {
+    /// Returns what reads the device as a file, and the directory that has the file.
+    ///
+    /// # Errors
+    /// If the tree cannot be made, which does not happen.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use blocks::{BlockSource as _, DeviceAccess};
+    /// use blockimages::{DeviceFile, FILE_NAME, RawDevice};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// std::fs::write(dir.path().join("raw"), [7; 1024])?;
+    /// let device = RawDevice::open(&dir.path().join("raw"), DeviceAccess::ReadOnly)?;
+    /// let (file, tree) = DeviceFile::new(Arc::new(device))?;
+    /// let key = tree.key(tree.resolve(FILE_NAME.as_bytes()).unwrap()).unwrap();
+    /// let mut bytes = [0; 100];
+    /// assert_eq!((file.read_at(&key, 1000, &mut bytes)?, bytes[23], bytes[24]), (24, 7, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(device: Arc<dyn BlockDevice>) -> Result<(Self, Tree), TreeError> {
+        let size = device.info().size;
+        let now = Timestamp::default();
+        let dir = Attr {
+            kind: NodeKind::Dir,
+            perm: 0o700,
+            uid: 0,
+            gid: 0,
+            nlink: 2,
+            rdev: 0,
+            size: 4096,
+            blocks: 8,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            source_inode: 1,
+        };
+        let file = Attr {
+            kind: NodeKind::File,
+            perm: 0o400,
+            nlink: 1,
+            size,
+            blocks: size.div_ceil(512),
+            source_inode: 2,
+            ..dir
+        };
+        let one = Span { start: 0, len: 1 };
+        let name = Span {
+            start: 0,
+            // Four characters.
+            len: u32::try_from(FILE_NAME.len()).unwrap_or(u32::MAX),
+        };
+        let inode = |attr, data| Inode {
+            attr,
+            data,
+            xattrs: Span::default(),
+        };
+        let tree = Tree::new(TreeParts {
+            inodes: vec![
+                inode(dir, NodeData::Dir { entries: one }),
+                inode(file, NodeData::None),
+            ],
+            entries: vec![DirEntry { name, file: FILE }],
+            xattrs: Vec::new(),
+            bytes: FILE_NAME.as_bytes().to_vec(),
+        })?;
+        Ok((Self { device }, tree))
+    }
+}
+
+impl BlockSource for DeviceFile {
+    fn read_at(&self, file: &FileKey, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let doing = "reading a block image";
+        let info = self.device.info();
+        let end = info.size.min(offset.saturating_add(buf.len() as u64));
+        let Some(len) = end.checked_sub(offset).filter(|_| file.file == FILE) else {
+            return Ok(0);
+        };
+        let len = usize::try_from(len).unwrap_or(buf.len());
+        let failed = |error: blocks::DeviceError| {
+            let kind = match error.kind() {
+                DeviceErrorKind::TimedOut => SourceErrorKind::TimedOut,
+                _ => SourceErrorKind::Io,
+            };
+            log::warn!("{error}");
+            SourceError::new(kind, doing).about(FILE)
+        };
+        let block = u64::from(info.block_size);
+        if offset.is_multiple_of(block) && end.is_multiple_of(block) {
+            let read = self.device.read_at(offset, &mut buf[..len]);
+            return read.map(|()| len).map_err(failed);
+        }
+        // Whole blocks, of which a part is wanted.
+        let start = offset / block * block;
+        let whole = end.next_multiple_of(block).min(info.size) - start;
+        let mut blocks = vec![0; usize::try_from(whole).unwrap_or(0)];
+        self.device.read_at(start, &mut blocks).map_err(failed)?;
+        let skip = usize::try_from(offset - start).unwrap_or(0);
+        buf[..len].copy_from_slice(&blocks[skip..skip + len]);
+        Ok(len)
+    }
+}

@@ -1,0 +1,152 @@
+//! What a start reads of an image: recorded, and fetched first the next time.
+
+use std::collections::HashSet;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lsmt::{ReadAt, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
+use parking_lot::Mutex;
+
+/// What is recorded together: a block of the file systems on top.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Records what is read of layers, each block once, in the order of the first reads. Clones record the
+/// same.
+#[derive(Clone, Debug, Default)]
+pub struct StartRecorder(Arc<Mutex<Recording>>);
+
+#[derive(Debug, Default)]
+struct Recording {
+    seen: HashSet<(u32, u64)>,
+    reads: Vec<TraceRead>,
+}
+
+impl StartRecorder {
+    /// Returns what was read so far, in overlaybd's format.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        Trace {
+            dialect: TraceDialect::Overlaybd,
+            reads: self.0.lock().reads.clone(),
+        }
+    }
+
+    fn note(&self, layer: u32, range: &Range<u64>) {
+        let mut recording = self.0.lock();
+        let Recording { seen, reads } = &mut *recording;
+        for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
+            if !seen.insert((layer, block)) {
+                continue;
+            }
+            let offset = block * BLOCK_BYTES;
+            let is_full = reads.len() as u64 >= TRACE_RECORDS_MAX;
+            match reads.last_mut() {
+                Some(last)
+                    if last.layer == layer
+                        && last.offset + last.len == offset
+                        && last.len < lsmt::TRACE_READ_MAX =>
+                {
+                    last.len += BLOCK_BYTES;
+                }
+                _ if is_full => return,
+                _ => reads.push(TraceRead {
+                    layer,
+                    offset,
+                    len: BLOCK_BYTES,
+                }),
+            }
+        }
+    }
+}
+
+/// What is known of the start of an image, and what is to be learned.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// What an earlier start read: it is fetched first, in this order within each layer.
+    pub plan: Option<Trace>,
+    /// Who records this one.
+    pub recorder: Option<StartRecorder>,
+}
+
+impl Start {
+    /// Returns the same for one layer, counted from the bottom.
+    #[must_use]
+    pub const fn of_layer(&self, layer: u32) -> LayerStart<'_> {
+        LayerStart { start: self, layer }
+    }
+}
+
+/// What is known of the start, as far as it is about one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerStart<'a> {
+    start: &'a Start,
+    layer: u32,
+}
+
+impl LayerStart<'_> {
+    /// Returns what is to be fetched first: bytes of the uncompressed blob.
+    #[must_use]
+    pub fn plan(&self) -> Vec<Range<u64>> {
+        let reads = self.start.plan.iter().flat_map(|plan| &plan.reads);
+        let own = reads.filter(|read| read.layer == self.layer);
+        own.map(|read| read.offset..read.offset.saturating_add(read.len))
+            .collect()
+    }
+
+    /// Returns the uncompressed blob, the reads of which are recorded if somebody wants that.
+    #[must_use]
+    pub fn watched(&self, content: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
+        match &self.start.recorder {
+            None => content,
+            Some(recorder) => Arc::new(Watched {
+                content,
+                layer: self.layer,
+                recorder: recorder.clone(),
+            }),
+        }
+    }
+}
+
+struct Watched {
+    content: Arc<dyn ReadAt>,
+    layer: u32,
+    recorder: StartRecorder,
+}
+
+impl ReadAt for Watched {
+    fn size(&self) -> io::Result<u64> {
+        self.content.size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.content.read_at(buffer, offset)?;
+        let range = offset..offset.saturating_add(buffer.len() as u64);
+        self.recorder.note(self.layer, &range);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_is_recorded_once_and_neighbours_together() {
+        let recorder = StartRecorder::default();
+        recorder.note(0, &(5000..9000));
+        recorder.note(0, &(12_288..12_289));
+        recorder.note(1, &(0..1));
+        recorder.note(0, &(0..16_384));
+        let reads = recorder.trace().reads;
+        let read = |layer, offset, len| TraceRead { layer, offset, len };
+        let expected = [read(0, 4096, 12_288), read(1, 0, 4096), read(0, 0, 4096)];
+        assert_eq!(reads, expected);
+        let start = Start {
+            plan: Some(recorder.trace()),
+            recorder: None,
+        };
+        assert_eq!(start.of_layer(0).plan(), [4096..16_384, 0..4096]);
+        assert_eq!(start.of_layer(2).plan(), []);
+    }
+}
