@@ -127,9 +127,38 @@ fn write_config(path: &Path, config: &ImageConfig) -> Result<(), ImageError> {
     write_file(path, &text)
 }
 
+fn layer_name(number: usize) -> String {
+    format!("layer.{number}.obd")
+}
+
+/// Returns the names of a writable pair: index and data.
+fn pair_names(number: usize) -> [String; 2] {
+    ["index", "data"].map(|part| format!("upper.{number}.{part}"))
+}
+
+/// Returns a number whose files are none of an image's own: other tools may name theirs the same way, and what
+/// has the name of a new file is replaced.
+fn free_number(config: &ImageConfig, upper: &UpperConfig) -> usize {
+    let name_of = |file: &str| Path::new(file).file_name().map(ToOwned::to_owned);
+    let lowers = config.lowers.iter().map(|lower| lower.file.as_str());
+    let used: Vec<_> = lowers
+        .chain([upper.index.as_str(), upper.data.as_str()])
+        .filter_map(name_of)
+        .collect();
+    let is_free = |number: &usize| {
+        let [index, data] = pair_names(*number);
+        let names = [layer_name(*number), index, data];
+        !used
+            .iter()
+            .any(|used| names.iter().any(|name| used == name.as_str()))
+    };
+    // One more than there are names in use is free at the latest.
+    let first = config.lowers.len() + 1;
+    (first..=first + used.len()).find(is_free).unwrap_or(first)
+}
+
 /// Makes a pair of files; what a commit that was cut left of the same number is replaced.
 fn create_pair(dir: &Path, number: usize, new: &NewUpper) -> Result<UpperConfig, ImageError> {
-    let name = |part: &str| format!("upper.{number}.{part}");
     let create = |name: &str| -> Result<Arc<FileStorage>, ImageError> {
         let path = dir.join(name);
         let mut options = File::options();
@@ -137,9 +166,10 @@ fn create_pair(dir: &Path, number: usize, new: &NewUpper) -> Result<UpperConfig,
         let opened = options.open(&path).map_err(file("making", path))?;
         Ok(Arc::new(FileStorage::new(opened)))
     };
+    let [index, data] = pair_names(number);
     let config = UpperConfig {
-        index: name("index"),
-        data: name("data"),
+        index,
+        data,
         dir: String::new(),
     };
     let data = dir.join(&config.data);
@@ -210,8 +240,8 @@ fn commit_pair(
     message: &[u8],
 ) -> Result<Committed, ImageError> {
     let base = path.parent().unwrap_or(Path::new(".")).to_owned();
-    let number = config.lowers.len() + 1;
-    let name = format!("layer.{number}.obd");
+    let number = free_number(&config, upper);
+    let name = layer_name(number);
     let blob = base.join(&name);
     let mut files = File::options();
     let files = files.read(true).write(true).create(true).truncate(true);
@@ -400,4 +430,35 @@ pub fn read_trace(path: &Path) -> Result<Trace, ImageError> {
 /// If the file cannot be written.
 pub fn write_trace(path: &Path, trace: &Trace) -> Result<(), ImageError> {
     write_file(path, &trace.encode())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_image_has_is_not_replaced_by_a_new_layer() {
+        let lower = |file: &str| LowerConfig {
+            file: file.to_owned(),
+            ..LowerConfig::default()
+        };
+        let upper = |number| {
+            let [index, data] = pair_names(number);
+            UpperConfig {
+                index,
+                data,
+                dir: String::new(),
+            }
+        };
+        let config = |files: &[&str]| ImageConfig {
+            lowers: files.iter().map(|file| lower(file)).collect(),
+            ..ImageConfig::default()
+        };
+        assert_eq!(free_number(&config(&[]), &upper(0)), 1);
+        assert_eq!(free_number(&config(&["layer.1.obd"]), &upper(1)), 2);
+        // The layers below were put together by somebody else.
+        let named = config(&["/elsewhere/a.obd", "./layer.3.obd"]);
+        assert_eq!(free_number(&named, &upper(0)), 4);
+        assert_eq!(free_number(&named, &upper(4)), 5);
+    }
 }
