@@ -11,6 +11,9 @@ use parking_lot::Mutex;
 /// What is recorded together: a block of the file systems on top.
 const BLOCK_BYTES: u64 = 4096;
 
+/// Blocks that are noted: 4 GiB, more than any start reads, and 24 MiB of memory.
+const BLOCKS_MAX: usize = 1 << 20;
+
 /// Records what is read of layers, each block once, in the order of the first reads. Clones record the
 /// same.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,9 @@ impl StartRecorder {
         let mut recording = self.0.lock();
         let Recording { seen, reads } = &mut *recording;
         for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
+            if seen.len() >= BLOCKS_MAX {
+                return;
+            }
             if !seen.insert((layer, block)) {
                 continue;
             }
@@ -130,6 +136,17 @@ impl ReadAt for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_recorded_is_bounded() {
+        let recorder = StartRecorder::default();
+        recorder.note(0, &(0..BLOCK_BYTES * (BLOCKS_MAX as u64 + 5)));
+        recorder.note(1, &(0..1));
+        let reads = recorder.trace().reads;
+        let bytes: u64 = reads.iter().map(|read| read.len).sum();
+        assert_eq!(bytes, BLOCK_BYTES * BLOCKS_MAX as u64);
+        assert!(reads.iter().all(|read| read.layer == 0));
+    }
 
     #[test]
     fn each_block_is_recorded_once_and_neighbours_together() {
