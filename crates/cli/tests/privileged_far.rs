@@ -7,12 +7,14 @@ mod block_service;
 mod lab;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use block_service::{Nic, import};
 use lab::{Lab, busybox_root, noise, ok, until};
 use link_emulator::{Address, Counts, Link, Shape};
+use nix::sys::stat::{major, minor};
 use serde_json::Value;
 use testkit::undisturbed::undisturbed;
 
@@ -82,6 +84,14 @@ fn count(status: &Value, what: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no {what}: {status}"))
 }
 
+/// Returns how far the kernel reads ahead in a mount, in KiB.
+fn readahead_kib(mountpoint: &Path) -> u64 {
+    let device = fs::metadata(mountpoint).unwrap().dev();
+    let (major, minor) = (major(device), minor(device));
+    let kib = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"));
+    kib.unwrap().trim().parse().unwrap()
+}
+
 /// Records a start that reads some files, for the machines that come later.
 fn recorded(lab: &Lab, far: &Far) {
     let first = far.mount(lab, "first", &["--nic-share"]);
@@ -115,6 +125,23 @@ fn privileged_a_recorded_start_takes_one_exchange_and_brings_each_chunk_once() {
         );
         lab.umount(&second);
     });
+}
+
+/// What the kernel reads around a page is in chunks that no plan names: a program would wait for them.
+#[test]
+fn privileged_little_is_read_around_a_page_beside_a_plan() {
+    let lab = Lab::new();
+    imported(&lab, READ);
+    let far = Far::start(&lab);
+    let without = far.mount(&lab, "without", &[]);
+    assert_eq!(readahead_kib(&without), 128);
+    lab.umount(&without);
+    recorded(&lab, &far);
+    for (flags, kib) in [(&[][..], 16), (&["--readahead", "64K"][..], 64)] {
+        let planned = far.mount(&lab, "planned", flags);
+        assert_eq!(readahead_kib(&planned), kib);
+        lab.umount(&planned);
+    }
 }
 
 /// The second start asks for the plan, which may be a new one, and for no chunk.
