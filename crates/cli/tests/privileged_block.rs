@@ -3,57 +3,20 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod block_export;
+
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-fn yolofs() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_yolofs"))
-}
+use block_export::{Process, arg, export, succeeds, yolofs};
 
 fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../lsmt/tests/vectors")
-}
-
-/// A process that dies with the test, whatever becomes of it.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-/// Starts an export and waits until it is served.
-fn export(args: &[&str]) -> Process {
-    let mut child = yolofs()
-        .args(["block", "export", "--json"])
-        .args(args)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let ended = lines.any(|line| line.unwrap() == "}");
-    let server = Process(child);
-    assert!(ended, "it ended before it served");
-    server
-}
-
-fn succeeds(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {out}{err}");
-    output
-}
-
-fn arg(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Makes an image of two layers, and returns its directory.
@@ -370,6 +333,16 @@ fn flushed_writes_outlive_a_killed_server_and_become_a_layer() {
             1,
             "{committed}"
         );
+        if kind == "live" {
+            let report = |command: &str| {
+                let done = succeeds(yolofs().args(["block", command, "--json", arg(&image)]));
+                serde_json::from_slice::<serde_json::Value>(&done.stdout).unwrap()
+            };
+            report("restack");
+            report("gc");
+            // The one that was committed, and the one that was sealed where it is.
+            assert_eq!(report("status")["upper"]["own_layers"], 2);
+        }
         let server = serve();
         succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
         assert!(

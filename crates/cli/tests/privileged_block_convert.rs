@@ -3,37 +3,17 @@
 #![cfg(feature = "privileged")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod block_export;
+
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 
+use block_export::{Process, arg, export, succeeds, yolofs};
 use serde_json::json;
 use testkit::layouts::{LayoutDir, named};
 use testkit::registries::{Kind, Registry};
-
-fn yolofs() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_yolofs"))
-}
-
-fn succeeds(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {out}{err}");
-    output
-}
-
-/// A process that dies with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
 
 /// A mount that goes with the test.
 struct Mounted(PathBuf);
@@ -42,10 +22,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         succeeds(Command::new("umount").arg(&self.0));
     }
-}
-
-fn arg(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Makes the lower layer, with one file of each kind, by the tar of the machine.
@@ -115,20 +91,11 @@ fn mounted_elsewhere(dir: &Path, reference: &str) -> Elsewhere {
         "block", "create", image, "--lower", &lower, "--kind", "sealed",
     ];
     succeeds(yolofs().args(create));
-    let (export, cache, mounted) = (dir.join("export"), dir.join("cache"), dir.join("mounted"));
-    fs::create_dir(&export).unwrap();
+    let (at, cache, mounted) = (dir.join("export"), dir.join("cache"), dir.join("mounted"));
+    fs::create_dir(&at).unwrap();
     fs::create_dir(&mounted).unwrap();
-    let mut server = yolofs()
-        .args(["block", "export", "--json", image, "--mount", arg(&export)])
-        .args(["--cache", arg(&cache)])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    let served = lines.any(|line| line.unwrap() == "}");
-    let server = Process(server);
-    assert!(served, "it is not served");
-    let export = Mounted(export);
+    let server = export(&[image, "--mount", arg(&at), "--cache", arg(&cache)]);
+    let export = Mounted(at);
     let file = export.0.join("disk");
     succeeds(Command::new("mount").args(["-t", "erofs", arg(&file), arg(&mounted)]));
     Elsewhere {
@@ -205,4 +172,40 @@ fn privileged_a_pushed_image_is_mounted_elsewhere_with_every_file_as_it_was() {
     assert!(expected.lines().count() > 1400);
     let device = fs::metadata(mounted.0.join("etc/device")).unwrap();
     assert_eq!(device.rdev(), nix::sys::stat::makedev(1, 3));
+}
+
+#[test]
+fn a_qcow2_disk_is_converted_and_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let [raw, qcow2, images, copy] =
+        ["a.raw", "a.qcow2", "images", "copy.raw"].map(|name| dir.path().join(name));
+    // A cluster of data, and one with data at its end only: the rest of the disk is a hole.
+    let mut bytes = vec![0; 8 << 20];
+    bytes[..65_536].fill(7);
+    bytes[(3 << 20) - 5..3 << 20].fill(9);
+    fs::write(&raw, &bytes).unwrap();
+    let images_of = [
+        "convert",
+        "-f",
+        "raw",
+        "-O",
+        "qcow2",
+        arg(&raw),
+        arg(&qcow2),
+    ];
+    succeeds(Command::new("qemu-img").args(images_of));
+    let convert = [
+        "block",
+        "convert",
+        arg(&qcow2),
+        arg(&images),
+        "--name",
+        "disk",
+    ];
+    succeeds(yolofs().args(convert));
+    let socket = dir.path().join("s");
+    let _server = export(&[arg(&images.join("disk")), "--nbd", arg(&socket)]);
+    let address = format!("nbd+unix:///disk?socket={}", socket.display());
+    succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+    assert!(fs::read(&copy).unwrap() == bytes, "the disk differs");
 }

@@ -112,6 +112,12 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<Outcome> {
         }
         if let Some(upper) = &status.upper {
             let (live, data) = (upper.live_bytes, upper.data_bytes);
+            if upper.own_layers > 0 {
+                text += &format!(
+                    "layers that were sealed on top of these: {}\n",
+                    upper.own_layers
+                );
+            }
             text += &format!("writable: {live} of {data} bytes are in use\n");
         }
         if status.in_use {
