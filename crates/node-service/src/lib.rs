@@ -18,6 +18,8 @@ mod descriptors;
 mod drain;
 mod drift;
 mod guard;
+#[cfg(feature = "testing")]
+pub mod hostile;
 mod keep;
 mod learn;
 pub mod lesson;

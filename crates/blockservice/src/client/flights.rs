@@ -29,6 +29,7 @@ use super::driver::Driver;
 use super::read_ahead::{Line, Next, ReadAhead};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire;
+use beside::Doubts;
 use chunks::index::{Index, ZEROS};
 use chunks::{ChunkId, ChunkStore, Class};
 use kept::{Found, Kept, Room};
@@ -99,8 +100,8 @@ pub(super) struct Flights {
     read_ahead: ReadAhead,
     /// Has chunks that need not be requested.
     local: LocalStore,
-    /// Since when the service is suspected of silence.
-    suspected: Mutex<Option<Instant>>,
+    /// What is held against the service by those who have somebody else to ask.
+    doubts: Mutex<Doubts>,
     pub(super) counters: Counters,
 }
 
@@ -169,7 +170,7 @@ impl Flights {
             timer: Arc::new(Notify::new()),
             read_ahead: ReadAhead::default(),
             local: LocalStore::default(),
-            suspected: Mutex::new(None),
+            doubts: Mutex::new(Doubts::none()),
             counters: Counters::default(),
         });
         let told: Weak<Self> = Arc::downgrade(&flights);

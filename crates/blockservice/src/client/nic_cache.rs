@@ -68,7 +68,7 @@ impl BlockCache for NicCache {
         else {
             return miss;
         };
-        if !self.remote.is_there() {
+        if !self.remote.is_there() || self.remote.is_refused() {
             return Lookup::Throttled;
         }
         let Range { start, .. } = range.bytes();

@@ -79,6 +79,11 @@ impl Remote {
         self.0.is_there()
     }
 
+    /// Returns whether it sent so many wrong chunks of late that whoever has somebody else to ask should.
+    pub(super) fn is_refused(&self) -> bool {
+        self.0.is_refused()
+    }
+
     /// Returns how long a read waits for the service that can be answered by somebody else.
     pub(super) fn patience_beside(&self) -> Duration {
         self.0.patience_beside()

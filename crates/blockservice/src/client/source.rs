@@ -208,8 +208,13 @@ impl NicSource {
         if prompt::patience() != Patience::None {
             // Ends early when the service is away or silent.
             let mut patience = self.remote.patience().transfer;
-            if self.origin.is_some() && priority == Priority::Demand {
-                patience = self.remote.patience_beside();
+            if self.origin.is_some() {
+                match priority {
+                    Priority::Demand => patience = self.remote.patience_beside(),
+                    // The origin is slower than what comes by itself: only who waits asks it.
+                    _ if self.remote.is_refused() => patience = Duration::ZERO,
+                    Priority::Readahead | Priority::Prefetch => {}
+                }
             }
             self.fetch_lacking(&mut found, numbers, priority, patience);
         }

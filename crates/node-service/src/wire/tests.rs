@@ -91,7 +91,7 @@ fn more_descriptors_than_a_mount_has_are_refused() {
 
 proptest! {
     /// Whatever a broken worker or node sends: an error, or a message that says the same when it is
-    /// sent on. `PROPTEST_CASES=1000000` makes a fuzzer of it.
+    /// sent on. `fuzz/fuzz_targets/wire.rs` asks the same of inputs that it finds itself.
     #[test]
     fn any_bytes_are_a_message_or_an_error(
         header in prop::option::of(any::<[u8; HEADER]>()),
