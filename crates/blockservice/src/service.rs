@@ -13,6 +13,7 @@
 
 mod connection;
 mod counters;
+mod drain;
 mod handshake;
 mod hot;
 mod link;
@@ -80,6 +81,8 @@ pub struct Limits {
     /// A network with a round trip of at most this is as fast as memory: chunks are sent
     /// decompressed there.
     pub fast_round_trip: Duration,
+    /// Such a network that takes fewer bytes a second than this gets chunks as stored all the same.
+    pub raw_rate: u64,
     /// Connections, of all VMs together.
     pub connections: usize,
     /// Connections of one VM, and of one address.
@@ -108,6 +111,7 @@ impl Default for Limits {
             hot_bytes: 256 << 20,  // what some hosts' boots read
             streams: 1024,         // each queues 640 KiB at most
             fast_round_trip: Duration::from_micros(300), // PCIe and loopback; a switch takes more
+            raw_rate: 64_000_000,  // half a gigabit: less is not what its processor makes of it
             connections: 4096,     // two for each of some thousand VMs
             connections_of_one: 64, // thirty mounts
             send_rate_of_one: None,
@@ -351,7 +355,7 @@ impl Shared {
     fn link(&self, peer: &PeerAddress, round_trip: Duration) -> Link {
         match self.paces {
             // What is sent decompressed takes more of a rate.
-            Some(_) => Link::Slow,
+            Some(_) => Link::Far,
             None => Link::of(peer, round_trip, self.limits.fast_round_trip),
         }
     }

@@ -137,7 +137,18 @@ fn with_data(message: Message) -> Frame {
 
 /// One frame of each kind.
 fn samples() -> Vec<Frame> {
-    [samples_of_version_1(), samples_of_version_2()].concat()
+    [
+        samples_of_version_1(),
+        samples_of_version_2(),
+        samples_of_version_3(),
+    ]
+    .concat()
+}
+
+/// One frame of each kind that came with version 3.
+fn samples_of_version_3() -> Vec<Frame> {
+    let chunks = vec![2, 3, 1];
+    vec![with_data(Message::Promote { chunks })]
 }
 
 /// One frame of each kind that came with version 2.
@@ -217,6 +228,7 @@ fn frames_stay_what_they_are() {
     for (name, frames) in [
         ("frames-v1.txt", samples_of_version_1()),
         ("frames-v2.txt", samples_of_version_2()),
+        ("frames-v3.txt", samples_of_version_3()),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let path = path.join(name);
@@ -271,12 +283,15 @@ fn a_frame_that_is_repeated_or_left_out_breaks_the_seal() {
 
 #[test]
 fn lists_of_chunks_have_bounds() {
-    let skip = |count: usize| {
-        let chunks = vec![1; count];
-        read(&written(&Frame::new(1, Message::Skip { chunks })))
-    };
-    assert!(skip(1).is_ok() && skip(SKIPS_MAX).is_ok());
-    assert!(skip(0).is_err() && skip(SKIPS_MAX + 1).is_err());
+    let list: [fn(Vec<u32>) -> Message; 2] = [
+        |chunks| Message::Skip { chunks },
+        |chunks| Message::Promote { chunks },
+    ];
+    for message in list {
+        let named = |count: usize| read(&written(&Frame::new(1, message(vec![1; count]))));
+        assert!(named(1).is_ok() && named(SKIPS_MAX).is_ok());
+        assert!(named(0).is_err() && named(SKIPS_MAX + 1).is_err());
+    }
 }
 
 #[test]

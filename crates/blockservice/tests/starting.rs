@@ -154,7 +154,13 @@ fn a_boot_image_that_describes_too_much_is_no_use() {
 #[test]
 fn version_1_goes_on_and_has_no_streams() {
     let (rig, source) = serving();
-    let versions = [((1, 1), 1), ((1, 2), 2), ((2, 2), 2), ((1, 9), 2)];
+    let versions = [
+        ((1, 1), 1),
+        ((1, 2), 2),
+        ((2, 2), 2),
+        ((1, 3), 3),
+        ((1, 9), 3),
+    ];
     for (offered, chosen) in versions {
         let (_raw, version) = Raw::connect_with(&rig, "vm", offered);
         assert_eq!(version, chosen, "{offered:?}");

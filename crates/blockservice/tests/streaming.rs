@@ -51,6 +51,44 @@ fn what_is_skipped_in_time_is_not_sent() {
 }
 
 #[test]
+fn what_is_promoted_comes_next_and_once() {
+    let (rig, source) = serving(Limits::default());
+    let start = start(Ask::Chunks, source.index.id());
+    let (mut raw, version) = Raw::connect_with(&rig, "vm", (1, 3));
+    assert_eq!(version, 3);
+    raw.send(1, start, Vec::new()).unwrap();
+    let started = raw.hear_started(1);
+    raw.settle(&rig);
+    // The order is from the highest number down. One is named twice, one is not in the plan, one was sent, and
+    // another request has no stream.
+    let chunks = vec![3, 7, 3, CHUNKS, 39];
+    raw.send(1, Message::Promote { chunks }, Vec::new())
+        .unwrap();
+    let chunks = vec![1];
+    raw.send(2, Message::Promote { chunks }, Vec::new())
+        .unwrap();
+    raw.settle(&rig);
+    let answers = raw.hear_rest(1, started);
+    let order = answers.order();
+    let at = |chunk: u32| order.iter().position(|sent| *sent == chunk).unwrap();
+    assert_eq!(at(7), at(3) + 1);
+    assert!(at(7) < at(8), "{order:?}");
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..CHUNKS).collect::<Vec<_>>());
+    assert_eq!(answers.end, (CHUNKS, 0, 0));
+    answers.check(&source.index);
+    // Not in a connection of version 2.
+    let mut raw = Raw::connect_2(&rig, "vm");
+    let chunks = vec![1];
+    raw.send(9, Message::Promote { chunks }, Vec::new())
+        .unwrap();
+    let code = ErrorCode::Rule;
+    let text = "this frame is of version 3".to_owned();
+    assert_eq!(raw.hear().unwrap().message, Message::Error { code, text });
+}
+
+#[test]
 fn a_stream_that_is_cancelled_ends_and_another_begins() {
     let (rig, source) = serving(Limits::default());
     let start = start(Ask::Chunks, source.index.id());
@@ -200,12 +238,18 @@ fn beyond_the_most_streams_there_are_plans() {
 
 #[test]
 fn chunks_are_compressed_over_a_network_and_not_within_a_machine() {
-    for (fast_round_trip, codec) in [(Duration::ZERO, Codec::Zstd), (Duration::MAX, Codec::Raw)] {
+    for (fast_round_trip, raw_rate, codec) in [
+        (Duration::ZERO, 0, Codec::Zstd),
+        (Duration::MAX, 0, Codec::Raw),
+        // Near and slow: once it was measured.
+        (Duration::MAX, u64::MAX, Codec::Zstd),
+    ] {
         let mut rig = Rig::new();
         let source = Large::add_compressible(&rig);
         source.give_whole_boot(&rig);
         let limits = Limits {
             fast_round_trip,
+            raw_rate,
             ..Limits::default()
         };
         let address = rig.start_at_port(Access::open(), limits);
@@ -239,10 +283,18 @@ fn chunks_are_compressed_over_a_network_and_not_within_a_machine() {
             });
             continue;
         }
-        assert!(codecs().iter().all(|found| *found == codec));
-        let hits = rig.store.stats().hits;
-        assert!(codecs().iter().all(|found| *found == codec));
-        assert_eq!(rig.store.stats().hits, hits, "they were read twice");
+        let mut from_memory = || {
+            let hits = rig.store.stats().hits;
+            let is_it = codecs().iter().all(|found| *found == codec);
+            is_it && rig.store.stats().hits == hits
+        };
+        if raw_rate == 0 {
+            assert!(!from_memory(), "nobody has read them before");
+            assert!(from_memory(), "they were read twice");
+        } else {
+            // Before it was measured, they were kept in memory decompressed.
+            until("all are in memory as stored", from_memory);
+        }
     }
 }
 

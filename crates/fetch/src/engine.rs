@@ -94,6 +94,7 @@ impl<K: Key> Engine<K> {
         self.actions
             .pop_front()
             .or_else(|| self.dispatch(now))
+            .or_else(|| self.next_promotion())
             .or_else(|| self.next_skip())
     }
 
@@ -142,6 +143,11 @@ impl<K: Key> Engine<K> {
             Alarm::Flight(key) => self.flight_late(now, key),
             Alarm::Peer(peer) => self.peer_silent(now, peer),
         }
+    }
+
+    fn next_promotion(&mut self) -> Option<Action<K>> {
+        let (peer, stream, keys) = self.streams.next_promotion(self.config.batch)?;
+        Some(Action::Promote { peer, stream, keys })
     }
 
     fn next_skip(&mut self) -> Option<Action<K>> {

@@ -106,6 +106,15 @@ pub enum Action<K> {
         /// What is not needed: 1 to [`Config::batch`](crate::Config::batch) keys.
         keys: Vec<K>,
     },
+    /// Tell the sender of a stream to send these next, the first of them first: somebody waits for them.
+    Promote {
+        /// Who sends it.
+        peer: Peer,
+        /// Which stream.
+        stream: StreamId,
+        /// What is needed: 1 to [`Config::batch`](crate::Config::batch) keys.
+        keys: Vec<K>,
+    },
     /// Tell a peer that nobody wants the rest of a request.
     Cancel {
         /// Who was asked.

@@ -25,6 +25,8 @@ pub(crate) struct PeerState {
     pub(crate) server: Server,
     pub(crate) lane: Lane,
     pub(crate) state: State,
+    /// Whether it sends pieces of a stream earlier when it is told to.
+    pub(crate) promotes: bool,
     pub(crate) link: Link,
     /// When something last came from it, or when it began to owe something.
     pub(crate) heard: Duration,
@@ -39,6 +41,7 @@ impl PeerState {
             server,
             lane,
             state: State::Down,
+            promotes: false,
             link: Link::new(config.initial_rtt),
             heard: Duration::ZERO,
             requests: BTreeSet::new(),
@@ -96,10 +99,16 @@ impl PeerState {
         self.link.rtt() + transfer(self.in_flight() + bytes, self.rate(config))
     }
 
-    /// How long a piece takes that is requested now for somebody who waits.
-    pub(crate) fn demand_trip(&self, bytes: u32, config: &Config) -> Duration {
+    /// How long a piece takes that is requested now for somebody who waits, at `rate` bytes per second.
+    pub(crate) fn demand_trip(&self, bytes: u32, rate: u64) -> Duration {
         let ahead = self.demand_bytes + u64::from(bytes);
-        self.link.rtt() + transfer(ahead, self.rate(config))
+        self.link.rtt() + transfer(ahead, rate)
+    }
+
+    /// Whether it has sent nothing for so long that more is wrong than a piece of so many bytes on its way.
+    pub(crate) fn is_quiet(&self, now: Duration, bytes: u32, config: &Config) -> bool {
+        let piece = transfer(u64::from(bytes) * 2, self.rate(config));
+        now.saturating_sub(self.heard) > self.link.timeout() + piece
     }
 
     /// How long it may be silent.

@@ -1,6 +1,6 @@
 //! What streams will bring, and how many bytes are ahead of each piece.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::exchange::{Peer, StreamId};
 use crate::want::{Key, Piece};
@@ -24,6 +24,10 @@ struct Stream<K> {
     remaining: Remaining,
     coming: usize,
     skips: Vec<K>,
+    /// What the sender is to be told to send next.
+    promotions: Vec<K>,
+    /// What it was told, or is to be told, to send before the rest.
+    promoted: HashSet<K>,
 }
 
 /// All streams, and which of them brings a key.
@@ -56,6 +60,8 @@ impl<K: Key> Streams<K> {
             remaining: Remaining::default(),
             coming: 0,
             skips: Vec::new(),
+            promotions: Vec::new(),
+            promoted: HashSet::new(),
         });
         let mut fresh = Vec::new();
         for piece in pieces {
@@ -82,8 +88,25 @@ impl<K: Key> Streams<K> {
     pub(crate) fn coming(&self, key: &K) -> Option<(StreamId, Peer, u64)> {
         let &(id, at) = self.places.get(key)?;
         let stream = self.streams.get(&id)?;
-        (stream.places[at].1 == Place::Coming)
-            .then(|| (id, stream.peer, stream.remaining.up_to(at)))
+        let (piece, place) = stream.places[at];
+        let ahead = match stream.promoted.contains(key) {
+            true => u64::from(piece.bytes),
+            false => stream.remaining.up_to(at),
+        };
+        (place == Place::Coming).then_some((id, stream.peer, ahead))
+    }
+
+    /// Has a key sent before the rest of its stream, and returns whether that is to come.
+    pub(crate) fn promote(&mut self, key: &K) -> bool {
+        let Some((id, ..)) = self.coming(key) else {
+            return false;
+        };
+        if let Some(stream) = self.streams.get_mut(&id)
+            && stream.promoted.insert(*key)
+        {
+            stream.promotions.push(*key);
+        }
+        true
     }
 
     /// Notes that a key is not needed from its stream, and queues the message that says so. Returns
@@ -117,6 +140,7 @@ impl<K: Key> Streams<K> {
         }
         *place = to;
         stream.coming -= 1;
+        stream.promoted.remove(key);
         stream.remaining.take(at, u64::from(piece.bytes));
         Some((id, piece.bytes))
     }
@@ -171,6 +195,19 @@ impl<K: Key> Streams<K> {
             .find(|(_, stream)| !stream.skips.is_empty())?;
         let rest = stream.skips.split_off(most.min(stream.skips.len()));
         let keys = std::mem::replace(&mut stream.skips, rest);
+        Some((stream.peer, *id, keys))
+    }
+
+    /// Takes up to `most` keys that a sender is to be told to send next.
+    pub(crate) fn next_promotion(&mut self, most: usize) -> Option<(Peer, StreamId, Vec<K>)> {
+        let (id, stream) = self
+            .streams
+            .iter_mut()
+            .find(|(_, stream)| !stream.promotions.is_empty())?;
+        let rest = stream
+            .promotions
+            .split_off(most.min(stream.promotions.len()));
+        let keys = std::mem::replace(&mut stream.promotions, rest);
         Some((stream.peer, *id, keys))
     }
 
@@ -260,6 +297,9 @@ mod tests {
         assert_eq!(streams.coming(&40), Some((id, peer, 40)));
         assert_eq!(streams.next_skip(64), Some((peer, id, vec![20])));
         assert_eq!(streams.next_skip(64), None);
+        assert!(streams.promote(&40) && streams.promote(&40) && !streams.promote(&20));
+        assert_eq!(streams.next_promotion(64), Some((peer, id, vec![40])));
+        assert_eq!(streams.next_promotion(64), None);
         // It was sent before the message came.
         assert_eq!(streams.came(id, &20), None);
         assert_eq!(streams.end(id), Some((peer, vec![40])));

@@ -82,6 +82,49 @@ fn a_demand_beside_a_full_stream_takes_two_round_trips() {
     assert_eq!(report.published, 1001);
 }
 
+/// A reader who wants what a stream of 200 chunks brings in another order, over a line that takes 42 ms for
+/// each, from a server that promotes chunks or not.
+fn a_reader_in_another_order(promotes: bool) -> (fetch::Counts, Duration) {
+    let mut simulation = Simulation::new(Config::default(), 1);
+    let line = simulation.line(Line::new(20 * MS, GIGABIT / 80));
+    let [_, background] = [Lane::Demand, Lane::Background]
+        .map(|lane| simulation.peer(Server(0), lane, line, Habits::default()));
+    if promotes {
+        simulation.allow_promotion(background);
+    }
+    let stream = Step::Stream {
+        peer: background,
+        pieces: pieces(0..200),
+    };
+    simulation.at(Duration::ZERO, stream);
+    let read = [150, 20, 199, 60, 180, 61, 62, 5, 100, 140];
+    for (at, key) in (0_u32..).zip(read) {
+        simulation.at(
+            100 * MS + 400 * at * MS,
+            want(key..key + 1, Priority::Demand),
+        );
+    }
+    let report = simulation.run();
+    assert_eq!(report.ends(Verdict::Here), read.len());
+    let waits = (0_u32..).zip(read).map(|(at, key)| {
+        let ended = report.of(key).expect("it was wanted");
+        ended.at.saturating_sub(100 * MS + 400 * at * MS)
+    });
+    (report.counts, waits.max().unwrap_or_default())
+}
+
+#[test]
+fn what_a_stream_brings_too_late_is_promoted_and_comes_once() {
+    let (counts, longest) = a_reader_in_another_order(true);
+    assert_eq!((counts.requests, counts.duplicates), (0, 0), "{counts:?}");
+    assert!(counts.reordered >= 6, "{counts:?}");
+    assert!(longest < 150 * MS, "{longest:?}");
+    // A server of an earlier release is asked for each of them.
+    let (counts, _) = a_reader_in_another_order(false);
+    assert_eq!(counts.reordered, 0);
+    assert!(counts.requests >= 6, "{counts:?}");
+}
+
 #[test]
 fn whoever_follows_a_stream_requests_nothing() {
     let mut simulation = Simulation::new(Config::default(), 1);

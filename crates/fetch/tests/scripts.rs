@@ -22,6 +22,8 @@ struct World {
     config: Config,
     lines: Vec<(u32, u64, u32, Order)>,
     peers: Vec<(u16, Lane, usize, Habits)>,
+    /// Every so many peers understand promotions.
+    promotes: usize,
     moves: Vec<(u32, Move)>,
     seed: u64,
 }
@@ -45,6 +47,9 @@ fn play(world: &World) -> Report {
     for (server, lane, line, habits) in &world.peers {
         let line = line % world.lines.len();
         peers.push(simulation.peer(Server(*server), *lane, line, habits.clone()));
+    }
+    for peer in peers.iter().step_by(world.promotes) {
+        simulation.allow_promotion(*peer);
     }
     for (at, step) in &world.moves {
         let at = *at * MS;
@@ -146,15 +151,22 @@ fn lanes() -> impl Strategy<Value = Lane> {
 
 fn worlds() -> impl Strategy<Value = World> {
     let peers = prop::collection::vec((0_u16..3, lanes(), 0_usize..2, habits()), 1..5);
-    (configs(), lines(), peers, moves(1..9000), any::<u64>()).prop_map(
-        |(config, lines, peers, moves, seed)| World {
-            config,
-            lines,
-            peers,
-            moves,
-            seed,
-        },
-    )
+    let all = (
+        configs(),
+        lines(),
+        peers,
+        1_usize..4,
+        moves(1..9000),
+        any::<u64>(),
+    );
+    all.prop_map(|(config, lines, peers, promotes, moves, seed)| World {
+        config,
+        lines,
+        peers,
+        promotes,
+        moves,
+        seed,
+    })
 }
 
 /// Worlds with enough time and a server that is as it should be, beside one that is not.

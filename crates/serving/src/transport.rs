@@ -11,6 +11,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -118,6 +119,9 @@ impl fmt::Debug for Connected {
     }
 }
 
+/// Bytes that the kernel takes of what is written beyond what it may send now.
+const UNSENT: u32 = 128 << 10;
+
 /// Connects to a service. The caller sets the deadline.
 pub async fn connect(address: &Address, tls: Option<&TlsClient>) -> io::Result<Box<dyn Stream>> {
     match address {
@@ -219,6 +223,8 @@ impl Listener {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
+                // Without effect, urgent data waits behind more that was written before.
+                let _older_kernels = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT);
                 Ok(Accepted::Tcp(stream))
             }
             Socket::Unix(listener) => {

@@ -144,6 +144,7 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
     connection.measured(sent.elapsed());
     if at_once {
         check_at_once(connection, version, method)?;
+        connection.agreed_on(version);
         welcomed(shared, &mut stream, &mut incoming).await?;
         return Ok(Standing {
             stream,

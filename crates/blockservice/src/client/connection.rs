@@ -23,6 +23,8 @@ pub(super) use starting::{StartAnswer, StartRefused, StartRequest};
 
 /// The first version of the protocol that has START.
 const STARTS_SINCE: u16 = 2;
+/// The first version of the protocol that has PROMOTE.
+const PROMOTES_SINCE: u16 = 3;
 
 /// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
@@ -73,6 +75,8 @@ pub(super) enum Command {
     Cancel(u64, RequestId),
     /// Do not send these chunks of the stream of a request.
     Skip(u64, Vec<u32>),
+    /// Send these chunks of the stream of a request before the rest.
+    Promote(u64, Vec<u32>),
     /// End the stream of a request.
     CancelStream(u64),
 }
@@ -204,6 +208,16 @@ impl Connection {
         self.send(Command::Skip(stream, chunks));
     }
 
+    /// Has chunks of a stream sent before the rest.
+    pub(super) fn promote(&self, stream: u64, chunks: Vec<u32>) {
+        self.send(Command::Promote(stream, chunks));
+    }
+
+    /// Returns whether the service can be told to send chunks of a stream before the rest.
+    pub(super) fn promotes(&self) -> bool {
+        self.state.lock().version >= PROMOTES_SINCE
+    }
+
     /// Ends a stream.
     pub(super) fn cancel_stream(&self, stream: u64) {
         self.send(Command::CancelStream(stream));
@@ -228,6 +242,11 @@ impl Connection {
         sources.retain(|source| self.lane == 0 || source.id().is_some());
         let opens = sources.into_iter().map(Command::Open);
         self.frames(opens.chain([Command::Start]).collect())
+    }
+
+    /// Notes the version that the service chose, after [`begin`](Self::begin) with the newest one.
+    pub(super) fn agreed_on(&self, version: u16) {
+        self.state.lock().version = version;
     }
 
     /// Lets requests through: the service has welcomed us.
@@ -301,6 +320,11 @@ impl Connection {
                 Command::Skip(stream, chunks) => {
                     let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
                     let frame = |chunks| Frame::new(stream, Message::Skip { chunks });
+                    requests.extend(pieces.map(frame).map(Request::from));
+                }
+                Command::Promote(stream, chunks) => {
+                    let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
+                    let frame = |chunks| Frame::new(stream, Message::Promote { chunks });
                     requests.extend(pieces.map(frame).map(Request::from));
                 }
                 Command::CancelStream(stream) => {

@@ -274,6 +274,9 @@ impl Flights {
         let mut state = self.state.lock();
         let peer = state.peers[1];
         state.streams.insert(stream, request);
+        if self.connections[1].promotes() {
+            state.engine.allow_promotion(peer);
+        }
         state.planned_until = Some(now + PLANNED);
         let pieces: Vec<_> = order
             .iter()
@@ -318,6 +321,11 @@ impl Flights {
                 Action::Skip { peer, stream, keys } => {
                     if let Some(request) = state.streams.get(&stream) {
                         self.connections[peer.index()].skip(*request, keys);
+                    }
+                }
+                Action::Promote { peer, stream, keys } => {
+                    if let Some(request) = state.streams.get(&stream) {
+                        self.connections[peer.index()].promote(*request, keys);
                     }
                 }
                 Action::Cancel { peer, request } => {

@@ -20,7 +20,6 @@ use tokio::time::timeout;
 
 use super::counters::MachineCounters;
 use super::handshake::{Authenticated, meet};
-use super::link::Link;
 use super::machine::Vm;
 use super::outgoing::Outgoing;
 use super::stream::Stream;
@@ -72,7 +71,7 @@ pub(super) async fn serve(
         incoming,
         outgoing,
     } = guest;
-    let (to, writer) = Outgoing::new(shared.readers.room_listener());
+    let (to, writer) = Outgoing::new(shared.readers.room_listener(), link, shared.limits.raw_rate);
     let patience = shared.limits.write;
     let writing = tokio::spawn(writer.run(write, outgoing, patience, vm.pace.clone()));
     let connection = Connection {
@@ -82,7 +81,6 @@ pub(super) async fn serve(
         vm,
         may_open: sources,
         protocol,
-        link,
         to,
         sources: HashMap::new(),
         reads: HashMap::new(),
@@ -136,7 +134,6 @@ struct Connection<'a> {
     may_open: crate::identity::Sources,
     /// The version of the protocol that both speak.
     protocol: u16,
-    link: Link,
     to: Arc<Outgoing>,
     sources: HashMap<u32, Arc<Index>>,
     /// The READs and STARTs that may not be answered yet, and how to call them off.
@@ -245,6 +242,7 @@ impl Connection<'_> {
             }
             Message::Start { ask, have, name } => self.start(request, ask, have, name).await,
             Message::Skip { chunks } => self.skip(request, &chunks),
+            Message::Promote { chunks } => self.promote(request, &chunks),
             other => self.answer(request, other, data).await,
         }
     }

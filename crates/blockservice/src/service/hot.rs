@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 
-use super::link::Link;
+use super::link::Form;
 use chunks::{ChunkId, Class, Codec, Stored};
 use chunks::{Fingerprint as _, Item, Limit, PolicyKind, Residents};
 use serving::load::{Level, Load};
@@ -97,10 +97,10 @@ impl HotCache {
         })
     }
 
-    /// Returns a chunk if it is in the cache in the form for this link.
-    pub(crate) fn get(&self, id: &ChunkId, link: Link) -> Option<Stored> {
+    /// Returns a chunk if it is in the cache in this form.
+    pub(crate) fn get(&self, id: &ChunkId, form: Form) -> Option<Stored> {
         self.offers.as_ref()?;
-        if link == Link::Slow {
+        if form == Form::Stored {
             let packed = {
                 let mut packed = self.shared.packed.lock();
                 packed.hit(id, Class::Demand);
@@ -124,9 +124,9 @@ impl HotCache {
 
     /// Notes that a chunk was read from the store; caches it if there is room, or if it was read
     /// before.
-    pub(crate) fn note(&self, id: &ChunkId, stored: &Stored, link: Link) {
+    pub(crate) fn note(&self, id: &ChunkId, stored: &Stored, form: Form) {
         let Some(offers) = &self.offers else { return };
-        if link == Link::Slow {
+        if form == Form::Stored {
             if !self.shared.is_pressed() {
                 self.shared.keep_packed(id, stored);
             }
@@ -245,7 +245,7 @@ mod tests {
     fn kept(hot: &HotCache, id: &ChunkId) -> Stored {
         let start = Instant::now();
         loop {
-            if let Some(stored) = hot.get(id, Link::Fast) {
+            if let Some(stored) = hot.get(id, Form::Raw) {
                 return stored;
             }
             assert!(start.elapsed() < Duration::from_secs(60), "it is not kept");
@@ -262,7 +262,7 @@ mod tests {
         let hot = HotCache::start(2500, &Arc::default()).unwrap();
         let chunks: Vec<_> = (0..4).map(chunk).collect();
         for (n, (id, stored)) in (0..).zip(&chunks[..2]) {
-            hot.note(id, stored, Link::Fast);
+            hot.note(id, stored, Form::Raw);
             let found = kept(&hot, id);
             assert_eq!((found.codec, found.raw_len), (Codec::Raw, 1000));
             assert_eq!(found.open(id).unwrap(), vec![n; 1000]);
@@ -274,12 +274,12 @@ mod tests {
         let [.., once, twice] = &chunks[..] else {
             unreachable!()
         };
-        hot.note(&once.0, &once.1, Link::Fast);
-        hot.note(&twice.0, &twice.1, Link::Fast);
-        hot.note(&twice.0, &twice.1, Link::Fast);
+        hot.note(&once.0, &once.1, Form::Raw);
+        hot.note(&twice.0, &twice.1, Form::Raw);
+        hot.note(&twice.0, &twice.1, Form::Raw);
         // Its turn came after that of the one before.
         kept(&hot, &twice.0);
-        assert_eq!(hot.get(&once.0, Link::Fast), None);
+        assert_eq!(hot.get(&once.0, Form::Raw), None);
         assert_eq!(bytes(&hot), 2000);
     }
 
@@ -288,15 +288,15 @@ mod tests {
         let hot = HotCache::start(2500, &Arc::default()).unwrap();
         for n in 0..10 {
             let (id, stored) = chunk(n);
-            hot.note(&id, &stored, Link::Fast);
-            hot.note(&id, &stored, Link::Fast);
+            hot.note(&id, &stored, Form::Raw);
+            hot.note(&id, &stored, Form::Raw);
             kept(&hot, &id);
             assert!(bytes(&hot) <= 2500);
         }
         let nothing = HotCache::start(0, &Arc::default()).unwrap();
         let (id, stored) = chunk(1);
-        (0..3).for_each(|_| nothing.note(&id, &stored, Link::Fast));
-        assert_eq!((nothing.get(&id, Link::Fast), bytes(&nothing)), (None, 0));
+        (0..3).for_each(|_| nothing.note(&id, &stored, Form::Raw));
+        assert_eq!((nothing.get(&id, Form::Raw), bytes(&nothing)), (None, 0));
     }
 
     #[test]
@@ -304,12 +304,12 @@ mod tests {
         let hot = HotCache::start(1 << 20, &Arc::default()).unwrap();
         let (one, two, three) = (chunk(1), chunk(2), chunk(3));
         for (id, stored) in [(&one.0, &two.1), (&three.0, &three.1)] {
-            hot.note(id, stored, Link::Fast);
-            hot.note(id, stored, Link::Fast);
+            hot.note(id, stored, Form::Raw);
+            hot.note(id, stored, Form::Raw);
         }
         // It came after the other.
         kept(&hot, &three.0);
-        assert_eq!(hot.get(&one.0, Link::Fast), None);
+        assert_eq!(hot.get(&one.0, Form::Raw), None);
     }
 
     #[test]
@@ -317,8 +317,8 @@ mod tests {
         let load = Arc::new(Load::default());
         let hot = HotCache::start(1 << 20, &load).unwrap();
         let (id, stored) = chunk(1);
-        hot.note(&id, &stored, Link::Fast);
-        hot.note(&id, &stored, Link::Fast);
+        hot.note(&id, &stored, Form::Raw);
+        hot.note(&id, &stored, Form::Raw);
         kept(&hot, &id);
         load.set(Level::Careful, None);
         let start = Instant::now();
@@ -334,11 +334,11 @@ mod tests {
         let (one, two) = (chunk(1), chunk(2));
         let room = 4 * (one.1.bytes.len() as u64 + 1);
         let hot = HotCache::start(room, &load).unwrap();
-        hot.note(&one.0, &one.1, Link::Slow);
-        assert_eq!(hot.get(&one.0, Link::Slow), Some(one.1.clone()));
-        assert_eq!(hot.get(&one.0, Link::Fast), None);
+        hot.note(&one.0, &one.1, Form::Stored);
+        assert_eq!(hot.get(&one.0, Form::Stored), Some(one.1.clone()));
+        assert_eq!(hot.get(&one.0, Form::Raw), None);
         assert_eq!(bytes(&hot), one.1.bytes.len() as u64);
-        hot.note(&two.0, &two.1, Link::Slow);
+        hot.note(&two.0, &two.1, Form::Stored);
         assert!(bytes(&hot) * 4 <= room, "one had to go");
         load.set(Level::Careful, None);
         let start = Instant::now();
@@ -346,7 +346,7 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "it stays");
             std::thread::sleep(Duration::from_millis(1));
         }
-        hot.note(&one.0, &one.1, Link::Slow);
+        hot.note(&one.0, &one.1, Form::Stored);
         assert_eq!(bytes(&hot), 0, "it needs its memory");
     }
 }

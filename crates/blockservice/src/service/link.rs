@@ -4,23 +4,43 @@ use std::time::Duration;
 
 use serving::transport::PeerAddress;
 
-/// How fast the way to a client is.
+/// The way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// As fast as memory (PCIe, one machine): chunks are sent decompressed where they are at hand,
-    /// which saves the client the work.
-    Fast,
-    /// A network: chunks are sent as stored, because bytes cost more than work.
-    Slow,
+    /// Within one machine (PCIe, a socket): as fast as memory.
+    Memory,
+    /// A network with a short round trip.
+    Near,
+    /// A network with a long round trip, or whose rate is limited.
+    Far,
+}
+
+/// The form in which chunks are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Decompressed where they are at hand, which saves the client the work.
+    Raw,
+    /// As stored, because bytes cost more than work.
+    Stored,
 }
 
 impl Link {
     /// Judges a link by what it is, and a network by the time of an exchange over it.
     pub(crate) fn of(peer: &PeerAddress, round_trip: Duration, fast: Duration) -> Self {
         match peer {
-            PeerAddress::Address(_) if round_trip > fast => Self::Slow,
-            // The others are within one machine.
-            _ => Self::Fast,
+            PeerAddress::Address(_) if round_trip > fast => Self::Far,
+            PeerAddress::Address(_) => Self::Near,
+            PeerAddress::Context(_) | PeerAddress::User(_) | PeerAddress::Unknown => Self::Memory,
+        }
+    }
+
+    /// Returns the form of what is sent next, on a link that was measured to take `rate` bytes a second, where a
+    /// network that takes fewer than `raw_rate` gets chunks as stored.
+    pub(crate) fn form(self, rate: Option<u64>, raw_rate: u64) -> Form {
+        match self {
+            Self::Memory => Form::Raw,
+            Self::Near if rate.is_none_or(|rate| rate >= raw_rate) => Form::Raw,
+            Self::Near | Self::Far => Form::Stored,
         }
     }
 }
@@ -30,14 +50,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_is_judged_by_its_round_trip() {
+    fn a_network_is_judged_by_its_round_trip_and_its_rate() {
         let (fast, slow) = (Duration::from_micros(300), Duration::from_micros(301));
         let address = PeerAddress::Address([127, 0, 0, 1].into());
-        let of = |peer: &PeerAddress, took| Link::of(peer, took, fast);
-        assert_eq!(of(&address, fast), Link::Fast);
-        assert_eq!(of(&address, slow), Link::Slow);
+        let form =
+            |peer: &PeerAddress, took, rate| Link::of(peer, took, fast).form(rate, 64_000_000);
+        let (quick, crawling) = (Some(1 << 30), Some(3_000_000));
+        assert_eq!(form(&address, fast, None), Form::Raw);
+        assert_eq!(form(&address, fast, quick), Form::Raw);
+        assert_eq!(form(&address, fast, crawling), Form::Stored);
+        assert_eq!(form(&address, slow, quick), Form::Stored);
         for peer in [PeerAddress::Context(3), PeerAddress::User(0)] {
-            assert_eq!(of(&peer, slow), Link::Fast, "{peer:?}");
+            assert_eq!(form(&peer, slow, crawling), Form::Raw, "{peer:?}");
         }
     }
 }

@@ -1,21 +1,26 @@
 //! The queue of frames that wait to be written to a connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
+use super::drain::DrainRate;
+use super::link::{Form, Link};
 use super::machine::Credit;
 use crate::wire::stream::write_frames;
 use crate::wire::{Frame, HEAD_BYTES, Seal};
 use serving::rate::RateLimiter;
 
 /// With so many bytes queued, no more chunks are read for the connection: later and more urgent
-/// ones would wait behind them.
-const ROOM: u64 = 512 << 10;
+/// ones would wait behind them. Less where the client takes less in [`QUEUE_MS`], but never less than the first.
+const ROOM: (u64, u64) = (128 << 10, 512 << 10);
+/// How long a chunk may wait behind others in the queue, in milliseconds.
+const QUEUE_MS: u64 = 10;
 
 /// Small frames that are written at once, up to so many bytes.
 const BATCH: usize = 32;
@@ -30,6 +35,8 @@ const ANSWERS: u64 = 2 << 20;
 pub(crate) struct Outgoing {
     frames: mpsc::UnboundedSender<(Frame, Option<Credit>)>,
     gauge: Arc<Gauge>,
+    link: Link,
+    raw_rate: u64,
 }
 
 /// The other end of an [`Outgoing`].
@@ -47,16 +54,23 @@ pub(crate) trait RoomListener: Send + Sync {
 /// How much waits to be written.
 struct Gauge {
     bytes: AtomicU64,
+    /// How many bytes a second the client takes; 0 before that is known.
+    rate: AtomicU64,
     over: AtomicBool,
     wrote: Notify,
     readers: Arc<dyn RoomListener>,
 }
 
 impl Outgoing {
-    pub(crate) fn new(readers: Arc<dyn RoomListener>) -> (Arc<Self>, Writer) {
+    pub(crate) fn new(
+        readers: Arc<dyn RoomListener>,
+        link: Link,
+        raw_rate: u64,
+    ) -> (Arc<Self>, Writer) {
         let (sender, frames) = mpsc::unbounded_channel();
         let gauge = Arc::new(Gauge {
             bytes: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
             over: AtomicBool::new(false),
             wrote: Notify::new(),
             readers,
@@ -64,6 +78,8 @@ impl Outgoing {
         let outgoing = Arc::new(Self {
             frames: sender,
             gauge: Arc::clone(&gauge),
+            link,
+            raw_rate,
         });
         (outgoing, Writer { frames, gauge })
     }
@@ -76,7 +92,12 @@ impl Outgoing {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.gauge.bytes.load(SeqCst) < ROOM || self.is_over()
+        self.gauge.bytes.load(SeqCst) < self.gauge.room() || self.is_over()
+    }
+
+    /// Returns in which form chunks are sent now.
+    pub(crate) fn form(&self) -> Form {
+        self.link.form(self.gauge.rate(), self.raw_rate)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -91,7 +112,7 @@ impl Outgoing {
     /// Waits until there is room for a piece of something long, behind which urgent chunks would
     /// have to wait.
     pub(crate) async fn wait_for_piece(&self) {
-        self.wait_below(ROOM).await;
+        self.wait_below(self.gauge.room()).await;
     }
 
     async fn wait_below(&self, bytes: u64) {
@@ -108,10 +129,23 @@ impl Outgoing {
 }
 
 impl Gauge {
-    fn wrote(&self, bytes: u64) {
+    fn rate(&self) -> Option<u64> {
+        Some(self.rate.load(Relaxed)).filter(|rate| *rate > 0)
+    }
+
+    /// Returns how many bytes may be queued before no more chunks are read.
+    fn room(&self) -> u64 {
+        let taken = |rate: u64| rate.saturating_mul(QUEUE_MS) / 1000;
+        self.rate().map_or(ROOM.1, taken).clamp(ROOM.0, ROOM.1)
+    }
+
+    fn wrote(&self, bytes: u64, rate: Option<u64>) {
+        let room = self.room();
         let before = self.bytes.fetch_sub(bytes, SeqCst);
+        self.rate.store(rate.unwrap_or(0), Relaxed);
         self.wrote.notify_waiters();
-        if before >= ROOM && before - bytes < ROOM {
+        // Or there is room now because the client takes more.
+        if before >= room.min(self.room()) && before - bytes < self.room() {
             self.readers.wake();
         }
     }
@@ -148,8 +182,10 @@ impl Writer {
         patience: Duration,
         pace: Option<Arc<RateLimiter>>,
     ) {
+        let mut drain = DrainRate::default();
         while let Some(first) = self.frames.recv().await {
             let (batch, bytes) = self.batch(first);
+            let began = Instant::now();
             if let Some(pace) = &pace {
                 pace.wait(bytes).await;
             }
@@ -157,7 +193,7 @@ impl Writer {
             let written = timeout(patience, write_frames(&mut to, frames, &mut seal)).await;
             // With the credits.
             drop(batch);
-            self.gauge.wrote(bytes);
+            self.gauge.wrote(bytes, drain.wrote(bytes, began.elapsed()));
             match written {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {

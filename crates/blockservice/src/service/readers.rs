@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::counters::MachineCounters;
 use super::hot::HotCache;
-use super::link::Link;
+use super::link::Form;
 use super::machine::{Credit, Identity, Vm};
 use super::outgoing::{Outgoing, RoomListener};
 use super::schedule::Schedule;
@@ -57,7 +57,7 @@ pub(crate) struct Want {
     pub(crate) cancelled: Arc<AtomicBool>,
     /// Returned when the response was written.
     pub(crate) credit: Option<Credit>,
-    pub(crate) link: Link,
+    pub(crate) form: Form,
     pub(crate) to: Arc<Outgoing>,
 }
 
@@ -248,7 +248,7 @@ impl ChunkReader {
         if want.id == ZEROS || !want.to.has_room() {
             return false;
         }
-        let Some(stored) = self.take(&want.id, want.priority, want.link, |store, id, class| {
+        let Some(stored) = self.take(&want.id, want.priority, want.form, |store, id, class| {
             store.get_now(id, class)
         }) else {
             return false;
@@ -273,7 +273,7 @@ impl ChunkReader {
         let stored = if want.id == ZEROS {
             None
         } else {
-            self.take(&want.id, want.priority, want.link, |store, id, class| {
+            self.take(&want.id, want.priority, want.form, |store, id, class| {
                 store.get(id, class)
             })
         };
@@ -292,7 +292,7 @@ impl ChunkReader {
         let client = stream.client();
         let priority = Priority::Readahead;
         let get = |store: &dyn ChunkStore, id: &ChunkId, class| store.get(id, class);
-        let found = self.take(&id, priority, client.link, get);
+        let found = self.take(&id, priority, client.to.form(), get);
         let found = match found {
             None => Err(Status::Absent),
             Some(stored) if stored.bytes.len() > DATA_MAX => Err(Status::Failed),
@@ -313,19 +313,19 @@ impl ChunkReader {
         &self,
         id: &ChunkId,
         priority: Priority,
-        link: Link,
+        form: Form,
         read: impl Fn(&dyn ChunkStore, &ChunkId, Class) -> Option<Stored>,
     ) -> Option<Stored> {
         let class = class_of(priority);
         if class == Class::Prefetch {
             return read(&*self.store, id, class);
         }
-        if let Some(hot) = self.hot.get(id, link) {
+        if let Some(hot) = self.hot.get(id, form) {
             self.store.note_use(id, class);
             return Some(hot);
         }
         let stored = read(&*self.store, id, class)?;
-        self.hot.note(id, &stored, link);
+        self.hot.note(id, &stored, form);
         Some(stored)
     }
 }

@@ -15,12 +15,14 @@ use prometheus_client::registry::Registry;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::counters::MachineCounters;
-use super::link::Link;
 use super::machine::{Identity, Vm};
 use super::outgoing::Outgoing;
 use crate::wire::{Frame, Message, Status};
 use chunks::index::{CHUNK_BYTES, Index};
 use chunks::{ChunkId, Stored};
+
+/// Chunks that a stream was told to send before their turn, and whose turn has not come, at most.
+const PROMOTED_MAX: usize = 65_536;
 
 /// Counts of streams since the service began.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +31,7 @@ pub(crate) struct StreamCounters {
     pub(crate) running: Gauge,
     pub(crate) chunks: Counter,
     pub(crate) skipped: Counter,
+    pub(crate) promoted: Counter,
     pub(crate) plan_bytes: Counter,
 }
 
@@ -46,6 +49,11 @@ impl StreamCounters {
                 "skipped_chunks",
                 "Chunks of streams that were not sent, because clients had them",
                 &self.skipped,
+            ),
+            (
+                "promoted_chunks",
+                "Chunks that clients had streams send before their turn",
+                &self.promoted,
             ),
             (
                 "plan_bytes",
@@ -89,7 +97,6 @@ pub(crate) struct Receiver {
     pub(crate) to: Arc<Outgoing>,
     pub(crate) vm: Arc<Vm>,
     pub(crate) machine: Arc<MachineCounters>,
-    pub(crate) link: Link,
 }
 
 struct State {
@@ -150,6 +157,20 @@ impl Stream {
             if state.wanted.remove(chunk) {
                 state.skipped += 1;
                 self.counts.skipped.inc();
+            }
+        }
+    }
+
+    /// Sends chunks next that were not sent yet, the first of them first.
+    pub(crate) fn promote(&self, chunks: &[u32]) {
+        let mut state = self.state.lock();
+        let State { order, wanted, .. } = &mut *state;
+        // Where one was before, it is passed over when it has been sent.
+        for chunk in chunks.iter().rev().filter(|chunk| wanted.contains(chunk)) {
+            // Who promotes the same chunks again and again makes the order no longer than this.
+            if order.len() < wanted.len() + PROMOTED_MAX {
+                order.push_front(*chunk);
+                self.counts.promoted.inc();
             }
         }
     }

@@ -52,13 +52,12 @@ impl<K: Key> Engine<K> {
         let Some((_, peer, _)) = self.streams.coming(&key) else {
             return false;
         };
-        let sender = &self.peers[peer.index()];
-        let is_silent = now.saturating_sub(sender.heard) > sender.link.timeout();
         let Some(flight) = self.flights.get_mut(&key) else {
             return false;
         };
+        let is_quiet = self.peers[peer.index()].is_quiet(now, flight.bytes, &self.config);
         flight.waits = flight.waits.saturating_add(1);
-        !is_silent && flight.waits <= STREAM_WAITS && self.wait_for_stream(now, key)
+        !is_quiet && flight.waits <= STREAM_WAITS && self.wait_for_stream(now, key)
     }
 
     fn is_lost(&self, now: Duration, leg: RequestId) -> bool {

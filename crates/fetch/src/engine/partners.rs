@@ -35,6 +35,14 @@ impl<K: Key> Engine<K> {
         self.watch(now, peer);
     }
 
+    /// Notes that a peer understands [`Action::Promote`], until its connection is lost.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    pub fn allow_promotion(&mut self, peer: Peer) {
+        self.peers[peer.index()].promotes = true;
+    }
+
     /// Notes the rate of a line, in bytes per second, that the caller measured by what is no piece: the first
     /// window follows from it.
     ///
@@ -50,6 +58,7 @@ impl<K: Key> Engine<K> {
     /// # Panics
     /// If the peer is another engine's.
     pub fn on_peer_lost(&mut self, now: Duration, peer: Peer) {
+        self.peers[peer.index()].promotes = false;
         self.put_out(now, peer, State::Down);
     }
 

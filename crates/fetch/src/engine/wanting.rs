@@ -7,6 +7,7 @@ use super::{Alarm, Engine};
 use crate::exchange::{Action, Peer, StreamId};
 use crate::flights::Flight;
 use crate::link::transfer;
+use crate::peers::PeerState;
 use crate::want::{Key, Piece, Priority, Ticket, Verdict};
 
 /// What a stream may be later than expected before a piece is requested after all: its server may
@@ -179,7 +180,8 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Lets a flight wait for a stream if one brings it in time, and returns whether it does.
+    /// Lets a flight wait for a stream if one brings it in time, perhaps earlier than it would by itself, and
+    /// returns whether it does.
     pub(super) fn wait_for_stream(&mut self, now: Duration, key: K) -> bool {
         let Some((stream, peer, ahead)) = self.streams.coming(&key) else {
             return false;
@@ -191,9 +193,16 @@ impl<K: Key> Engine<K> {
         let Some(alarm) = self.stream_alarm(now, peer, ahead, flight.bytes) else {
             return false;
         };
-        let (later, alarm) = alarm;
+        let (later, mut alarm) = alarm;
         if urgent && later {
-            return false;
+            // Another request would bring it twice if it is on its way already.
+            if !self.peers[peer.index()].promotes || !self.streams.promote(&key) {
+                return false;
+            }
+            self.counts.reordered += 1;
+            let bytes = self.flights.get(&key).map_or(0, |flight| flight.bytes);
+            let first = self.stream_alarm(now, peer, u64::from(bytes), bytes);
+            alarm = first.map_or(alarm, |(_, alarm)| alarm);
         }
         if urgent {
             self.timers.set(Alarm::Flight(key), alarm);
@@ -217,14 +226,20 @@ impl<K: Key> Engine<K> {
         if !self.is_up(peer) {
             return None;
         }
-        let expected = transfer(ahead, sender.rate(&self.config));
+        let rate = sender.rate(&self.config);
+        let expected = transfer(ahead, rate);
+        // Connections to one server share a line: one that brought little was not measured.
+        let rate_of = |other: &PeerState| match other.server == sender.server {
+            true => other.rate(&self.config).min(rate),
+            false => other.rate(&self.config),
+        };
         let own = self
             .peers
             .iter()
             .filter(|other| other.is_up() && other.serves(Priority::Demand))
-            .map(|other| other.demand_trip(bytes, &self.config))
+            .map(|other| other.demand_trip(bytes, rate_of(other)))
             .min()
-            .unwrap_or_else(|| sender.demand_trip(bytes, &self.config));
+            .unwrap_or_else(|| sender.demand_trip(bytes, rate));
         let grace = sender.link.variation().min(own).max(STREAM_GRACE);
         Some((expected > own, now + expected + own + grace))
     }

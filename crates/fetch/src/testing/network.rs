@@ -137,6 +137,22 @@ impl Connection {
         }
     }
 
+    /// Sends some keys of a stream next, in this order, if they were not sent yet.
+    pub(super) fn promote(&mut self, of: Via, keys: &[u32]) {
+        let started = (self.sent > 0).then(|| self.queue.pop_front()).flatten();
+        for key in keys.iter().rev() {
+            let is_it = |message: &Message| matches!(message, Message::Piece { via, piece, .. } if *via == of && piece.key == *key);
+            if let Some(at) = self.queue.iter().position(is_it)
+                && let Some(message) = self.queue.remove(at)
+            {
+                self.queue.push_front(message);
+            }
+        }
+        if let Some(message) = started {
+            self.queue.push_front(message);
+        }
+    }
+
     /// Drops what was not sent yet: all of it, or some keys.
     pub(super) fn drop_unsent(&mut self, of: Via, keys: Option<&[u32]>) {
         // What is half sent is sent to its end.

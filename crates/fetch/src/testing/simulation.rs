@@ -47,6 +47,7 @@ enum Event {
     /// A request or stream reaches a server.
     Asked(Peer, Via, Vec<Piece<u32>>),
     Skipped(Peer, StreamId, Vec<u32>),
+    Promoted(Peer, StreamId, Vec<u32>),
     Cancelled(Peer, Via),
     Arrived(Peer, Message),
 }
@@ -157,6 +158,12 @@ impl Simulation {
         peer
     }
 
+    /// Has the server of a peer send pieces of streams earlier when it is told to, as long as its connection
+    /// stands.
+    pub fn allow_promotion(&mut self, peer: Peer) {
+        self.engine.allow_promotion(peer);
+    }
+
     /// Adds a step of the script.
     pub fn at(&mut self, at: Duration, step: Step) {
         self.schedule(at, Event::Step(step));
@@ -243,6 +250,9 @@ impl Simulation {
             Action::Skip { peer, stream, keys } => {
                 self.travel(peer, Event::Skipped(peer, stream, keys));
             }
+            Action::Promote { peer, stream, keys } => {
+                self.travel(peer, Event::Promoted(peer, stream, keys));
+            }
             Action::Cancel { peer, request } => {
                 self.model.cancelled(request);
                 self.travel(peer, Event::Cancelled(peer, Via::Request(request)));
@@ -281,6 +291,9 @@ impl Simulation {
             Event::Skipped(peer, stream, keys) => {
                 let via = Via::Stream(stream);
                 self.connection(peer).drop_unsent(via, Some(&keys));
+            }
+            Event::Promoted(peer, stream, keys) => {
+                self.connection(peer).promote(Via::Stream(stream), &keys);
             }
             Event::Cancelled(peer, via) => self.connection(peer).drop_unsent(via, None),
             Event::Arrived(peer, message) => self.arrived(peer, message),
@@ -362,6 +375,7 @@ impl Event {
         match self {
             Self::Asked(of, ..)
             | Self::Skipped(of, ..)
+            | Self::Promoted(of, ..)
             | Self::Cancelled(of, _)
             | Self::Arrived(of, _) => *of == peer,
             Self::Step(_) | Self::Up(_) | Self::Lost(_) => false,

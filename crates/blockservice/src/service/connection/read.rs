@@ -51,7 +51,7 @@ impl Connection<'_> {
                 deadline,
                 cancelled: Arc::clone(&cancelled),
                 credit: Some(credit),
-                link: self.link,
+                form: self.to.form(),
                 to: Arc::clone(&self.to),
             };
             wants.push((u64::from(at.len), want));

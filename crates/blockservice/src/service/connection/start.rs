@@ -15,6 +15,8 @@ use chunks::index::Index;
 
 /// The first version of the protocol that has streams.
 pub(super) const STREAMS_SINCE: u16 = 2;
+/// The first version of the protocol that has PROMOTE.
+const PROMOTES_SINCE: u16 = 3;
 /// The most STARTs of a connection that are not answered yet.
 const STARTS_MAX: usize = 8;
 
@@ -107,6 +109,19 @@ impl Connection<'_> {
         Ok(())
     }
 
+    /// Sends chunks of the stream before the rest.
+    pub(super) fn promote(&self, request: u64, chunks: &[u32]) -> Result<(), Refusal> {
+        if self.protocol < PROMOTES_SINCE {
+            return Err(Refusal::rule("this frame is of version 3"));
+        }
+        if let Some(stream) = self.stream.upgrade()
+            && stream.request() == request
+        {
+            stream.promote(chunks);
+        }
+        Ok(())
+    }
+
     fn needs_streams(&self) -> Result<(), Refusal> {
         match self.protocol >= STREAMS_SINCE {
             true => Ok(()),
@@ -129,7 +144,6 @@ impl Connection<'_> {
             to: Arc::clone(&self.to),
             vm: Arc::clone(&self.vm),
             machine: Arc::clone(&self.tally),
-            link: self.link,
         };
         let counts = &self.shared.counts.streams;
         let (index, cancelled) = (Arc::clone(index), Arc::clone(cancelled));

@@ -35,7 +35,8 @@ impl Message {
             | Self::Started { .. }
             | Self::Streamed { .. }
             | Self::StreamEnd { .. }
-            | Self::Skip { .. } => self.put_stream(body),
+            | Self::Skip { .. }
+            | Self::Promote { .. } => self.put_stream(body),
             Self::Cancel | Self::Piece | Self::Stat | Self::Index | Self::Plan => {}
         }
     }
@@ -141,7 +142,7 @@ impl Message {
                 skipped,
                 failed,
             } => body.u32(*sent).u32(*skipped).u32(*failed).end(),
-            Self::Skip { chunks } => {
+            Self::Skip { chunks } | Self::Promote { chunks } => {
                 let body = body.count(chunks.len()).zeros::<2>();
                 chunks
                     .iter()

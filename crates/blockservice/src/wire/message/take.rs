@@ -84,7 +84,12 @@ impl Message {
                 skipped: input.u32()?,
                 failed: input.u32()?,
             },
-            Kind::Skip => take_skip(input)?,
+            Kind::Skip => Self::Skip {
+                chunks: take_streamed_chunks(input)?,
+            },
+            Kind::Promote => Self::Promote {
+                chunks: take_streamed_chunks(input)?,
+            },
         })
     }
 }
@@ -188,14 +193,14 @@ fn take_streamed(input: &mut Input<'_>) -> Result<Message, Broken> {
     })
 }
 
-fn take_skip(input: &mut Input<'_>) -> Result<Message, Broken> {
+/// Takes the chunks that a SKIP or PROMOTE names.
+fn take_streamed_chunks(input: &mut Input<'_>) -> Result<Vec<u32>, Broken> {
     let count = usize::from(input.u16()?);
     zero(input, 2)?;
     if count == 0 || count > SKIPS_MAX {
-        return Err(input.broken("a SKIP names 1 to 4096 chunks"));
+        return Err(input.broken("a SKIP or PROMOTE names 1 to 4096 chunks"));
     }
-    let chunks = take_chunks(input, count)?;
-    Ok(Message::Skip { chunks })
+    take_chunks(input, count)
 }
 
 fn take_chunks(input: &mut Input<'_>, count: usize) -> Result<Vec<u32>, Broken> {
