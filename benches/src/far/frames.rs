@@ -53,6 +53,7 @@ const NAMES: [&str; 29] = [
     "streamed",
     "stream-end",
     "skip",
+    "promote",
 ];
 
 /// What went over a line.

@@ -8,6 +8,10 @@ use crate::exchange::{Lane, RequestId, Server};
 use crate::link::{Link, transfer};
 use crate::want::Priority;
 
+/// A stream that brings nothing for so long is not waited for. The highest rate of late says little of a piece
+/// that does not compress: this is what a large one takes at 10 Mbit/s.
+const QUIET: Duration = Duration::from_millis(100);
+
 /// Whether a peer can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -108,7 +112,8 @@ impl PeerState {
     /// Whether it has sent nothing for so long that more is wrong than a piece of so many bytes on its way.
     pub(crate) fn is_quiet(&self, now: Duration, bytes: u32, config: &Config) -> bool {
         let piece = transfer(u64::from(bytes) * 2, self.rate(config));
-        now.saturating_sub(self.heard) > self.link.timeout() + piece
+        let limit = (self.link.timeout() + piece).max(QUIET);
+        now.saturating_sub(self.heard) > limit
     }
 
     /// How long it may be silent.

@@ -97,7 +97,7 @@ fn a_reader_in_another_order(promotes: bool) -> (fetch::Counts, Duration) {
         pieces: pieces(0..200),
     };
     simulation.at(Duration::ZERO, stream);
-    let read = [150, 20, 199, 60, 180, 61, 62, 5, 100, 140];
+    let read = [150, 120, 199, 130, 180, 131, 132, 190, 110, 140];
     for (at, key) in (0_u32..).zip(read) {
         simulation.at(
             100 * MS + 400 * at * MS,

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use super::wanting::End;
 use super::{Alarm, Engine};
-use crate::exchange::{Action, Peer, RequestId};
+use crate::exchange::{Action, Peer, RequestId, Server};
 use crate::flights::{Flight, Request};
 use crate::want::{Key, Piece, Priority, Verdict};
 
 /// How far behind the first of a queue a piece is looked for that can be requested now.
 const SCAN: usize = 256;
+/// So many times as long as else, a response is not late beside a stream of its server.
+const BESIDE_STREAM: u32 = 5;
 
 impl<K: Key> Engine<K> {
     /// Queues a flight; ends it if nobody can be asked for it and nothing else brings it.
@@ -203,6 +205,9 @@ impl<K: Key> Engine<K> {
         self.counts.requested += pieces.len() as u64;
         self.budget.earn(pieces.len());
         let bytes = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
+        // What a stream of the same server brings on the same line goes before the response: that is not late.
+        let beside_stream = self.is_streamed_by(self.peers[peer.index()].server);
+        let hedge_floor = self.config.hedge_floor * if beside_stream { BESIDE_STREAM } else { 1 };
         let state = &mut self.peers[peer.index()];
         let expected = state.expected(bytes, &self.config);
         let patience = state.patience(&self.config);
@@ -212,7 +217,7 @@ impl<K: Key> Engine<K> {
             peer,
             priority,
             sent: now,
-            late: now + (expected * 2).max(self.config.hedge_floor),
+            late: now + (expected * 2).max(hedge_floor),
             // Only what its server forgot is lost without any other sign.
             lost: now + patience + expected * 8,
             behind: state.link.delivered_bytes() + state.in_flight(),
@@ -238,6 +243,14 @@ impl<K: Key> Engine<K> {
             pieces,
             priority,
         }
+    }
+
+    /// Whether a peer of a server sends a stream.
+    fn is_streamed_by(&self, server: Server) -> bool {
+        self.indexes().any(|peer| {
+            let state = &self.peers[peer.index()];
+            state.server == server && state.is_up() && self.streams.owes(peer)
+        })
     }
 
     /// Tells the sender of a stream that a piece is not needed.
