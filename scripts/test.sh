@@ -30,6 +30,7 @@ export CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 YOLOFS_IMAGES=$IMAGES
 step cargo fmt --check
 step cargo xtask layers
 step cargo xtask size
+step cargo xtask flags
 step cargo xtask links
 step cargo check --quiet -p yolofs # with nothing above it in the build
 step cargo check --quiet -p cli    # and this as a user gets it: no feature that only tests ask for

@@ -9,25 +9,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
-use crate::guests::make_machine;
-use crate::lab::{done, programs};
-use crate::machine::take_busybox;
+use crate::commands::{done, programs};
+use crate::machine::{make_reader, take_busybox};
+use crate::names::{IMAGE, MACHINE, PROGRAM, RUNNABLE};
 use crate::{Guest, Rng, Truth};
-
-/// The name of the boot image.
-pub(crate) const IMAGE: &str = "soak";
-
-/// A program that hashes what it is given, dynamically linked, which every system has.
-pub(crate) const RUNNABLE: &str = "/usr/bin/sha256sum";
-
-/// The directory of programs in the source.
-pub(crate) const PROGRAM: &str = "bin/hash";
 
 /// All runs have the same source, so that the seed of a run says it all.
 const SEED: u64 = 1;
-
-/// The directory of a virtual machine in the source, if one is to read.
-pub(crate) const MACHINE: &str = "machine";
 
 /// What is read when a boot is recorded: half of the files, and a part of the machine's disk.
 const BOOT: &str = "cat $YOLOFS_MNT/warm/*/* $YOLOFS_MNT/bin/* >/dev/null
@@ -55,7 +43,7 @@ impl Base {
             take_busybox(&source.join("bin"))?;
         }
         if guests.contains(&Guest::Vm) {
-            make_machine(&source, &source.join(MACHINE)).context("making a virtual machine")?;
+            make_reader(&source, &source.join(MACHINE)).context("making a virtual machine")?;
         }
         let base = Self {
             truth: Arc::new(Truth::of(&source)?),

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use crate::commands::PATIENCE;
 use crate::guests::Visit;
-use crate::lab::{Lab, PATIENCE};
+use crate::lab::Lab;
 use crate::processes;
 use crate::workload::{Mix, Workload};
-use crate::{Base, Rng, Scenario, Tally, Truth};
+use crate::{Base, Rng, Tally, Truth};
 
 /// What a run works with.
 #[derive(Debug)]
@@ -25,6 +26,24 @@ pub struct Bench<'b> {
     /// How often harm was done.
     harms: u64,
     figures: Vec<String>,
+}
+
+/// One kind of harm.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: &'static str,
+    /// What is done, and what must hold.
+    pub what: &'static str,
+    /// Whether it is run only if it is asked for by name.
+    pub asked: bool,
+    pub(crate) run: fn(&mut Bench<'_>) -> anyhow::Result<()>,
+}
+
+impl std::fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 /// How much is done in a run.

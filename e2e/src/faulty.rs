@@ -10,7 +10,7 @@ use blocks::{BlockSource, FileKey, SourceError, SourceErrorKind};
 use localfs::{DirSource, SourceRoot, scan};
 use yolofs::{Busy, Config, FileSystem, Mount, MountOptions};
 
-use crate::lab::PATIENCE;
+use crate::commands::PATIENCE;
 
 /// A directory shown at another place, with faults.
 #[derive(Debug)]

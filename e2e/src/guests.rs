@@ -14,15 +14,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use clap::ValueEnum;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
-use crate::lab::{Lab, until};
+use crate::commands::until;
+use crate::lab::Lab;
 use crate::tally::Outcome;
-use crate::{Rng, Tally, Truth};
+use crate::{Guest, Rng, Tally, Truth};
 use container::Container;
-pub(crate) use vm::make as make_machine;
 
 /// A machine boots in 4 s under emulation; on a busy one, and from a source that is held up, in
 /// many times that.
@@ -30,15 +28,6 @@ const ARRIVAL: Duration = Duration::from_secs(300);
 
 /// How much of what a guest said before its first checksum is told if there never is one.
 const LAST_WORDS: usize = 10;
-
-/// Who reads from behind a wall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
-pub enum Guest {
-    /// A container of runc's: its root is an overlay over the mount.
-    Container,
-    /// A machine of QEMU's: it boots from a kernel and a disk on the mount.
-    Vm,
-}
 
 /// A guest that runs.
 #[derive(Debug)]

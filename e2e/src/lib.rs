@@ -15,12 +15,15 @@
 
 mod base;
 mod bench;
+mod commands;
 mod faulty;
+mod guest;
 mod guests;
 mod histogram;
 mod lab;
 mod looker;
 mod machine;
+mod names;
 mod node;
 mod processes;
 mod rng;
@@ -30,12 +33,12 @@ mod truth;
 mod workload;
 
 pub use base::Base;
-pub use bench::{Bench, Scale};
-pub use guests::Guest;
+pub use bench::{Bench, Scale, Scenario};
+pub use guest::Guest;
 pub use histogram::Histogram;
 pub use looker::look_when_told;
 pub use rng::Rng;
-pub use scenarios::{SCENARIOS, Scenario, jump_in_guest};
+pub use scenarios::{SCENARIOS, jump_in_guest};
 pub use tally::Tally;
 pub use truth::Truth;
 pub use workload::{Workload, map_until_told};

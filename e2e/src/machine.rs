@@ -3,6 +3,7 @@
 
 mod boot;
 mod nvm;
+mod reader;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,9 +13,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::lab::{done, programs};
+use crate::commands::{done, programs};
 pub(crate) use boot::Boot;
 pub(crate) use nvm::{NVM_MODULES, Nvm, NvmKind, with_slots};
+pub(crate) use reader::make_reader;
 
 /// The disk of a machine, in its directory.
 pub(crate) const DISK: &str = "disk.raw";
@@ -117,7 +119,7 @@ pub(crate) fn furnish(root: &Path, more: &[PathBuf]) -> anyhow::Result<()> {
         let mut strip = Command::new("strip");
         done(strip.arg("-o").arg(bin.join(name)).arg(program))?;
     }
-    let hash = Path::new(crate::base::RUNNABLE);
+    let hash = Path::new(crate::names::RUNNABLE);
     libraries.append(&mut linked_with(hash)?);
     fs::copy(hash, own.join("sha256sum"))?;
     for library in libraries {

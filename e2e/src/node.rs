@@ -9,7 +9,8 @@ use anyhow::{Context as _, bail, ensure};
 use nix::sys::signal::Signal;
 use rawio::pidfd::PidFd;
 
-use crate::lab::{Lab, PATIENCE, done, output, until};
+use crate::commands::{PATIENCE, done, output, until};
+use crate::lab::Lab;
 use crate::processes::{Process, Role, descriptors, stuck_threads};
 
 /// Descriptors that a process may have more after much than before it: of a question that is

@@ -12,26 +12,8 @@ mod pressure;
 mod sources;
 mod tiers;
 
-use crate::Bench;
+use crate::Scenario;
 pub use clock::jump_in_guest;
-
-/// One kind of harm.
-#[derive(Clone, Copy)]
-pub struct Scenario {
-    /// What it is called.
-    pub name: &'static str,
-    /// What is done, and what must hold.
-    pub what: &'static str,
-    /// Whether it is run only if it is asked for by name.
-    pub asked: bool,
-    pub(crate) run: fn(&mut Bench<'_>) -> anyhow::Result<()>,
-}
-
-impl std::fmt::Debug for Scenario {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 /// All of them.
 pub const SCENARIOS: &[Scenario] = &[

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+use crate::commands::PATIENCE;
 use crate::guests::Visit;
-use crate::lab::PATIENCE;
 use crate::tally::Outcome;
 use crate::{Rng, Tally, Truth, processes};
 

@@ -27,7 +27,7 @@ const LADDER: &[Rung] = &[
     rung("blocks", &[]),
     rung("rawio", &[]),
     rung("testkit", &[]),
-    rung("distribution", &["testkit"]),
+    rung("distribution", &["blocks", "testkit"]),
     rung("serving", &[]),
     rung("link-emulator", &[]),
     // L1: libraries; these never import each other.
@@ -38,7 +38,7 @@ const LADDER: &[Rung] = &[
     rung("oci", &["blocks", "distribution", "rawio", "testkit"]),
     rung("chunks", &["blocks", "rawio"]),
     rung("fetch", &[]),
-    rung("engine", &["blocks"]),
+    rung("engine", &["blocks", "distribution"]),
     rung("snapshotter", &["blocks", "rawio"]),
     rung("lsmt", &["blocks"]),
     rung("erofs", &["blocks"]),
@@ -217,7 +217,13 @@ const LADDER: &[Rung] = &[
     rung("sandbox-handlers", &["sandbox", "sandbox-packages"]),
     rung(
         "sandbox-service",
-        &["host", "sandbox", "sandbox-handlers", "sandbox-packages"],
+        &[
+            "host",
+            "sandbox",
+            "sandbox-handlers",
+            "sandbox-packages",
+            "serving",
+        ],
     ),
     // L5: programs, and what tries them.
     rung(

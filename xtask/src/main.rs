@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod circles;
 mod dist;
+mod flags;
 mod ladder;
 mod links;
 mod pages;
@@ -30,6 +31,8 @@ enum Chore {
     Layers,
     /// Show which modules import each other in circles
     Circles,
+    /// Fail where a message of a library names a flag of the command line
+    Flags,
     /// Run the quick loop: format, layers, sizes, lints, and the tests that need no root
     Ci,
     /// Fail where a link of a document leads nowhere, or a page is not in the book
@@ -62,6 +65,7 @@ fn main() -> anyhow::Result<()> {
             circles::check(&packages)
         }
         Chore::Circles => circles::report(&workspace::load()?),
+        Chore::Flags => flags::check(&workspace::load()?),
         Chore::Links => links::check(&workspace::root()?),
         Chore::Ci => quick::run(),
         Chore::Size => size::check(&workspace::root()?),

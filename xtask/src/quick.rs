@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::{ladder, links, size, workspace};
+use crate::{circles, flags, ladder, links, size, workspace};
 
 /// Ordered by how soon they fail.
 const STEPS: &[&[&str]] = &[
@@ -23,7 +23,10 @@ const STEPS: &[&[&str]] = &[
 
 /// Runs the steps, and stops at the first that fails.
 pub(crate) fn run() -> anyhow::Result<()> {
-    ladder::check(&workspace::load()?)?;
+    let packages = workspace::load()?;
+    ladder::check(&packages)?;
+    circles::check(&packages)?;
+    flags::check(&packages)?;
     let root = workspace::root()?;
     size::check(&root)?;
     links::check(&root)?;

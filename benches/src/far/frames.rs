@@ -18,12 +18,12 @@ const READ: u8 = 7;
 const CHUNK: u8 = 8;
 const STREAMED: u8 = 27;
 /// Frames of clients that nobody answers, and those of the handshake: no requests.
-const NO_REQUESTS: [u8; 4] = [1, 3, 9, 29];
+const NO_REQUESTS: [u8; 5] = [1, 3, 9, 29, 30];
 /// Lines of a log: a start by single reads has some thousand frames.
 const LOG_LINES: usize = 100_000;
 
 /// What the kinds of frames are called, from 1 on.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 30] = [
     "hello",
     "challenge",
     "proof",

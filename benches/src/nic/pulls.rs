@@ -24,9 +24,9 @@ const HOLD_ALL: [&str; 2] = ["--hold-back", "1T"];
 /// Holds the end of each back: the rest streams as it comes.
 const HOLD_END: [&str; 2] = ["--hold-back", "4M"];
 
-/// One turn. A proxy's second pull follows its first, when it is warm.
+/// One step of a round. A proxy's second pull follows its first, when it is warm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum PullStep {
     Direct,
     HoldEnd,
     HoldAll,
@@ -35,7 +35,7 @@ enum Turn {
     Tarball,
 }
 
-impl Turn {
+impl PullStep {
     const ALL: [Self; 6] = [
         Self::Direct,
         Self::HoldEnd,
@@ -148,7 +148,7 @@ pub fn measure(
     bench.save()?;
     let mut shuffle = Shuffle::from_clock();
     for _ in 0..rounds {
-        for turn in shuffle.order(&Turn::ALL) {
+        for turn in shuffle.order(&PullStep::ALL) {
             interrupt::check()?;
             bench
                 .turn(turn)
@@ -160,26 +160,26 @@ pub fn measure(
 }
 
 impl Bench<'_> {
-    fn turn(&mut self, turn: Turn) -> anyhow::Result<()> {
+    fn turn(&mut self, turn: PullStep) -> anyhow::Result<()> {
         self.site.forget();
         match turn {
-            Turn::Direct => {
+            PullStep::Direct => {
                 let took = pull(&self.direct)?;
                 self.found.direct.values.push(took);
                 self.found.direct_upstream.values.push(self.upstream());
             }
-            Turn::HoldEnd | Turn::HoldAll => self.nicfetch_turn(turn)?,
-            Turn::Peer => {
+            PullStep::HoldEnd | PullStep::HoldAll => self.nicfetch_turn(turn)?,
+            PullStep::Peer => {
                 let _peer = self.site.start_peer()?;
                 self.found.peer.values.push(pull(&self.by_peer)?);
                 self.found.peer_warm.values.push(pull(&self.by_peer)?);
                 self.found.peer_upstream.values.push(self.upstream());
             }
-            Turn::Near => {
+            PullStep::Near => {
                 let _near = self.site.start_near()?;
                 self.found.near.values.push(pull(&self.near)?);
             }
-            Turn::Tarball => {
+            PullStep::Tarball => {
                 let tarball = self.tarball();
                 let mut load = self.direct.client();
                 load.args(["load", "--input", &tarball]);
@@ -192,9 +192,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn nicfetch_turn(&mut self, turn: Turn) -> anyhow::Result<()> {
+    fn nicfetch_turn(&mut self, turn: PullStep) -> anyhow::Result<()> {
         let (flags, series) = match turn {
-            Turn::HoldAll => (HOLD_ALL, &mut self.found.hold_all),
+            PullStep::HoldAll => (HOLD_ALL, &mut self.found.hold_all),
             _ => (HOLD_END, &mut self.found.hold_end),
         };
         let _server = self.site.start_nicfetch(self.nicfetch, &flags)?;

@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 use blocks::{Digest, SourceId};
 use bootimg::{Image, Stack, Store, layer_name};
 use oci::registry::{FoundManifest, Repository, Target};
-use oci::{Descriptor, ImageConfig, Manifest, Platform, Reference};
+use oci::{CONFIG_MAX, Descriptor, ImageConfig, Manifest, Platform, Reference};
 use serde::Serialize;
 
 use bootstore::store::watch;
@@ -75,8 +75,6 @@ pub enum Recorded {
     Goes,
 }
 
-/// Bytes of the configuration of an image. Real ones have some kilobytes.
-const CONFIG_MAX: u64 = 8 << 20;
 /// Where pulls keep what they have, in the store's directory.
 const PULLING: &str = "pulling";
 /// After so long nobody goes on with an interrupted pull.

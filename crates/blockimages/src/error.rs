@@ -84,7 +84,7 @@ pub enum ImageError {
         source: io::Error,
     },
     /// A blob is not here, and there is nowhere to fetch it from.
-    #[error("blob {digest} is not on this machine: give a cache directory (--cache) to fetch it")]
+    #[error("blob {digest} is not on this machine: name a cache directory (`cache`) to fetch it")]
     Remote {
         /// Which one.
         digest: String,

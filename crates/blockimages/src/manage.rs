@@ -81,11 +81,13 @@ pub fn create(
     let virtual_size = match (top, size) {
         (Top::Sealed, _) => 0,
         (_, Some(size)) => size,
-        (_, None) if config.lowers.is_empty() => return refuse("it needs a size: give --size"),
+        (_, None) if config.lowers.is_empty() => return refuse("it needs a size (`size`)"),
         (_, None) => match open_lowers(&config, &path, None) {
             Ok(stack) => stack.virtual_size(),
             Err(ImageError::Remote { .. }) => {
-                return refuse("its layers are elsewhere, and cannot tell their size: give --size");
+                return refuse(
+                    "its layers are elsewhere, and cannot tell their size: give one (`size`)",
+                );
             }
             Err(error) => return Err(error),
         },

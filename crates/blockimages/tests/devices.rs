@@ -98,7 +98,7 @@ fn configurations_that_cannot_be_served_say_why() {
     let many = vec!["{}"; 256].join(",");
     assert!(why(&format!(r#"{{"lowers":[{many}]}}"#)).contains("more than 255"));
     assert!(why(r#"{"lowers":[{}]}"#).contains("neither a file nor a digest"));
-    assert!(why(r#"{"lowers":[{"digest":"sha256:12","dir":"x"}]}"#).contains("--cache"));
+    assert!(why(r#"{"lowers":[{"digest":"sha256:12","dir":"x"}]}"#).contains("`cache`"));
     for upper in [r#"{"index":"i"}"#, r#"{"index":"i","data":"d","dir":"u"}"#] {
         assert!(why(&format!(r#"{{"upper":{upper}}}"#)).contains("and not both"));
     }

@@ -13,6 +13,40 @@
 //! - [`Store`] keeps many of them, shares equal blocks between them, and forgets the least
 //!   valuable when it grows too large. A [`Stack`] in it says which layers a container image
 //!   stacks, whose boot images it has one by one.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use blocks::testing::{MemSource, Node, tree};
+//! use blocks::{BlockCache as _, BlockIndex, BlockRange, Extent, FileId, Lookup, ReplayPlan, SourceId, Timestamp};
+//! use bootimg::{Image, SourceInfo, Variant, WriteRequest, unwatched, write_image};
+//!
+//! // A source of one file, of which boots read the first block.
+//! let tree = tree(&[Node::dir(&[("program", 1)]), Node::file(10_000)])?;
+//! let program = tree.key(FileId(1)).expect("it is a file");
+//! let mut source = MemSource::default();
+//! source.insert(program, vec![7; 10_000]);
+//! let range = BlockRange::with_len(BlockIndex(0), 1);
+//! let extent = Extent { file: program.file, range, bin: 0, seen: 1 };
+//! let plan = ReplayPlan { runs: 1, bin_ms: 100, extents: vec![extent], ..ReplayPlan::default() };
+//! let info = SourceInfo {
+//!     id: SourceId::of_label(b"dir:/srv"),
+//!     label: "dir:/srv".to_owned(),
+//!     ..SourceInfo::default()
+//! };
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("program.bimg");
+//! let request = WriteRequest { tree: &tree, info: &info, plan: &plan, blocks: &source, variant: Variant::Mapped };
+//! write_image(&path, &request, &mut unwatched)?;
+//!
+//! // Before the next boot: what is in the boot image needs the source no more.
+//! let attached = Arc::new(Image::open(&path)?).attach(&tree);
+//! let mut block = [0; 4096];
+//! assert_eq!(attached.get(&program, range, &mut block), Lookup::Hit { blocks: 1 });
+//! assert_eq!(block, [7; 4096]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

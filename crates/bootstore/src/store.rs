@@ -117,7 +117,7 @@ impl StoreSettings {
         };
         let store = Store::open(&self.dir, config).with_context(|| {
             format!(
-                "opening the store {} (choose one with --store)",
+                "opening the store {} (`store` names another)",
                 self.dir.display()
             )
         })?;
@@ -138,7 +138,7 @@ impl StoreSettings {
     pub fn open_present(&self) -> anyhow::Result<Store> {
         self.open_existing()?.with_context(|| {
             format!(
-                "there is no store at {} (choose one with --store)",
+                "there is no store at {} (`store` names another)",
                 self.dir.display()
             )
         })

@@ -6,6 +6,7 @@
 
 pub mod background;
 mod behind;
+mod candidate;
 pub mod carry;
 mod copies;
 pub mod file;
@@ -18,7 +19,6 @@ pub mod pace;
 pub mod plan;
 mod remembered;
 pub mod seen;
-mod thing;
 pub mod unpassed;
 pub mod ways;
 pub mod whole;

@@ -73,7 +73,7 @@ pub enum CatalogError {
     /// An index is too much beside those that are open or pinned.
     #[error(
         "there is no room for an index of {bytes} bytes: those of all sources may take {most}, and what is \
-         open or pinned stays; unpin something, or make --size larger"
+         open or pinned stays; unpin something, or raise the limit (`size`)"
     )]
     NoIndexRoom {
         /// How large it is.

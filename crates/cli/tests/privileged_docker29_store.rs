@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use lab::containerd::ContainerdRig;
-use lab::docker29::{Docker29, Saved};
+use lab::docker_process::Saved;
+use lab::docker29::Docker29;
 use lab::service::{Service, signal_to};
 use lab::{Lab, assert_confined_to, ok, until};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};

@@ -12,6 +12,32 @@
 //!
 //! [`Confinement::apply`] does all of it, in a process that has one thread yet. A process that
 //! must confine itself in steps calls the modules' functions one by one.
+//!
+//! ```
+//! use std::fs;
+//!
+//! use confine::{Files, Ports, Reads};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let own = dir.path().join("own");
+//! fs::write(&own, "mine")?;
+//! let files = Files {
+//!     reads: Reads::Beneath(vec![dir.path().to_owned()]),
+//!     writes: Vec::new(),
+//!     clears: Vec::new(),
+//!     ports: Ports::Called(Vec::new()),
+//! };
+//! // A thread is enough to see it; a process confines itself before it starts others.
+//! let confined = std::thread::spawn(move || {
+//!     files.confine()?;
+//!     assert_eq!(fs::read_to_string(&own).ok().as_deref(), Some("mine"));
+//!     assert!(fs::read_to_string("/etc/passwd").is_err());
+//!     assert!(fs::write(&own, "other").is_err());
+//!     Ok::<(), confine::ConfineError>(())
+//! });
+//! confined.join().expect("it does not panic")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -31,7 +31,7 @@ use host::interrupt::Interrupt;
 use host::progress;
 use host::run_dir::RunDir;
 use mounting::confinement::{Asks, Intake, Rights};
-use report::{LayerReport, PullReport, Went};
+use report::{LayerOutcome, LayerReport, PullReport};
 use wanted::{Layer, Wanted};
 
 /// What is pulled, and to where.
@@ -92,7 +92,7 @@ fn check_blobs(request: &PullRequest) -> anyhow::Result<()> {
     if request.namespace == DOCKER && request.blobs == Blobs::Drop {
         bail!(
             "Docker, whose namespace {DOCKER:?} is, needs the compressed layers of its images: docker save \
-             would write them without layers. Pull with --blobs keep"
+             would write them without layers. Keep them (`blobs`)"
         );
     }
     Ok(())
@@ -141,7 +141,7 @@ fn confine(args: &PullRequest, run_dir: &RunDir) -> anyhow::Result<()> {
 
 fn connect(args: &PullRequest) -> anyhow::Result<Containerd> {
     Containerd::connect(&args.address, &args.namespace, &args.snapshotter)
-        .context("is containerd running? Name its socket with --address")
+        .context("is containerd running? Name its socket (`address`)")
 }
 
 /// Where the kernel says how disks do.
@@ -242,7 +242,7 @@ impl<'a> Pull<'a> {
         };
         let mut landed_one = |at: usize, ready: &Ready| {
             let layer = &mut report.layers[there + at];
-            layer.went = Went::of(ready.place);
+            layer.went = LayerOutcome::of(ready.place);
             layer.unpacked_bytes = Some(ready.unpacked.bytes);
         };
         let landed = self.fetch_and_land(&fetch, lease, wanted, &mut landed_one);
@@ -344,26 +344,24 @@ fn client(
     let Some(socket) = socket else {
         bail!(
             "containerd has no snapshotter {name:?}: add it to its configuration (proxy_plugins, see \
-             docs/containerd.md), or name another with --snapshotter"
+             docs/containerd.md), or name another (`snapshotter`)"
         );
     };
     let Some(socket) = socket else {
-        bail!(
-            "{name:?} is a snapshotter of containerd's own; name that of yolofs with --snapshotter"
-        );
+        bail!("{name:?} is a snapshotter of containerd's own; name that of yolofs (`snapshotter`)");
     };
     let found = SnapshotterClient::find(run_dir, &socket)?;
     found.with_context(|| {
         format!(
             "no yolofs snapshotter of the run directory {} answers containerd at {}: start it \
-             (yolofs snapshotter), or name its --run-dir",
+             (yolofs snapshotter), or name its run directory (`run_dir`)",
             run_dir.path().display(),
             socket.display()
         )
     })
 }
 
-impl Went {
+impl LayerOutcome {
     const fn of(place: Placement) -> Self {
         match place {
             Placement::Fast => Self::Fast,

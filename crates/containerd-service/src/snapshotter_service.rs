@@ -83,7 +83,7 @@ pub struct SnapshotterSettings {
 
 impl SnapshotterSettings {
     fn policy(&self) -> anyhow::Result<Policy> {
-        let ending = Ending::try_from(&self.until).context("reading --until")?;
+        let ending = Ending::try_from(&self.until).context("reading `until`")?;
         Ok(Policy {
             always: self.auto_record.then_some(ending),
         })
@@ -111,7 +111,7 @@ impl SnapshotterSettings {
         let Some(layers) = &self.layers_fast else {
             return Ok(None);
         };
-        let (place, max_bytes) = layers.open("--layers-fast", layers_fast::DEFAULT_MAX)?;
+        let (place, max_bytes) = layers.open("layers_fast", layers_fast::DEFAULT_MAX)?;
         Ok(Some(FastConfig {
             place,
             max_bytes,
@@ -121,7 +121,7 @@ impl SnapshotterSettings {
 
     fn config(&self, placing: &Placing) -> anyhow::Result<Config> {
         let upper = self.upper.as_ref().map(|upper| {
-            let (place, max_bytes) = upper.open("--upper", upper::DEFAULT_MAX)?;
+            let (place, max_bytes) = upper.open("upper", upper::DEFAULT_MAX)?;
             Ok::<_, anyhow::Error>(UpperConfig {
                 place,
                 max_bytes,
@@ -143,7 +143,7 @@ impl SnapshotterSettings {
             && upper.place == layers.place
             && upper.place != FastPlace::Tmpfs
         {
-            bail!("--upper and --layers-fast must be different directories");
+            bail!("`upper` and `layers_fast` must be different directories");
         }
         Ok(Config {
             root: root.with_context(|| format!("resolving {}", self.root.display()))?,

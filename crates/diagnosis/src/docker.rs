@@ -242,7 +242,7 @@ impl Docker {
             );
             plan.note(
                 "images and containers that Docker has now are not seen while it uses another \
-                 store; they are back after --undo",
+                 store; they are back after yolofs setup docker --undo",
             );
         } else if self.text.is_none() {
             bail!("{} went away", self.config.display());

@@ -95,7 +95,7 @@ impl Machine {
             (true, false) => Finding::fault(
                 CHECK,
                 "/dev/fuse is missing",
-                "in a container: pass the device in (--device /dev/fuse); else: mknod -m 666 \
+                "in a container: pass the device in (docker run --device /dev/fuse); else: mknod -m 666 \
                  /dev/fuse c 10 229",
             ),
         }

@@ -28,11 +28,11 @@ pub fn check(dir: &Path) -> Finding {
             return Finding::advice(
                 CHECK,
                 format!("cannot look at the store {shown}: {error}"),
-                "run this as root, or name another with --store",
+                "run this as root, or for another store: yolofs doctor --store DIR",
             );
         }
     };
-    let closed = format!("chmod 700 {shown}, or give it to a group with --store-group");
+    let closed = format!("chmod 700 {shown}, or give it to a group: yolofs --store-group GROUP");
     let mode = metadata.mode();
     if mode & OTHERS != 0 {
         let text = format!(

@@ -1,7 +1,7 @@
 //! The words that registries and their clients exchange, as the OCI distribution specification has
 //! them: names, challenges, tokens; and the one client that asks registries, with the rules that say
 //! who is told a password and where a registry may lead. Both sides of the conversation parse the words
-//! here, and everything that asks a registry asks by [`Client`].
+//! here, and everything that asks a registry asks by [`Client`]. The documents of images are in [`image`].
 //!
 //! ```
 //! use distribution::{is_repository, is_tag};
@@ -14,6 +14,7 @@
 
 mod challenge;
 mod client;
+pub mod image;
 mod name;
 mod network;
 mod realm;

@@ -13,14 +13,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use blocks::Digest;
-use engine::ConfigFile;
+use oci::{CONFIG_MAX, ImageConfig};
 use serde::Deserialize;
 
 use super::images::{Images, RootImage, RootLayer, Stamp};
 use host::mount_table::{Standing, standing};
 
-/// Most bytes of an image's configuration; containerd has the same limit for what it pulls.
-const CONFIG_MAX: u64 = 8 << 20;
 /// Most bytes in the name of a layer's directory: 64 digits, or 71 characters of old.
 const CACHE_ID_MAX: u64 = 256;
 /// Most bytes of the names of all images: some 200 a name.
@@ -66,9 +64,9 @@ impl DataRoot {
 
     fn image(&self, id: Digest, name: Option<&String>) -> anyhow::Result<RootImage> {
         let config = read(&self.image_db().join(id.hex()), CONFIG_MAX)?;
-        let config: ConfigFile = serde_json::from_slice(&config).context("reading its JSON")?;
+        let config = ImageConfig::decode(&config)?;
         let mut layers: Vec<RootLayer> = Vec::new();
-        for diff_id in config.rootfs.diff_ids {
+        for diff_id in config.diff_ids {
             let chain = match layers.last() {
                 None => diff_id,
                 Some(below) => chain_of(&below.chain, &diff_id),

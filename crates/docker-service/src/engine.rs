@@ -76,7 +76,7 @@ impl DockerEngine {
                 let docker = self.docker();
                 let info = docker
                     .info()
-                    .context("finding Docker's directory (or name it with --data-root)")?;
+                    .context("finding Docker's directory (`data_root` names it)")?;
                 check(&info)?;
                 let store = match (&self.containerd, &info.storage) {
                     (Some(address), Storage::Containerd { snapshotter }) => {

@@ -5,6 +5,26 @@
 //! overlays, and Docker itself notices nothing. Two processes make up the daemon: the *worker*
 //! serves, and the *guardian*, its parent, only waits. A mount whose worker died answers nothing,
 //! not even to Docker; so the guardian takes dead mounts away at once and starts another worker.
+//!
+//! ```
+//! use std::collections::BTreeSet;
+//!
+//! use blocks::Digest;
+//! use docker_service::wanted::{Chosen, Wanted};
+//!
+//! // `docker attach --all`, then `docker detach` of one image.
+//! let (web, database) = (Digest([1; 32]), Digest([2; 32]));
+//! let mut wanted = Wanted::default();
+//! wanted.add(&Chosen::All);
+//! wanted.remove(&Chosen::Images(BTreeSet::from([database])));
+//! // A worker that takes over reads what the one before has written.
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("wanted.json");
+//! wanted.save(&path)?;
+//! let wanted = Wanted::load(&path)?;
+//! assert!(wanted.has(&web) && !wanted.has(&database));
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -81,8 +81,12 @@ impl Wanted {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
             text => text.with_context(|| format!("reading {}", path.display()))?,
         };
-        serde_json::from_slice(&text)
-            .with_context(|| format!("understanding {}: remove it to start anew", path.display()))
+        serde_json::from_slice(&text).with_context(|| {
+            format!(
+                "parsing {}: if it is damaged, remove it, and attach the images again",
+                path.display()
+            )
+        })
     }
 
     /// Keeps it, whole or not at all. Only who has the duty to serve may: there is one place aside,

@@ -7,8 +7,8 @@
 //! has a deadline. It must not be called from within another runtime.
 
 mod blob;
+mod chain;
 mod content;
-mod document;
 mod events;
 mod lease;
 mod snapshots;
@@ -22,16 +22,17 @@ use containerd_client::services::v1::{GetImageRequest, ListImagesRequest};
 use containerd_client::tonic::metadata::{Ascii, MetadataValue};
 use containerd_client::tonic::{Code, Request, Response, Status};
 use containerd_client::{Client, types::Descriptor};
+use distribution::image::RunConfig;
 
 pub use blob::{BlobSink, BlobSource, KeptBlob, blob_pipe};
-pub use document::chain_ids;
+pub use chain::chain_ids;
 pub use events::Events;
 pub use lease::{Collected, KeptDocument, Labels, LayerAge, Lease, Prepared};
 pub use tasks::{CtrRun, Exec};
 
 use crate::call::timed_out;
 use crate::error::EngineError;
-use crate::image::{ImageConfig, LocalImage, LocalLayer};
+use crate::image::{LocalImage, LocalLayer};
 
 /// How long containerd may take for what it only has to look up.
 const LOOK_UP: Duration = Duration::from_secs(30);
@@ -68,7 +69,7 @@ pub struct Described {
     /// The diff IDs of its layers, the bottom one first.
     pub layers: Vec<Digest>,
     /// How it is run.
-    pub config: ImageConfig,
+    pub config: RunConfig,
 }
 
 /// A name in containerd, and what it stands for.
@@ -227,15 +228,15 @@ impl Containerd {
 
     fn describe(&self, reference: &str, target: &Descriptor) -> Result<Described, EngineError> {
         let doing = format!("reading what the image {reference} is made of");
-        let (manifest, document) = self.manifest(&doing, target)?;
-        let image = document.config.digest;
-        let file = self.config_file(&doing, &document.config)?;
+        let (manifest, config) = self.manifest(&doing, target)?;
+        let image = config.digest;
+        let config = self.image_config(&doing, &config)?;
         Ok(Described {
             reference: reference.to_owned(),
             image,
             manifest,
-            layers: file.rootfs.diff_ids,
-            config: file.config,
+            layers: config.diff_ids,
+            config: config.run,
         })
     }
 

@@ -34,6 +34,30 @@
 //! keeper as to systemd. One of an earlier release that this keeper starts ends at once, and says
 //! that `NOTIFY_SOCKET` is no address; the program before it is started again. One that starts a
 //! keeper of this release around itself is looked after, and not heard.
+//!
+//! ```
+//! use std::os::fd::AsFd as _;
+//! use std::os::unix::net::UnixDatagram;
+//!
+//! use fdstore::{Inherited, Message, Notifier};
+//!
+//! // A service manager listens at an address, which it names in `NOTIFY_SOCKET`.
+//! let dir = tempfile::tempdir()?;
+//! let address = dir.path().join("notify");
+//! let manager = UnixDatagram::bind(&address)?;
+//!
+//! // The service gives it a file to keep.
+//! let notifier = Notifier::find(address.as_os_str(), &mut Inherited::default())?;
+//! let file = std::fs::File::create(dir.path().join("state"))?;
+//! notifier.store("state", file.as_fd())?;
+//!
+//! let mut bytes = [0; 1024];
+//! let length = manager.recv(&mut bytes)?;
+//! let message = Message::parse(&bytes[..length]);
+//! assert!(message.store);
+//! assert_eq!(message.name.as_deref(), Some("state"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! A simulator of links and servers in virtual time, with a naive model of what an engine promises.
 //!
 //! A [`Simulation`] plays the caller of an [`Engine`](crate::Engine): it sends what the engine requests over
-//! [`Line`]s to servers with [`Habits`], and checks each step against [`Promises`], which keeps plain
+//! [`Line`]s to servers with [`Behaviour`], and checks each step against [`Promises`], which keeps plain
 //! lists and knows nothing of how the engine decides. Equal scripts and seeds give equal runs, to
 //! the nanosecond. Slow start and loss on a line are not modelled: a loss is a stall of its connection.
 
@@ -11,6 +11,6 @@ mod random;
 mod simulation;
 
 pub use model::Promises;
-pub use network::{Habits, Line, Order};
+pub use network::{Behaviour, Line, Order};
 pub use random::Random;
 pub use simulation::{Ended, Report, Simulation, Step};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fetch::testing::{Habits, Line, Simulation, Step};
+use fetch::testing::{Behaviour, Line, Simulation, Step};
 use fetch::{Config, Lane, Outcome, Peer, Piece, Priority, Server, Verdict};
 
 const MS: Duration = Duration::from_millis(1);
@@ -29,16 +29,16 @@ fn floor(chunks: u32) -> Duration {
 }
 
 /// Two connections to one server, over one line of 20 ms and a gigabit.
-fn one_server(simulation: &mut Simulation, habits: &Habits) -> [Peer; 2] {
+fn one_server(simulation: &mut Simulation, habits: &Behaviour) -> [Peer; 2] {
     let line = simulation.line(Line::new(20 * MS, GIGABIT));
     [Lane::Demand, Lane::Background]
         .map(|lane| simulation.peer(Server(0), lane, line, habits.clone()))
 }
 
 /// Two servers, each with a line of 20 ms and a gigabit of its own.
-fn two_servers(first: Habits) -> Simulation {
+fn two_servers(first: Behaviour) -> Simulation {
     let mut simulation = Simulation::new(Config::default(), 1);
-    for (server, habits) in [(0, first), (1, Habits::default())] {
+    for (server, habits) in [(0, first), (1, Behaviour::default())] {
         let line = simulation.line(Line::new(20 * MS, GIGABIT));
         simulation.peer(Server(server), Lane::Any, line, habits);
     }
@@ -48,7 +48,7 @@ fn two_servers(first: Habits) -> Simulation {
 #[test]
 fn a_batch_on_demand_fills_the_line() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    one_server(&mut simulation, &Habits::default());
+    one_server(&mut simulation, &Behaviour::default());
     simulation.at(Duration::ZERO, want(0..500, Priority::Demand));
     let report = simulation.run();
     assert_eq!(report.ends(Verdict::Here), 500);
@@ -60,7 +60,7 @@ fn a_batch_on_demand_fills_the_line() {
 #[test]
 fn a_demand_beside_a_full_stream_takes_two_round_trips() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    let [_, background] = one_server(&mut simulation, &Habits::default());
+    let [_, background] = one_server(&mut simulation, &Behaviour::default());
     let stream = Step::Stream {
         peer: background,
         pieces: pieces(0..1000),
@@ -88,7 +88,7 @@ fn a_reader_in_another_order(promotes: bool) -> (fetch::Counts, Duration) {
     let mut simulation = Simulation::new(Config::default(), 1);
     let line = simulation.line(Line::new(20 * MS, GIGABIT / 80));
     let [_, background] = [Lane::Demand, Lane::Background]
-        .map(|lane| simulation.peer(Server(0), lane, line, Habits::default()));
+        .map(|lane| simulation.peer(Server(0), lane, line, Behaviour::default()));
     if promotes {
         simulation.allow_promotion(background);
     }
@@ -128,7 +128,7 @@ fn what_a_stream_brings_too_late_is_promoted_and_comes_once() {
 #[test]
 fn whoever_follows_a_stream_requests_nothing() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    let [_, background] = one_server(&mut simulation, &Habits::default());
+    let [_, background] = one_server(&mut simulation, &Behaviour::default());
     let stream = Step::Stream {
         peer: background,
         pieces: pieces(0..200),
@@ -143,7 +143,7 @@ fn whoever_follows_a_stream_requests_nothing() {
 #[test]
 fn a_demand_does_not_wait_for_a_fill() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    one_server(&mut simulation, &Habits::default());
+    one_server(&mut simulation, &Behaviour::default());
     simulation.at(Duration::ZERO, want(0..2000, Priority::Fill));
     for nth in 0..10 {
         let key = 5000 + nth;
@@ -161,7 +161,7 @@ fn a_demand_does_not_wait_for_a_fill() {
 #[test]
 fn a_demand_for_a_queued_fill_overtakes_the_queue() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    one_server(&mut simulation, &Habits::default());
+    one_server(&mut simulation, &Behaviour::default());
     simulation.at(Duration::ZERO, want(0..2000, Priority::Fill));
     simulation.at(100 * MS, want(1900..1901, Priority::Demand));
     let report = simulation.run();
@@ -173,9 +173,9 @@ fn a_demand_for_a_queued_fill_overtakes_the_queue() {
 
 #[test]
 fn a_server_that_dies_is_replaced_by_another() {
-    let mut simulation = two_servers(Habits {
+    let mut simulation = two_servers(Behaviour {
         dies: Some(80 * MS..3600 * SECOND),
-        ..Habits::default()
+        ..Behaviour::default()
     });
     simulation.at(Duration::ZERO, want(0..500, Priority::Demand));
     let report = simulation.run();
@@ -186,9 +186,9 @@ fn a_server_that_dies_is_replaced_by_another() {
 
 #[test]
 fn a_server_that_stalls_is_replaced_by_another() {
-    let mut simulation = two_servers(Habits {
+    let mut simulation = two_servers(Behaviour {
         stalls: Some(80 * MS..5080 * MS),
-        ..Habits::default()
+        ..Behaviour::default()
     });
     simulation.at(Duration::ZERO, want(0..1500, Priority::Demand));
     let report = simulation.run();
@@ -199,9 +199,9 @@ fn a_server_that_stalls_is_replaced_by_another() {
 
 #[test]
 fn single_reads_survive_a_stall_by_hedges() {
-    let mut simulation = two_servers(Habits {
+    let mut simulation = two_servers(Behaviour {
         stalls: Some(500 * MS..5500 * MS),
-        ..Habits::default()
+        ..Behaviour::default()
     });
     for nth in 0..100 {
         simulation.at(nth * 10 * MS, want(nth..nth + 1, Priority::Demand));
@@ -218,9 +218,9 @@ fn single_reads_survive_a_stall_by_hedges() {
 
 #[test]
 fn a_server_that_lies_is_found_out_and_left() {
-    let mut simulation = two_servers(Habits {
+    let mut simulation = two_servers(Behaviour {
         every: vec![(1, Outcome::Wrong)],
-        ..Habits::default()
+        ..Behaviour::default()
     });
     simulation.at(Duration::ZERO, want(0..500, Priority::Demand));
     let report = simulation.run();
@@ -232,9 +232,9 @@ fn a_server_that_lies_is_found_out_and_left() {
 #[test]
 fn a_silent_service_costs_a_read_half_a_second_once() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    let habits = Habits {
+    let habits = Behaviour {
         stalls: Some(SECOND..3600 * SECOND),
-        ..Habits::default()
+        ..Behaviour::default()
     };
     one_server(&mut simulation, &habits);
     // So that the round trip is known well.
@@ -255,8 +255,8 @@ fn a_slow_line_is_not_a_dead_one() {
     let mut simulation = Simulation::new(Config::default(), 1);
     // 1 Mbit/s: one chunk takes half a second, the queue half a minute.
     let line = simulation.line(Line::new(20 * MS, 125_000));
-    simulation.peer(Server(0), Lane::Demand, line, Habits::default());
-    simulation.peer(Server(0), Lane::Background, line, Habits::default());
+    simulation.peer(Server(0), Lane::Demand, line, Behaviour::default());
+    simulation.peer(Server(0), Lane::Background, line, Behaviour::default());
     simulation.at(Duration::ZERO, want(0..60, Priority::Demand));
     let report = simulation.run();
     assert_eq!(report.ends(Verdict::Here), 60);
@@ -265,7 +265,7 @@ fn a_slow_line_is_not_a_dead_one() {
 
 #[test]
 fn two_lines_are_used_together() {
-    let mut simulation = two_servers(Habits::default());
+    let mut simulation = two_servers(Behaviour::default());
     simulation.at(Duration::ZERO, want(0..2000, Priority::Fill));
     let report = simulation.run();
     assert!(
@@ -280,9 +280,9 @@ fn a_stream_that_breaks_off_is_completed_by_requests() {
     let mut simulation = Simulation::new(Config::default(), 1);
     let [_, background] = one_server(
         &mut simulation,
-        &Habits {
+        &Behaviour {
             every: vec![(7, Outcome::Failed)],
-            ..Habits::default()
+            ..Behaviour::default()
         },
     );
     let stream = Step::Stream {
@@ -303,9 +303,9 @@ fn nobody_waits_beyond_the_deadline() {
     let mut simulation = Simulation::new(Config::default(), 1);
     one_server(
         &mut simulation,
-        &Habits {
+        &Behaviour {
             forgets_every: Some(1),
-            ..Habits::default()
+            ..Behaviour::default()
         },
     );
     simulation.at(
@@ -330,7 +330,7 @@ fn over_its_bounds_an_engine_refuses() {
         ..Config::default()
     };
     let mut simulation = Simulation::new(config, 1);
-    one_server(&mut simulation, &Habits::default());
+    one_server(&mut simulation, &Behaviour::default());
     simulation.at(Duration::ZERO, want(0..11, Priority::Demand));
     simulation.at(Duration::ZERO, want(0..3, Priority::Demand));
     simulation.at(Duration::ZERO, want(0..1, Priority::Demand));
@@ -343,9 +343,9 @@ fn over_its_bounds_an_engine_refuses() {
 #[test]
 fn what_is_queued_for_a_dead_server_ends_at_once() {
     let mut simulation = Simulation::new(Config::default(), 1);
-    let habits = Habits {
+    let habits = Behaviour {
         dies: Some(100 * MS..3600 * SECOND),
-        ..Habits::default()
+        ..Behaviour::default()
     };
     one_server(&mut simulation, &habits);
     simulation.at(Duration::ZERO, want(0..1000, Priority::Fill));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fetch::testing::{Habits, Line, Order, Report, Simulation, Step};
+use fetch::testing::{Behaviour, Line, Order, Report, Simulation, Step};
 use fetch::{Config, Lane, Outcome, Piece, Priority, Server, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -21,7 +21,7 @@ enum Move {
 struct World {
     config: Config,
     lines: Vec<(u32, u64, u32, Order)>,
-    peers: Vec<(u16, Lane, usize, Habits)>,
+    peers: Vec<(u16, Lane, usize, Behaviour)>,
     /// Every so many peers understand promotions.
     promotes: usize,
     moves: Vec<(u32, Move)>,
@@ -89,7 +89,7 @@ fn spans() -> impl Strategy<Value = Option<std::ops::Range<Duration>>> {
         .prop_map(|span| span.map(|(from, len)| from * MS..(from + len) * MS))
 }
 
-fn habits() -> impl Strategy<Value = Habits> {
+fn habits() -> impl Strategy<Value = Behaviour> {
     let outcomes = prop_oneof![
         Just(Outcome::Absent),
         Just(Outcome::Busy),
@@ -98,7 +98,7 @@ fn habits() -> impl Strategy<Value = Habits> {
     ];
     let every = prop::collection::vec((1_u32..20, outcomes), 0..3);
     let forgets = prop::option::weighted(0.2, 1_u32..20);
-    (every, forgets, spans(), spans()).prop_map(|(every, forgets_every, stalls, dies)| Habits {
+    (every, forgets, spans(), spans()).prop_map(|(every, forgets_every, stalls, dies)| Behaviour {
         every,
         forgets_every,
         stalls,
@@ -178,7 +178,7 @@ fn worlds_with_one_good_server() -> impl Strategy<Value = World> {
         },
         lines: vec![(20, 20_000, 5, Order::Mixed), (30, 20_000, 0, Order::Kept)],
         peers: vec![
-            (0, Lane::Any, 0, Habits::default()),
+            (0, Lane::Any, 0, Behaviour::default()),
             (1, Lane::Any, 1, habits),
         ],
         moves,

@@ -54,7 +54,7 @@ impl Admission {
             Some(uid) => Err(format!(
                 "user {uid} may not ask: only root and the user of this process may"
             )),
-            None => Err("the kernel does not say who asks".to_owned()),
+            None => Err("the kernel does not name the user of the client".to_owned()),
         }
     }
 
@@ -73,7 +73,7 @@ impl Admission {
 /// so who has died since he asked is refused, too: nobody who waits for an answer has.
 fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
     let Some(pid) = peer_pid(&stream) else {
-        return Err("the kernel does not say who asks".to_owned());
+        return Err("the kernel does not name the user of the client".to_owned());
     };
     let is_worker = RunDir::worker_socket(run_dir, pid).exists();
     let peer = match PidFd::of_peer(&stream) {
@@ -88,7 +88,7 @@ fn refuse_worker(run_dir: &Path, stream: impl AsFd) -> Result<(), String> {
     match (lives, is_worker) {
         (Ok(true), false) => Ok(()),
         (_, true) => Err("a worker may not ask: it only answers".to_owned()),
-        _ => Err("the process that asks has ended".to_owned()),
+        _ => Err("the client's process has ended".to_owned()),
     }
 }
 

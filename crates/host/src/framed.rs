@@ -80,7 +80,7 @@ pub fn receive<T: DeserializeOwned>(
     }
     let mut json = vec![0; length];
     fill(stream, &mut json, &mut descriptors, deadline)?;
-    let message = serde_json::from_slice(&json).context("understanding the message")?;
+    let message = serde_json::from_slice(&json).context("decoding the message")?;
     Ok((message, descriptors))
 }
 

@@ -61,7 +61,7 @@ impl RunDir {
         owners.recursive(true).mode(0o700);
         owners.create(dir).with_context(|| {
             format!(
-                "making the run directory {} (choose one with --run-dir)",
+                "making the run directory {} (`run_dir` names another)",
                 dir.display()
             )
         })?;
@@ -206,7 +206,7 @@ fn check_ours(dir: &Path) -> anyhow::Result<()> {
     let is_ours = of.uid() == 0 || of.uid() == geteuid().as_raw();
     ensure!(
         is_ours && of.mode() & 0o002 == 0,
-        "the run directory {} belongs to another user, or everybody can write to it: choose one with --run-dir",
+        "the run directory {} belongs to another user, or everybody can write to it: choose another (`run_dir`)",
         dir.display()
     );
     Ok(())

@@ -25,7 +25,7 @@ use blocks::Tree;
 
 pub(crate) use disk::disk_root;
 
-use crate::timed::{Headway, while_it_moves};
+use crate::timed::{CallProgress, while_it_moves};
 use crate::{LocalError, SourceRoot};
 
 /// A scanned source.
@@ -53,7 +53,7 @@ pub struct Progress {
 /// If the root itself cannot be read, or the source has more names than a tree can hold. What
 /// cannot be read below the root is in the report instead.
 pub fn scan(root: &SourceRoot, mut progress: impl FnMut(Progress)) -> Result<Scan, LocalError> {
-    run(root, &mut progress, &Headway::default())
+    run(root, &mut progress, &CallProgress::default())
 }
 
 /// Does what [`scan`] does, for a source that may stop answering: gives up when it has said nothing
@@ -70,7 +70,7 @@ pub fn scan_within(
     let asked = Arc::clone(root);
     let scanned = while_it_moves(
         patience,
-        move |headway| run(&asked, &mut |_| (), headway),
+        move |call_progress| run(&asked, &mut |_| (), call_progress),
         |files| progress(Progress { files }),
     );
     scanned.unwrap_or_else(|why| Err(LocalError::no_answer(why, root.path(), patience)))
@@ -79,11 +79,11 @@ pub fn scan_within(
 fn run(
     root: &SourceRoot,
     progress: &mut dyn FnMut(Progress),
-    headway: &Headway,
+    call_progress: &CallProgress,
 ) -> Result<Scan, LocalError> {
     let (parts, report) = match root.disk_files() {
         Some(files) => disk::scan(root, files)?,
-        None => walk::Walk::run(root, progress, headway)?,
+        None => walk::Walk::run(root, progress, call_progress)?,
     };
     let tree = Tree::new(parts)?;
     Ok(Scan { tree, report })

@@ -15,7 +15,7 @@
 //! [`prompt::now`], is told that an answer would take waiting, and gives the whole request to the
 //! [`waiter`](TimedSource::waiter): a helper finishes it, or it fails at the deadline.
 
-mod headway;
+mod call_progress;
 mod helpers;
 mod names;
 
@@ -30,7 +30,7 @@ use blocks::{
     SourceErrorKind, Sparse,
 };
 
-pub(crate) use self::headway::{Headway, while_it_moves};
+pub(crate) use self::call_progress::{CallProgress, while_it_moves};
 use self::helpers::Helpers;
 pub(crate) use self::helpers::NoAnswer;
 pub use self::helpers::{Patience, Timekeeping};

@@ -1,7 +1,7 @@
 //! The process behind a mount: assembles the file system, serves it, answers commands, and ends
 //! when the mount does.
 
-mod happening;
+mod event;
 mod prepare;
 
 use std::os::unix::net::UnixListener;
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tracer::Recorder;
 use yolofs::{Busy, End, Lock, Mount};
 
-use happening::{Happening, ask_to_unmount, end_talks};
+use event::{DaemonEvent, answer_callers, ask_to_unmount};
 use prepare::{Prepared, mount_options, note_uses, prepare};
 
 use super::from::From;
@@ -171,18 +171,18 @@ impl Daemon {
         let network = request.nic.clone().filter(|_| self.parts.nic.is_some());
         let network = network.map(|spec| spec.needs());
         confinement::once_mounted(network.as_ref())?;
-        let (tell, happenings) = channel();
+        let (tell, events) = channel();
         self.watch_mount(tell.clone())?;
         self.watch_signals(interrupt, tell.clone())?;
         let callers = self.take_commands(listener, tell)?;
         self.first_prewarm(request)?;
         serving()?;
         // Ends with the mount: the threads above hold the other ends for as long as they live.
-        while let Ok(happening) = happenings.recv() {
-            match happening {
+        while let Ok(event) = events.recv() {
+            match event {
                 // Users of the mount are served until they let go; a second signal ends us.
-                Happening::Interrupted => self.unmount(Busy::Lazy)?,
-                Happening::Unmount(busy, answer) => {
+                DaemonEvent::Interrupted => self.unmount(Busy::Lazy)?,
+                DaemonEvent::Unmount(busy, answer) => {
                     let done = match self.unmount(busy) {
                         // The place is free for another daemon from now on.
                         Ok(()) => {
@@ -199,32 +199,32 @@ impl Daemon {
                     // A command that went away does not care.
                     let _told = answer.send(done);
                 }
-                Happening::Over(End::Unmounted) => {
+                DaemonEvent::Over(End::Unmounted) => {
                     self.stop_prewarm();
                     self.leave();
                 }
-                Happening::Over(End::SessionOver) => break,
-                Happening::Over(End::Failed(why)) => {
+                DaemonEvent::Over(End::SessionOver) => break,
+                DaemonEvent::Over(End::Failed(why)) => {
                     bail!("serving {}: {why}", self.record.mountpoint.display())
                 }
             }
         }
-        end_talks(happenings, &callers);
+        answer_callers(events, &callers);
         Ok(())
     }
 
     /// Tells when the visible mount is gone, and when the last user of it is.
-    fn watch_mount(&self, tell: Sender<Happening>) -> anyhow::Result<()> {
+    fn watch_mount(&self, tell: Sender<DaemonEvent>) -> anyhow::Result<()> {
         let mount = Arc::clone(&self.mount);
         let watch = move || {
             let end = mount.wait();
             // Nobody listens any more when the daemon is ending by itself.
             let users_left = end == End::Unmounted;
-            if tell.send(Happening::Over(end)).is_err() || !users_left {
+            if tell.send(DaemonEvent::Over(end)).is_err() || !users_left {
                 return;
             }
             while !mount.wait_for_users(USERS_CHECK) {}
-            let _told = tell.send(Happening::Over(End::SessionOver));
+            let _told = tell.send(DaemonEvent::Over(End::SessionOver));
         };
         std::thread::Builder::new()
             .name("watch-mount".to_owned())
@@ -237,14 +237,14 @@ impl Daemon {
     fn watch_signals(
         self: &Arc<Self>,
         interrupt: &Interrupt,
-        tell: Sender<Happening>,
+        tell: Sender<DaemonEvent>,
     ) -> anyhow::Result<()> {
         let (daemon, interrupt) = (Arc::clone(self), interrupt.clone());
         let watch = move || {
             interrupt.wait();
             daemon.stop_prewarm();
             // Nobody listens any more when the daemon is ending by itself.
-            let _told = tell.send(Happening::Interrupted);
+            let _told = tell.send(DaemonEvent::Interrupted);
         };
         std::thread::Builder::new()
             .name("watch-signals".to_owned())
@@ -256,7 +256,7 @@ impl Daemon {
     fn take_commands(
         self: &Arc<Self>,
         listener: UnixListener,
-        tell: Sender<Happening>,
+        tell: Sender<DaemonEvent>,
     ) -> anyhow::Result<Arc<Callers>> {
         let daemon = Arc::clone(self);
         let tell = Mutex::new(tell);

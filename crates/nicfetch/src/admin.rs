@@ -188,12 +188,12 @@ pub trait Feed: Send + Sync + std::fmt::Debug {
     fn want(&self, image: WholeImage) -> std::io::Result<()>;
 
     /// Returns its progress.
-    fn fed(&self) -> Fed;
+    fn fed(&self) -> FeedStatus;
 }
 
 /// The progress of turning images into sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fed {
+pub struct FeedStatus {
     /// The image that is in progress.
     pub at: Option<String>,
     /// Images in the queue.

@@ -57,7 +57,7 @@ impl BlockSettings {
         let tls = tls.map(|files| TlsServer::open(&files)).transpose()?;
         ensure!(
             tls.is_none() || matches!(address, Address::Tcp(_)),
-            "--blocks-tls is for HOST:PORT"
+            "`blocks_tls` is for HOST:PORT"
         );
         let access = self.access()?;
         let limits = Limits {
@@ -76,7 +76,7 @@ impl BlockSettings {
             Some(path) => read_access(path),
             None if self.blocks_open => Ok(Access::open()),
             None => {
-                bail!("--blocks needs --blocks-access FILE, or --blocks-open for a trusted link")
+                bail!("`blocks` needs `blocks_access`, or `blocks_open` for a trusted link")
             }
         }
     }

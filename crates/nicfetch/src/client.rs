@@ -50,7 +50,7 @@ impl AdminClient {
     pub fn connect(settings: &AdminSettings) -> anyhow::Result<Self> {
         Self::find(settings)?.with_context(|| {
             let address = settings.address();
-            format!("no nicfetch listens on {address} (start one with nicfetch serve, or say where with --admin)")
+            format!("no nicfetch listens on {address} (start one with nicfetch serve, or name its address: `admin`)")
         })
     }
 

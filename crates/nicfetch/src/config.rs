@@ -359,7 +359,7 @@ impl UpstreamEntry {
     fn prepare(&self) -> anyhow::Result<(Arc<Upstream>, Access)> {
         let access = match (&self.access, &self.credentials) {
             (None, Some(_)) => bail!(
-                "it has credentials but no access: say who may have what they open (\"all\", or a list of \
+                "it has credentials but no access: name the clients that may use them (\"all\", or a list of \
                  clients)"
             ),
             (Some(AccessEntry::Upstream), Some(_)) => bail!(

@@ -19,17 +19,17 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::admin::{Fed, Feed};
+use crate::admin::{Feed, FeedStatus};
 use anyhow::{Context as _, bail, ensure};
 use blocks::Digest;
 use chunks::Stay;
 use mirror::{Mirror, WholeImage};
-use oci::{ImageConfig, LayerBlob, Manifest};
+use oci::{CONFIG_MAX, ImageConfig, LayerBlob, Manifest};
 use parking_lot::{Condvar, Mutex};
 use serving::load::Load;
 
-use crate::image::{CONFIG_MAX, take_image};
-use crate::import_target::Here;
+use crate::image::take_image;
+use crate::import_target::LocalTarget;
 use notes::{Note, Notes, Tried};
 use state::State;
 
@@ -56,7 +56,7 @@ pub(crate) struct Feeder {
 struct Shared {
     mirror: Arc<Mirror>,
     load: Arc<Load>,
-    target: Here,
+    target: LocalTarget,
     notes: Notes,
     taken: Taken,
     state: Mutex<State>,
@@ -81,7 +81,7 @@ impl Feeder {
     pub(crate) fn start(
         mirror: Arc<Mirror>,
         load: Arc<Load>,
-        target: Here,
+        target: LocalTarget,
         dir: PathBuf,
         taken: Taken,
     ) -> anyhow::Result<Self> {
@@ -178,7 +178,7 @@ impl Feed for Shared {
         noted
     }
 
-    fn fed(&self) -> Fed {
+    fn fed(&self) -> FeedStatus {
         self.state.lock().fed()
     }
 }
@@ -325,16 +325,9 @@ impl Shared {
             .len();
         ensure!(len <= CONFIG_MAX, "its configuration has {len} bytes");
         let config = ImageConfig::decode(&fs::read(&config).context("reading its configuration")?)?;
-        ensure!(
-            config.diff_ids.len() == manifest.layers.len(),
-            "it has {} layers, and its configuration {}",
-            manifest.layers.len(),
-            config.diff_ids.len()
-        );
-        let layers = manifest.layers.iter().zip(&config.diff_ids);
-        let layers = layers.map(|(layer, diff_id)| {
+        let layers = config.layers_of(&manifest)?.map(|(layer, diff_id)| {
             let file = self.blob(layer.digest)?;
-            LayerBlob::from_file(&file, *diff_id).context("opening a layer")
+            LayerBlob::from_file(&file, diff_id).context("opening a layer")
         });
         let layers = layers.collect::<anyhow::Result<Vec<_>>>()?;
         take_image(

@@ -15,9 +15,6 @@ use serde::Serialize;
 
 use crate::import_target::ImportTarget;
 
-/// Bytes of an image's configuration. It has some KiB.
-pub(crate) const CONFIG_MAX: u64 = 8 << 20;
-
 /// A container image that was taken, as `--json` shows it.
 #[derive(Debug, Serialize)]
 pub struct TakenImage {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::client::AdminClient;
 use crate::image::{TakenImage, take_image};
-use crate::import_target::{Here, ImportTarget, There};
+use crate::import_target::{ImportTarget, LocalTarget, RunningTarget};
 use crate::operator::AdminSettings;
 use crate::place::PlaceSettings;
 use crate::pulled::{Pulled, RegistryLogin, ToPull};
@@ -87,9 +87,9 @@ pub struct TakenTree {
 #[derive(Clone, Copy)]
 enum Where {
     /// To a nicfetch that runs.
-    There,
+    Running,
     /// To a store that none has open.
-    Here,
+    Local,
 }
 
 /// What is to be imported, of which nothing was looked at yet.
@@ -134,12 +134,12 @@ impl Import {
         scratch: &Path,
     ) -> anyhow::Result<Taken> {
         let wanted = Wanted::prepare(subject, login, scratch)?;
-        let target = running.as_ref().map_or(Where::Here, |_| Where::There);
+        let target = running.as_ref().map_or(Where::Local, |_| Where::Running);
         self.confine(&wanted, target)?;
         let interrupt = Interrupt::install()?;
         let target: Box<dyn ImportTarget> = match running {
-            Some(running) => Box::new(There(running)),
-            None => Box::new(Here(self.place.open()?)),
+            Some(running) => Box::new(RunningTarget(running)),
+            None => Box::new(LocalTarget(self.place.open()?)),
         };
         match self.what(wanted, &interrupt)? {
             What::Tree => self.take_tree(&*target, &interrupt).map(Taken::Tree),
@@ -164,7 +164,7 @@ impl Import {
         };
         ensure!(
             running.is_none() || self.place.size.is_none(),
-            "the running nicfetch has its own --size: omit it, or use --store"
+            "the running nicfetch has its own `size`: omit it, or name a store of your own (`store`)"
         );
         Ok(running)
     }
@@ -174,8 +174,8 @@ impl Import {
     fn confine(&self, wanted: &Wanted, target: Where) -> anyhow::Result<()> {
         let (mut reads, mut writes, mut clears) = (Vec::new(), Vec::new(), Vec::new());
         let mut asks = match target {
-            Where::There => self.admin.asks(),
-            Where::Here => {
+            Where::Running => self.admin.asks(),
+            Where::Local => {
                 writes.push(self.place.make()?);
                 Asks::Nobody
             }
@@ -235,7 +235,7 @@ impl Import {
         // What has a slash is a name; layouts often have only a tag.
         let whole = own.filter(|own| own.contains('/'));
         let whole = whole.and_then(|own| own.parse::<oci::Reference>().ok());
-        let whole = whole.context("the image has no full name there: use --name")?;
+        let whole = whole.context("the image has no full name there: give it one (`name`)")?;
         Ok(whole.to_string())
     }
 
@@ -260,7 +260,7 @@ impl Import {
         interrupt: &Interrupt,
     ) -> anyhow::Result<TakenTree> {
         let name = self.name.as_deref();
-        let name = name.context("name the source with --name")?;
+        let name = name.context("name the source (`name`)")?;
         let source = Source::open(&self.source)?;
         let bar = progress::bytes("reading the source", source.bytes());
         let built = build(

@@ -37,9 +37,9 @@ pub(crate) trait ImportTarget {
 
 /// What lies in this process's directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Here(pub(crate) Arc<Sources>);
+pub(crate) struct LocalTarget(pub(crate) Arc<Sources>);
 
-impl ImportTarget for Here {
+impl ImportTarget for LocalTarget {
     fn chunks(&self) -> &dyn Keep {
         &**self.0.store()
     }
@@ -57,9 +57,9 @@ impl ImportTarget for Here {
 }
 
 /// What a nicfetch has that runs.
-pub(crate) struct There(pub(crate) AdminClient);
+pub(crate) struct RunningTarget(pub(crate) AdminClient);
 
-impl Keep for There {
+impl Keep for RunningTarget {
     fn keep(&self, id: &ChunkId, raw: &[u8]) -> Result<PutOutcome, KeepError> {
         let path = format!("/v1/chunks?id={id}");
         let raw = Bytes::copy_from_slice(raw);
@@ -73,7 +73,7 @@ impl Keep for There {
     }
 }
 
-impl ImportTarget for There {
+impl ImportTarget for RunningTarget {
     fn chunks(&self) -> &dyn Keep {
         self
     }

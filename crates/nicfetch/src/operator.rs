@@ -44,8 +44,8 @@ impl AdminAddress {
                 "the admin address {self} is not on loopback: the token would cross the network unencrypted"
             ),
             (Self::Tcp(_), None) => bail!(
-                "every user of this machine can reach {self}: name a file with a token, with \
-                 --token-file, or a socket in the place of the port, with --admin unix:PATH"
+                "every user of this machine can reach {self}: name a file with a token \
+                 (`token_file`), or a socket, unix:PATH, in the place of the port (`admin`)"
             ),
             (Self::Tcp(_), Some(path)) => read_token(path).map(Some),
         }
@@ -206,7 +206,7 @@ mod tests {
         assert!(
             guarded("127.0.0.1:1", None)
                 .unwrap_err()
-                .contains("--token-file")
+                .contains("`token_file`")
         );
         assert!(
             guarded("10.0.0.1:1", Some(&path))

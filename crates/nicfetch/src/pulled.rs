@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use oci::registry::{Access, RegistryConfig, Repository, Target};
-use oci::{Descriptor, ImageConfig, LayerBlob, Platform, Reference};
+use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Platform, Reference};
 
-use crate::image::CONFIG_MAX;
 use host::interrupt::Interrupt;
 use host::own_dir::OwnDir;
 use host::progress;
@@ -58,7 +57,7 @@ impl ToPull {
         let config = config(&reference)?;
         fs::create_dir_all(scratch).with_context(|| format!("making {}", scratch.display()))?;
         OwnDir::sweep(scratch, PREFIX);
-        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory with --scratch")?;
+        let dir = OwnDir::make(scratch, PREFIX).context("choosing a directory (`scratch`)")?;
         Ok(Self {
             pulled: Pulled {
                 dir: Some(dir),
@@ -102,20 +101,14 @@ impl ToPull {
         })?;
         let config = fs::read(&config).context("reading the image's configuration")?;
         let config = ImageConfig::decode(&config)?;
-        ensure!(
-            config.diff_ids.len() == manifest.layers.len(),
-            "the image has {} layers, and its configuration {}",
-            manifest.layers.len(),
-            config.diff_ids.len()
-        );
         let mut before = 0;
-        for (layer, diff_id) in manifest.layers.iter().zip(&config.diff_ids) {
+        for (layer, diff_id) in config.layers_of(&manifest)? {
             let path = pulled.blob(&repository, layer, &mut |done| {
                 bar.set_position(before + done);
                 interrupted(interrupt)
             })?;
             before += layer.size;
-            let blob = LayerBlob::from_file(&path, *diff_id);
+            let blob = LayerBlob::from_file(&path, diff_id);
             pulled.layers.push(blob.context("opening a layer")?);
         }
         bar.finish_and_clear();

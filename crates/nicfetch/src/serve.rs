@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::blocks::{BlockSettings, Blocks};
 use crate::config::Config;
 use crate::feed::{Feeder, Taken};
-use crate::import_target::Here;
+use crate::import_target::LocalTarget;
 use crate::operator::AdminAddress;
 use crate::place;
 use host::admission::Admission;
@@ -84,7 +84,7 @@ struct Parts {
     limits: Limits,
     _watch: Option<LoadWatch>,
     /// None if no blocks are served.
-    chunks: Option<(Here, Feeder)>,
+    chunks: Option<(LocalTarget, Feeder)>,
 }
 
 impl Parts {
@@ -92,7 +92,7 @@ impl Parts {
         let (registries, blocks) = (config.registries()?, config.blocks()?);
         let opening = || {
             let dir = config.store.display();
-            format!("opening the cache in {dir} (choose another place with --store)")
+            format!("opening the cache in {dir} (`store` names another place)")
         };
         let dir = config.store.join("mirror");
         let load = Arc::new(Load::default());
@@ -102,7 +102,7 @@ impl Parts {
         let chunks = match &blocks.blocks {
             Some(_) => {
                 let budgets = config.budgets()?;
-                let here = Here(place::open(&config.store, budgets.chunk_bytes)?);
+                let here = LocalTarget(place::open(&config.store, budgets.chunk_bytes)?);
                 let limited = here.0.catalog().limit_boots(budgets.boot_bytes);
                 limited.context("removing boot images for which there is no room")?;
                 let taken = match blocks.blocks_from_pulls {
@@ -132,7 +132,8 @@ impl Parts {
 
     /// Listens for those who want blocks, if there are any to be had.
     async fn listen_for_blocks(&self) -> anyhow::Result<Option<Blocks>> {
-        let (Some(address), Some((Here(sources), _))) = (&self.blocks.blocks, &self.chunks) else {
+        let (Some(address), Some((LocalTarget(sources), _))) = (&self.blocks.blocks, &self.chunks)
+        else {
             return Ok(None);
         };
         let (store, catalog) = (Arc::clone(sources.store()), Arc::clone(sources.catalog()));
@@ -146,7 +147,7 @@ impl Parts {
     /// Returns what the operator looks after.
     fn operated(&self, blocks: Option<&Blocks>) -> Operated {
         let blocks = blocks.zip(self.chunks.as_ref());
-        let blocks = blocks.map(|(blocks, (Here(sources), feeder))| {
+        let blocks = blocks.map(|(blocks, (LocalTarget(sources), feeder))| {
             BlockSide::new(Arc::clone(sources), blocks.service().clone(), feeder.feed())
         });
         Operated {
@@ -163,7 +164,7 @@ async fn serve_until_told(
     announce: &dyn Fn(&str),
 ) -> anyhow::Result<()> {
     let clients = match config.mirrors() {
-        true => Some(listen(config.listen, "--listen").await?),
+        true => Some(listen(config.listen).await?),
         false => None,
     };
     let operator = admit_operator(&config.admin, token).await?;
@@ -214,9 +215,9 @@ async fn serve_until_told(
     administering.await.context("serving the operator")
 }
 
-async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).await;
-    listener.with_context(|| format!("listening on {address} (choose another with {flag})"))
+    listener.with_context(|| format!("listening on {address} (`listen` names another address)"))
 }
 
 /// Listens for the operator: in the file system for the users who may ask any process of ours, and at
@@ -230,9 +231,9 @@ async fn admit_operator(
         (AdminAddress::Tcp(address), Some(token)) => {
             AdminDoor::tcp(*address, AdminToken::new(&token)).await
         }
-        (AdminAddress::Tcp(_), None) => bail!("--admin ADDRESS:PORT needs --token-file"),
+        (AdminAddress::Tcp(_), None) => bail!("`admin` at ADDRESS:PORT needs `token_file`"),
     };
     door.with_context(|| {
-        format!("listening for the operator on {address} (choose another place with --admin)")
+        format!("listening for the operator on {address} (`admin` names another place)")
     })
 }

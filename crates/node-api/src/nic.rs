@@ -68,7 +68,7 @@ impl NicSpec {
     pub fn check_alone(&self) -> anyhow::Result<()> {
         ensure!(
             self.source.is_none(),
-            "nic.source is for local sources: here the source says it"
+            "nic.source is for local sources: a source that begins with nic: has its name in it"
         );
         Ok(())
     }

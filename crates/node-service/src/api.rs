@@ -8,7 +8,6 @@
 mod context;
 #[cfg(test)]
 mod docs;
-mod listen;
 mod reply;
 mod requests;
 mod routes;
@@ -19,23 +18,19 @@ mod tests;
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use anyhow::Context as _;
-use tokio::sync::oneshot;
+use serving::api::ApiThread;
 
 use context::ApiContext;
-pub use listen::listen;
 use node_api::bodies::Pace;
 use node_api::control::NodeControl;
+pub use serving::api::listen;
 
 /// The running API. Dropping it takes no more requests and waits, within a deadline, until those
 /// that were taken have their answers.
 #[derive(Debug)]
-pub struct Api {
-    close: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct Api(#[expect(dead_code, reason = "ends the API when it is dropped")] ApiThread);
 
 impl Api {
     /// Answers whoever connects to `listener` and may ask: root, and the user of this process, but
@@ -52,35 +47,9 @@ impl Api {
         listener
             .set_nonblocking(true)
             .context("preparing the API's socket")?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("api-call")
-            .max_blocking_threads(Pace::all_callers())
-            .build()
-            .context("starting the API")?;
-        let (close, closed) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("api".to_owned())
-            .spawn(move || {
-                runtime.block_on(serve::take_connections(listener, Arc::new(context), closed));
-                // A call of the node that hangs must not keep us.
-                runtime.shutdown_background();
-            })
-            .context("starting the API's thread")?;
-        Ok(Self {
-            close: Some(close),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Api {
-    fn drop(&mut self) {
-        drop(self.close.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("the API ended in a panic");
-        }
+        let thread = ApiThread::start("api", Pace::all_callers(), move |closed| {
+            serve::take_connections(listener, Arc::new(context), closed)
+        });
+        thread.map(Self).context("starting the API")
     }
 }

@@ -175,7 +175,7 @@ fn teach(mount: &Owned, trace: &OwnedFd) -> anyhow::Result<Lesson> {
         .rewind()
         .and_then(|()| account.take(ACCOUNT_MAX).read_to_end(&mut json))
         .context("reading what was learned")?;
-    serde_json::from_slice(&json).context("understanding what was learned")
+    serde_json::from_slice(&json).context("decoding what was learned")
 }
 
 fn memory_file(name: &str) -> anyhow::Result<OwnedFd> {

@@ -67,7 +67,7 @@ pub fn run(boot: &BootChoice, store: &StoreSettings) -> anyhow::Result<()> {
         root: Arc::new(root),
         tree: Arc::new(tree),
     };
-    let trace = Trace::read(&read(trace?)?).context("reading what the mount was asked for")?;
+    let trace = Trace::read(&read(trace?)?).context("reading the accesses of the mount")?;
     let lesson = learn(boot, &store.open()?, &source, &trace)?;
     let account = File::from(account?);
     serde_json::to_writer(account, &lesson).context("telling what was learned")?;
@@ -94,7 +94,7 @@ fn learn(
 ) -> anyhow::Result<Lesson> {
     let traces = std::slice::from_ref(trace);
     let heard = tracer::merge(traces, &source.tree, &MergeOptions::default())
-        .context("understanding what the mount was asked for")?
+        .context("translating the accesses of the mount")?
         .plan;
     let reader = source.reader();
     let before = before(boot, store, source)?;

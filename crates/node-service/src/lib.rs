@@ -7,6 +7,28 @@
 //!
 //! A program starts the node with [`service::run`], a worker with [`worker::run`], and what learns from boots
 //! that drift with [`lesson::run`].
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use node_api::client::NodeClient;
+//! use node_api::memory::MemoryNode;
+//! use node_service::api::{Api, listen};
+//!
+//! // The API, in front of a node that is only a list of mounts.
+//! let dir = tempfile::tempdir()?;
+//! let socket = dir.path().join("node.sock");
+//! let api = Api::serve(listen(&socket)?, Arc::new(MemoryNode::default()))?;
+//!
+//! let client = NodeClient::at(&socket);
+//! let spec = r#"{"source": "/srv/web", "mountpoint": "/mnt/web", "store": "/var/lib/yolofs"}"#;
+//! let made = client.make(&serde_json::from_str(spec)?)?;
+//! assert!(made.new);
+//! assert_eq!(client.mounts()?.len(), 1);
+//! drop(api);
+//! assert!(client.mounts().is_err());
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -35,7 +35,7 @@ impl MountLocks {
         while taken.contains(id) {
             if self.changed.wait_until(&mut taken, deadline).timed_out() {
                 return Err(NodeError::Unavailable(format!(
-                    "somebody else has been mounting or unmounting there for {} s",
+                    "another process has been mounting or unmounting there for {} s",
                     PATIENCE.as_secs()
                 )));
             }

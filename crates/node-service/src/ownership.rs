@@ -49,7 +49,7 @@ impl Ownership {
                     let pid = std::process::id().to_string();
                     lock.set_len(0)
                         .and_then(|()| lock.write_all(pid.as_bytes()))
-                        .context("writing down who owns the mounts")?;
+                        .context("recording the owner of the mounts")?;
                     return Ok(Self(lock));
                 }
                 Err(owner) if Instant::now() >= deadline => return Err(taken(owner)),

@@ -91,7 +91,7 @@ fn runs(program: &Path) -> anyhow::Result<()> {
         if Instant::now() >= deadline {
             let _killed = child.kill();
             let _ended = child.wait();
-            anyhow::bail!("--version printed nothing within {} s", TRIAL.as_secs());
+            anyhow::bail!("it printed no version within {} s", TRIAL.as_secs());
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -99,7 +99,7 @@ fn runs(program: &Path) -> anyhow::Result<()> {
     let version = String::from_utf8_lossy(&said.stdout);
     if !said.status.success() || !version.starts_with("yolofs ") {
         anyhow::bail!(
-            "it is not yolofs: --version printed {:?}",
+            "it is not yolofs: as its version it printed {:?}",
             version.trim_end()
         );
     }

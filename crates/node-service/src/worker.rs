@@ -98,8 +98,8 @@ pub fn run(args: WorkerSettings, run_dir: &Path) -> anyhow::Result<()> {
     let connector = match confine(args)? {
         Connections::Own => None,
         Connections::ByNode => {
-            let connector =
-                NodeConnector::start().context("starting the thread that asks the node")?;
+            let connector = NodeConnector::start()
+                .context("starting the thread that requests connections from the node")?;
             Some(Arc::new(connector))
         }
     };

@@ -11,15 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blocks::Digest;
+use distribution::image::shown;
 use serde::Deserialize;
 
 use crate::blob::digest_of;
-use crate::config::CONFIG_MAX;
-use crate::document::{DOCUMENT_MAX, decode};
-use crate::error::shown;
+use crate::error::decode;
 use crate::file_range::{FileRange, Files};
 use crate::layout;
-use crate::{BlobError, Image, ImageConfig, ImageError, LayerBlob, Platform, Reference};
+use crate::{
+    BlobError, CONFIG_MAX, DOCUMENT_MAX, Image, ImageConfig, ImageError, LayerBlob, Platform,
+    Reference,
+};
 
 const MANIFEST: &str = "manifest.json";
 /// Files of an archive. `docker save` writes three for each layer, and nobody saves a million.
@@ -95,12 +97,7 @@ fn image(contents: &Contents, chosen: &Listed, name: Option<String>) -> Result<I
     let id = digest_of(&bytes);
     check_config_name(&chosen.config, id)?;
     let config = ImageConfig::decode(&bytes)?;
-    if chosen.layers.len() != config.diff_ids.len() {
-        return Err(ImageError::Rule {
-            what: "manifest",
-            rule: "its numbers of layers and of diff IDs differ",
-        });
-    }
+    config.expect_layers(chosen.layers.len())?;
     let layer = |(name, diff_id): (&String, &Digest)| {
         let missing = || ImageError::Missing {
             path: contents.file.to_path_buf(),
@@ -118,7 +115,7 @@ fn image(contents: &Contents, chosen: &Listed, name: Option<String>) -> Result<I
         name,
         manifest: None,
         id,
-        layers: layers.collect::<Result<_, _>>()?,
+        layers: layers.collect::<Result<_, ImageError>>()?,
         config,
         config_bytes: bytes,
     })

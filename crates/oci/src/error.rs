@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use blocks::Digest;
+use distribution::image::DocumentError;
+use serde::de::DeserializeOwned;
 
 use crate::BlobError;
 
@@ -35,20 +37,23 @@ pub enum ImageError {
         /// What is wrong with it.
         source: BlobError,
     },
-    /// A document cannot be decoded.
+    /// A document of the image cannot be used.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// A file that leads to the image cannot be decoded.
     #[error("the {what} cannot be decoded")]
     Json {
-        /// Which document.
+        /// Which file.
         what: &'static str,
         /// Where it goes wrong.
         source: serde_json::Error,
     },
-    /// A document is well formed and says what cannot be.
+    /// A file that leads to the image breaks a rule.
     #[error("the {what} is invalid: {rule}")]
     Rule {
-        /// Which document.
+        /// Which file.
         what: &'static str,
-        /// Which rule.
+        /// What is wrong.
         rule: &'static str,
     },
     /// A part is larger than is sensible.
@@ -60,12 +65,6 @@ pub enum ImageError {
         bytes: u64,
         /// How large it may be.
         limit: u64,
-    },
-    /// It is another kind of artifact.
-    #[error("it is not a container image: its configuration is of type {media_type:?}")]
-    NotAnImage {
-        /// The type of its configuration.
-        media_type: String,
     },
     /// There is no image of that name.
     #[error("{path} has no image {wanted:?}; it has {have}")]
@@ -85,14 +84,6 @@ pub enum ImageError {
         /// The names that are there, cut short.
         have: String,
     },
-    /// There is no image for this kind of machine.
-    #[error("there is no image for {wanted}; there is {have}")]
-    NoSuchPlatform {
-        /// The platform that is needed.
-        wanted: String,
-        /// The platforms that are there, cut short.
-        have: String,
-    },
     /// An archive is compressed as a whole, so its parts cannot be found.
     #[error("{path} is compressed: decompress it first (gunzip, unzstd)")]
     Compressed {
@@ -110,17 +101,10 @@ impl ImageError {
     }
 }
 
-/// Returns the names for a message: the first few, and how many more there are.
-pub(crate) fn shown(names: impl IntoIterator<Item = String>) -> String {
-    const SHOWN: usize = 8;
-    let mut names: Vec<String> = names.into_iter().collect();
-    let more = names.len().saturating_sub(SHOWN);
-    names.truncate(SHOWN);
-    let short = |name: &String| name.chars().take(80).collect::<String>();
-    let list: Vec<String> = names.iter().map(short).collect();
-    match (list.is_empty(), more) {
-        (true, _) => "none with a name".to_owned(),
-        (false, 0) => list.join(", "),
-        (false, _) => format!("{} and {more} more", list.join(", ")),
-    }
+/// Decodes a file whose length was bounded before it was read.
+pub(crate) fn decode<T: DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+) -> Result<T, ImageError> {
+    serde_json::from_slice(bytes).map_err(|source| ImageError::Json { what, source })
 }

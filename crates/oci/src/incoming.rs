@@ -36,15 +36,15 @@ pub struct Incoming<'a> {
     pub limits: Limits,
 }
 
-/// Hears how a layer comes in, and may end that. Asked from two threads.
-pub trait Hears: Sync {
+/// Is told how the download of a layer proceeds, and may end it. Called by two threads.
+pub trait DownloadWatch: Sync {
     /// Is asked several times a second whether to go on; `came` bytes of the blob are there.
     fn at(&self, came: u64) -> ControlFlow<()>;
 
     /// Is given the next bytes of the blob. Nothing is verified before the end.
     fn came(&self, bytes: &[u8]) -> ControlFlow<()>;
 
-    /// Hears how many bytes of the tar were unpacked.
+    /// Is told how many bytes of the tar were unpacked.
     fn unpacked(&self, bytes: u64) -> ControlFlow<()>;
 }
 
@@ -71,18 +71,18 @@ pub enum IncomingError {
 ///
 /// # Errors
 /// If the registry does not give the blob or gives another one, if the tar is damaged, hostile or
-/// larger than allowed, if the directory cannot be written to, or if `hears` cancels.
+/// larger than allowed, if the directory cannot be written to, or if `watch` cancels.
 pub fn fetch_layer(
     repository: &Repository,
     layer: &Incoming<'_>,
-    hears: &dyn Hears,
+    watch: &dyn DownloadWatch,
 ) -> Result<(Unpacked, Implied), IncomingError> {
     let (sender, pieces) = sync_channel(PIECES);
     std::thread::scope(|scope| {
         let download = Builder::new()
             .name("download".to_owned())
             .spawn_scoped(scope, move || {
-                download(repository, layer.blob, &sender, hears)
+                download(repository, layer.blob, &sender, watch)
             })
             .map_err(IncomingError::Thread)?;
         let mut pipe = Pipe::new(pieces);
@@ -91,7 +91,7 @@ pub fn fetch_layer(
             layer.diff_id,
             layer.into,
             &layer.limits,
-            &mut |bytes| hears.unpacked(bytes),
+            &mut |bytes| watch.unpacked(bytes),
         );
         let was_cut = pipe.was_cut;
         drop(pipe); // so that a download that nobody takes ends
@@ -120,11 +120,11 @@ fn download(
     repository: &Repository,
     blob: &Descriptor,
     sender: &SyncSender<Piece>,
-    hears: &dyn Hears,
+    watch: &dyn DownloadWatch,
 ) -> Result<(), RegistryError> {
     let mut gathered = Vec::with_capacity(PIECE);
     let mut take = |bytes: &[u8]| {
-        hears.came(bytes)?;
+        watch.came(bytes)?;
         gathered.extend_from_slice(bytes);
         if gathered.len() < PIECE {
             return ControlFlow::Continue(());
@@ -135,7 +135,7 @@ fn download(
             Err(_) => ControlFlow::Break(()),
         }
     };
-    repository.stream_blob(blob, &mut take, &mut |came| hears.at(came))?;
+    repository.stream_blob(blob, &mut take, &mut |came| watch.at(came))?;
     for piece in [Piece::Bytes(gathered), Piece::End] {
         // Whoever takes no more has failed, and says why.
         sender.send(piece).map_err(|_| RegistryError::Cancelled)?;

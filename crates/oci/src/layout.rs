@@ -4,16 +4,15 @@
 use std::path::Path;
 
 use blocks::Digest;
+use distribution::image::shown;
 use serde::Deserialize;
 
 use crate::blob::digest_of;
-use crate::config::CONFIG_MAX;
-use crate::document::{DOCUMENT_MAX, decode};
-use crate::error::shown;
+use crate::error::decode;
 use crate::file_range::{Directory, FileRange, Files};
 use crate::{
-    BlobError, Descriptor, Image, ImageConfig, ImageError, Index, LayerBlob, Manifest, Platform,
-    Reference,
+    BlobError, CONFIG_MAX, DOCUMENT_MAX, Descriptor, Image, ImageConfig, ImageError, Index,
+    LayerBlob, Manifest, Platform, Reference,
 };
 
 pub(crate) const INDEX: &str = "index.json";
@@ -144,23 +143,16 @@ fn layers(
     manifest: &Manifest,
     config: &ImageConfig,
 ) -> Result<Vec<LayerBlob>, ImageError> {
-    if manifest.layers.len() != config.diff_ids.len() {
-        return Err(ImageError::Rule {
-            what: "manifest",
-            rule: "its numbers of layers and of diff IDs differ",
-        });
-    }
-    let layers = manifest.layers.iter().zip(&config.diff_ids);
-    let layer = |(layer, diff_id): (&Descriptor, &Digest)| {
+    let layer = |(layer, diff_id): (&Descriptor, Digest)| {
         let place = blob_place(files, layer)?;
         Ok(LayerBlob {
-            diff_id: *diff_id,
+            diff_id,
             media_type: layer.media_type.clone(),
             digest: Some(layer.digest),
             place,
         })
     };
-    layers.map(layer).collect()
+    config.layers_of(manifest)?.map(layer).collect()
 }
 
 fn blob_place(files: &dyn Files, blob: &Descriptor) -> Result<FileRange, ImageError> {

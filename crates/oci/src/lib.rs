@@ -25,8 +25,6 @@
 
 pub mod archive;
 mod blob;
-mod config;
-mod document;
 mod error;
 mod file_range;
 mod image;
@@ -37,11 +35,13 @@ pub mod registry;
 pub mod unpack;
 
 pub use blob::{BlobError, Verified, digest_and_len, digest_of};
-pub use config::{HealthTest, Healthcheck, History, ImageConfig};
-pub use document::{DOCUMENT_TYPES, Descriptor, Index, Manifest, Platform};
+pub use distribution::image::{
+    CONFIG_MAX, DOCUMENT_MAX, DOCUMENT_TYPES, Descriptor, DocumentError, ImageConfig, Index,
+    Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Platform, RunConfig,
+};
 pub use error::ImageError;
 pub use image::{Image, LayerBlob};
-pub use incoming::{Hears, Incoming, IncomingError, fetch_layer};
+pub use incoming::{DownloadWatch, Incoming, IncomingError, fetch_layer};
 pub use reference::{ParseReferenceError, Reference};
 
 /// Is told how many bytes are done, and says whether to go on.

@@ -58,7 +58,7 @@ pub enum TarError {
     #[error("the layer has more {0} than allowed")]
     Limit(&'static str),
     /// It has files with holes, in a form that no engine writes.
-    #[error("sparse files of GNU tar are not supported: make the layer without --sparse")]
+    #[error("sparse files of GNU tar are not supported: make the layer without tar --sparse")]
     Sparse,
     /// A hard link leads to a file that this layer has not.
     #[error("it is a hard link to {target:?}, which is not in this layer")]

@@ -11,7 +11,7 @@ use std::io::Read as _;
 #[cfg(feature = "privileged")]
 use std::path::Path;
 
-use oci::{Image, ImageError, Platform, archive, digest_of, layout};
+use oci::{DocumentError, Image, ImageError, Platform, archive, digest_of, layout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::layouts;
@@ -65,8 +65,8 @@ fn a_layout_is_opened_by_tag_name_or_digest() {
     let layers = two_layers();
     let diff_ids: Vec<_> = layers.iter().map(|layer| digest_of(layer)).collect();
     assert_eq!(one.config.diff_ids, diff_ids);
-    assert_eq!(one.config.command(), ["/bin/sh"]);
-    assert!(one.config.healthcheck.is_some());
+    assert_eq!(one.config.run.argv(&[]), ["/bin/sh"]);
+    assert!(one.config.run.healthcheck.is_some());
     assert_eq!(one.name.as_deref(), Some("one"));
     let packed: Vec<_> = layers.iter().map(|layer| gzip(layer)).collect();
     assert_eq!(contents(&one), packed);
@@ -179,14 +179,17 @@ fn hostile_documents_are_refused() {
     layout.index(&[layout.blob(layouts::MANIFEST, manifest.to_string().as_bytes())]);
     assert!(matches!(
         open(&dir, None),
-        Err(ImageError::NotAnImage { .. })
+        Err(ImageError::Document(DocumentError::NotAnImage { .. }))
     ));
     // A huge one, which is not read.
     let huge = dir.path().join("index.json");
     fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
     assert!(matches!(open(&dir, None), Err(ImageError::TooLarge { .. })));
     fs::write(&huge, "[".repeat(1 << 20)).unwrap();
-    assert!(matches!(open(&dir, None), Err(ImageError::Json { .. })));
+    assert!(matches!(
+        open(&dir, None),
+        Err(ImageError::Document(DocumentError::Json { .. }))
+    ));
 }
 
 /// `skopeo` writes the archives of old Dockers and OCI's.
@@ -205,7 +208,10 @@ fn archives_hold_what_the_layout_held() {
         for wanted in [None, Some(wanted)] {
             let image = archive::open(Path::new(file), wanted, &amd64()).unwrap();
             assert_eq!(image.config.diff_ids, one.config.diff_ids);
-            assert_eq!(image.config.healthcheck, one.config.healthcheck, "{file}");
+            assert_eq!(
+                image.config.run.healthcheck, one.config.run.healthcheck,
+                "{file}"
+            );
         }
         let error = archive::open(Path::new(file), Some("other"), &amd64()).unwrap_err();
         assert!(matches!(error, ImageError::NoSuchImage { .. }), "{error}");

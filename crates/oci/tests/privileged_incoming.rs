@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use oci::registry::{Access, RegistryConfig, RegistryError, Repository, Transport};
 use oci::unpack::{Implied, Limits, TarError, UnpackError, Unpacked};
 use oci::{
-    Descriptor, Hears, Incoming, IncomingError, Reference, digest_and_len, digest_of, fetch_layer,
+    Descriptor, DownloadWatch, Incoming, IncomingError, Reference, digest_and_len, digest_of,
+    fetch_layer,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -46,7 +47,7 @@ impl Until {
     }
 }
 
-impl Hears for Until {
+impl DownloadWatch for Until {
     fn at(&self, _came: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }

@@ -45,7 +45,7 @@ impl Group {
         if let Some(limit) = group.limit()? {
             ensure!(
                 budget <= limit,
-                "{} may use {limit} bytes, and {budget} are to be held: choose a smaller --budget or raise its limit",
+                "{} may use {limit} bytes, and {budget} are to be held: choose a smaller `budget` or raise its limit",
                 path.display()
             );
         }

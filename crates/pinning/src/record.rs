@@ -87,7 +87,7 @@ pub fn record(order: &Order, interrupt: &Interrupt) -> anyhow::Result<Recorded> 
     let roots: Vec<_> = order.roots.iter().filter(|root| root.is_dir()).collect();
     ensure!(
         !roots.is_empty(),
-        "none of the directories to look in is there: name others with --under"
+        "none of the directories to look in is there: name others (`under`)"
     );
     let recorded = match (order.method, TraceFs::open()) {
         (Some(Method::BeforeAfter), _) => before_after::record(order, None, interrupt),
@@ -97,7 +97,7 @@ pub fn record(order: &Order, interrupt: &Interrupt) -> anyhow::Result<Recorded> 
     }?;
     ensure!(
         !recorded.trace.files.is_empty(),
-        "the command touched no file below {}: name other directories with --under",
+        "the command touched no file below {}: name other directories (`under`)",
         roots
             .iter()
             .map(|root| root.display().to_string())

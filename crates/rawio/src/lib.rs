@@ -2,6 +2,25 @@
 //!
 //! One module for each idea; each opts in to `unsafe` by itself and argues every use. Everything
 //! public here is safe to call.
+//!
+//! ```
+//! use std::fs;
+//!
+//! use rawio::private::make_dir;
+//! use rawio::rename::exchange;
+//!
+//! // A directory that nobody else enters, in which the new state takes the place of the old in one step.
+//! let dir = tempfile::tempdir()?;
+//! let state = dir.path().join("state");
+//! make_dir(&state)?;
+//! let (current, next) = (state.join("current"), state.join("next"));
+//! fs::write(&current, "old")?;
+//! fs::write(&next, "new")?;
+//! exchange(&current, &next)?;
+//! assert_eq!(fs::read_to_string(&current)?, "new");
+//! assert_eq!(fs::read_to_string(&next)?, "old");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 pub mod cached;
 pub mod child;

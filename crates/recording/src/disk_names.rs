@@ -133,7 +133,7 @@ fn add_files(told: &mut DiskUse, path: &Path, partition: &Partition, ranges: &[B
                 }));
         }
         Err(error) => told.warnings.push(format!(
-            "the files of {} are not told: {error:#}",
+            "cannot name the files of {}: {error:#}",
             partition.name()
         )),
     }

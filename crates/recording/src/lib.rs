@@ -5,6 +5,22 @@
 //!
 //! A recorder starts its own program again: as `__enter`, `__init` and `__exec` (see [`sandbox`]), as `__guard`
 //! ([`undo::guard`]) and as `unpack-image` ([`unpack`](mod@unpack)). A program that records has these commands.
+//!
+//! ```
+//! use std::net::TcpListener;
+//!
+//! use recording::until::{Until, port_answers};
+//!
+//! // A workload is ready when its port accepts connections.
+//! let server = TcpListener::bind("127.0.0.1:0")?;
+//! let port = server.local_addr()?.port();
+//! let until: Until = format!("tcp:{port}").parse()?;
+//! assert!(matches!(until, Until::Tcp(ready) if ready == port && port_answers(ready)));
+//! // Or when it prints a line, or has read nothing for two seconds.
+//! assert_eq!("quiet:2".parse::<Until>()?.to_string(), "2 s without a read");
+//! assert!("line:[".parse::<Until>().is_err());
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -56,7 +56,7 @@ impl NetProbe {
                     }
                 }
             })
-            .context("starting the thread that asks ports")?;
+            .context("starting the thread that probes ports")?;
         let probe = Self {
             ask: Some(ask),
             answers,

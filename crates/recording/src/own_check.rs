@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use engine::{Follow, Followed, ImageConfig};
+use engine::{Follow, Followed};
+use oci::RunConfig;
 
 /// How long to wait from the end of one check to the next, as with Docker's.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -19,7 +20,7 @@ pub(crate) struct OwnCheck {
 
 impl OwnCheck {
     /// Returns the check of an image; one without a check never says that it is well.
-    pub(crate) fn new(config: &ImageConfig) -> Self {
+    pub(crate) fn new(config: &RunConfig) -> Self {
         let check = config.healthcheck.clone().unwrap_or_default();
         Self {
             command: config.health_command().unwrap_or_default(),

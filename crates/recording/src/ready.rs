@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use engine::{Followed, ImageConfig};
+use engine::Followed;
+use oci::RunConfig;
 
 use crate::container_engine::Running;
 use crate::line_watch::LineWatch;
@@ -36,7 +37,7 @@ pub(crate) struct Chosen {
 ///
 /// # Errors
 /// If the user wants a health check, and the image has none.
-pub(crate) fn choose(wanted: Option<&Until>, config: &ImageConfig) -> anyhow::Result<Chosen> {
+pub(crate) fn choose(wanted: Option<&Until>, config: &RunConfig) -> anyhow::Result<Chosen> {
     let has_check = config.health_command().is_some();
     if let Some(until) = wanted {
         if matches!(until, Until::Healthy(_)) && !has_check {
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     fn chosen(json: &str) -> Until {
-        let config: ImageConfig = serde_json::from_str(json).unwrap();
+        let config: RunConfig = serde_json::from_str(json).unwrap();
         choose(None, &config).unwrap().until
     }
 
@@ -216,6 +217,6 @@ mod tests {
         assert!(matches!(chosen(off), Until::Tcp(80)));
         assert!(matches!(chosen("{}"), Until::Quiet(_)));
         let healthy = Until::Healthy(Checks::AsDocker);
-        assert!(choose(Some(&healthy), &ImageConfig::default()).is_err());
+        assert!(choose(Some(&healthy), &RunConfig::default()).is_err());
     }
 }

@@ -14,13 +14,13 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use blocks::Digest;
-use engine::{HealthCheck, ImageConfig, ImageName};
+use engine::ImageName;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use oci::unpack::Limits;
-use oci::{HealthTest, Image};
+use oci::{Image, RunConfig};
 use serde::{Deserialize, Serialize};
 
 use host::interrupt::Interrupt;
@@ -41,7 +41,7 @@ pub(crate) struct Found {
     /// The digest of its manifest, if it has one.
     pub(crate) manifest: Option<Digest>,
     /// How it is run.
-    pub(crate) config: ImageConfig,
+    pub(crate) config: RunConfig,
     /// The diff IDs of its layers, the lowest first, which is unpacked in `0`.
     pub(crate) layers: Vec<Digest>,
 }
@@ -83,9 +83,11 @@ pub(crate) fn by_process(
     let answer = answer?;
     ensure!(
         !answer.is_empty(),
-        "the process that unpacks {image} ended without a word ({status}): is the image hostile?"
+        "the process that unpacks {image} ended without a response ({status}): the image may be hostile"
     );
-    match serde_json::from_slice(&answer).context("understanding the process that unpacks")? {
+    match serde_json::from_slice(&answer)
+        .context("parsing the response of the process that unpacks")?
+    {
         Response::Unpacked(found) => Ok(*found),
         Response::Failed { why } => Err(anyhow!(why)),
     }
@@ -107,14 +109,14 @@ fn answer(child: &mut Child, interrupt: &Interrupt) -> anyhow::Result<Vec<u8>> {
         };
         interrupt.check()?;
         let count = pipe.read(&mut piece);
-        let count = count.context("reading what the process that unpacks says")?;
+        let count = count.context("reading the response of the process that unpacks")?;
         if count == 0 {
             return Ok(answer);
         }
         answer.extend_from_slice(&piece[..count]);
         ensure!(
             answer.len() as u64 <= ANSWER_MAX,
-            "the process that unpacks says too much"
+            "the response of the process that unpacks is too long"
         );
     }
 }
@@ -163,7 +165,7 @@ fn unpack_confined(image: &str, into: &Path) -> anyhow::Result<Found> {
             .with_context(|| format!("unpacking layer {}", layer.diff_id.short()))?;
     }
     Ok(Found {
-        config: config_of(&image),
+        config: image.config.run,
         layers: image.layers.iter().map(|layer| layer.diff_id).collect(),
         name: image.name,
         id: image.id,
@@ -179,35 +181,5 @@ fn open(name: &ImageName) -> anyhow::Result<Image> {
             Ok(oci::archive::open(file, reference.as_deref(), &platform)?)
         }
         ImageName::Docker { .. } | ImageName::Containerd { .. } => bail!("it is an engine's"),
-    }
-}
-
-/// The same configuration in the words of the crate that asks engines.
-fn config_of(image: &Image) -> ImageConfig {
-    let config = &image.config;
-    let check = config.healthcheck.as_ref().map(|check| {
-        let test = match &check.test {
-            HealthTest::Exec(words) => {
-                let kind = std::iter::once("CMD".to_owned());
-                kind.chain(words.iter().cloned()).collect()
-            }
-            HealthTest::Shell(line) => vec!["CMD-SHELL".to_owned(), line.clone()],
-        };
-        HealthCheck {
-            test,
-            timeout_ns: i64::try_from(check.timeout.as_nanos()).unwrap_or(i64::MAX),
-            ..HealthCheck::default()
-        }
-    });
-    let ports = config.exposed_ports.iter().cloned();
-    ImageConfig {
-        entrypoint: config.entrypoint.clone(),
-        cmd: config.cmd.clone(),
-        env: config.env.clone(),
-        user: config.user.clone(),
-        working_dir: config.working_dir.clone(),
-        exposed_ports: ports.map(|port| (port, serde_json::Value::Null)).collect(),
-        healthcheck: check,
-        ..ImageConfig::default()
     }
 }

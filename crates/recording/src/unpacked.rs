@@ -11,7 +11,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use engine::{Follow, Followed, ImageConfig, ImageName, LocalImage, LocalLayer};
+use engine::{Follow, Followed, ImageName, LocalImage, LocalLayer};
+use oci::RunConfig;
 
 use crate::container_engine::{Engine, Running, Start};
 use crate::own_check::OwnCheck;
@@ -82,7 +83,7 @@ impl Unpacked {
 }
 
 /// The environment of a container.
-fn environment(config: &ImageConfig) -> Vec<(String, String)> {
+fn environment(config: &RunConfig) -> Vec<(String, String)> {
     let given = config.env.iter().map(String::as_str);
     let all = std::iter::once(PATH).chain(given); // a later one wins
     all.filter_map(|pair| pair.split_once('='))
@@ -162,7 +163,7 @@ struct Process {
     follow: Follow,
     started: Instant,
     check: OwnCheck,
-    config: ImageConfig,
+    config: RunConfig,
 }
 
 impl Running for Process {
@@ -210,7 +211,7 @@ fn child_of(pid: u32) -> Option<u32> {
 }
 
 /// Executes a command beside the first process of a sandbox, as the image's user.
-fn enter(pid: u32, config: &ImageConfig, command: &[String]) -> anyhow::Result<Follow> {
+fn enter(pid: u32, config: &RunConfig, command: &[String]) -> anyhow::Result<Follow> {
     // By its path: the search path below is the image's.
     let mut places = NSENTER.iter().filter(|path| Path::new(path).exists());
     let nsenter = places.next().context("nsenter is not installed")?;

@@ -422,7 +422,7 @@ fn wheels_in(dir: &Path) -> Result<Vec<(Pinned, PathBuf)>> {
         let is_file = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
         let Some(pinned) = Pinned::of_wheel(&name).filter(|_| is_file) else {
             return Err(PackageError::Invalid(format!(
-                "{name:?} came, which is no wheel"
+                "the installer has left {name:?}, which is no wheel"
             )));
         };
         if !names.insert(pinned.name.clone()) {
@@ -461,7 +461,7 @@ fn check_name(base: &str) -> Result<()> {
         || base == "lock"
     {
         return Err(PackageError::Invalid(format!(
-            "packages are for a base whose name has letters and digits only, and {base:?} has not"
+            "packages need a base whose name has only letters, digits, dots, dashes and underscores: {base:?} is none"
         )));
     }
     Ok(())

@@ -8,13 +8,9 @@ mod listener;
 mod routes;
 
 use std::convert::Infallible;
-use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -24,7 +20,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{Semaphore, oneshot};
+pub use serving::api::listen;
+use serving::api::{ApiThread, Connections};
 use tokio::time::timeout;
 
 use crate::Daemon;
@@ -52,29 +49,7 @@ const INSTALL_DEADLINE: Duration = Duration::from_mins(30);
 
 /// The running API. Dropping it takes no more requests, and does not wait for those that are under way.
 #[derive(Debug)]
-pub struct Api {
-    close: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Listens on `socket`, in the place of what an earlier daemon left there.
-///
-/// # Errors
-/// If the socket cannot be made.
-pub fn listen(socket: &Path) -> anyhow::Result<UnixListener> {
-    let aside = socket.with_extension(std::process::id().to_string());
-    let bound = (|| {
-        match fs::remove_file(&aside) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&aside)?;
-        fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
-        fs::rename(&aside, socket)?;
-        Ok(listener)
-    })();
-    bound.with_context(|| format!("listening on {}", socket.display()))
-}
+pub struct Api(#[expect(dead_code, reason = "ends the API when it is dropped")] ApiThread);
 
 impl Api {
     /// Answers whoever connects and may ask: root, and the user of this process.
@@ -108,73 +83,20 @@ impl Api {
         daemon: Arc<Daemon>,
         listen: impl FnOnce() -> std::io::Result<Listener> + Send + 'static,
     ) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("sandbox-call")
-            .max_blocking_threads(CALLS_MAX)
-            .build()
-            .context("starting the API")?;
-        let (close, closed) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    match listen() {
-                        Ok(listener) => take_connections(listener, daemon, closed).await,
-                        Err(error) => log::error!("the API cannot use its socket: {error}"),
-                    }
-                });
-                // A call that hangs must not keep us.
-                runtime.shutdown_background();
-            })
-            .context("starting the API's thread")?;
-        Ok(Self {
-            close: Some(close),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Api {
-    fn drop(&mut self) {
-        drop(self.close.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("the API ended in a panic");
-        }
-    }
-}
-
-async fn take_connections(
-    listener: Listener,
-    daemon: Arc<Daemon>,
-    mut closed: oneshot::Receiver<()>,
-) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
-    loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            next = next => next,
-            _ = &mut closed => return,
-        };
-        match accepted {
-            Ok(peer) => {
+        let thread = ApiThread::start(name, CALLS_MAX, async move |closed| {
+            let listener = match listen() {
+                Ok(listener) => listener,
+                Err(error) => return log::error!("the API cannot use its socket: {error}"),
+            };
+            let converse = |peer| {
                 let daemon = Arc::clone(&daemon);
-                tokio::spawn(async move {
-                    converse(peer, &daemon).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                log::warn!("the API cannot take a connection: {error}");
-                // Most likely descriptors have run out: some will come back.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
+                async move { converse(peer, &daemon).await }
+            };
+            let accept = async || listener.accept().await;
+            let connections = Connections::up_to(CONNECTIONS_MAX);
+            connections.take(closed, accept, converse).await;
+        });
+        thread.map(Self).context("starting the API")
     }
 }
 
@@ -234,7 +156,7 @@ async fn answer(
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Refusal::failed("the request ended in a panic")),
         Err(_) => Err(Refusal::failed(
-            "there was no answer in time; what was begun goes on",
+            "no response in time; the operation continues",
         )),
     }
 }

@@ -2,6 +2,23 @@
 //!
 //! [`bodies`] has what goes over the socket as JSON, [`Daemon`] does what is asked, [`api`] speaks HTTP
 //! to clients, and [`client`] is one. `docs/sandboxes.md` describes it for users.
+//!
+//! ```
+//! use sandbox_service::bodies::Create;
+//! use sandbox_service::client::{CallError, Client};
+//!
+//! // What `sandbox run` sends.
+//! let text = r#"{"request": {"base": "python", "command": ["/bin/true"]}, "wait_ms": 1000}"#;
+//! let create: Create = serde_json::from_str(text)?;
+//! assert_eq!(create.request.command, ["/bin/true"]);
+//! // A field that the daemon does not know is an error, and not ignored.
+//! assert!(serde_json::from_str::<Create>(&text.replace("wait_ms", "wait")).is_err());
+//!
+//! let dir = tempfile::tempdir()?;
+//! let nobody = Client::at(dir.path().join("sandbox.sock")).create(&create);
+//! assert!(matches!(nobody, Err(CallError::Nobody(_))));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

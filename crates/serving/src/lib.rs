@@ -4,6 +4,7 @@
 //!   unix sockets, TLS, vsock), and how one is closed so that its peer gets the last answer.
 //! - [`connections`]: how many connections each client may have. [`rate`]: how many bytes in a second.
 //! - [`load`]: how hard the machine is pressed, and what a server leaves undone for that.
+//! - [`api`]: the socket, the thread and the connections of an HTTP API.
 //! - [`metrics`]: what a server tells Prometheus.
 //!
 //! ```
@@ -27,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod connections;
 pub mod load;
 pub mod metrics;

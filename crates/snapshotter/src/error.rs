@@ -146,7 +146,7 @@ pub enum SnapshotError {
     },
     /// The fast tier has no room.
     #[error(
-        "the fast tier {dir:?} is full: {used} of {max} bytes are used; remove containers, raise max=, or use --upper-full spill"
+        "the fast tier {dir:?} is full: {used} of {max} bytes are used; remove containers, raise its limit (max=), or let layers go to the disk when it is full (`upper_full`)"
     )]
     UpperFull {
         /// The tier.

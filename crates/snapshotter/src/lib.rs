@@ -10,6 +10,26 @@
 //! - [`Lowers`]: the seam; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
 //! - [`Staged`]: a layer that somebody else unpacks, and a snapshot adopts.
 //! - [`FastLayers`]: a fast place for layers; who decides which go there is another seam, [`Unpacks`].
+//!
+//! ```
+//! use snapshotter::{Config, Kind, Labels, PlainLowers, Snapshotter};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let config = Config { root: dir.path().join("root"), upper: None, layers: None };
+//! let snapshots = Snapshotter::open(config, PlainLowers)?;
+//!
+//! // A layer is unpacked into an active snapshot, and committed.
+//! let mounts = snapshots.prepare("unpacking", None, Labels::new())?;
+//! assert_eq!(mounts[0].fs_type, "bind");
+//! std::fs::write(format!("{}/file", mounts[0].source), "from the layer")?;
+//! snapshots.commit("layer", "unpacking", Labels::new())?;
+//!
+//! // A container runs on a snapshot of its own, on top of the layer.
+//! snapshots.prepare("container", Some("layer"), Labels::new())?;
+//! assert_eq!(snapshots.stat("layer")?.kind, Kind::Committed);
+//! assert_eq!(snapshots.stat("container")?.parent.as_deref(), Some("layer"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

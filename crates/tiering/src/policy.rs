@@ -27,7 +27,7 @@ pub struct Fact {
     /// Its length.
     pub bytes: u64,
     /// Where it lies.
-    pub place: Lies,
+    pub place: ObjectPlace,
     /// How much it was used.
     pub heat: Heat,
     /// What somebody said.
@@ -38,7 +38,7 @@ pub struct Fact {
 
 /// Where an object lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lies {
+pub enum ObjectPlace {
     /// On fast memory, and perhaps elsewhere too.
     Fast,
     /// Elsewhere only.
@@ -174,9 +174,9 @@ pub fn plan_in_common(facts: &[Fact], common: &Common, budget: &Budget, now: Dur
             taken.add(fact.object, common);
         }
         match (fact.place, stays) {
-            (Lies::Fast, false) => demoted.push(Move::Demote(fact.object)),
-            (Lies::Slow, true) => promoted.push(Move::Promote(fact.object)),
-            (Lies::Fast, true) | (Lies::Slow, false) => {}
+            (ObjectPlace::Fast, false) => demoted.push(Move::Demote(fact.object)),
+            (ObjectPlace::Slow, true) => promoted.push(Move::Promote(fact.object)),
+            (ObjectPlace::Fast, true) | (ObjectPlace::Slow, false) => {}
         }
         if *rank == Rank::Pinned && !stays {
             plan.unmet_pins.push(fact.object);
@@ -206,13 +206,13 @@ struct Ranked<'a> {
 impl<'a> Ranked<'a> {
     fn new(fact: &'a Fact, budget: &Budget, now: Duration) -> Self {
         let heat = fact.heat.at(now)
-            * if fact.place == Lies::Fast {
+            * if fact.place == ObjectPlace::Fast {
                 STICKY
             } else {
                 1.0
             };
         let rank = match (fact.place, fact.hold, fact.preference) {
-            (Lies::Fast, Hold::Open, _) => Rank::Held,
+            (ObjectPlace::Fast, Hold::Open, _) => Rank::Held,
             (_, _, Preference::Pin) => Rank::Pinned,
             (_, _, Preference::None) if heat >= budget.least_heat => Rank::Wanted,
             (_, _, Preference::None | Preference::Evict) => Rank::Unwanted,

@@ -7,7 +7,8 @@ use blocks::ContentId;
 use proptest::prelude::*;
 use tiering::heat::{HALF_LIFE, Heat};
 use tiering::policy::{
-    Budget, Common, Fact, Group, Hold, Lies, Move, Plan, Preference, Taken, plan, plan_in_common,
+    Budget, Common, Fact, Group, Hold, Move, ObjectPlace, Plan, Preference, Taken, plan,
+    plan_in_common,
 };
 
 const NOW: Duration = HALF_LIFE;
@@ -16,7 +17,7 @@ fn id(number: u8) -> ContentId {
     ContentId([number; 32])
 }
 
-fn fact(number: u8, bytes: u64, place: Lies, uses: f64) -> Fact {
+fn fact(number: u8, bytes: u64, place: ObjectPlace, uses: f64) -> Fact {
     Fact {
         object: id(number),
         bytes,
@@ -32,8 +33,8 @@ fn carry_out(facts: &[Fact], plan: &Plan) -> Vec<Fact> {
     let mut after = facts.to_vec();
     for step in &plan.moves {
         let (object, from, to) = match step {
-            Move::Demote(object) => (object, Lies::Fast, Lies::Slow),
-            Move::Promote(object) => (object, Lies::Slow, Lies::Fast),
+            Move::Demote(object) => (object, ObjectPlace::Fast, ObjectPlace::Slow),
+            Move::Promote(object) => (object, ObjectPlace::Slow, ObjectPlace::Fast),
         };
         let fact = after.iter_mut().find(|fact| fact.object == *object);
         let fact = fact.expect("an object of the facts");
@@ -44,14 +45,14 @@ fn carry_out(facts: &[Fact], plan: &Plan) -> Vec<Fact> {
 }
 
 fn fast_bytes(facts: &[Fact]) -> u64 {
-    let fast = facts.iter().filter(|fact| fact.place == Lies::Fast);
+    let fast = facts.iter().filter(|fact| fact.place == ObjectPlace::Fast);
     fast.map(|fact| fact.bytes).sum()
 }
 
 /// What fast memory holds, with what objects have in common once.
 fn fast_bytes_in_common(facts: &[Fact], common: &Common) -> u64 {
     let mut taken = Taken::default();
-    let fast = facts.iter().filter(|fact| fact.place == Lies::Fast);
+    let fast = facts.iter().filter(|fact| fact.place == ObjectPlace::Fast);
     fast.map(|fact| fact.bytes - taken.add(fact.object, common))
         .sum()
 }
@@ -86,7 +87,7 @@ prop_compose! {
         Fact {
             object: id(number),
             bytes,
-            place: if fast { Lies::Fast } else { Lies::Slow },
+            place: if fast { ObjectPlace::Fast } else { ObjectPlace::Slow },
             heat: Heat::of(f64::from(uses), NOW.saturating_sub(HALF_LIFE * ago / 4)),
             preference,
             hold: if open { Hold::Open } else { Hold::Free },
@@ -123,7 +124,7 @@ proptest! {
         let after = carry_out(&facts, &plan);
         prop_assert_eq!(fast_bytes(&after), plan.fast_bytes);
         // Only what is open may be too much.
-        let held = |fact: &&Fact| fact.place == Lies::Fast && fact.hold == Hold::Open;
+        let held = |fact: &&Fact| fact.place == ObjectPlace::Fast && fact.hold == Hold::Open;
         let held: u64 = facts.iter().filter(held).map(|fact| fact.bytes).sum();
         prop_assert!(plan.fast_bytes <= budget.bytes.max(held));
     }
@@ -160,21 +161,21 @@ proptest! {
         let plan = plan(&facts, &budget, NOW);
         let after = carry_out(&facts, &plan);
         for (before, after) in facts.iter().zip(&after) {
-            if before.hold == Hold::Open && before.place == Lies::Fast {
-                prop_assert_eq!(after.place, Lies::Fast);
+            if before.hold == Hold::Open && before.place == ObjectPlace::Fast {
+                prop_assert_eq!(after.place, ObjectPlace::Fast);
             } else if before.preference == Preference::Evict {
-                prop_assert_eq!(after.place, Lies::Slow);
+                prop_assert_eq!(after.place, ObjectPlace::Slow);
             } else if before.preference == Preference::Pin {
                 let unmet = plan.unmet_pins.contains(&before.object);
-                prop_assert_eq!(after.place == Lies::Slow, unmet);
+                prop_assert_eq!(after.place == ObjectPlace::Slow, unmet);
             }
         }
         // No pin goes without while something that nobody pinned has its room.
         for pin in facts.iter().filter(|fact| plan.unmet_pins.contains(&fact.object)) {
-            let rest = after.iter().filter(|fact| fact.place == Lies::Fast);
+            let rest = after.iter().filter(|fact| fact.place == ObjectPlace::Fast);
             let first = rest.filter(|fact| {
                 let was = facts.iter().find(|other| other.object == fact.object);
-                let open = was.is_some_and(|was| was.place == Lies::Fast && was.hold == Hold::Open);
+                let open = was.is_some_and(|was| was.place == ObjectPlace::Fast && was.hold == Hold::Open);
                 fact.preference == Preference::Pin || open
             });
             let taken: u64 = first.map(|fact| fact.bytes).sum();
@@ -193,10 +194,10 @@ proptest! {
 #[test]
 fn the_hottest_for_their_size_are_chosen() {
     let facts = [
-        fact(1, 100, Lies::Slow, 10.0),
-        fact(2, 10, Lies::Slow, 5.0),
-        fact(3, 60, Lies::Slow, 9.0),
-        fact(4, 5, Lies::Slow, 0.5),
+        fact(1, 100, ObjectPlace::Slow, 10.0),
+        fact(2, 10, ObjectPlace::Slow, 5.0),
+        fact(3, 60, ObjectPlace::Slow, 9.0),
+        fact(4, 5, ObjectPlace::Slow, 0.5),
     ];
     let budget = Budget {
         bytes: 120,
@@ -215,8 +216,8 @@ fn what_is_there_stays_until_something_is_clearly_hotter() {
     };
     let swap = |uses| {
         let facts = [
-            fact(1, 100, Lies::Fast, 10.0),
-            fact(2, 100, Lies::Slow, uses),
+            fact(1, 100, ObjectPlace::Fast, 10.0),
+            fact(2, 100, ObjectPlace::Slow, uses),
         ];
         plan(&facts, &budget, NOW).moves
     };
@@ -232,7 +233,7 @@ fn what_is_cold_goes_to_the_disk_though_there_is_room() {
     };
     let old = Fact {
         heat: Heat::of(4.0, Duration::ZERO),
-        ..fact(1, 100, Lies::Fast, 0.0)
+        ..fact(1, 100, ObjectPlace::Fast, 0.0)
     };
     let at = |now| plan(&[old], &budget, now).moves;
     assert_eq!(at(Duration::ZERO), []);
@@ -246,7 +247,7 @@ fn one_object_of_two_images_is_counted_once() {
         bytes: 100,
         least_heat: 1.0,
     };
-    let shared = fact(1, 100, Lies::Slow, 2.0);
+    let shared = fact(1, 100, ObjectPlace::Slow, 2.0);
     let plan = plan(&[shared, shared], &budget, NOW);
     assert_eq!(plan.moves, [Move::Promote(id(1))]);
     assert_eq!(plan.fast_bytes, 100);
@@ -258,7 +259,10 @@ fn two_that_have_most_in_common_find_room_where_one_does() {
         bytes: 120,
         least_heat: 1.0,
     };
-    let facts = [fact(1, 100, Lies::Slow, 2.0), fact(2, 100, Lies::Slow, 2.0)];
+    let facts = [
+        fact(1, 100, ObjectPlace::Slow, 2.0),
+        fact(2, 100, ObjectPlace::Slow, 2.0),
+    ];
     let group = Group {
         number: 0,
         bytes: 80,

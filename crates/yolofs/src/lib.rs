@@ -14,6 +14,27 @@
 //!
 //! A boot that finds everything in the kernel runs at the speed of a warm page cache; what it
 //! does not find is answered from the boot image, and the rest by the source.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use blocks::testing::{MemSource, Node, tree};
+//! use blocks::{Caller, FileId};
+//! use yolofs::{CachePath, Config, FileSystem};
+//!
+//! let names = Arc::new(tree(&[Node::dir(&[("hello", 1)]), Node::file(5)])?);
+//! let mut source = MemSource::default();
+//! source.insert(names.key(FileId(1)).expect("it is a file"), b"hello".to_vec());
+//! let fs = FileSystem::new(names, Arc::new(source), Config::default());
+//!
+//! // What the kernel would ask.
+//! let me = Caller::default();
+//! let hello = fs.lookup(me, FileId::ROOT, b"hello")?.node.expect("it has this name");
+//! let mut bytes = [0; 16];
+//! let length = fs.read(me, hello.file, 0, &mut bytes, CachePath::Through)?;
+//! assert_eq!(&bytes[..length], b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

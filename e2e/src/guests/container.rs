@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
-use crate::lab::{Lab, done, until};
+use crate::commands::{done, until};
+use crate::lab::Lab;
 
 /// Starts a program for each file, so that programs are started from the mount all the time.
 const SCRIPT: &str = "while :; do /bin/busybox find /warm /cold /bin -type f \

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::lab::done;
+use crate::commands::done;
 
 /// Modules that the kernel needs for both memories and for FUSE, in the order in which they depend
 /// on each other.

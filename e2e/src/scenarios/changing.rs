@@ -14,8 +14,8 @@ use anyhow::{Context as _, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use crate::base::IMAGE;
-use crate::lab::{done, until};
+use crate::commands::{done, until};
+use crate::names::IMAGE;
 use crate::node::{Reads, Service, await_another, mount, one, send};
 use crate::processes::Role;
 use crate::tally::Outcome;

@@ -13,9 +13,9 @@ use nix::time::{ClockId, clock_gettime, clock_settime};
 use serde::{Deserialize, Serialize};
 
 use super::Scenario;
-use crate::base::IMAGE;
-use crate::lab::{done, soak};
+use crate::commands::{done, soak};
 use crate::machine::{self, Cache};
+use crate::names::IMAGE;
 use crate::node::{self, Reads, Service};
 use crate::workload::Mix;
 use crate::{Base, Bench, Scale, Tally};
@@ -163,7 +163,7 @@ fn under_jumps(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.truth().compare(&mountpoint)?;
     let readers = bench.read(&mountpoint, Mix::ALL)?;
     // How long it takes says how fast this machine is.
-    let longest = SLOWER * use_it(bench)? + crate::lab::PATIENCE;
+    let longest = SLOWER * use_it(bench)? + crate::commands::PATIENCE;
     bench.at_random(Duration::from_millis(500), |bench| {
         jump(JUMPS[bench.rng.index(JUMPS.len())])?;
         let took = use_it(bench)?;

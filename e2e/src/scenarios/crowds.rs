@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 
-use crate::lab::output;
+use crate::commands::output;
 use crate::{Bench, Tally};
 
 /// How many do something at a time.
@@ -114,7 +114,7 @@ pub(super) fn one_place(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     // Whoever came last: now one mount works as if nothing had been.
     let mut mount = bench.lab.mount_command()?;
-    crate::lab::done(mount.arg(bench.lab.source()).arg(&mountpoint))?;
+    crate::commands::done(mount.arg(bench.lab.source()).arg(&mountpoint))?;
     bench
         .truth()
         .compare(&mountpoint)

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use rawio::pidfd::PidFd;
 
 use crate::Bench;
-use crate::lab::{PATIENCE, done, until};
+use crate::commands::{PATIENCE, done, until};
 use crate::processes::{Process, Role, descriptors};
 use crate::workload::Mix;
 

@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 
 use super::daemon::{damage, files_below, is_blocks};
 use crate::Bench;
-use crate::base::IMAGE;
-use crate::lab::{done, output, programs, text};
+use crate::commands::{done, output, programs, text};
+use crate::names::IMAGE;
 use crate::node::{
     self, Reads, Service, await_another, no_leak, one, open_descriptors, replace, send,
 };
@@ -154,7 +154,7 @@ pub(super) fn upgraded(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         }
         let mut upgrade = bench.lab.yolofs(&["upgrade", "--program"])?;
         done(upgrade.arg(&program))?;
-        crate::lab::until("the node to answer after an upgrade", || {
+        crate::commands::until("the node to answer after an upgrade", || {
             Ok(ask_node(bench).is_ok())
         })
     })
@@ -208,7 +208,7 @@ pub(super) fn rebooted(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         fs::create_dir_all(bench.lab.run_dir())?;
         service = Service::start(&bench.lab)?;
         for place in &places {
-            crate::lab::until("a mount to be made again", || {
+            crate::commands::until("a mount to be made again", || {
                 Ok(bench.lab.mounts()?.contains(place) && node::serves(place).is_ok())
             })?;
         }

@@ -5,8 +5,9 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 
 use super::crowds::{HANDS, by_hands};
-use crate::base::IMAGE;
-use crate::lab::{Lab, done};
+use crate::commands::done;
+use crate::lab::Lab;
+use crate::names::IMAGE;
 use crate::node::{self, Reads, Service, replace};
 use crate::processes::{Role, private_memory};
 use crate::{Bench, Tally};
@@ -41,7 +42,7 @@ pub(super) fn many(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
     replace(&bench.lab, Role::Node)?;
     let started = Instant::now();
-    crate::lab::until("the node to answer with all its mounts", || {
+    crate::commands::until("the node to answer with all its mounts", || {
         Ok(listed(&bench.lab).is_ok_and(|listed| listed == mounts))
     })?;
     bench.measured(format!(

@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::lab::soak;
+use crate::commands::soak;
 use crate::looker::{SHOWN, shown};
 use crate::machine::{self, Boot, Cache, Nvm, NvmKind};
 use crate::{Bench, Tally};
@@ -299,7 +299,7 @@ impl Machine {
     /// Waits until the mount has heard that nobody but the second looker has a file open: the
     /// kernel tells it a moment after the last is gone.
     fn until_closed(&self, boot: &mut Boot) -> anyhow::Result<()> {
-        crate::lab::until("the mount to hear that a file is closed", || {
+        crate::commands::until("the mount to hear that a file is closed", || {
             let requests = &served(boot)?["requests"];
             let of = |kind: &str| requests[kind].as_u64().unwrap_or_default();
             Ok(of("open") == of("release") + 1)

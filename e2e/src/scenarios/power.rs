@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use crate::lab::done;
+use crate::commands::done;
 use crate::machine::{self, Boot, Cache, Nvm, NvmKind};
 use crate::{Bench, Tally};
 use guest::{Kept, Said};

@@ -9,8 +9,8 @@ use anyhow::{Context as _, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Bench;
-use crate::base::IMAGE;
-use crate::lab::{done, output, text, until};
+use crate::commands::{done, output, text, until};
+use crate::names::IMAGE;
 use crate::workload::Mix;
 
 /// A file system in memory that is soon full.

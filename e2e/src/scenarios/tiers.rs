@@ -12,9 +12,9 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::Value;
 
 use super::daemon::files_below;
-use crate::base::IMAGE;
+use crate::commands::{done, until};
 use crate::faulty::FaultySource;
-use crate::lab::{done, until};
+use crate::names::IMAGE;
 use crate::workload::Mix;
 use crate::{Bench, Tally};
 

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use rawio::mapped::MappedFile;
 
 use super::reader::compare;
-use crate::lab::soak;
+use crate::commands::soak;
 use crate::tally::Outcome;
 use crate::{Rng, Tally, Truth};
 

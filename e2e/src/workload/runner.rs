@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use super::Scene;
 use crate::Rng;
-use crate::base::PROGRAM;
-use crate::lab::text;
+use crate::commands::text;
+use crate::names::PROGRAM;
 use crate::tally::Outcome;
 
 /// Runs the program of the tree on itself, and on the same bytes from where nothing is mounted.

@@ -28,7 +28,10 @@ pub enum ConvertError {
     Registry(#[from] oci::registry::RegistryError),
     /// A document of the image is not what it should be.
     #[error("a document of the image is invalid")]
-    Document(#[from] oci::ImageError),
+    Document(#[from] oci::DocumentError),
+    /// The image cannot be opened.
+    #[error("the image cannot be opened")]
+    Image(#[from] oci::ImageError),
     /// The same, of what is not decoded further.
     #[error("the image's configuration is invalid")]
     Config(#[from] serde_json::Error),
@@ -39,7 +42,7 @@ pub enum ConvertError {
         rule: &'static str,
     },
     /// The device is too small for the image.
-    #[error("a device of {size} bytes is too small for the image: make it larger (--size)")]
+    #[error("a device of {size} bytes is too small for the image: make it larger (`size`)")]
     TooSmall {
         /// Bytes of the device.
         size: u64,

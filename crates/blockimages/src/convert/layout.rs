@@ -8,16 +8,13 @@ use std::path::{Path, PathBuf};
 use blocks::{Digest, Tree};
 use lsmt::{Codec, FileStorage};
 use nix::fcntl::{Flock, FlockArg};
-use oci::{Descriptor, Index, Manifest};
+use oci::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use serde::{Deserialize, Serialize};
 
 use super::{ConvertError, ConvertOptions, ConvertedLayer};
 use crate::error::file;
 use crate::{CONFIG_NAME, ImageConfig, ImageError};
 
-const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 /// A blob is a tar of its own, which nothing compresses.
 const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use blocks::Digest;
 use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
-use oci::{Descriptor, ImageConfig as ContainerConfig, LayerBlob, Manifest, Platform, Reference};
+use oci::{
+    CONFIG_MAX, Descriptor, ImageConfig as ContainerConfig, LayerBlob, Manifest, Platform,
+    Reference,
+};
 
 use super::layout::{BLOB_DIGEST, BLOB_SIZE};
 use super::{ConvertError, SourceImage};
 use crate::error::file;
 use crate::{ImageConfig, LowerConfig};
-
-/// Bytes of a configuration. Real ones have some kilobytes.
-const CONFIG_MAX: u64 = 8 << 20;
 
 /// An image in a registry.
 #[derive(Debug)]
@@ -43,10 +43,7 @@ impl RegistryImage {
         let (_, manifest) = found.ok_or_else(|| ConvertError::NoImage(reference.to_string()))?;
         let config_bytes = fetch_config(&repository, &manifest.config, watch)?;
         let parsed = ContainerConfig::decode(&config_bytes)?;
-        if parsed.diff_ids.len() != manifest.layers.len() {
-            let rule = "its numbers of layers and of diff IDs differ";
-            return Err(ConvertError::Rule { rule });
-        }
+        parsed.expect_layers(manifest.layers.len())?;
         let scheme = match config.transport {
             oci::registry::Transport::Plain => "http",
             oci::registry::Transport::Tls => "https",

@@ -45,7 +45,7 @@ enum Lost {
 }
 
 /// An established connection.
-struct Standing {
+struct Established {
     stream: Box<dyn Stream>,
     incoming: Seal,
     outgoing: Seal,
@@ -115,7 +115,7 @@ async fn reach(shared: &Shared) -> io::Result<Box<dyn Stream>> {
 /// Connects, and authenticates both sides. What the connection begins with travels with the proof,
 /// if the service's version of the protocol allows it. Who has nothing to prove sends both with the first
 /// word, unless the line is to be measured.
-async fn meet(connection: &Connection) -> Result<Standing, Lost> {
+async fn meet(connection: &Connection) -> Result<Established, Lost> {
     let shared = &connection.shared;
     let config = &shared.config;
     let mut stream = reach(shared).await?;
@@ -146,7 +146,7 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
         check_at_once(connection, version, method)?;
         connection.agreed_on(version);
         welcomed(shared, &mut stream, &mut incoming).await?;
-        return Ok(Standing {
+        return Ok(Established {
             stream,
             incoming,
             outgoing,
@@ -187,7 +187,7 @@ async fn meet(connection: &Connection) -> Result<Standing, Lost> {
     stream.flush().await?;
     welcomed(shared, &mut stream, &mut incoming).await?;
     connection.measured(sent.elapsed());
-    Ok(Standing {
+    Ok(Established {
         stream,
         incoming,
         outgoing,
@@ -268,7 +268,7 @@ async fn welcomed(
 async fn run(
     connection: &Arc<Connection>,
     commands: &mut UnboundedReceiver<Command>,
-    standing: Standing,
+    standing: Established,
 ) -> Lost {
     let (read, write) = split(standing.stream);
     let read = BufReader::with_capacity(READ_BUFFER, read);

@@ -66,7 +66,7 @@ impl From<ClientError> for NotStarted {
     }
 }
 
-type Told = Result<Started, NotStarted>;
+type StartResult = Result<Started, NotStarted>;
 
 impl Client {
     /// Starts a source: the request travels with the handshake of a connection that is being made.
@@ -116,7 +116,7 @@ impl Client {
         source: &Arc<RegisteredSource>,
         wanted: &Wanted<'_>,
         waiter: &Arc<()>,
-        told: oneshot::Sender<Told>,
+        told: oneshot::Sender<StartResult>,
     ) {
         let parts = Parts {
             driver: Arc::clone(&self.driver),

@@ -172,13 +172,18 @@ impl Worker {
         let pace = Paced::new(rate, &self.end, Bar::hidden());
         let mut round = Round::Done;
         for step in &todo.plan.steps {
-            let Some(thing) = todo.thing(step) else {
+            let Some(candidate) = todo.candidate(step) else {
                 continue;
             };
-            pace.read_from(thing.file.as_ref().map_or(store.dir(), |file| file.path()));
-            match carry_out(step, thing, tiers, &store, &pace, PATIENCE) {
+            pace.read_from(
+                candidate
+                    .file
+                    .as_ref()
+                    .map_or(store.dir(), |file| file.path()),
+            );
+            match carry_out(step, candidate, tiers, &store, &pace, PATIENCE) {
                 Ok(Carried::Done(bytes)) => {
-                    let (name, change) = (&thing.label, step.change);
+                    let (name, change) = (&candidate.label, step.change);
                     let tier = &tiers.specs()[step.place].name;
                     log::info!("{name}: {change:?} on tier {tier}, {bytes} bytes written");
                     self.watched.count(step.place, |moved| moved.bytes += bytes);

@@ -10,7 +10,7 @@ use tiering::pace::Pace;
 
 use super::Tiers;
 use super::mover::{Dropped, Mover};
-use super::plan::{Change, Step, Thing, decide, gather};
+use super::plan::{Candidate, Change, Step, decide, gather};
 use super::whole::WholeFile;
 
 /// What became of a move.
@@ -31,7 +31,7 @@ pub enum Carried {
 /// If it cannot be done; everything is then as it was.
 pub fn carry_out(
     step: &Step,
-    thing: &Thing,
+    candidate: &Candidate,
     tiers: &Tiers,
     store: &Store,
     pace: &dyn Pace,
@@ -41,26 +41,26 @@ pub fn carry_out(
     let mover = Mover::open(tiers, patience)?;
     match step.change {
         Change::Promote => {
-            let brought = match (thing.image, &thing.file) {
+            let brought = match (candidate.image, &candidate.file) {
                 (Some(id), _) => mover.bring(store, &id, step.place, pace),
                 (None, Some(file)) => mover.bring_file(file, step.place, pace),
                 // Nobody plans that.
                 (None, None) => return Ok(Carried::Already),
             };
             let brought =
-                brought.with_context(|| format!("bringing {} to tier {tier}", thing.label))?;
+                brought.with_context(|| format!("bringing {} to tier {tier}", candidate.label))?;
             Ok(match brought {
                 Copied::Bytes(bytes) => Carried::Done(bytes),
                 Copied::There => Carried::Already,
             })
         }
         Change::Demote => {
-            let Some(object) = thing.object else {
+            let Some(object) = candidate.object else {
                 return Ok(Carried::Already);
             };
             let dropped = mover.drop_from(object, step.place);
             let dropped =
-                dropped.with_context(|| format!("taking {} from tier {tier}", thing.label))?;
+                dropped.with_context(|| format!("taking {} from tier {tier}", candidate.label))?;
             if dropped == Dropped::Gone && mover.places_of(object).is_empty() {
                 tiers.forget_copies(object)?;
             }
@@ -77,7 +77,7 @@ pub fn carry_out(
 #[derive(Debug)]
 pub struct Todo {
     /// All that is known.
-    pub things: Vec<Thing>,
+    pub candidates: Vec<Candidate>,
     /// What is to be done.
     pub plan: super::plan::Steps,
 }
@@ -89,18 +89,20 @@ impl Todo {
     /// If the store cannot be read.
     pub fn now(tiers: &Tiers, store: &Store) -> anyhow::Result<Self> {
         let seen = tiers.look();
-        let things = gather(tiers, &seen, store)?;
+        let candidates = gather(tiers, &seen, store)?;
         let rooms: Vec<Option<u64>> = seen
             .iter()
             .map(|tier| tier.is.is_ok().then(|| tier.room_bytes()))
             .collect();
-        let plan = decide(&things, &rooms, super::now());
-        Ok(Self { things, plan })
+        let plan = decide(&candidates, &rooms, super::now());
+        Ok(Self { candidates, plan })
     }
 
     /// Returns what a step moves.
-    pub fn thing(&self, step: &Step) -> Option<&Thing> {
-        self.things.iter().find(|thing| thing.key == step.key)
+    pub fn candidate(&self, step: &Step) -> Option<&Candidate> {
+        self.candidates
+            .iter()
+            .find(|candidate| candidate.key == step.key)
     }
 }
 

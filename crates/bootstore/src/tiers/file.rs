@@ -84,7 +84,7 @@ struct Entry {
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<TierSpec>> {
     read_if_there(path)?.with_context(|| {
         format!(
-            "there is no tiers file {} (choose one with --tiers)",
+            "there is no tiers file {} (`tiers` names another)",
             path.display()
         )
     })
@@ -205,7 +205,7 @@ mod tests {
         let path = dir.path().join("tiers.toml");
         assert_eq!(read_if_there(&path).unwrap(), None);
         let error = format!("{:#}", read(&path).unwrap_err());
-        assert!(error.contains("--tiers"), "{error}");
+        assert!(error.contains("`tiers`"), "{error}");
         fs::write(&path, "#".repeat(70_000)).unwrap();
         let error = format!("{:#}", read(&path).unwrap_err());
         assert!(error.contains("longer than 64 KiB"), "{error}");

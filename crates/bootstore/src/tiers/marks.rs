@@ -20,11 +20,11 @@ use super::known::{Durable, replace};
 pub(super) struct Found {
     pub(super) capability: Capability,
     pub(super) medium: Arc<dyn Medium>,
-    mark: MarkIs,
+    mark: MarkState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MarkIs {
+enum MarkState {
     /// It has one.
     There(Mark),
     /// It has never been a tier of ours.
@@ -62,9 +62,9 @@ impl Marks {
         let capability = detect(&spec.dir).context("it is not there")?;
         let medium: Arc<dyn Medium> = Arc::new(DirMedium::open(&spec.dir)?);
         let mark = match (Mark::read(&*medium)?, self.marks.get(&spec.name)) {
-            (Some(mark), _) => MarkIs::There(mark),
-            (None, None) => MarkIs::New,
-            (None, Some(was)) if capability.kind == Kind::Memory => MarkIs::Lost(*was),
+            (Some(mark), _) => MarkState::There(mark),
+            (None, None) => MarkState::New,
+            (None, Some(was)) if capability.kind == Kind::Memory => MarkState::Lost(*was),
             (None, Some(_)) => anyhow::bail!(
                 "{} lacks the mark of this tier: is its file system not mounted? (a new \
                  medium takes a new name in the tiers file)",
@@ -84,15 +84,15 @@ impl Marks {
     /// If it cannot be written.
     pub(super) fn settle(&mut self, spec: &TierSpec, found: &Found) -> anyhow::Result<()> {
         let mark = match found.mark {
-            MarkIs::There(mark) => mark,
-            MarkIs::New => Mark::random()?,
-            MarkIs::Lost(mark) => mark,
+            MarkState::There(mark) => mark,
+            MarkState::New => Mark::random()?,
+            MarkState::Lost(mark) => mark,
         };
         // First what it is to be: a directory that is marked and not remembered is as good as new.
         if self.marks.insert(spec.name.clone(), mark) != Some(mark) {
             self.write()?;
         }
-        if !matches!(found.mark, MarkIs::There(_)) {
+        if !matches!(found.mark, MarkState::There(_)) {
             let marking = mark.write(&*found.medium);
             marking.with_context(|| format!("marking {}", spec.dir.display()))?;
         }

@@ -9,11 +9,13 @@ use blocks::ContentId;
 use bootimg::{SharedGroup, Store, StoredImage};
 use tiering::heat::Heat;
 use tiering::parts::Index;
-use tiering::policy::{self, Budget, Common, Fact, Group, Hold, Lies, Move, Preference, Taken};
+use tiering::policy::{
+    self, Budget, Common, Fact, Group, Hold, Move, ObjectPlace, Preference, Taken,
+};
 
 use super::Tiers;
+pub use super::candidate::{Candidate, Presence};
 use super::seen::SeenTier;
-pub use super::thing::{Presence, Thing};
 use super::ways::{Hot, hot_files};
 use super::whole::WholeFile;
 use crate::store::name_of;
@@ -28,7 +30,7 @@ const ENDS: u64 = 2 * 4096;
 pub struct Step {
     /// What is done.
     pub change: Change,
-    /// Which thing, by its key.
+    /// Which candidate, by its key.
     pub key: ContentId,
     /// The tier's place.
     pub place: usize,
@@ -62,21 +64,24 @@ pub struct Steps {
 ///
 /// # Errors
 /// If the store cannot be read.
-pub fn gather(tiers: &Tiers, seen: &[SeenTier], store: &Store) -> anyhow::Result<Vec<Thing>> {
+pub fn gather(tiers: &Tiers, seen: &[SeenTier], store: &Store) -> anyhow::Result<Vec<Candidate>> {
     let images = store.list().context("listing the store")?;
-    let mut things: Vec<Thing> = images
+    let mut candidates: Vec<Candidate> = images
         .iter()
         .map(|image| of_image(tiers, seen, image))
         .collect();
-    let hot = hot_files(tiers, store, &mut things);
-    things.extend(of_files(tiers, seen, hot));
-    let known: HashSet<ContentId> = things.iter().filter_map(|thing| thing.object).collect();
+    let hot = hot_files(tiers, store, &mut candidates);
+    candidates.extend(of_files(tiers, seen, hot));
+    let known: HashSet<ContentId> = candidates
+        .iter()
+        .filter_map(|candidate| candidate.object)
+        .collect();
     let mut unknown = BTreeMap::new();
     for tier in seen {
         let strange = tier.objects.keys().filter(|id| !known.contains(id));
         unknown.extend(strange.filter_map(|id| Some((*id, tier.bytes_of(*id)?))));
     }
-    things.extend(unknown.into_iter().map(|(object, bytes)| Thing {
+    candidates.extend(unknown.into_iter().map(|(object, bytes)| Candidate {
         key: object,
         label: object.short(),
         bytes,
@@ -90,11 +95,11 @@ pub fn gather(tiers: &Tiers, seen: &[SeenTier], store: &Store) -> anyhow::Result
         object: Some(object),
         on: presence(seen, Some(object)),
     }));
-    Ok(things)
+    Ok(candidates)
 }
 
 /// Returns the files that have been objects, and those that are to be, because starts read them.
-fn of_files(tiers: &Tiers, seen: &[SeenTier], mut hot: HashMap<ContentId, Hot>) -> Vec<Thing> {
+fn of_files(tiers: &Tiers, seen: &[SeenTier], mut hot: HashMap<ContentId, Hot>) -> Vec<Candidate> {
     let (files, now) = (tiers.files(), super::now());
     let of = |key| {
         let known = files.get(key)?;
@@ -104,7 +109,7 @@ fn of_files(tiers: &Tiers, seen: &[SeenTier], mut hot: HashMap<ContentId, Hot>) 
         let heat = files.heat(key);
         let hotter = hot.as_ref().map(|hot| hot.heat);
         let hotter = hotter.filter(|hotter| hotter.at(now) > heat.at(now));
-        Some(Thing {
+        Some(Candidate {
             key,
             bytes: known.bytes,
             common: Vec::new(),
@@ -119,8 +124,8 @@ fn of_files(tiers: &Tiers, seen: &[SeenTier], mut hot: HashMap<ContentId, Hot>) 
             label,
         })
     };
-    let mut things: Vec<Thing> = files.keys().into_iter().filter_map(of).collect();
-    things.extend(hot.into_values().map(|hot| Thing {
+    let mut candidates: Vec<Candidate> = files.keys().into_iter().filter_map(of).collect();
+    candidates.extend(hot.into_values().map(|hot| Candidate {
         key: hot.file.key(),
         label: hot.file.path().to_string_lossy().into_owned(),
         bytes: hot.file.bytes(),
@@ -135,17 +140,17 @@ fn of_files(tiers: &Tiers, seen: &[SeenTier], mut hot: HashMap<ContentId, Hot>) 
         on: presence(seen, None),
     }));
     // Files with the same content are one object: the hottest speaks for them.
-    things.sort_by(|a, b| b.heat.at(super::now()).total_cmp(&a.heat.at(super::now())));
+    candidates.sort_by(|a, b| b.heat.at(super::now()).total_cmp(&a.heat.at(super::now())));
     let mut met = HashSet::new();
-    things.retain(|thing| thing.object.is_none_or(|object| met.insert(object)));
-    things
+    candidates.retain(|candidate| candidate.object.is_none_or(|object| met.insert(object)));
+    candidates
 }
 
-fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Thing {
+fn of_image(tiers: &Tiers, seen: &[SeenTier], image: &StoredImage) -> Candidate {
     let key = image.info.id.0;
     let known = tiers.known().get(key).unwrap_or_default();
     let about = image.info.file_bytes + image.info.data_blocks * 4096 + ENDS;
-    Thing {
+    Candidate {
         key,
         label: name_of(image),
         bytes: known.object.map_or(about, |_| known.bytes),
@@ -195,20 +200,20 @@ fn presence(seen: &[SeenTier], object: Option<ContentId>) -> Vec<Presence> {
 /// Decides what moves: tier by tier, the fastest first, each of what no faster one has room for.
 /// Tiers that are away (`None`) are passed over.
 #[must_use]
-pub fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> Steps {
+pub fn decide(candidates: &[Candidate], rooms: &[Option<u64>], now: Duration) -> Steps {
     let mut placed: BTreeSet<ContentId> = BTreeSet::new();
     let mut by_tier: Vec<Vec<Step>> = Vec::new();
     let mut bytes_then = Vec::new();
-    let common = common(things);
+    let common = common(candidates);
     for (place, room) in rooms.iter().enumerate() {
         let Some(room) = room else {
             by_tier.push(Vec::new());
             bytes_then.push(0);
             continue;
         };
-        let facts: Vec<Fact> = things
+        let facts: Vec<Fact> = candidates
             .iter()
-            .map(|thing| fact(thing, place, &placed))
+            .map(|candidate| fact(candidate, place, &placed))
             .collect();
         let budget = Budget {
             bytes: *room,
@@ -218,43 +223,43 @@ pub fn decide(things: &[Thing], rooms: &[Option<u64>], now: Duration) -> Steps {
         let goes: BTreeSet<_> = plan.moves.iter().filter_map(demoted).collect();
         let comes: BTreeSet<_> = plan.moves.iter().filter_map(promoted).collect();
         placed.extend(facts.iter().filter_map(|fact| {
-            let stays = fact.place == Lies::Fast && !goes.contains(&fact.object);
+            let stays = fact.place == ObjectPlace::Fast && !goes.contains(&fact.object);
             (stays || comes.contains(&fact.object)).then_some(fact.object)
         }));
         by_tier.push(steps(&plan.moves, place, &facts, &common));
         bytes_then.push(plan.fast_bytes);
     }
-    let pinned = things.iter().filter(|thing| thing.pinned);
+    let pinned = candidates.iter().filter(|candidate| candidate.pinned);
     Steps {
         // The slowest first: what a faster one gives up is there to be copied.
         steps: by_tier.into_iter().rev().flatten().collect(),
         unmet_pins: pinned
-            .map(|thing| thing.key)
+            .map(|candidate| candidate.key)
             .filter(|key| !placed.contains(key))
             .collect(),
         bytes_then,
     }
 }
 
-/// Returns what the policy is told of a thing for one tier.
-fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
-    let presence = thing.on.get(place).copied().unwrap_or(Presence::Absent);
+/// Returns what the policy is told of a candidate for one tier.
+fn fact(candidate: &Candidate, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
+    let presence = candidate.on.get(place).copied().unwrap_or(Presence::Absent);
     // What a faster tier has is not wanted here, and neither is what cannot be made again.
-    let lost = thing.image.is_none() && thing.file.is_none();
-    let preference = match (placed.contains(&thing.key) || lost, thing.pinned) {
+    let lost = candidate.image.is_none() && candidate.file.is_none();
+    let preference = match (placed.contains(&candidate.key) || lost, candidate.pinned) {
         (true, _) => Preference::Evict,
         (false, true) => Preference::Pin,
-        (false, false) if thing.needless => Preference::Evict,
+        (false, false) if candidate.needless => Preference::Evict,
         (false, false) => Preference::None,
     };
     Fact {
-        object: thing.key,
-        bytes: thing.bytes,
+        object: candidate.key,
+        bytes: candidate.bytes,
         place: match presence {
-            Presence::Absent => Lies::Slow,
-            Presence::There | Presence::Open => Lies::Fast,
+            Presence::Absent => ObjectPlace::Slow,
+            Presence::There | Presence::Open => ObjectPlace::Fast,
         },
-        heat: thing.heat,
+        heat: candidate.heat,
         preference,
         hold: match presence {
             Presence::Open => Hold::Open,
@@ -263,14 +268,14 @@ fn fact(thing: &Thing, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     }
 }
 
-fn common(things: &[Thing]) -> Common {
+fn common(candidates: &[Candidate]) -> Common {
     let group = |group: &SharedGroup| Group {
         number: group.number,
         bytes: group.bytes,
     };
     let mut common = Common::default();
-    for thing in things {
-        common.insert(thing.key, thing.common.iter().map(group).collect());
+    for candidate in candidates {
+        common.insert(candidate.key, candidate.common.iter().map(group).collect());
     }
     common
 }
@@ -280,7 +285,7 @@ fn steps(moves: &[Move], place: usize, facts: &[Fact], common: &Common) -> Vec<S
     let goes: BTreeSet<_> = moves.iter().filter_map(demoted).collect();
     let mut taken = Taken::default();
     for fact in facts {
-        if fact.place == Lies::Fast && !goes.contains(&fact.object) {
+        if fact.place == ObjectPlace::Fast && !goes.contains(&fact.object) {
             taken.add(fact.object, common);
         }
     }
@@ -326,9 +331,9 @@ mod tests {
 
     const NOW: Duration = Duration::from_hours(1000);
 
-    fn thing(name: &str, bytes: u64, starts: f64, on: [Presence; 2]) -> Thing {
+    fn candidate(name: &str, bytes: u64, starts: f64, on: [Presence; 2]) -> Candidate {
         let key = ContentId::of(name.as_bytes());
-        Thing {
+        Candidate {
             key,
             label: name.to_owned(),
             bytes,
@@ -344,34 +349,43 @@ mod tests {
         }
     }
 
-    fn said(things: &[Thing], rooms: &[Option<u64>]) -> Vec<String> {
-        let label = |key| &things.iter().find(|thing| thing.key == key).unwrap().label;
-        let steps = decide(things, rooms, NOW).steps.into_iter();
+    fn said(candidates: &[Candidate], rooms: &[Option<u64>]) -> Vec<String> {
+        let label = |key| {
+            &candidates
+                .iter()
+                .find(|candidate| candidate.key == key)
+                .unwrap()
+                .label
+        };
+        let steps = decide(candidates, rooms, NOW).steps.into_iter();
         let say = |step: Step| format!("{:?} {} {}", step.change, label(step.key), step.place);
         steps.map(say).collect()
     }
 
     #[test]
     fn what_is_hottest_goes_to_the_fastest_and_the_rest_below_it() {
-        let things = [
-            thing("hot", 10, 9.0, [Absent, Absent]),
-            thing("warm", 10, 2.0, [Absent, Absent]),
-            thing("cold", 10, 0.0, [Absent, Absent]),
+        let candidates = [
+            candidate("hot", 10, 9.0, [Absent, Absent]),
+            candidate("warm", 10, 2.0, [Absent, Absent]),
+            candidate("cold", 10, 0.0, [Absent, Absent]),
         ];
         let rooms = [Some(10), Some(100)];
-        assert_eq!(said(&things, &rooms), ["Promote warm 1", "Promote hot 0"]);
-        assert_eq!(said(&things, &[None, Some(15)]), ["Promote hot 1"]);
+        assert_eq!(
+            said(&candidates, &rooms),
+            ["Promote warm 1", "Promote hot 0"]
+        );
+        assert_eq!(said(&candidates, &[None, Some(15)]), ["Promote hot 1"]);
     }
 
     #[test]
     fn what_cools_goes_down_before_it_leaves_and_what_is_carried_out_leaves_nothing_to_do() {
-        let things = [
-            thing("was", 10, 1.0, [There, Absent]),
-            thing("is", 10, 9.0, [Absent, There]),
+        let candidates = [
+            candidate("was", 10, 1.0, [There, Absent]),
+            candidate("is", 10, 9.0, [Absent, There]),
         ];
         let rooms = [Some(10), Some(10)];
         assert_eq!(
-            said(&things, &rooms),
+            said(&candidates, &rooms),
             [
                 "Demote is 1",
                 "Promote was 1",
@@ -380,24 +394,24 @@ mod tests {
             ]
         );
         let after = [
-            thing("was", 10, 1.0, [Absent, There]),
-            thing("is", 10, 9.0, [There, Absent]),
+            candidate("was", 10, 1.0, [Absent, There]),
+            candidate("is", 10, 9.0, [There, Absent]),
         ];
         assert_eq!(said(&after, &rooms), [""; 0]);
     }
 
     #[test]
     fn what_is_open_stays_and_what_nobody_knows_goes() {
-        let mut strange = thing("strange", 10, 0.0, [There, There]);
+        let mut strange = candidate("strange", 10, 0.0, [There, There]);
         strange.image = None;
-        let things = [strange, thing("open", 10, 0.0, [Open, Absent])];
-        let steps = said(&things, &[Some(100), Some(100)]);
+        let candidates = [strange, candidate("open", 10, 0.0, [Open, Absent])];
+        let steps = said(&candidates, &[Some(100), Some(100)]);
         assert_eq!(steps, ["Demote strange 1", "Demote strange 0"]);
     }
 
     #[test]
     fn a_boot_image_all_of_whose_files_go_whole_has_no_copy_unless_it_is_pinned() {
-        let mut needless = thing("image", 10, 9.0, [There, Absent]);
+        let mut needless = candidate("image", 10, 9.0, [There, Absent]);
         needless.needless = true;
         let rooms = [Some(100), Some(100)];
         assert_eq!(said(&[needless.clone()], &rooms), ["Demote image 0"]);
@@ -407,9 +421,9 @@ mod tests {
 
     #[test]
     fn pins_that_find_no_room_anywhere_are_told() {
-        let mut large = thing("large", 200, 0.0, [Absent, Absent]);
+        let mut large = candidate("large", 200, 0.0, [Absent, Absent]);
         large.pinned = true;
-        let mut small = thing("small", 20, 0.0, [Absent, Absent]);
+        let mut small = candidate("small", 20, 0.0, [Absent, Absent]);
         small.pinned = true;
         let key = large.key;
         let steps = decide(&[large, small], &[Some(10), Some(100)], NOW);
@@ -424,21 +438,21 @@ mod tests {
             number: 1,
             bytes: 80,
         }];
-        let mut things = [
-            thing("one", 100, 9.0, [There, Absent]),
-            thing("two", 100, 9.0, [Absent, Absent]),
+        let mut candidates = [
+            candidate("one", 100, 9.0, [There, Absent]),
+            candidate("two", 100, 9.0, [Absent, Absent]),
         ];
-        things
+        candidates
             .iter_mut()
-            .for_each(|thing| thing.common.clone_from(&shared));
-        let plan = decide(&things, &[Some(120)], NOW);
+            .for_each(|candidate| candidate.common.clone_from(&shared));
+        let plan = decide(&candidates, &[Some(120)], NOW);
         assert_eq!(plan.bytes_then, [120]);
         let sizes = plan
             .steps
             .iter()
             .map(|step| (step.bytes, step.shared_bytes));
         assert_eq!(sizes.collect::<Vec<_>>(), [(100, 80)]);
-        things[0].common.clear();
-        assert_eq!(said(&things, &[Some(120)]), [""; 0]);
+        candidates[0].common.clear();
+        assert_eq!(said(&candidates, &[Some(120)]), [""; 0]);
     }
 }

@@ -15,7 +15,7 @@ use tiering::heat::Heat;
 use tiering::hif::{Because, KeptAs, Passing, RecordedFile, recorded_files, way_of};
 
 use super::Tiers;
-use super::thing::Thing;
+use super::candidate::Candidate;
 use super::whole::WholeFile;
 
 /// The ways of the files that starts of one source read.
@@ -88,12 +88,12 @@ pub(super) struct Hot {
 pub(super) fn hot_files(
     tiers: &Tiers,
     store: &Store,
-    things: &mut [Thing],
+    candidates: &mut [Candidate],
 ) -> HashMap<ContentId, Hot> {
     let mut found: HashMap<ContentId, Hot> = HashMap::new();
     let now = super::now();
-    for thing in things {
-        let Some(id) = thing.image else { continue };
+    for candidate in candidates {
+        let Some(id) = candidate.image else { continue };
         let Some(passed) = passed_from(tiers, &id) else {
             continue;
         };
@@ -101,11 +101,11 @@ pub(super) fn hot_files(
             continue;
         };
         let ways = Ways::of(&image, Some(&passed));
-        thing.needless = !ways.whole.is_empty() && ways.blocks.is_empty();
+        candidate.needless = !ways.whole.is_empty() && ways.blocks.is_empty();
         for file in ways.whole {
             let hot = Hot {
-                of: thing.label.clone(),
-                heat: thing.heat,
+                of: candidate.label.clone(),
+                heat: candidate.heat,
                 file,
             };
             let known = found.entry(hot.file.key()).or_insert_with(|| hot.clone());

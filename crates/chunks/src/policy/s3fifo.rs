@@ -22,7 +22,7 @@ const USES_MAX: u8 = 3;
 
 /// Where a slot stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stand {
+enum Segment {
     /// What came ahead of time, and was not asked for since.
     Ahead,
     /// What has to prove itself.
@@ -32,7 +32,7 @@ enum Stand {
     Main,
 }
 
-impl Stand {
+impl Segment {
     /// Uses that prove a slot which leaves here. One that somebody waited for came with the first.
     const fn proof(self) -> u8 {
         match self {
@@ -48,10 +48,10 @@ struct SlotState {
     fingerprint: u64,
     bytes: u32,
     uses: u8,
-    stand: Stand,
+    segment: Segment,
 }
 
-/// Slots that stand together.
+/// Slots that segment together.
 #[derive(Debug, Default)]
 struct Line {
     queue: Queue,
@@ -95,54 +95,54 @@ impl S3Fifo {
         }
     }
 
-    const fn line(&mut self, stand: Stand) -> &mut Line {
-        match stand {
-            Stand::Ahead => &mut self.ahead,
-            Stand::Small => &mut self.small,
-            Stand::Main => &mut self.main,
+    const fn line(&mut self, segment: Segment) -> &mut Line {
+        match segment {
+            Segment::Ahead => &mut self.ahead,
+            Segment::Small => &mut self.small,
+            Segment::Main => &mut self.main,
         }
     }
 
-    fn push(&mut self, stand: Stand, slot: Slot) {
-        self.slots[slot.index()].stand = stand;
+    fn push(&mut self, segment: Segment, slot: Slot) {
+        self.slots[slot.index()].segment = segment;
         let bytes = u64::from(self.slots[slot.index()].bytes);
-        let line = self.line(stand);
+        let line = self.line(segment);
         line.queue.push(slot);
         line.len += 1;
         line.bytes += bytes;
     }
 
-    fn pop(&mut self, stand: Stand) -> Option<Slot> {
-        let slot = self.line(stand).queue.oldest()?;
+    fn pop(&mut self, segment: Segment) -> Option<Slot> {
+        let slot = self.line(segment).queue.oldest()?;
         self.remove(slot);
         Some(slot)
     }
 
     /// Takes from a queue in which slots have to prove themselves; those that did move on.
-    fn evict_unproven(&mut self, stand: Stand) -> Option<Slot> {
-        while let Some(slot) = self.pop(stand) {
+    fn evict_unproven(&mut self, segment: Segment) -> Option<Slot> {
+        while let Some(slot) = self.pop(segment) {
             let state = &mut self.slots[slot.index()];
-            if state.uses < stand.proof() {
+            if state.uses < segment.proof() {
                 let fingerprint = state.fingerprint;
                 let len = self.ahead.len + self.small.len + self.main.len;
                 self.ghost.remember(fingerprint, len);
                 return Some(slot);
             }
             state.uses = 0;
-            self.push(Stand::Main, slot);
+            self.push(Segment::Main, slot);
         }
         None
     }
 
     /// Takes from the main queue; those that were used go round again, a few times.
     fn evict_main(&mut self) -> Option<Slot> {
-        while let Some(slot) = self.pop(Stand::Main) {
+        while let Some(slot) = self.pop(Segment::Main) {
             let state = &mut self.slots[slot.index()];
             if state.uses == 0 {
                 return Some(slot);
             }
             state.uses -= 1;
-            self.push(Stand::Main, slot);
+            self.push(Segment::Main, slot);
         }
         None
     }
@@ -157,12 +157,12 @@ impl Policy for S3Fifo {
             uses: u8::from(waited_for),
             ..SlotState::default()
         };
-        let stand = match (waited_for, self.ghost.forget(item.fingerprint)) {
-            (true, true) => Stand::Main,
-            (true, false) | (false, true) => Stand::Small,
-            (false, false) => Stand::Ahead,
+        let segment = match (waited_for, self.ghost.forget(item.fingerprint)) {
+            (true, true) => Segment::Main,
+            (true, false) | (false, true) => Segment::Small,
+            (false, false) => Segment::Ahead,
         };
-        self.push(stand, slot);
+        self.push(segment, slot);
     }
 
     fn hit(&mut self, slot: Slot, class: Class) {
@@ -173,25 +173,25 @@ impl Policy for S3Fifo {
 
     fn evict(&mut self) -> Option<Slot> {
         if self.ahead.is_over()
-            && let Some(slot) = self.evict_unproven(Stand::Ahead)
+            && let Some(slot) = self.evict_unproven(Segment::Ahead)
         {
             return Some(slot);
         }
         if self.small.is_over()
-            && let Some(slot) = self.evict_unproven(Stand::Small)
+            && let Some(slot) = self.evict_unproven(Segment::Small)
         {
             return Some(slot);
         }
         let slot = self.evict_main();
-        let slot = slot.or_else(|| self.evict_unproven(Stand::Small));
+        let slot = slot.or_else(|| self.evict_unproven(Segment::Small));
         // Those of the last queue may have moved on to the main one.
-        let slot = slot.or_else(|| self.evict_unproven(Stand::Ahead));
+        let slot = slot.or_else(|| self.evict_unproven(Segment::Ahead));
         slot.or_else(|| self.evict_main())
     }
 
     fn remove(&mut self, slot: Slot) {
-        let SlotState { stand, bytes, .. } = self.slots[slot.index()];
-        let line = self.line(stand);
+        let SlotState { segment, bytes, .. } = self.slots[slot.index()];
+        let line = self.line(segment);
         line.queue.remove(slot);
         line.len -= 1;
         line.bytes -= u64::from(bytes);

@@ -135,7 +135,7 @@ fn import(source: &Source, path: &Path, kind: &Kind) -> anyhow::Result<Trace> {
             tracer::import::blkparse(&text, &disk, &options)
         }
     };
-    let imported = imported.with_context(|| format!("understanding {}", path.display()))?;
+    let imported = imported.with_context(|| format!("parsing {}", path.display()))?;
     if let Some(first) = &imported.first_skipped {
         log::warn!(
             "{}: skipped {} malformed lines; the first is line {}: {}",

@@ -18,11 +18,11 @@ mod workload;
 
 /// Simulate eviction policies on traces
 ///
-/// Runs what was asked for through a cache with room for --capacity, empty at first. A trace is one
-/// of yolofs, as `bootimg record --keep-traces` writes them, or a text with a line `CHUNK BYTES` for
-/// each access. A directory is what `--keep-traces` filled: the runs of one recording. A machine asks
-/// once for each chunk that a boot reads. Says how much of what was asked for would have been there:
-/// of all, and of what somebody waited for.
+/// Replays the accesses of traces against a cache of --capacity, which is empty at first. A trace is
+/// one of yolofs, as `bootimg record --keep-traces` writes them, or a text with a line `CHUNK BYTES`
+/// for each access. A directory is what `--keep-traces` filled: the runs of one recording. A machine
+/// requests each chunk that a boot reads once. Prints the hit rates: of all requests, and of those
+/// that a client waits for.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SimulateArgs {
     /// Traces of boots, directories of them, or texts of accesses; one after the other
@@ -42,7 +42,7 @@ pub(super) struct SimulateArgs {
     /// their images
     #[arg(long, conflicts_with = "traces")]
     many_vms: bool,
-    /// Treat reads of whole images as background reads, for which nobody waits
+    /// Treat reads of whole images as background reads, which no client waits for
     #[arg(long, requires = "many_vms")]
     scans_ahead: bool,
     /// Seed of the random workload

@@ -10,7 +10,7 @@ use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, duration, print};
 use crate::run_dir_arg::RunDirArg;
-use containerd_service::pull::report::{PullReport, Went};
+use containerd_service::pull::report::{LayerOutcome, PullReport};
 use containerd_service::pull::{Blobs, PullRequest, pull};
 use host::size::Size;
 
@@ -96,18 +96,21 @@ fn text(report: &PullReport) -> String {
     let mut text = String::new();
     for layer in &report.layers {
         let went = match (layer.went, report.dry_run) {
-            (Went::Present, _) => "is there",
-            (Went::Disk, false) => "pulled, to the disk",
-            (Went::Fast, false) => "pulled, to the fast place",
-            (Went::Disk, true) => "would go to the disk",
-            (Went::Fast, true) => "would go to the fast place",
+            (LayerOutcome::Present, _) => "is there",
+            (LayerOutcome::Disk, false) => "pulled, to the disk",
+            (LayerOutcome::Fast, false) => "pulled, to the fast place",
+            (LayerOutcome::Disk, true) => "would go to the disk",
+            (LayerOutcome::Fast, true) => "would go to the fast place",
         };
         let bytes = Size(layer.bytes);
         text.push_str(&format!("layer {}: {bytes} {went}\n", layer.layer.short()));
     }
     let (reference, namespace) = (&report.reference, &report.namespace);
     if report.dry_run {
-        let missing = report.layers.iter().filter(|of| of.went != Went::Present);
+        let missing = report
+            .layers
+            .iter()
+            .filter(|of| of.went != LayerOutcome::Present);
         let bytes = Size(missing.map(|layer| layer.bytes).sum());
         text.push_str(&format!(
             "{reference}: {bytes} would be downloaded for the namespace {namespace}\n"

@@ -57,7 +57,7 @@ pub(super) struct SnapshotterArgs {
     /// `/nvme/layers,max=9G` or `/nvme/layers,max=20%` (of its file system)
     #[arg(long, value_name = "DIR")]
     layers_fast: Option<FastPlaceSpec>,
-    /// How it is told which layers these are
+    /// How it learns which layers these are
     #[arg(
         long,
         value_name = "MODE",

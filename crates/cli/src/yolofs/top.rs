@@ -18,10 +18,10 @@ use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use node_api::client::{CallError, NodeClient};
 use recording::until::seconds;
-use rows::{Order, Sight, SortBy};
-use screen::{Pressed, Screen};
+use rows::{NodeSnapshot, Order, SortBy};
+use screen::{KeyAction, Screen};
 
-/// How long a key or a new sight may wait until it is seen.
+/// How long a key or a new snapshot may wait until it is seen.
 const NOTICE: Duration = Duration::from_millis(50);
 
 /// More often than this, the node would be busy with being looked at.
@@ -54,9 +54,9 @@ pub(super) fn run(args: &TopArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome
         return Ok(Outcome::Done);
     }
     let interrupt = Interrupt::install()?;
-    let sights = look(client, interval)?;
+    let snapshots = look(client, interval)?;
     let mut terminal = ratatui::try_init().context("preparing the terminal")?;
-    let watched = watch(&mut terminal, Screen::new(order), &sights, &interrupt);
+    let watched = watch(&mut terminal, Screen::new(order), &snapshots, &interrupt);
     ratatui::try_restore().context("restoring the terminal")?;
     watched?;
     Ok(Outcome::Done)
@@ -64,9 +64,9 @@ pub(super) fn run(args: &TopArgs, run_dir: &RunDirArg) -> anyhow::Result<Outcome
 
 /// Looks twice, because a rate needs two counts, and returns the table.
 fn once(client: &NodeClient, interval: Duration, order: Order) -> Result<String, CallError> {
-    let before = Sight::take(client)?;
+    let before = NodeSnapshot::take(client)?;
     std::thread::sleep(interval);
-    let now = Sight::take(client)?;
+    let now = NodeSnapshot::take(client)?;
     Ok(rows::text(Some(&before), &now, order))
 }
 
@@ -75,12 +75,12 @@ fn once(client: &NodeClient, interval: Duration, order: Order) -> Result<String,
 fn look(
     client: NodeClient,
     interval: Duration,
-) -> anyhow::Result<Receiver<Result<Sight, CallError>>> {
+) -> anyhow::Result<Receiver<Result<NodeSnapshot, CallError>>> {
     let (sender, receiver) = sync_channel(1);
     std::thread::Builder::new()
         .name("look".to_owned())
         .spawn(move || {
-            while sender.send(Sight::take(&client)).is_ok() {
+            while sender.send(NodeSnapshot::take(&client)).is_ok() {
                 std::thread::sleep(interval);
             }
         })
@@ -91,13 +91,13 @@ fn look(
 fn watch(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,
-    sights: &Receiver<Result<Sight, CallError>>,
+    snapshots: &Receiver<Result<NodeSnapshot, CallError>>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let mut stale = true;
     while !interrupt.asked() {
-        if let Ok(sight) = sights.try_recv() {
-            screen.saw(sight);
+        if let Ok(snapshot) = snapshots.try_recv() {
+            screen.saw(snapshot);
             stale = true;
         }
         if stale {
@@ -109,7 +109,7 @@ fn watch(
         if event::poll(NOTICE).context("waiting for keys")? {
             stale = true;
             if let Event::Key(key) = event::read().context("reading a key")?
-                && screen.press(key) == Pressed::Quit
+                && screen.press(key) == KeyAction::Quit
             {
                 break;
             }
@@ -153,8 +153,14 @@ mod tests {
     #[test]
     fn looking_ends_with_whoever_looks() {
         let dir = tempfile::tempdir().unwrap();
-        let sights = look(NodeClient::at(dir.path().join("x")), Duration::ZERO).unwrap();
-        assert!(matches!(sights.recv().unwrap(), Err(CallError::Nobody(_))));
-        assert!(matches!(sights.recv().unwrap(), Err(CallError::Nobody(_))));
+        let snapshots = look(NodeClient::at(dir.path().join("x")), Duration::ZERO).unwrap();
+        assert!(matches!(
+            snapshots.recv().unwrap(),
+            Err(CallError::Nobody(_))
+        ));
+        assert!(matches!(
+            snapshots.recv().unwrap(),
+            Err(CallError::Nobody(_))
+        ));
     }
 }

@@ -9,6 +9,7 @@
 
 pub(crate) mod containerd;
 pub(crate) mod docker29;
+pub(crate) mod docker_process;
 pub(crate) mod dockerd;
 pub(crate) mod engines;
 pub(crate) mod service;

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use engine::containerd::{BlobSink, Lease};
 use oci::registry::{Access, RegistryConfig, Repository};
 use oci::unpack::{Implied, Limits, Unpacked};
-use oci::{Hears, Incoming, IncomingError, Reference, fetch_layer};
+use oci::{DownloadWatch, Incoming, IncomingError, Reference, fetch_layer};
 use parking_lot::Mutex;
 use snapshotter::Staged;
 use tiering::lass::{Line, Placement};
@@ -224,7 +224,7 @@ impl Fetch<'_> {
         };
         let is_full = AtomicBool::new(false);
         let fetch = |sink: Option<&BlobSink>| {
-            let ear = Ear {
+            let watch = LayerWatch {
                 fetch: self,
                 at,
                 staged: &staged,
@@ -232,7 +232,7 @@ impl Fetch<'_> {
                 is_full: &is_full,
                 sink,
             };
-            fetch_layer(repository, &incoming, &ear)
+            fetch_layer(repository, &incoming, &watch)
         };
         let fetched = match self.keeper {
             None => fetch(None),
@@ -290,8 +290,8 @@ impl Fetch<'_> {
     }
 }
 
-/// Hears how one layer comes in.
-struct Ear<'a> {
+/// Follows the download of one layer.
+struct LayerWatch<'a> {
     fetch: &'a Fetch<'a>,
     at: usize,
     staged: &'a Staged,
@@ -302,7 +302,7 @@ struct Ear<'a> {
     sink: Option<&'a BlobSink>,
 }
 
-impl Hears for Ear<'_> {
+impl DownloadWatch for LayerWatch<'_> {
     fn at(&self, _came: u64) -> ControlFlow<()> {
         self.fetch.hears()
     }

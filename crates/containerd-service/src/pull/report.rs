@@ -44,7 +44,7 @@ pub struct LayerReport {
     /// Bytes of its blob.
     pub bytes: u64,
     /// Where it went, or would go.
-    pub went: Went,
+    pub went: LayerOutcome,
     /// Bytes of its files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unpacked_bytes: Option<u64>,
@@ -53,7 +53,7 @@ pub struct LayerReport {
 /// Where a layer went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Went {
+pub enum LayerOutcome {
     /// Nowhere: it was there.
     Present,
     /// To the disk.
@@ -93,8 +93,11 @@ impl LayerReport {
     /// Of all layers of an image, of which so many are there; the others go to these places.
     pub(super) fn all(layers: &[Layer], there: usize, places: &[Placement]) -> Vec<Self> {
         let went = |at: usize| match at.checked_sub(there) {
-            None => Went::Present,
-            Some(missing) => places.get(missing).copied().map_or(Went::Disk, Went::of),
+            None => LayerOutcome::Present,
+            Some(missing) => places
+                .get(missing)
+                .copied()
+                .map_or(LayerOutcome::Disk, LayerOutcome::of),
         };
         let each = layers.iter().enumerate().map(|(at, layer)| Self {
             layer: layer.diff_id,

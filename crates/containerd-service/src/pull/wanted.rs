@@ -6,13 +6,11 @@ use anyhow::{Context as _, ensure};
 use blocks::Digest;
 use engine::containerd::chain_ids;
 use oci::registry::{FoundImage, Repository, Target};
-use oci::{Descriptor, ImageConfig, Platform, Reference};
+use oci::{CONFIG_MAX, Descriptor, ImageConfig, Platform, Reference};
 
 use host::interrupt::Interrupt;
 use host::size::Size;
 
-/// Bytes of the configuration of an image. Real ones have some kilobytes.
-const CONFIG_MAX: u64 = 4 << 20;
 /// What the media types of layers begin with.
 const LAYERS: [&str; 2] = [
     "application/vnd.oci.image.layer.",

@@ -1,4 +1,4 @@
-//! Where a fast place is, and how much may be there: what `--upper` and `--layers-fast` name.
+//! Where a fast place is, and how much may be there: what the settings `upper` and `layers_fast` name.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -25,15 +25,15 @@ enum Bound {
 
 impl FastPlaceSpec {
     /// Returns the place, by a path that does not depend on where we are, and most bytes there:
-    /// `default` for those who name no bound. `flag` is what the user called it.
-    pub fn open(&self, flag: &str, default: Size) -> anyhow::Result<(FastPlace, u64)> {
+    /// `default` for those who name no bound. `setting` is what it is for, for errors.
+    pub fn open(&self, setting: &str, default: Size) -> anyhow::Result<(FastPlace, u64)> {
         let max = self.max.unwrap_or(Bound::Bytes(default));
         let FastPlace::Directory(dir) = &self.place else {
             return Ok((FastPlace::Tmpfs, max.of(Path::new("/"))?));
         };
         rawio::private::make_dir(dir).with_context(|| format!("making {}", dir.display()))?;
         let dir = dir.canonicalize();
-        let dir = dir.with_context(|| format!("resolving {flag}"))?;
+        let dir = dir.with_context(|| format!("resolving the directory of `{setting}`"))?;
         let max_bytes = max.of(&dir)?;
         Ok((FastPlace::Directory(dir), max_bytes))
     }
@@ -134,7 +134,7 @@ mod tests {
         let (place, max_bytes) = text
             .parse::<FastPlaceSpec>()
             .unwrap()
-            .open("--x", Size(7))
+            .open("x", Size(7))
             .unwrap();
         let made = dir.path().canonicalize().unwrap().join("new");
         assert_eq!((place, max_bytes), (FastPlace::Directory(made), 7));

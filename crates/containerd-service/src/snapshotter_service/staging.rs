@@ -88,7 +88,9 @@ impl SnapshotterClient {
         let pull = pull.map(str::to_owned);
         match self.ask(&Request::Stage { pull })? {
             Response::Stage(places) => Ok(places),
-            _ => bail!("the snapshotter said something else; is it of another version?"),
+            _ => bail!(
+                "the response of the snapshotter is of another kind: it may be of another version"
+            ),
         }
     }
 
@@ -100,7 +102,9 @@ impl SnapshotterClient {
         let name = name.as_str().to_owned();
         match self.ask(&Request::Book { name, bytes })? {
             Response::Booked(booked) => Ok(booked),
-            _ => bail!("the snapshotter said something else; is it of another version?"),
+            _ => bail!(
+                "the response of the snapshotter is of another kind: it may be of another version"
+            ),
         }
     }
 

@@ -185,7 +185,10 @@ pub fn all(run_dir: &RunDir) -> anyhow::Result<Vec<SnapshotterStatus>> {
         match call(&socket, &Request::Status, DEADLINE) {
             Ok(Response::Status(status)) => all.push(*status),
             Ok(Response::Failed(why)) => log::warn!("{}: {why}", socket.display()),
-            Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
+            Ok(_) => log::warn!(
+                "{}: the response is of another kind than requested",
+                socket.display()
+            ),
             Err(error) => log::debug!("{error:#}"),
         }
     }
@@ -209,7 +212,10 @@ pub fn warm_by_snapshotters(
         match call(&socket, &ask, deadline) {
             Ok(Response::Warmed(layers)) => warmed.extend(layers),
             Ok(Response::Failed(why)) => log::warn!("{}: {why}", socket.display()),
-            Ok(_) => log::warn!("{}: not what was asked for", socket.display()),
+            Ok(_) => log::warn!(
+                "{}: the response is of another kind than requested",
+                socket.display()
+            ),
             Err(error) if nobody_listens(&error) => log::debug!("{error:#}"),
             Err(error) => log::warn!("{error:#}"),
         }

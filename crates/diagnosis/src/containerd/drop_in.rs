@@ -269,7 +269,7 @@ impl Containerd {
             containerd.insert("snapshotter".to_owned(), "yolofs".into());
         } else {
             if self.version < (1, 7) {
-                bail!("containerd 1.6 has one snapshotter for all pods: leave --runtime-class out");
+                bail!("containerd 1.6 has one snapshotter for all pods: leave `runtime_class` out");
             }
             let handler = inner(inner(containerd, "runtimes")?, "yolofs")?;
             handler.insert("runtime_type".to_owned(), RUNC.into());

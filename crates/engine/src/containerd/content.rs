@@ -3,40 +3,47 @@
 use blocks::Digest;
 use containerd_client::services::v1::ReadContentRequest;
 use containerd_client::tonic::Response;
-use containerd_client::types::Descriptor;
+use containerd_client::types;
+use distribution::image::{
+    CONFIG_MAX, DOCUMENT_MAX, Descriptor, ImageConfig, Index, Manifest, Platform,
+};
 
 use super::Containerd;
-use super::document::{Document, Entry, Manifest};
 use crate::error::EngineError;
-use crate::image::ConfigFile;
 
-/// The largest document that is read: real ones have some kilobytes.
-const DOCUMENT_MAX: i64 = 4 << 20;
 /// How many manifests for this platform are tried: variants, of which containerd keeps one.
 const MANIFESTS_MAX: usize = 16;
 
 impl Containerd {
-    /// Returns the manifest for this platform of what an image's name points to.
+    /// Returns the manifest for this platform of what an image's name points to: its digest, and its
+    /// configuration.
     pub(super) fn manifest(
         &self,
         doing: &str,
-        target: &Descriptor,
-    ) -> Result<(Digest, Manifest), EngineError> {
+        target: &types::Descriptor,
+    ) -> Result<(Digest, Descriptor), EngineError> {
         let digest = target
             .digest
             .parse()
             .map_err(|error| answer(doing, &error))?;
-        let document: Document = self.document(doing, &digest, target.size)?;
-        if let Some(config) = document.config {
-            return Ok((digest, Manifest { config }));
+        let size = u64::try_from(target.size).unwrap_or_default();
+        let bytes = self.document(doing, &digest, size, DOCUMENT_MAX)?;
+        let failed = match Manifest::decode(&bytes) {
+            Ok(manifest) => return Ok((digest, manifest.config)),
+            Err(error) => error,
+        };
+        // A manifest is no index either, and its own fault is the one to tell of.
+        let index = Index::decode(&bytes).map_err(|error| answer(doing, &with_cause(&error)))?;
+        if index.manifests.is_empty() {
+            return Err(answer(doing, &with_cause(&failed)));
         }
-        for entry in document.for_this_platform().take(MANIFESTS_MAX) {
+        for entry in index.fitting(&Platform::host()).take(MANIFESTS_MAX) {
             // An index names all platforms; only what was pulled is there.
-            let Ok(document) = self.document::<Document>(doing, &entry.digest, entry.size) else {
+            let Ok(bytes) = self.document(doing, &entry.digest, entry.size, DOCUMENT_MAX) else {
                 continue;
             };
-            if let Some(config) = document.config {
-                return Ok((entry.digest, Manifest { config }));
+            if let Ok(manifest) = Manifest::decode(&bytes) {
+                return Ok((entry.digest, manifest.config));
             }
         }
         Err(answer(
@@ -45,29 +52,34 @@ impl Containerd {
         ))
     }
 
-    /// Returns the configuration file of an image.
-    pub(super) fn config_file(
+    /// Returns the configuration of an image.
+    pub(super) fn image_config(
         &self,
         doing: &str,
-        entry: &Entry,
-    ) -> Result<ConfigFile, EngineError> {
-        self.document(doing, &entry.digest, entry.size)
+        config: &Descriptor,
+    ) -> Result<ImageConfig, EngineError> {
+        let bytes = self.document(doing, &config.digest, config.size, CONFIG_MAX)?;
+        ImageConfig::decode(&bytes).map_err(|error| answer(doing, &with_cause(&error)))
     }
 
-    fn document<T: for<'de> serde::Deserialize<'de>>(
+    fn document(
         &self,
         doing: &str,
         digest: &Digest,
-        size: i64,
-    ) -> Result<T, EngineError> {
-        if !(1..=DOCUMENT_MAX).contains(&size) {
-            let why = format!("{digest} has {size} bytes; at most {DOCUMENT_MAX} are read");
+        size: u64,
+        max: u64,
+    ) -> Result<Vec<u8>, EngineError> {
+        let length = i64::try_from(size)
+            .ok()
+            .filter(|_| (1..=max).contains(&size));
+        let Some(length) = length else {
+            let why = format!("{digest} has {size} bytes; at most {max} are read");
             return Err(answer(doing, &why));
-        }
+        };
         let body = ReadContentRequest {
             digest: digest.to_string(),
             offset: 0,
-            size,
+            size: length,
         };
         let bytes = self.call(doing, async |client| {
             let mut stream = client
@@ -78,14 +90,20 @@ impl Containerd {
             let mut bytes: Vec<u8> = Vec::new();
             while let Some(piece) = stream.message().await? {
                 bytes.extend_from_slice(&piece.data);
-                if i64::try_from(bytes.len()).is_ok_and(|len| len > size) {
+                if bytes.len() as u64 > size {
                     break; // it was asked for less: what is too much is not JSON either
                 }
             }
             Ok(Response::new(bytes))
         })?;
-        let bytes = bytes.ok_or_else(|| answer(doing, &format!("{digest} is not there")))?;
-        serde_json::from_slice(&bytes).map_err(|error| answer(doing, &error))
+        bytes.ok_or_else(|| answer(doing, &format!("{digest} is not there")))
+    }
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 

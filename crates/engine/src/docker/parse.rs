@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 
 use blocks::Digest;
+use distribution::image::{LAYERS_MAX, RunConfig};
 use serde::Deserialize;
 
 use crate::error::EngineError;
-use crate::image::{ImageConfig, LocalImage, LocalLayer};
+use crate::image::{LocalImage, LocalLayer};
 
 /// The namespace of Docker's images in containerd, unless it says another.
 const NAMESPACE: &str = "moby";
-/// The most layers an image has; overlayfs takes no more than 500.
-const LAYERS_MAX: usize = 500;
 
 /// How Docker keeps layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +132,7 @@ struct ImageAnswer {
     #[serde(default)]
     repo_digests: Option<Vec<String>>,
     #[serde(default)]
-    config: Option<ImageConfig>,
+    config: Option<RunConfig>,
     #[serde(default)]
     graph_driver: Option<GraphDriver>,
     #[serde(rename = "RootFS")]

@@ -68,7 +68,7 @@ impl Docker {
             Some(found) => Ok(Some(store(found))),
             None => Err(EngineError::Failed {
                 doing: doing.to_owned(),
-                said: "it does not say where that listens; name its socket with --containerd"
+                said: "it does not say where that listens; name its socket (`containerd`)"
                     .to_owned(),
             }),
         }

@@ -16,7 +16,7 @@ use super::restarts::Cause;
 pub(super) struct Child {
     pub(super) pid: u32,
     process: PidFd,
-    kin: Kin,
+    relation: Relation,
     started: Instant,
     /// Whether it has said that it is ready.
     pub(super) ready: bool,
@@ -43,7 +43,7 @@ const BY_OTHERS: [Signal; 5] = [
 
 /// How it is related to the keeper.
 #[derive(Clone, Copy, Debug)]
-enum Kin {
+enum Relation {
     /// The keeper has started it, and learns its exit code.
     Own,
     /// It has started the keeper.
@@ -52,7 +52,7 @@ enum Kin {
 
 impl Child {
     pub(super) fn started(pid: u32) -> io::Result<Self> {
-        Self::new(pid, Kin::Own)
+        Self::new(pid, Relation::Own)
     }
 
     /// The process `pid` that has started this one, or `None` if it has ended since.
@@ -61,7 +61,7 @@ impl Child {
         if !still() {
             return Ok(None);
         }
-        match Self::new(pid, Kin::Parent) {
+        match Self::new(pid, Relation::Parent) {
             // It may have ended before its descriptor was opened, and the number be another's now.
             Ok(child) if still() => Ok(Some(Self {
                 ready: true,
@@ -72,11 +72,11 @@ impl Child {
         }
     }
 
-    fn new(pid: u32, kin: Kin) -> io::Result<Self> {
+    fn new(pid: u32, relation: Relation) -> io::Result<Self> {
         Ok(Self {
             pid,
             process: PidFd::open(pid)?,
-            kin,
+            relation,
             started: Instant::now(),
             ready: false,
             stopping: false,
@@ -102,9 +102,9 @@ impl Child {
             code: None,
             cause: Cause::Killed,
         };
-        Ok(match self.kin {
-            Kin::Parent => killed,
-            Kin::Own => {
+        Ok(match self.relation {
+            Relation::Parent => killed,
+            Relation::Own => {
                 let pid = Pid::from_raw(i32::try_from(self.pid).map_err(io::Error::other)?);
                 match waitpid(pid, None)? {
                     WaitStatus::Signaled(_, signal, _) if BY_OTHERS.contains(&signal) => killed,

@@ -8,7 +8,7 @@ use crate::want::{Key, Verdict};
 
 /// Whether a piece was owed by whoever sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owed {
+enum Expected {
     /// On this request or stream, so many bytes before compression.
     Bytes(u32),
     No,
@@ -43,8 +43,8 @@ impl<K: Key> Engine<K> {
             Via::Stream(stream) => self.streamed(peer, stream, key),
         };
         let length = match owed {
-            Owed::Bytes(length) => length,
-            Owed::No => bytes,
+            Expected::Bytes(length) => length,
+            Expected::No => bytes,
         };
         self.counts.received_bytes += u64::from(bytes);
         let link = &mut self.peers[peer.index()].link;
@@ -63,13 +63,13 @@ impl<K: Key> Engine<K> {
     }
 
     /// Takes one piece out of a request.
-    fn answered(&mut self, now: Duration, peer: Peer, id: RequestId, key: K) -> Owed {
+    fn answered(&mut self, now: Duration, peer: Peer, id: RequestId, key: K) -> Expected {
         let Some(request) = self.requests.get_mut(&id) else {
-            return Owed::No;
+            return Expected::No;
         };
         let at = request.pieces.iter().position(|piece| piece.key == key);
         let (true, Some(at)) = (request.peer == peer, at) else {
-            return Owed::No;
+            return Expected::No;
         };
         let piece = request.pieces.remove(at);
         let state = &mut self.peers[peer.index()];
@@ -85,20 +85,22 @@ impl<K: Key> Engine<K> {
         if let Some(flight) = self.flights.get_mut(&key) {
             flight.legs.retain(|leg| *leg != id);
         }
-        Owed::Bytes(piece.bytes)
+        Expected::Bytes(piece.bytes)
     }
 
     /// Takes one piece out of a stream.
-    fn streamed(&mut self, peer: Peer, id: StreamId, key: K) -> Owed {
+    fn streamed(&mut self, peer: Peer, id: StreamId, key: K) -> Expected {
         let sender = self.streams.coming(&key).map(|(_, sender, _)| sender);
         if sender.is_some_and(|sender| sender != peer) {
-            return Owed::No;
+            return Expected::No;
         }
-        self.streams.came(id, &key).map_or(Owed::No, Owed::Bytes)
+        self.streams
+            .came(id, &key)
+            .map_or(Expected::No, Expected::Bytes)
     }
 
-    fn here(&mut self, now: Duration, key: K, via: Via, owed: Owed, bytes: u32) -> Arrival {
-        let expected = matches!(via, Via::Stream(_)) && owed != Owed::No;
+    fn here(&mut self, now: Duration, key: K, via: Via, owed: Expected, bytes: u32) -> Arrival {
+        let expected = matches!(via, Via::Stream(_)) && owed != Expected::No;
         if self.flights.contains_key(&key) {
             self.skip(key);
             self.finish(now, key, Verdict::Here);

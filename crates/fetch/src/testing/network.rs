@@ -46,7 +46,7 @@ impl Line {
 
 /// How a server behaves. The default one is honest, and always there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Habits {
+pub struct Behaviour {
     /// Every so many keys, this is the answer.
     pub every: Vec<(u32, Outcome)>,
     /// Every so many keys, there is no answer at all.
@@ -57,7 +57,7 @@ pub struct Habits {
     pub dies: Option<Range<Duration>>,
 }
 
-impl Habits {
+impl Behaviour {
     /// Returns the answer for a key; `None` if there is none.
     fn answer(&self, key: u32) -> Option<Outcome> {
         let is_each = |every: u32| every > 0 && key.is_multiple_of(every);
@@ -102,7 +102,7 @@ impl Message {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) line: usize,
-    pub(super) habits: Habits,
+    pub(super) habits: Behaviour,
     /// What it has to send.
     queue: VecDeque<Message>,
     /// How many bytes of the first are sent.
@@ -111,7 +111,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(line: usize, habits: Habits) -> Self {
+    pub(super) fn new(line: usize, habits: Behaviour) -> Self {
         Self {
             line,
             habits,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::model::Promises;
-use super::network::{Connection, Habits, Line, Message, Network};
+use super::network::{Behaviour, Connection, Line, Message, Network};
 use super::random::Random;
 use crate::config::Config;
 use crate::counts::Counts;
@@ -144,7 +144,7 @@ impl Simulation {
     }
 
     /// Adds a connection to a server on a line; it is up from the start, and its round trip measured.
-    pub fn peer(&mut self, server: Server, lane: Lane, line: usize, habits: Habits) -> Peer {
+    pub fn peer(&mut self, server: Server, lane: Lane, line: usize, habits: Behaviour) -> Peer {
         let peer = self.engine.add_peer(server, lane);
         self.servers.insert(peer, server);
         if let Some(dies) = habits.dies.clone() {

@@ -26,7 +26,7 @@ pub fn overlay_on(mountpoint: &Path) -> anyhow::Result<Option<PathBuf>> {
 /// Says that a mount is not unmounted because of an overlay.
 pub fn in_use_below(mountpoint: &Path, overlay: &Path) -> String {
     format!(
-        "{} is in use: the overlay on {} has it below (--lazy detaches it all the same)",
+        "{} is in use: the overlay on {} has it below (lazy=true detaches it all the same)",
         mountpoint.display(),
         overlay.display()
     )

@@ -33,7 +33,7 @@ struct Known {
     /// first, and for all but regular files.
     allowed: Option<Attr>,
     /// The access list that was told of it, if somebody asked.
-    list: Option<ListTold>,
+    list: Option<ShownList>,
     /// Somebody may do less with the inode by now than under this id.
     revoked: bool,
     /// How many ids the inode had before this one.
@@ -44,7 +44,7 @@ struct Known {
 
 /// An access list that a kernel may go by.
 #[derive(Debug)]
-struct ListTold {
+struct ShownList {
     /// `None` if there was none.
     list: Option<Vec<u8>>,
     /// The time of change of the file that surely has this list.
@@ -205,7 +205,7 @@ impl Ids {
             Some(_) => (),
             None => {
                 let list = list.map(<[u8]>::to_vec);
-                known.list = Some(ListTold { list, changed });
+                known.list = Some(ShownList { list, changed });
             }
         }
     }

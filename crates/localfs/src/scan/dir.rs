@@ -16,7 +16,7 @@ use super::tables::{Tables, identity};
 use super::xattrs;
 use crate::LocalError;
 use crate::attr::attr_of;
-use crate::timed::Headway;
+use crate::timed::CallProgress;
 
 /// How often a directory is read that changes under the reader.
 const ATTEMPTS: usize = 4;
@@ -71,7 +71,7 @@ impl DirReader {
         tables: &mut Tables,
         (dir, prefix): (FileId, usize),
         fd: &OwnedFd,
-        headway: &Headway,
+        call_progress: &CallProgress,
     ) -> Result<DirRead, LocalError> {
         self.prefix = prefix;
         let mark = tables.mark();
@@ -79,7 +79,7 @@ impl DirReader {
         let mut attempts = 0..ATTEMPTS;
         loop {
             let last = attempts.next().is_none();
-            match self.read_once(tables, dir, fd, headway)? {
+            match self.read_once(tables, dir, fd, call_progress)? {
                 Ok(true) => break,
                 Ok(false) if !last => tables.roll_back(mark),
                 Ok(false) => {
@@ -107,19 +107,19 @@ impl DirReader {
         tables: &mut Tables,
         dir: FileId,
         fd: &OwnedFd,
-        headway: &Headway,
+        call_progress: &CallProgress,
     ) -> Result<io::Result<bool>, LocalError> {
         self.notes.clear();
         let before = match stat_at(fd, "").and_then(|stat| self.list(fd).map(|()| stat)) {
             Ok(before) => before,
             Err(error) => return Ok(Err(error)),
         };
-        headway.step();
-        self.stat_all(fd, headway);
+        call_progress.step();
+        self.stat_all(fd, call_progress);
         let found = std::mem::take(&mut self.found);
         for one in &found {
             self.add(tables, fd, one)?;
-            headway.step();
+            call_progress.step();
         }
         self.found = found;
         let after = match stat_at(fd, "") {
@@ -157,11 +157,11 @@ impl DirReader {
 
     /// Reads the attributes in the order of inode numbers, then sorts by name. What vanished has
     /// none: it is as if it had never been.
-    fn stat_all(&mut self, fd: &OwnedFd, headway: &Headway) {
+    fn stat_all(&mut self, fd: &OwnedFd, call_progress: &CallProgress) {
         let names = &self.names;
         self.found.sort_unstable_by_key(|found| found.inode);
         for found in &mut self.found {
-            headway.step();
+            call_progress.step();
             match stat_at(fd, &names[found.name.clone()]) {
                 Ok(stat) => found.stat = Some(stat),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => (),

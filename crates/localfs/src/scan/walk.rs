@@ -16,7 +16,7 @@ use super::tables::{Identity, Tables, identity};
 use super::{Progress, xattrs};
 use crate::attr::attr_of;
 use crate::open::{is_shortage, open_to_read};
-use crate::timed::Headway;
+use crate::timed::CallProgress;
 use crate::{LocalError, SourceRoot};
 
 /// Directories on the way down that are kept open. Real trees are hardly ever deeper, and a
@@ -27,7 +27,7 @@ const HELD: usize = 64;
 pub(super) struct Walk<'a> {
     root: &'a SourceRoot,
     progress: &'a mut dyn FnMut(Progress),
-    headway: &'a Headway,
+    call_progress: &'a CallProgress,
     reader: DirReader,
     tables: Tables,
     report: ScanReport,
@@ -51,7 +51,7 @@ impl<'a> Walk<'a> {
     pub(super) fn run(
         root: &'a SourceRoot,
         progress: &'a mut dyn FnMut(Progress),
-        headway: &'a Headway,
+        call_progress: &'a CallProgress,
     ) -> Result<(TreeParts, ScanReport), LocalError> {
         let failed = |source| root.scan_failed(source);
         let fd = open_to_read(root, b"", OFlag::O_DIRECTORY, ResolveFlag::empty());
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
         let mut walk = Self {
             root,
             progress,
-            headway,
+            call_progress,
             reader: DirReader::new(stat.mount),
             tables: Tables::default(),
             report: ScanReport::default(),
@@ -128,14 +128,14 @@ impl<'a> Walk<'a> {
         identity: Identity,
         fd: OwnedFd,
     ) -> Result<(), LocalError> {
-        if self.headway.is_given_up() {
+        if self.call_progress.is_given_up() {
             return Err(self.root.scan_failed(Errno::ETIMEDOUT.into()));
         }
         let above = self.stack.last().map_or(0, |frame| frame.prefix);
         let prefix = named.map_or(0, |entry| above + self.tables.name(entry).len() + 1);
         let read = self
             .reader
-            .read(&mut self.tables, (dir, prefix), &fd, self.headway);
+            .read(&mut self.tables, (dir, prefix), &fd, self.call_progress);
         let DirRead { entries, notes } = read?;
         self.stack.push(Frame {
             named,

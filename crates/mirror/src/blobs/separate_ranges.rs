@@ -114,7 +114,7 @@ impl SeparateRange {
 
     /// Writes the pieces of a channel, until the range is complete or the fetch fails.
     pub(crate) async fn keep(self: Arc<Self>, mut pieces: mpsc::Receiver<io::Result<Bytes>>) {
-        let end = EndedAtLast(self);
+        let end = EndOnDrop(self);
         while let Some(Ok(piece)) = pieces.recv().await {
             let (file, at) = (Arc::clone(&end.0.file), end.0.came.borrow().to);
             let length = piece.len() as u64;
@@ -134,9 +134,9 @@ impl SeparateRange {
 }
 
 /// Announces the end of the fetch to the clients that wait.
-struct EndedAtLast(Arc<SeparateRange>);
+struct EndOnDrop(Arc<SeparateRange>);
 
-impl Drop for EndedAtLast {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.came.send_modify(|came| came.ended = true);
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use distribution::image::Platform;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -112,11 +113,6 @@ pub(super) fn for_platform(bytes: &[u8], architecture: &str) -> Vec<BlobDigest> 
     struct Entry {
         digest: String,
         platform: Option<Platform>,
-    }
-    #[derive(Deserialize)]
-    struct Platform {
-        architecture: String,
-        os: String,
     }
     let Ok(Index { manifests }) = serde_json::from_slice(bytes) else {
         return Vec::new();

@@ -235,7 +235,7 @@ async fn from(
     let stretch = stretch(&answer)?;
     if stretch.start > at || stretch.size < at {
         return Err(UpstreamError::Protocol(
-            "it sends the range that was asked for",
+            "it sent another range than was requested",
         ));
     }
     Ok((answer, stretch))
@@ -315,7 +315,7 @@ async fn pass_some(
             return Err(UpstreamError::Cut);
         };
         let left = skip.ok_or(UpstreamError::Protocol(
-            "it sends the range that was asked for",
+            "it sent another range than was requested",
         ))?;
         let known = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len());
         skip = Some(left - known as u64);

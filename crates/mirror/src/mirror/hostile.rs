@@ -130,7 +130,7 @@ impl Records {
         for (key, said) in &self.proofs {
             let age = catalog.proof_age(&ProofKey(*key));
             if age.is_some() && *said > now_millis() {
-                return Err("what was said in the future is believed".to_owned());
+                return Err("a record from the future is taken as valid".to_owned());
             }
         }
         let _tags = catalog.tags();

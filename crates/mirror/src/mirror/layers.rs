@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::body::{self, Gone, Pipe, Piped};
 use super::fill::{Origin, fill, pass};
-use super::proofs::Thing;
+use super::proofs::ContentKind;
 use super::range::RequestedRange;
 use super::reply::{CONTENT_DIGEST, Needed, Refusal, Reply, Source, bare, document, set};
 use super::{Granted, Mirror, has_it, not_modified};
@@ -129,7 +129,7 @@ impl Mirror {
             _ => None,
         };
         if let Some(size) = here {
-            let proved = self.prove(granted, digest, Thing::Blob).await?;
+            let proved = self.prove(granted, digest, ContentKind::Blob).await?;
             return Ok((proved.source(), size));
         }
         if !self.config.load.may_fetch() {
@@ -154,7 +154,7 @@ impl Mirror {
             }
             let (growing, source) = match self.blobs.find(&key).map_err(unreadable)? {
                 BlobState::Whole(whole) => {
-                    let proved = self.prove(granted, digest, Thing::Blob).await?;
+                    let proved = self.prove(granted, digest, ContentKind::Blob).await?;
                     return Ok(Served {
                         size: whole.size,
                         place: BlobState::Whole(whole),
@@ -171,7 +171,7 @@ impl Mirror {
             match begun(&growing).await {
                 Ok(size) => {
                     // If it is brought in our name, the registry has said so to whoever does.
-                    self.prove(granted, digest, Thing::Blob).await?;
+                    self.prove(granted, digest, ContentKind::Blob).await?;
                     return Ok(Served {
                         place: BlobState::Growing(growing),
                         size,
@@ -179,7 +179,7 @@ impl Mirror {
                     });
                 }
                 Err(FillError::NoRoom(size)) => {
-                    self.prove(granted, digest, Thing::Blob).await?;
+                    self.prove(granted, digest, ContentKind::Blob).await?;
                     return Err(Unserved::NoRoom(size));
                 }
                 Err(error) if source == Source::Miss => return Err(refused(&error)),

@@ -11,7 +11,7 @@ use super::attempt::{WITH_FALLBACK, WITHOUT, claimed};
 use super::catalog::{Manifest, Tagged, now_millis};
 use super::document::accepts;
 use super::proof::{Freshness, Principal};
-use super::proofs::Thing;
+use super::proofs::ContentKind;
 use super::reply::{CONTENT_DIGEST, Needed, Refusal, Reply, Source, bare, document, set};
 use super::route::Version;
 use super::{Granted, Mirror, not_modified};
@@ -275,7 +275,7 @@ impl Mirror {
         needed: Needed,
     ) -> Result<Found, Refusal> {
         if self.catalog.has(&granted.key(digest)) {
-            let proved = self.prove(granted, digest, Thing::Manifest).await?;
+            let proved = self.prove(granted, digest, ContentKind::Manifest).await?;
             if let Some(manifest) = self.catalog.manifest(&proved) {
                 return Ok(Found::new(proved.source(), digest, manifest));
             }

@@ -32,12 +32,12 @@ const AHEAD_BYTES: usize = 64 << 10;
 
 /// The kind of content that a digest names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Thing {
+pub(super) enum ContentKind {
     Manifest,
     Blob,
 }
 
-impl Thing {
+impl ContentKind {
     fn path(self, digest: &BlobDigest) -> String {
         match self {
             Self::Manifest => format!("manifests/{digest}"),
@@ -91,7 +91,7 @@ impl Mirror {
         &self,
         granted: &Granted,
         digest: &BlobDigest,
-        thing: Thing,
+        kind: ContentKind,
     ) -> Result<Proved, Refusal> {
         if let Some(proved) = self.proved(granted, digest, Freshness::Fresh) {
             return Ok(proved);
@@ -114,10 +114,10 @@ impl Mirror {
         }
         let within = old.as_ref().map_or(WITHOUT, |_| WITH_FALLBACK);
         let claim = self.claim(granted, digest);
-        let path = thing.path(digest);
+        let path = kind.path(digest);
         let said = match self.attempt(granted, Method::HEAD, &path, within).await {
             // It knows no HEAD: so all of it.
-            Err(UpstreamError::Refused(405)) if thing == Thing::Manifest => {
+            Err(UpstreamError::Refused(405)) if kind == ContentKind::Manifest => {
                 let fetched = self.fetch(granted, &path, within).await;
                 fetched.map(|_| ())
             }
@@ -182,7 +182,7 @@ impl Mirror {
                 let (mirror, granted) = (Arc::clone(&mirror), granted.clone());
                 tokio::spawn(async move {
                     // Whoever asks for it is told why not.
-                    let _refused = mirror.prove(&granted, &digest, Thing::Blob).await;
+                    let _refused = mirror.prove(&granted, &digest, ContentKind::Blob).await;
                     drop(permit);
                 });
             }

@@ -118,7 +118,7 @@ impl Refusal {
 
     /// The operator's token is missing or wrong.
     pub fn no_operator() -> Self {
-        let message = "the operator's token is missing or wrong: send Authorization: Bearer TOKEN (--token-file FILE)";
+        let message = "the operator's token is missing or wrong: send Authorization: Bearer TOKEN (`token_file` names the file that has it)";
         Self {
             challenge: Some("Bearer realm=\"nicfetch\""),
             ..Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)

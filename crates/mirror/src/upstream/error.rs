@@ -69,10 +69,10 @@ impl From<CallError> for UpstreamError {
             CallError::Rule(rule) => Self::Protocol(rule),
             CallError::Inside(inside) => Self::Inside(inside),
             CallError::Realm(RealmError::Elsewhere { .. }) => Self::Protocol(
-                "passwords go to the registry's own domain only (token_hosts allows others)",
+                "its realm for tokens is outside its domain (`token_hosts` allows others)",
             ),
             CallError::Realm(RealmError::NoTls) => {
-                Self::Protocol("who asks is not sent without TLS")
+                Self::Protocol("its realm for tokens has no TLS, and the registry has")
             }
             CallError::NoToken(answer) => match answer.status().as_u16() {
                 404 => Self::NotFound,

@@ -37,7 +37,9 @@ impl Filler {
             if let Some(open) = open {
                 match opened(&open, &stopped) {
                     Ok(cache) => source.keep_in(cache),
-                    Err(error) => return log::warn!("serving without --nic-cache: {error:#}"),
+                    Err(error) => {
+                        return log::warn!("serving without a cache (nic.cache): {error:#}");
+                    }
                 }
             }
             let result = source.fill(&stopped);

@@ -74,7 +74,7 @@ impl Nic {
             }
             BootChoice::Image(image) => bail!(
                 "the store knows no sources of a service: give boot image {image} as a file, or \
-                 have the service's (--boot auto)"
+                 have the service's (boot: auto)"
             ),
         }
     }

@@ -147,7 +147,7 @@ mod tests {
     use serving::metrics::exposition;
 
     use super::*;
-    use crate::admin::{Fed, Feed};
+    use crate::admin::{Feed, FeedStatus};
 
     #[derive(Debug)]
     struct NoFeed;
@@ -157,8 +157,8 @@ mod tests {
             Ok(())
         }
 
-        fn fed(&self) -> Fed {
-            Fed::default()
+        fn fed(&self) -> FeedStatus {
+            FeedStatus::default()
         }
     }
 

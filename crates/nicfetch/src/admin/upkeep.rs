@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 use super::sources::{failed, on_disk};
-use super::{BlockSide, Fed, IDLE, Operated, Removed, json};
+use super::{BlockSide, FeedStatus, IDLE, Operated, Removed, json};
 use chunks::ChunkStore as _;
 use mirror::{Refusal, Reply, WholeImage};
 
@@ -47,7 +47,7 @@ pub struct BlocksStatus {
     /// Chunks that wait to be read from the store.
     pub waiting: u64,
     /// Progress of turning pulled images into sources.
-    pub feed: Fed,
+    pub feed: FeedStatus,
 }
 
 /// The result of a garbage collection.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use crate::admin::{Fed, SetAside};
+use crate::admin::{FeedStatus, SetAside};
 use mirror::WholeImage;
 use serving::load::Level;
 
@@ -214,14 +214,14 @@ impl State {
     }
 
     /// Returns how far it is.
-    pub(super) fn fed(&self) -> Fed {
+    pub(super) fn fed(&self) -> FeedStatus {
         let aside = || self.tried.values().filter(|tried| tried.is_set_aside());
         let shown = aside().take(ASIDE_SHOWN).map(|tried| SetAside {
             name: tried.name.clone(),
             digest: tried.digest.clone(),
             why: tried.why().to_owned(),
         });
-        Fed {
+        FeedStatus {
             at: self.at.as_ref().map(|image| image.name.clone()),
             waiting: self.queue.len() as u64,
             done: self.done,

@@ -11,9 +11,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serving::api::{Closed, Connections};
 use serving::transport::part;
 use tokio::net::UnixStream;
-use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::context::ApiContext;
@@ -68,7 +68,7 @@ impl ApiContext {
         let deadline = route.pace.deadline();
         timeout(deadline, asked).await.unwrap_or_else(|_| {
             Err(Refusal::unavailable(format!(
-                "there was no answer within {} s; what was begun goes on",
+                "no response within {} s; the operation continues",
                 deadline.as_secs()
             )))
         })
@@ -120,42 +120,21 @@ async fn body_of(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
 pub(super) async fn take_connections(
     listener: UnixListener,
     context: Arc<ApiContext>,
-    mut closed: oneshot::Receiver<()>,
+    closed: Closed,
 ) {
     let listener = match tokio::net::UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("the API cannot use its socket: {error}"),
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
-    loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            next = next => next,
-            _ = &mut closed => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let context = Arc::clone(&context);
-                tokio::spawn(async move {
-                    converse(stream, &context).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                log::warn!("the API cannot take a connection: {error}");
-                // Most likely descriptors have run out: some will come back.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+    let connections = Connections::up_to(CONNECTIONS_MAX);
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    let converse = |stream| {
+        let context = Arc::clone(&context);
+        async move { converse(stream, &context).await }
+    };
+    connections.take(closed, accept, converse).await;
     drop(listener);
-    if timeout(CLOSE_DEADLINE, places.acquire_many(CONNECTIONS_MAX))
-        .await
-        .is_err()
-    {
+    if !connections.wait_until_over(CLOSE_DEADLINE).await {
         log::warn!("the API ends while requests are unanswered");
     }
 }

@@ -143,7 +143,7 @@ pub(super) static METRICS: &[Metric] = &[
         kind: Gauge,
         unit: "bytes",
         labels: &["tier"],
-        help: "Bytes that copies of boot images may take on the tier; without --tiers there is none.",
+        help: "Bytes that copies of boot images may take on the tier; a node without tiers has none.",
         question: "How large is the tier?",
         read: Read::Node(|seen| tiers(seen, |tier| tier.room_bytes)),
     },
@@ -409,7 +409,7 @@ pub(super) static METRICS: &[Metric] = &[
         unit: "bytes",
         labels: &["mountpoint"],
         help: "Bytes brought into the page cache that no boot needed, estimated from a sample; \
-               absent without --auto.",
+               absent for mounts without `auto`.",
         question: "How much of the boot image is of no use?",
         read: Read::Mount(|mount| {
             let wasted = mount

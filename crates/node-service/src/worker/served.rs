@@ -238,14 +238,14 @@ impl Served {
         let (access_log, disk) = heard.ok_or_else(|| {
             Refusal::new(
                 Fault::Conflict,
-                anyhow!("the mount was made without auto: what it is asked for is not learned"),
+                anyhow!("the mount was made without `auto`: its accesses are not recorded"),
             )
         })?;
         let trace = access_log.take(&disk.root, tree).write();
-        let trace = trace.context("writing down what the mount was asked for")?;
+        let trace = trace.context("writing the accesses of the mount")?;
         std::fs::File::from(to)
             .write_all(&trace)
-            .context("writing down what the mount was asked for")?;
+            .context("writing the accesses of the mount")?;
         Ok(())
     }
 

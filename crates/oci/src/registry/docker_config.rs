@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Credentials;
 use crate::ImageError;
-use crate::document::decode;
+use crate::error::decode;
 
 /// Bytes of such a file; one login takes some hundred.
 const CONFIG_MAX: usize = 4 << 20;

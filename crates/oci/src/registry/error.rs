@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use blocks::Digest;
 use distribution::Inside;
 
-use crate::{BlobError, ImageError};
+use crate::{BlobError, DocumentError};
 
 /// Why a registry did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum RegistryError {
     /// The registry wants the password to be sent to somebody else.
     #[error(
         "{doing}: {registry} names {host} for tokens, which is not in its domain: \
-         use --token-host {host} if it may receive the password"
+         name {host} in `token_hosts` if it may receive the password"
     )]
     Realm {
         /// What was asked.
@@ -78,7 +78,7 @@ pub enum RegistryError {
     /// The registry leads further inside than it is.
     #[error(
         "{doing}: {registry} redirects to an address that it must not name \
-         (--redirect-network NETWORK allows it)"
+         (`redirect_networks` allows it)"
     )]
     Inside {
         /// What was asked.
@@ -104,7 +104,7 @@ pub enum RegistryError {
         /// The registry.
         registry: String,
         /// What is wrong with it.
-        source: Box<ImageError>,
+        source: Box<DocumentError>,
     },
     /// A blob is not what its name says.
     #[error("the blob {digest} of {registry} does not match its digest")]

@@ -194,7 +194,7 @@ impl Http {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             let hint = match self.credentials {
                 Some(_) => "name and password are wrong, or not allowed to do this",
-                None => "name a user with --username, or log in with docker login",
+                None => "name a user (`username`), or log in with docker login",
             };
             return RegistryError::Unauthorized {
                 doing,
@@ -337,9 +337,10 @@ impl Http {
                 registry,
                 host,
             },
-            CallError::Realm(RealmError::NoTls) => {
-                self.broken(doing, "who asks is not sent without TLS")
-            }
+            CallError::Realm(RealmError::NoTls) => self.broken(
+                doing,
+                "its realm for tokens has no TLS, and the registry has",
+            ),
             CallError::Realm(_) => self.broken(doing, "the realm for tokens is not a URL"),
             CallError::NoToken(answer) => self.refusal_of_who_is_asked(doing, *answer, watch),
             error => RegistryError::SetUp {

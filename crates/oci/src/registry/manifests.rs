@@ -6,10 +6,9 @@ use reqwest::{Method, StatusCode};
 
 use super::http::Request;
 use super::{RegistryError, Repository};
-use crate::document::{DOCUMENT_MAX, OCI_MANIFEST};
 use crate::{
-    BlobError, DOCUMENT_TYPES, Descriptor, ImageError, Index, Manifest, Platform, Reference, Watch,
-    digest_of,
+    BlobError, DOCUMENT_MAX, DOCUMENT_TYPES, Descriptor, DocumentError, Index, Manifest,
+    OCI_MANIFEST, Platform, Reference, Watch, digest_of,
 };
 
 /// By what a manifest is asked for.
@@ -184,7 +183,7 @@ impl Repository {
         Ok(answer.headers().clone())
     }
 
-    pub(super) fn unusable(&self) -> impl Fn(ImageError) -> RegistryError + '_ {
+    pub(super) fn unusable(&self) -> impl Fn(DocumentError) -> RegistryError + '_ {
         |source| RegistryError::Document {
             registry: self.http.registry(),
             source: Box::new(source),

@@ -9,8 +9,10 @@ use reqwest::{Method, StatusCode};
 use super::http::Request;
 use super::manifests::Target;
 use super::{RegistryError, Repository};
-use crate::document::{DOCUMENT_MAX, OCI_INDEX, OCI_MANIFEST};
-use crate::{Descriptor, Index, Manifest, Watch, digest_of};
+use crate::{
+    DOCUMENT_MAX, Descriptor, DocumentError, Index, Manifest, OCI_INDEX, OCI_MANIFEST, Watch,
+    digest_of,
+};
 
 /// Answers of a referrers API that goes on over pages. A manifest has a handful of referrers.
 const PAGES_MAX: usize = 20;
@@ -163,9 +165,10 @@ impl Repository {
             index.manifests.push(entry.clone());
             let bytes = encode(&index)?;
             if bytes.len() as u64 > DOCUMENT_MAX {
-                return Err(self
-                    .http
-                    .broken("adding to the index of referrers", "it has room"));
+                return Err(self.http.broken(
+                    "adding to the index of referrers",
+                    "it has no room for another entry",
+                ));
             }
             self.put_document(&fallback_tag(subject), OCI_INDEX, &bytes, &mut *watch)?;
         }
@@ -181,7 +184,7 @@ fn fallback_tag(subject: Digest) -> Target {
 fn encode<T: serde::Serialize>(document: &T) -> Result<Vec<u8>, RegistryError> {
     serde_json::to_vec(document).map_err(|source| RegistryError::Document {
         registry: "this program".to_owned(),
-        source: Box::new(crate::ImageError::Json {
+        source: Box::new(DocumentError::Json {
             what: "manifest",
             source,
         }),

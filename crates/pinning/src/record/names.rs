@@ -44,7 +44,7 @@ pub(super) fn files_below(
             looked_at += 1;
             ensure!(
                 looked_at <= FILES_MAX,
-                "there are more than {FILES_MAX} files: name fewer directories with --under"
+                "there are more than {FILES_MAX} files: name fewer directories (`under`)"
             );
             let key = key_of(&file);
             if file.is_dir() && file.dev() == about.dev() {

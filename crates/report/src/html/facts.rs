@@ -144,7 +144,7 @@ fn listed<'a>(things: impl ExactSizeIterator<Item = &'a str>) -> String {
 pub(super) fn stability(out: &mut Markup, image: &ImageReport) {
     if image.recording.runs < 2 {
         let words = "One run was recorded: whether the next one reads the same, nobody knows. \
-            Record with --runs 3 to see.";
+            Record three runs to see: bootimg record --runs 3.";
         super::nothing(out, words);
         return;
     }

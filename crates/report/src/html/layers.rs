@@ -3,7 +3,7 @@
 use super::chart::{self, Bar, OWN_COLOURS, colour};
 use super::markup::Markup;
 use super::numbers;
-use super::table::{self, Column, Stands};
+use super::table::{self, Alignment, Column};
 use crate::image::{ImageReport, LayerReport};
 use crate::sum::sum;
 
@@ -17,16 +17,16 @@ pub(super) fn section(out: &mut Markup, image: &ImageReport) {
     }
     shares(out, image);
     let columns = [
-        Column("Layer", Stands::Left),
-        Column("Source", Stands::Wide),
-        Column("Size", Stands::Right),
-        Column("Read", Stands::Right),
-        Column("Of the layer", Stands::Left),
-        Column("Files", Stands::Right),
-        Column("Extents", Stands::Right),
-        Column("Metadata uses", Stands::Right),
-        Column("Own in the store", Stands::Right),
-        Column("Shared", Stands::Right),
+        Column("Layer", Alignment::Left),
+        Column("Source", Alignment::Wide),
+        Column("Size", Alignment::Right),
+        Column("Read", Alignment::Right),
+        Column("Of the layer", Alignment::Left),
+        Column("Files", Alignment::Right),
+        Column("Extents", Alignment::Right),
+        Column("Metadata uses", Alignment::Right),
+        Column("Own in the store", Alignment::Right),
+        Column("Shared", Alignment::Right),
     ];
     table::table(out, "Layers, the bottom one first", &columns, |out| {
         for (index, layer) in image.layers.iter().take(SHOWN).enumerate() {

@@ -3,7 +3,7 @@
 use super::chart::{self, Bar};
 use super::markup::Markup;
 use super::numbers;
-use super::table::{self, Column, Stands};
+use super::table::{self, Alignment, Column};
 use crate::mount::MountReport;
 
 /// Most mounts that are shown.
@@ -34,14 +34,14 @@ pub(super) fn section(out: &mut Markup, mounts: &[MountReport], of: Of) {
         return;
     }
     let columns = [
-        Column("Mount", Stands::Wide),
-        Column("Verdict", Stands::Left),
-        Column("From the boot image", Stands::Right),
-        Column("Missed", Stands::Right),
-        Column("Hit ratio", Stands::Left),
-        Column("Pages injected", Stands::Right),
-        Column("Evicted", Stands::Right),
-        Column("Stale", Stands::Right),
+        Column("Mount", Alignment::Wide),
+        Column("Verdict", Alignment::Left),
+        Column("From the boot image", Alignment::Right),
+        Column("Missed", Alignment::Right),
+        Column("Hit ratio", Alignment::Left),
+        Column("Pages injected", Alignment::Right),
+        Column("Evicted", Alignment::Right),
+        Column("Stale", Alignment::Right),
     ];
     let caption = match of {
         Of::Image => "The mounts that use it now",

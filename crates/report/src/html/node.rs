@@ -2,7 +2,7 @@
 
 use super::chart::{self, Bar};
 use super::markup::Markup;
-use super::table::{self, Column, Stands};
+use super::table::{self, Alignment, Column};
 use super::{Detail, facts, numbers, reads, timeline, ways};
 use crate::image::ImageReport;
 use crate::measured::median;
@@ -81,16 +81,16 @@ pub(super) fn images(out: &mut Markup, node: &NodeReport) {
         return;
     }
     let columns = [
-        Column("Image", Stands::Wide),
-        Column("Layers", Stands::Right),
-        Column("Read by a boot", Stands::Right),
-        Column("Of the image", Stands::Left),
-        Column("Ready after", Stands::Right),
-        Column("Own in the store", Stands::Right),
-        Column("Shared", Stands::Right),
-        Column("Mounts", Stands::Right),
-        Column("Hit ratio", Stands::Right),
-        Column("Recorded", Stands::Left),
+        Column("Image", Alignment::Wide),
+        Column("Layers", Alignment::Right),
+        Column("Read by a boot", Alignment::Right),
+        Column("Of the image", Alignment::Left),
+        Column("Ready after", Alignment::Right),
+        Column("Own in the store", Alignment::Right),
+        Column("Shared", Alignment::Right),
+        Column("Mounts", Alignment::Right),
+        Column("Hit ratio", Alignment::Right),
+        Column("Recorded", Alignment::Left),
     ];
     table::table(out, "All images", &columns, |out| {
         for (index, image) in node.images.iter().take(LISTED).enumerate() {

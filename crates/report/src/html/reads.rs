@@ -2,7 +2,7 @@
 
 use super::chart::colour;
 use super::markup::Markup;
-use super::table::{self, Column, Stands};
+use super::table::{self, Alignment, Column};
 use super::{Detail, numbers};
 use crate::content::{Content, FileShare};
 use crate::image::ImageReport;
@@ -63,10 +63,10 @@ fn sentence(image: &ImageReport) -> String {
 
 fn kinds(out: &mut Markup, content: &Content) {
     let columns = [
-        Column("Kind", Stands::Left),
-        Column("Read", Stands::Right),
-        Column("Files", Stands::Right),
-        Column("Share of what is read", Stands::Wide),
+        Column("Kind", Alignment::Left),
+        Column("Read", Alignment::Right),
+        Column("Files", Alignment::Right),
+        Column("Share of what is read", Alignment::Wide),
     ];
     table::table(out, "By kind, as names tell it", &columns, |out| {
         for kind in &content.kinds {
@@ -82,12 +82,12 @@ fn kinds(out: &mut Markup, content: &Content) {
 
 fn by_file(out: &mut Markup, image: &ImageReport, shown: usize) {
     let columns = [
-        Column("File", Stands::Wide),
-        Column("Read", Stands::Right),
-        Column("Of the file", Stands::Left),
-        Column("First after", Stands::Right),
-        Column("Kind", Stands::Left),
-        Column("Layer", Stands::Left),
+        Column("File", Alignment::Wide),
+        Column("Read", Alignment::Right),
+        Column("Of the file", Alignment::Left),
+        Column("First after", Alignment::Right),
+        Column("Kind", Alignment::Left),
+        Column("Layer", Alignment::Left),
     ];
     // A tree or a disk has one layer, which nobody needs to be told.
     let layered = image.layers.len() > 1;
@@ -124,10 +124,10 @@ fn layer_cell(out: &mut Markup, layer: usize) {
 
 fn by_directory(out: &mut Markup, content: &Content, shown: usize) {
     let columns = [
-        Column("Directory", Stands::Wide),
-        Column("Read", Stands::Right),
-        Column("Files", Stands::Right),
-        Column("Share of what is read", Stands::Left),
+        Column("Directory", Alignment::Wide),
+        Column("Read", Alignment::Right),
+        Column("Files", Alignment::Right),
+        Column("Share of what is read", Alignment::Left),
     ];
     table::table(
         out,

@@ -6,11 +6,11 @@ use super::numbers;
 
 /// A column's heading, and how its cells stand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Column(pub(super) &'static str, pub(super) Stands);
+pub(super) struct Column(pub(super) &'static str, pub(super) Alignment);
 
 /// How the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stands {
+pub(super) enum Alignment {
     /// At the left: words.
     Left,
     /// At the right: numbers.
@@ -19,7 +19,7 @@ pub(super) enum Stands {
     Wide,
 }
 
-impl Stands {
+impl Alignment {
     const fn class(self) -> &'static str {
         match self {
             Self::Left => "left",

@@ -2,7 +2,7 @@
 
 use super::chart::{self, Bar, OWN_COLOURS, colour};
 use super::markup::Markup;
-use super::table::{self, Column, Stands};
+use super::table::{self, Alignment, Column};
 use super::{Detail, numbers};
 use crate::image::ImageReport;
 use crate::measured::median;
@@ -197,10 +197,10 @@ impl<'a> View<'a> {
 
     fn numbers(&self, out: &mut Markup) {
         let columns = [
-            Column("Time", Stands::Left),
-            Column("Read", Stands::Right),
-            Column("Extents", Stands::Right),
-            Column("Read so far", Stands::Right),
+            Column("Time", Alignment::Left),
+            Column("Read", Alignment::Right),
+            Column("Extents", Alignment::Right),
+            Column("Read so far", Alignment::Right),
         ];
         let mut so_far: u64 = 0;
         table::table(out, "What is read when", &columns, |out| {

@@ -2,7 +2,7 @@
 
 use super::chart::{self, Bar};
 use super::markup::Markup;
-use super::table::{self, Column, Stands};
+use super::table::{self, Alignment, Column};
 use super::{Detail, numbers};
 use crate::measured::{Comparison, ServedFrom, WayReport, median};
 
@@ -149,14 +149,14 @@ fn range(samples: &[f64]) -> (f64, f64) {
 
 fn numbers_of(out: &mut Markup, comparison: &Comparison) {
     let columns = [
-        Column("Way", Stands::Left),
-        Column("Boots", Stands::Right),
-        Column("Median", Stands::Right),
-        Column("Fastest to slowest", Stands::Right),
-        Column("Cold is slower by", Stands::Right),
-        Column("Disk reads", Stands::Right),
-        Column("FUSE reads", Stands::Right),
-        Column("Prepared in", Stands::Right),
+        Column("Way", Alignment::Left),
+        Column("Boots", Alignment::Right),
+        Column("Median", Alignment::Right),
+        Column("Fastest to slowest", Alignment::Right),
+        Column("Cold is slower by", Alignment::Right),
+        Column("Disk reads", Alignment::Right),
+        Column("FUSE reads", Alignment::Right),
+        Column("Prepared in", Alignment::Right),
     ];
     let cold_ms = comparison
         .way(&ServedFrom::NativeCold)

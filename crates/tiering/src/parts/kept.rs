@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blocks::ContentId;
 use parking_lot::Mutex;
 
-use super::pools::{BringPart, Doubts, Pools, read_part};
+use super::pools::{BringPart, Pools, Recheck, read_part};
 use super::{Index, Part};
 use crate::medium::Medium;
 use crate::objects::{
@@ -34,11 +34,11 @@ impl PartedObjects {
         let media: Vec<Arc<dyn Medium>> = tiers.iter().map(|tier| tier.medium.clone()).collect();
         let (objects, mut report) = Objects::open(state, tiers)?;
         let doubts = match &report {
-            OpenReport { adopted: 1.., .. } => Doubts::Everything,
+            OpenReport { adopted: 1.., .. } => Recheck::Everything,
             OpenReport {
                 lost: 0, swept: 0, ..
-            } => Doubts::None,
-            _ => Doubts::LeftOver,
+            } => Recheck::None,
+            _ => Recheck::LeftOver,
         };
         let list = objects.list();
         let mut pools = Vec::new();

@@ -30,9 +30,9 @@ pub(super) struct Pools {
     unsure: bool,
 }
 
-/// What may be wrong with pools, though nobody died while he changed them.
+/// What of pools has to be checked again, although no process died while it changed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doubts {
+pub(super) enum Recheck {
     None,
     /// There may be blocks that nobody names.
     LeftOver,
@@ -47,7 +47,7 @@ impl Pools {
         medium: Arc<dyn Medium>,
         tier: TierIndex,
         objects: &[Object],
-        doubts: Doubts,
+        recheck: Recheck,
     ) -> io::Result<(Self, Vec<ContentId>)> {
         let mut pools = Self {
             medium,
@@ -56,7 +56,7 @@ impl Pools {
             unsure: false,
         };
         let files: BTreeMap<String, u64> = pools.medium.list()?.into_iter().collect();
-        let all = doubts == Doubts::Everything || files.contains_key(MARK);
+        let all = recheck == Recheck::Everything || files.contains_key(MARK);
         let here = objects.iter().filter(|object| object.tiers.contains(&tier));
         let mut lost = Vec::new();
         for object in here {
@@ -116,7 +116,7 @@ impl Pools {
     }
 
     /// Removes pools that nobody names; and what nobody names of the others, if there may be any.
-    pub(super) fn sweep(&self, doubts: Doubts) -> io::Result<()> {
+    pub(super) fn sweep(&self, recheck: Recheck) -> io::Result<()> {
         let files = self.medium.list()?;
         let marked = files.iter().any(|(name, _)| name == MARK);
         let mut removed = false;
@@ -128,7 +128,7 @@ impl Pools {
             if used.is_empty() {
                 self.medium.remove(name)?;
                 removed = true;
-            } else if marked || doubts != Doubts::None {
+            } else if marked || recheck != Recheck::None {
                 let whole = BlockRange::covering(0, *len);
                 self.give_back(name, used.gaps(whole))?;
             }

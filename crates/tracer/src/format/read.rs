@@ -14,7 +14,7 @@ use crate::trace::{CommandId, Trace, TraceError, TraceEvent, TraceInfo, TracedFi
 use TraceError::Malformed;
 
 pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
-    let mut input = In(checked_body(bytes)?);
+    let mut input = Input(checked_body(bytes)?);
     let header = Header::read(&mut input)?;
     let (info, lasted_us, lost) = info(&mut input)?;
     let mut tables = header.split(input.0)?;
@@ -59,7 +59,7 @@ fn checked_body(bytes: &[u8]) -> Result<&[u8], TraceError> {
         return Err(TraceError::TooLarge("bytes"));
     }
     let body = bytes.strip_prefix(&MAGIC).ok_or(TraceError::NotATrace)?;
-    let mut header = In(body);
+    let mut header = Input(body);
     let found = header.u32()?;
     if found != VERSION {
         let known = VERSION;
@@ -84,9 +84,9 @@ fn checked_body(bytes: &[u8]) -> Result<&[u8], TraceError> {
 }
 
 /// Bytes that have not been read yet.
-struct In<'a>(&'a [u8]);
+struct Input<'a>(&'a [u8]);
 
-impl<'a> In<'a> {
+impl<'a> Input<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], TraceError> {
         let (taken, rest) = self
             .0
@@ -144,15 +144,15 @@ struct Header {
 
 /// The tables, each in its place.
 struct Tables<'a> {
-    lengths: In<'a>,
-    files: In<'a>,
-    events: In<'a>,
-    string_bytes: In<'a>,
+    lengths: Input<'a>,
+    files: Input<'a>,
+    events: Input<'a>,
+    string_bytes: Input<'a>,
 }
 
 impl Header {
     /// Reads what follows the magic.
-    fn read(input: &mut In<'_>) -> Result<Self, TraceError> {
+    fn read(input: &mut Input<'_>) -> Result<Self, TraceError> {
         const CHECKED_BEFORE: usize = 4 + 4 + 4;
         input.take(CHECKED_BEFORE)?;
         input.zero::<4>()?;
@@ -170,12 +170,12 @@ impl Header {
 
     /// Cuts what follows the info into tables, which must be all there is.
     fn split<'a>(&self, rest: &'a [u8]) -> Result<Tables<'a>, TraceError> {
-        let mut input = In(rest);
+        let mut input = Input(rest);
         let mut table = |count: usize, record: usize| {
             let len = count
                 .checked_mul(record)
                 .ok_or(TraceError::TooLarge("entries"))?;
-            input.take(len).map(In)
+            input.take(len).map(Input)
         };
         let tables = Tables {
             lengths: table(self.strings, LENGTH_BYTES)?,
@@ -191,7 +191,7 @@ impl Header {
     }
 }
 
-fn info(input: &mut In<'_>) -> Result<(TraceInfo, u64, u64), TraceError> {
+fn info(input: &mut Input<'_>) -> Result<(TraceInfo, u64, u64), TraceError> {
     const _: () = assert!(INFO_BYTES == 32 + 12 + 8 + 8 + 8 && HEADER_BYTES == 80);
     let info = TraceInfo {
         label: Vec::new(),
@@ -203,7 +203,7 @@ fn info(input: &mut In<'_>) -> Result<(TraceInfo, u64, u64), TraceError> {
     Ok((info, lasted_us, lost))
 }
 
-fn strings<'a>(mut lengths: In<'_>, mut bytes: In<'a>) -> Result<Vec<&'a [u8]>, TraceError> {
+fn strings<'a>(mut lengths: Input<'_>, mut bytes: Input<'a>) -> Result<Vec<&'a [u8]>, TraceError> {
     let mut strings = Vec::with_capacity(lengths.0.len() / LENGTH_BYTES);
     while !lengths.0.is_empty() {
         let len = usize::try_from(lengths.u32()?).map_err(|_| TraceError::TooLarge("strings"))?;
@@ -260,7 +260,7 @@ impl<'a> Names<'a> {
     }
 }
 
-fn file(input: &mut In<'_>, path: &[u8]) -> Result<TracedFile, TraceError> {
+fn file(input: &mut Input<'_>, path: &[u8]) -> Result<TracedFile, TraceError> {
     let file = FileId(input.u32()?);
     let version = Version {
         size: input.u64()?,
@@ -277,7 +277,7 @@ fn file(input: &mut In<'_>, path: &[u8]) -> Result<TracedFile, TraceError> {
     })
 }
 
-fn event(input: &mut In<'_>, names: &mut Names<'_>) -> Result<TraceEvent, TraceError> {
+fn event(input: &mut Input<'_>, names: &mut Names<'_>) -> Result<TraceEvent, TraceError> {
     let at_us = input.u64()?;
     let (a, b) = (input.u64()?, input.u64()?);
     let took_us = input.u32()?;

@@ -63,7 +63,9 @@ fn close(dir: &Path) -> io::Result<()> {
     if let Some(dir) = &whole {
         private::close_dir(dir)?;
         let dir = dir.display();
-        log::warn!("{dir} could be read by everybody; now only by its owner (see --store-group)");
+        log::warn!(
+            "{dir} could be read by everybody; now only by its owner (`store_group` gives it to a group)"
+        );
     }
     for part in parts {
         if whole.is_some() || private::is_open(&part)? {

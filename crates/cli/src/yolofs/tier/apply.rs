@@ -58,12 +58,17 @@ pub(super) fn run(args: &ApplyArgs, store: &StoreSettings) -> anyhow::Result<Out
     let pace = Paced::new(rate, &interrupt, bar.clone());
     let mut applied = Vec::new();
     for step in &todo.plan.steps {
-        let Some(thing) = todo.thing(step) else {
+        let Some(candidate) = todo.candidate(step) else {
             continue;
         };
-        pace.read_from(thing.file.as_ref().map_or(store.dir(), |file| file.path()));
+        pace.read_from(
+            candidate
+                .file
+                .as_ref()
+                .map_or(store.dir(), |file| file.path()),
+        );
         let before = pace.gave_way();
-        let carried = carry_out(step, thing, &tiers, &store, &pace, PATIENCE);
+        let carried = carry_out(step, candidate, &tiers, &store, &pace, PATIENCE);
         if let Err(error) = &carried
             && error.is::<Interrupted>()
         {

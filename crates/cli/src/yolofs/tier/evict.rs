@@ -86,8 +86,8 @@ fn chosen(
         None => {}
     };
     if args.all {
-        for thing in gather(tiers, &tiers.look(), &store)? {
-            choose(thing.object, thing.label, thing.pinned);
+        for candidate in gather(tiers, &tiers.look(), &store)? {
+            choose(candidate.object, candidate.label, candidate.pinned);
         }
     } else {
         let (files, images) = files_apart(&args.images);

@@ -49,7 +49,7 @@ pub(super) fn run(
     }
     for (known, key, name) in wanted {
         let changing = known.change(key, |known| known.pinned = pinning == Pinning::Pinned);
-        changing.with_context(|| format!("noting what is wanted of {name}"))?;
+        changing.with_context(|| format!("recording the pin of {name}"))?;
     }
     Ok(Outcome::Done)
 }

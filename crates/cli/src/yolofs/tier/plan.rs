@@ -12,7 +12,7 @@ use bootstore::store::StoreSettings;
 use bootstore::tiers::Tiers;
 use bootstore::tiers::carry::Todo;
 use bootstore::tiers::now;
-use bootstore::tiers::plan::{Change, Step, Thing};
+use bootstore::tiers::plan::{Candidate, Change, Step};
 use bootstore::tiers::ways::{Ways, passed_from};
 use host::size::Size;
 
@@ -34,7 +34,7 @@ pub(super) struct Planned {
     pub(super) moves: Vec<PlannedMove>,
     /// Boot images that are pinned and find no room.
     unmet_pins: Vec<String>,
-    tiers: Vec<TierThen>,
+    tiers: Vec<PlannedTier>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -73,7 +73,7 @@ struct HotFiles {
 }
 
 #[derive(Debug, Serialize)]
-struct TierThen {
+struct PlannedTier {
     tier: String,
     bytes: u64,
 }
@@ -88,26 +88,26 @@ pub(super) fn run(args: &PlanArgs, store: &StoreSettings) -> anyhow::Result<Outc
 
 /// Returns a step in words.
 pub(super) fn planned(step: &Step, todo: &Todo, tiers: &Tiers) -> PlannedMove {
-    let thing = todo.thing(step);
+    let candidate = todo.candidate(step);
     PlannedMove {
         what: match step.change {
             Change::Demote => "demote",
             Change::Promote => "promote",
         },
-        name: thing.map_or_else(|| step.key.short(), |thing| thing.label.clone()),
+        name: candidate.map_or_else(|| step.key.short(), |candidate| candidate.label.clone()),
         tier: tiers.specs()[step.place].name.clone(),
         bytes: step.bytes,
         shared_bytes: step.shared_bytes,
-        heat: thing.map_or(0.0, |thing| thing.heat.at(now())),
-        way: thing.and_then(Thing::way),
-        hot_of: thing.and_then(|thing| thing.hot_of.clone()),
+        heat: candidate.map_or(0.0, |candidate| candidate.heat.at(now())),
+        way: candidate.and_then(Candidate::way),
+        hot_of: candidate.and_then(|candidate| candidate.hot_of.clone()),
         hot: None,
     }
 }
 
 impl Planned {
     fn of(todo: &Todo, tiers: &Tiers, store: &Store) -> Self {
-        let unmet = |thing: &&Thing| todo.plan.unmet_pins.contains(&thing.key);
+        let unmet = |candidate: &&Candidate| todo.plan.unmet_pins.contains(&candidate.key);
         let names = tiers.specs().iter().map(|spec| spec.name.clone());
         let then = names.zip(&todo.plan.bytes_then);
         Self {
@@ -121,13 +121,13 @@ impl Planned {
                 })
                 .collect(),
             unmet_pins: todo
-                .things
+                .candidates
                 .iter()
                 .filter(unmet)
-                .map(|thing| thing.label.clone())
+                .map(|candidate| candidate.label.clone())
                 .collect(),
             tiers: then
-                .map(|(tier, bytes)| TierThen {
+                .map(|(tier, bytes)| PlannedTier {
                     tier,
                     bytes: *bytes,
                 })
@@ -163,7 +163,7 @@ impl HotFiles {
         if step.change != Change::Promote {
             return None;
         }
-        let id = todo.thing(step)?.image?;
+        let id = todo.candidate(step)?.image?;
         let image = store.peek_image(&id).ok()?;
         let recorded = recorded_files(image.plan(), image.tree());
         let ways = Ways::of(&image, passed_from(tiers, &id).as_deref());

@@ -12,7 +12,7 @@ use super::probe::{kind_word, map_word, sync_word};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
 use bootstore::store::StoreSettings;
-use bootstore::tiers::plan::{Presence, Thing, gather};
+use bootstore::tiers::plan::{Candidate, Presence, gather};
 use bootstore::tiers::seen::SeenTier;
 use bootstore::tiers::{Tiers, now};
 use host::size::Size;
@@ -80,11 +80,11 @@ pub(super) struct ObjectStatus {
 pub(super) fn run(args: &StatusArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let tiers = store.tiers()?;
     let seen = tiers.look();
-    let things = match store.open_existing()? {
+    let candidates = match store.open_existing()? {
         Some(store) => gather(&tiers, &seen, &store)?,
         None => Vec::new(),
     };
-    let status = Status::of(&tiers, &seen, &things);
+    let status = Status::of(&tiers, &seen, &candidates);
     if let Some(file) = &args.plot {
         let drawing = fs::write(file, picture::svg(&status));
         drawing.with_context(|| format!("drawing the tiers to {}", file.display()))?;
@@ -94,8 +94,8 @@ pub(super) fn run(args: &StatusArgs, store: &StoreSettings) -> anyhow::Result<Ou
 }
 
 impl Status {
-    fn of(tiers: &Tiers, seen: &[SeenTier], things: &[Thing]) -> Self {
-        let of = |(place, tier): (usize, &SeenTier)| TierStatus::of(place, tier, things);
+    fn of(tiers: &Tiers, seen: &[SeenTier], candidates: &[Candidate]) -> Self {
+        let of = |(place, tier): (usize, &SeenTier)| TierStatus::of(place, tier, candidates);
         Self {
             file: tiers.file().map(PathBuf::from),
             tiers: seen.iter().enumerate().map(of).collect(),
@@ -133,17 +133,17 @@ impl Status {
 }
 
 impl TierStatus {
-    fn of(place: usize, tier: &SeenTier, things: &[Thing]) -> Self {
-        let on = |thing: &&Thing| {
-            thing
+    fn of(place: usize, tier: &SeenTier, candidates: &[Candidate]) -> Self {
+        let on = |candidate: &&Candidate| {
+            candidate
                 .on
                 .get(place)
                 .is_some_and(|on| *on != Presence::Absent)
         };
-        let mut objects: Vec<ObjectStatus> = things
+        let mut objects: Vec<ObjectStatus> = candidates
             .iter()
             .filter(on)
-            .filter_map(|thing| ObjectStatus::of(thing, thing.on[place], tier))
+            .filter_map(|candidate| ObjectStatus::of(candidate, candidate.on[place], tier))
             .collect();
         objects.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         let is = tier.is.as_ref().ok();
@@ -203,21 +203,21 @@ impl TierStatus {
 }
 
 impl ObjectStatus {
-    fn of(thing: &Thing, on: Presence, tier: &SeenTier) -> Option<Self> {
-        let object = thing.object?;
+    fn of(candidate: &Candidate, on: Presence, tier: &SeenTier) -> Option<Self> {
+        let object = candidate.object?;
         let bytes = tier.bytes_of(object)?;
         let shared_bytes = tier.shared_bytes(object);
         Some(Self {
-            name: thing.label.clone(),
-            boot_image: thing.image.map(|id| id.to_string()),
+            name: candidate.label.clone(),
+            boot_image: candidate.image.map(|id| id.to_string()),
             object: object.to_string(),
             bytes,
             own_bytes: bytes.saturating_sub(shared_bytes),
             shared_bytes,
-            heat: thing.heat.at(now()),
-            pinned: thing.pinned,
+            heat: candidate.heat.at(now()),
+            pinned: candidate.pinned,
             open: on == Presence::Open,
-            way: thing.way(),
+            way: candidate.way(),
         })
     }
 }

@@ -13,13 +13,13 @@ use node_api::view::{MountView, NodeView};
 
 /// What the node told at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Sight {
+pub(super) struct NodeSnapshot {
     pub(super) at: Instant,
     pub(super) node: NodeView,
     pub(super) mounts: Vec<MountView>,
 }
 
-impl Sight {
+impl NodeSnapshot {
     pub(super) fn take(client: &NodeClient) -> Result<Self, CallError> {
         Ok(Self {
             node: client.node()?,
@@ -48,7 +48,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn of(before: Option<&Sight>, now: &Sight, mount: &MountView) -> Self {
+    fn of(before: Option<&NodeSnapshot>, now: &NodeSnapshot, mount: &MountView) -> Self {
         let served = mount.status.served.as_ref();
         let earlier = before.and_then(|before| {
             let served = before.find(mount)?.status.served.as_ref()?;
@@ -230,8 +230,8 @@ impl Order {
     }
 }
 
-/// Returns the rows of a sight, with rates if there is an earlier one.
-pub(super) fn rows(before: Option<&Sight>, now: &Sight, order: Order) -> Vec<Row> {
+/// Returns the rows of a snapshot, with rates if there is an earlier one.
+pub(super) fn rows(before: Option<&NodeSnapshot>, now: &NodeSnapshot, order: Order) -> Vec<Row> {
     let mut rows: Vec<Row> = now
         .mounts
         .iter()
@@ -281,7 +281,7 @@ fn age(seconds: u64) -> String {
 }
 
 /// Writes everything as text.
-pub(super) fn text(before: Option<&Sight>, now: &Sight, order: Order) -> String {
+pub(super) fn text(before: Option<&NodeSnapshot>, now: &NodeSnapshot, order: Order) -> String {
     let mut lines = vec![
         COLUMNS
             .iter()
@@ -298,14 +298,14 @@ mod tests {
     use super::*;
     use node_api::memory::two_sights;
 
-    fn sights() -> (Sight, Sight) {
+    fn snapshots() -> (NodeSnapshot, NodeSnapshot) {
         let (at, [(node, before), (later, mounts)]) = (Instant::now(), two_sights());
-        let before = Sight {
+        let before = NodeSnapshot {
             at,
             node,
             mounts: before,
         };
-        let now = Sight {
+        let now = NodeSnapshot {
             at: at + Duration::from_secs(2),
             node: later,
             mounts,
@@ -314,14 +314,14 @@ mod tests {
     }
 
     fn names(order: Order) -> Vec<String> {
-        let (before, now) = sights();
+        let (before, now) = snapshots();
         let rows = rows(Some(&before), &now, order);
         rows.into_iter().map(|row| row.mountpoint).collect()
     }
 
     #[test]
     fn rates_are_differences() {
-        let (before, now) = sights();
+        let (before, now) = snapshots();
         let text = text(Some(&before), &now, Order::by(SortBy::Name));
         let lines: Vec<&str> = text.lines().skip(1).collect();
         let expected = [
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn the_node_has_a_line() {
-        let (_, mut now) = sights();
+        let (_, mut now) = snapshots();
         now.node.draining = true;
         now.node.worker_restarts = 1;
         now.node.workers[0].current = false;

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
 
-use super::rows::{COLUMNS, Column, Order, Row, Sight, SortBy, node_line, rows};
+use super::rows::{COLUMNS, Column, NodeSnapshot, Order, Row, SortBy, node_line, rows};
 use node_api::client::CallError;
 use node_api::mount_state::MountState;
 
@@ -21,8 +21,8 @@ const PAGE: usize = 20;
 /// Everything that is shown.
 #[derive(Debug)]
 pub(super) struct Screen {
-    before: Option<Sight>,
-    now: Option<Sight>,
+    before: Option<NodeSnapshot>,
+    now: Option<NodeSnapshot>,
     /// Why the latest look saw nothing.
     trouble: Option<String>,
     order: Order,
@@ -31,7 +31,7 @@ pub(super) struct Screen {
 
 /// What follows from a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pressed {
+pub(super) enum KeyAction {
     Quit,
     Stay,
 }
@@ -48,28 +48,28 @@ impl Screen {
     }
 
     /// Takes in what a look saw. A node that is away leaves its last words on the screen.
-    pub(super) fn saw(&mut self, sight: Result<Sight, CallError>) {
-        match sight {
-            Ok(sight) => {
-                self.before = self.now.replace(sight);
+    pub(super) fn saw(&mut self, snapshot: Result<NodeSnapshot, CallError>) {
+        match snapshot {
+            Ok(snapshot) => {
+                self.before = self.now.replace(snapshot);
                 self.trouble = None;
             }
             Err(error) => self.trouble = Some(format!("{error}; trying again")),
         }
     }
 
-    pub(super) fn press(&mut self, key: KeyEvent) -> Pressed {
+    pub(super) fn press(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
-            return Pressed::Stay;
+            return KeyAction::Stay;
         }
         let last = self
             .now
             .as_ref()
             .map_or(0, |now| now.mounts.len().saturating_sub(1));
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Pressed::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Pressed::Quit;
+                return KeyAction::Quit;
             }
             KeyCode::Char(key) => {
                 if let Some(column) = COLUMNS.iter().find(|column| column.key == key) {
@@ -84,7 +84,7 @@ impl Screen {
             KeyCode::End => self.scroll = last,
             _ => {}
         }
-        Pressed::Stay
+        KeyAction::Stay
     }
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
@@ -203,7 +203,7 @@ mod tests {
         let start = Instant::now();
         for (n, (node, mounts)) in (0..).zip(two_sights()) {
             let at = start + Duration::from_secs(2 * n);
-            screen.saw(Ok(Sight { at, node, mounts }));
+            screen.saw(Ok(NodeSnapshot { at, node, mounts }));
         }
         screen
     }
@@ -224,7 +224,7 @@ mod tests {
             .collect()
     }
 
-    fn press(screen: &mut Screen, code: KeyCode) -> Pressed {
+    fn press(screen: &mut Screen, code: KeyCode) -> KeyAction {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn keys_sort_and_scroll() {
         let mut screen = screen();
-        assert_eq!(press(&mut screen, KeyCode::Char('d')), Pressed::Stay);
+        assert_eq!(press(&mut screen, KeyCode::Char('d')), KeyAction::Stay);
         assert_eq!(
             first_column(&screen),
             ["/mnt/c", "/mnt/a", "/mnt/new", "/mnt/b"]
@@ -282,10 +282,10 @@ mod tests {
         press(&mut screen, KeyCode::PageUp);
         assert_eq!(first_column(&screen)[0], "/mnt/a");
         for code in [KeyCode::Char('q'), KeyCode::Esc] {
-            assert_eq!(press(&mut screen, code), Pressed::Quit);
+            assert_eq!(press(&mut screen, code), KeyAction::Quit);
         }
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.press(control), Pressed::Quit);
+        assert_eq!(screen.press(control), KeyAction::Quit);
     }
 
     #[test]

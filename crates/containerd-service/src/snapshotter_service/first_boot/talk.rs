@@ -128,7 +128,12 @@ impl Wanted {
         let until = self.until.parse::<Until>();
         until
             .and_then(|until| Ending::try_from(&until))
-            .with_context(|| format!("understanding when it is over: {}", self.until))
+            .with_context(|| {
+                format!(
+                    "parsing the condition that ends a recording: {}",
+                    self.until
+                )
+            })
     }
 }
 

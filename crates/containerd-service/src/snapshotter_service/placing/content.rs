@@ -14,13 +14,11 @@ use std::time::SystemTime;
 
 use blocks::Digest;
 use engine::containerd::chain_ids;
-use oci::{Descriptor, ImageConfig, Manifest};
+use oci::{CONFIG_MAX, Descriptor, ImageConfig, Manifest};
 use tiering::lass::PullId;
 
 /// Where the blobs are below containerd's root.
 const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";
-/// Bytes of a manifest or a configuration: what is larger is a layer. Registries take no larger ones.
-const DOCUMENT_MAX: u64 = 4 << 20;
 /// Blobs that are looked at, and images that are known; what is beyond is not placed.
 const BLOBS_MAX: usize = 1 << 20;
 const IMAGES_MAX: usize = 1 << 14;
@@ -99,7 +97,7 @@ impl Content {
         let Ok(config) = ImageConfig::decode(config) else {
             return;
         };
-        if config.diff_ids.len() != manifest.layers.len() || self.images >= IMAGES_MAX {
+        if config.expect_layers(manifest.layers.len()).is_err() || self.images >= IMAGES_MAX {
             return;
         }
         let image = Arc::new(PulledImage {
@@ -126,7 +124,8 @@ impl Content {
     fn document(&self, digest: &Digest) -> Option<(Vec<u8>, SystemTime)> {
         let path = self.blobs.join(digest.hex());
         let of = fs::metadata(&path).ok()?;
-        if of.len() > DOCUMENT_MAX {
+        if of.len() > CONFIG_MAX {
+            // It is larger than any document: a layer.
             return None;
         }
         let mut file = File::open(path).ok()?;
@@ -135,7 +134,7 @@ impl Content {
         if bytes != b"{" {
             return None;
         }
-        file.take(DOCUMENT_MAX).read_to_end(&mut bytes).ok()?;
+        file.take(CONFIG_MAX).read_to_end(&mut bytes).ok()?;
         Some((bytes, of.modified().ok()?))
     }
 }

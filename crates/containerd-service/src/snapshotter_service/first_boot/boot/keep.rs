@@ -70,7 +70,7 @@ impl Keeper {
     fn image_of(&self, boot: &Boot) -> anyhow::Result<Described> {
         let namespace = boot.key.split('/').next().unwrap_or_default();
         let containerd = Containerd::connect(&self.containerd, namespace, SNAPSHOTTER)
-            .context("asking containerd for the image (--containerd names the socket)")?;
+            .context("asking containerd for the image (`containerd` names the socket)")?;
         let image = containerd.with_chain(&boot.top())?;
         image.with_context(|| no_image(namespace, &boot.top()))
     }

@@ -10,7 +10,7 @@ use node_api::mount_daemon::Response;
 
 /// What wakes the daemon's main thread.
 #[derive(Debug)]
-pub(super) enum Happening {
+pub(super) enum DaemonEvent {
     /// A signal asked the process to end.
     Interrupted,
     /// A command asked to unmount, and waits for the answer.
@@ -19,17 +19,17 @@ pub(super) enum Happening {
     Over(End),
 }
 
-/// Lets everybody have an answer who asked while the last thing happened; returns whether they got
-/// it. Whoever asked to unmount waits for `happenings` to be read, or to be gone.
-pub(super) fn end_talks(happenings: Receiver<Happening>, callers: &Callers) -> bool {
-    drop(happenings);
+/// Waits until everybody who asked has an answer, and returns whether they have. Whoever asked to unmount
+/// gets it when `events` is dropped.
+pub(super) fn answer_callers(events: Receiver<DaemonEvent>, callers: &Callers) -> bool {
+    drop(events);
     callers.wait_until_answered()
 }
 
 /// Has the daemon unmount, and waits for what comes of it.
-pub(super) fn ask_to_unmount(tell: &Mutex<Sender<Happening>>, busy: Busy) -> Response {
+pub(super) fn ask_to_unmount(tell: &Mutex<Sender<DaemonEvent>>, busy: Busy) -> Response {
     let (answer, answers) = channel();
-    let asked = tell.lock().send(Happening::Unmount(busy, answer)).is_ok();
+    let asked = tell.lock().send(DaemonEvent::Unmount(busy, answer)).is_ok();
     // No answer means that the daemon is ending already.
     asked
         .then(|| answers.recv().ok())
@@ -49,7 +49,7 @@ mod tests {
     fn who_asks_a_daemon_that_ends_is_not_kept_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("d.sock");
-        let (tell, happenings) = channel();
+        let (tell, events) = channel();
         let (asking, asked) = channel();
         let (tell, asking) = (Mutex::new(tell), Mutex::new(asking));
         let callers = serve(listen(&socket).unwrap(), move |request| match request {
@@ -66,7 +66,7 @@ mod tests {
         });
         asked.recv().unwrap();
         // The mount was over just before: nobody reads what happens any more.
-        assert!(end_talks(happenings, &callers), "it waits in vain");
+        assert!(answer_callers(events, &callers), "nobody answers");
         assert!(matches!(
             command.join().unwrap().unwrap(),
             Response::Unmounted { .. }

@@ -1,8 +1,8 @@
-//! Calls that may take long, but must get ahead.
+//! Calls that may take long, as long as they make progress.
 //!
-//! A scan of a large source on a slow disk takes minutes, and that is no fault. So what has a
-//! deadline is not the scan but each of its steps. Who waits for it looks whether it moves; once
-//! it has not for too long, it is given up. Its thread ends when the source answers again.
+//! A scan of a large source on a slow disk takes minutes, and that is no fault. So the deadline is not of
+//! the scan but of each of its steps. A scan that makes no step within it is given up; its thread ends
+//! when the source answers again.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::helpers::NoAnswer;
 
-/// How often it is looked at whether a call moves.
+/// How often is checked whether a call makes progress.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Calls of a process that may hang at a time after they were given up, each with a thread.
@@ -22,12 +22,12 @@ static HANGING: AtomicUsize = AtomicUsize::new(0);
 
 /// How far a call has come, and whether anybody still waits for it.
 #[derive(Debug, Default)]
-pub(crate) struct Headway {
+pub(crate) struct CallProgress {
     steps: AtomicU64,
     given_up: AtomicBool,
 }
 
-impl Headway {
+impl CallProgress {
     /// Notes that the source has answered once more.
     pub(crate) fn step(&self) {
         self.steps.fetch_add(1, SeqCst);
@@ -40,7 +40,7 @@ impl Headway {
 }
 
 /// Counts a call that was given up, until it comes back.
-struct Thread(Arc<Headway>);
+struct Thread(Arc<CallProgress>);
 
 impl Drop for Thread {
     fn drop(&mut self) {
@@ -54,16 +54,16 @@ impl Drop for Thread {
 /// one before. `tell` hears now and then how many there were.
 pub(crate) fn while_it_moves<T: Send + 'static>(
     patience: Duration,
-    call: impl FnOnce(&Headway) -> T + Send + 'static,
+    call: impl FnOnce(&CallProgress) -> T + Send + 'static,
     mut tell: impl FnMut(u64),
 ) -> Result<T, NoAnswer> {
     if HANGING.load(SeqCst) >= HANGING_MAX {
         let many = format!("{HANGING_MAX} calls to sources that do not answer hang already");
         return Err(NoAnswer::NoThread(io::Error::other(many)));
     }
-    let headway = Arc::new(Headway::default());
+    let call_progress = Arc::new(CallProgress::default());
     let (answer, answers) = sync_channel(1);
-    let thread = Thread(Arc::clone(&headway));
+    let thread = Thread(Arc::clone(&call_progress));
     std::thread::Builder::new()
         .name("source".to_owned())
         .spawn(move || {
@@ -78,14 +78,14 @@ pub(crate) fn while_it_moves<T: Send + 'static>(
             Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Died),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let now = headway.steps.load(SeqCst);
+        let now = call_progress.steps.load(SeqCst);
         if now != steps {
             (steps, moved) = (now, Instant::now());
             tell(steps);
         } else if moved.elapsed() >= patience {
             // Counted first: it may come back in between.
             HANGING.fetch_add(1, SeqCst);
-            if headway.given_up.swap(true, SeqCst) {
+            if call_progress.given_up.swap(true, SeqCst) {
                 HANGING.fetch_sub(1, SeqCst);
             }
             // It may have come at the last moment.
@@ -103,12 +103,12 @@ mod tests {
 
     #[test]
     fn a_call_that_moves_is_waited_for() {
-        let call = |headway: &Headway| {
+        let call = |call_progress: &CallProgress| {
             for _ in 0..20 {
                 std::thread::sleep(SOON / 4);
-                headway.step();
+                call_progress.step();
             }
-            headway.is_given_up()
+            call_progress.is_given_up()
         };
         let mut told = 0;
         let given_up = while_it_moves(Duration::from_secs(60), call, |steps| told = steps);
@@ -120,9 +120,9 @@ mod tests {
     fn a_call_that_stands_still_is_given_up_and_may_come_back() {
         let (open, gate) = channel::<()>();
         let (tell, told) = channel();
-        let call = move |headway: &Headway| {
+        let call = move |call_progress: &CallProgress| {
             let _opened = gate.recv();
-            tell.send(headway.is_given_up()).unwrap();
+            tell.send(call_progress.is_given_up()).unwrap();
         };
         let late = while_it_moves(SOON, call, |_| ());
         assert!(matches!(late, Err(NoAnswer::Late)));

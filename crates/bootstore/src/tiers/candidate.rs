@@ -1,4 +1,4 @@
-//! What may lie on tiers, and how it does.
+//! What may be placed on tiers, and how it is there now.
 
 use blocks::ContentId;
 use bootimg::{ImageId, SharedGroup};
@@ -6,9 +6,9 @@ use tiering::heat::Heat;
 
 use super::whole::WholeFile;
 
-/// A boot image, or an object that nobody knows any more.
+/// A boot image, a file that may be copied whole, or an object of which neither is known any more.
 #[derive(Clone, Debug)]
-pub struct Thing {
+pub struct Candidate {
     /// Its name among what is known: the boot image's id, or the object's.
     pub key: ContentId,
     /// What people call it.
@@ -35,7 +35,7 @@ pub struct Thing {
     pub on: Vec<Presence>,
 }
 
-impl Thing {
+impl Candidate {
     /// Returns how it is kept on a tier (`blocks` or `whole`); `None` for an unknown object.
     pub const fn way(&self) -> Option<&'static str> {
         match (&self.image, &self.file) {

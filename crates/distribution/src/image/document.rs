@@ -1,30 +1,27 @@
 //! The documents that hold an image together: descriptors, indexes and manifests.
-//!
-//! Only what is used here is decoded; what else they say is ignored, as the specification asks.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use blocks::Digest;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-use crate::ImageError;
-use crate::error::shown;
+use super::{DocumentError, decode, null_is_nothing, shown};
 
 /// Bytes of a manifest or an index: what registries accept.
-pub(crate) const DOCUMENT_MAX: u64 = 4 << 20;
+pub const DOCUMENT_MAX: u64 = 4 << 20;
 /// Layers of an image. Overlayfs stacks at most 500, Docker 125.
-pub(crate) const LAYERS_MAX: usize = 500;
+pub const LAYERS_MAX: usize = 500;
 
-pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The media type of an index.
+pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The media type of a manifest.
+pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The media type of the configuration of a container image.
+pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-const CONFIGS: [&str; 2] = [
-    "application/vnd.oci.image.config.v1+json",
-    "application/vnd.docker.container.image.v1+json",
-];
+const CONFIGS: [&str; 2] = [OCI_CONFIG, "application/vnd.docker.container.image.v1+json"];
 
 /// The media types of the manifests and indexes that are understood here.
 pub const DOCUMENT_TYPES: [&str; 4] = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST];
@@ -96,6 +93,7 @@ impl Platform {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
             "x86" => "386",
+            "loongarch64" => "loong64",
             "powerpc64" => "ppc64le",
             other => other,
         };
@@ -139,23 +137,27 @@ impl Index {
     ///
     /// # Errors
     /// If it is not one.
-    pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DocumentError> {
         decode("index", bytes)
+    }
+
+    /// Returns the manifests that may be of the image for this platform: also those that name none.
+    pub fn fitting(&self, wanted: &Platform) -> impl Iterator<Item = &Descriptor> {
+        let fits = |entry: &&Descriptor| entry.platform.as_ref().is_none_or(|is| wanted.fits(is));
+        self.manifests.iter().filter(fits)
     }
 
     /// Returns the manifest of the image for this platform.
     ///
     /// # Errors
     /// If there is none.
-    pub fn for_platform(&self, wanted: &Platform) -> Result<&Descriptor, ImageError> {
-        let runs_here = |entry: &&Descriptor| match &entry.platform {
-            Some(platform) => wanted.fits(platform),
-            None => self.manifests.len() == 1, // of the only image nobody needs to say it
-        };
-        let found = self.manifests.iter().find(runs_here);
+    pub fn for_platform(&self, wanted: &Platform) -> Result<&Descriptor, DocumentError> {
+        let is_only = self.manifests.len() == 1; // of the only image nobody needs to say it
+        let mut fitting = self.fitting(wanted);
+        let found = fitting.find(|entry| is_only || entry.platform.is_some());
         found.ok_or_else(|| {
             let platforms = self.manifests.iter().filter_map(|m| m.platform.as_ref());
-            ImageError::NoSuchPlatform {
+            DocumentError::NoSuchPlatform {
                 wanted: wanted.to_string(),
                 have: shown(platforms.map(ToString::to_string)),
             }
@@ -216,10 +218,10 @@ impl Manifest {
     ///
     /// # Errors
     /// If it is not one, or has too many layers.
-    pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DocumentError> {
         let manifest: Self = decode("manifest", bytes)?;
         if manifest.layers.len() > LAYERS_MAX {
-            return Err(ImageError::Rule {
+            return Err(DocumentError::Rule {
                 what: "manifest",
                 rule: "it has more than 500 layers",
             });
@@ -231,43 +233,31 @@ impl Manifest {
     ///
     /// # Errors
     /// If its configuration is of another type.
-    pub fn must_be_image(&self) -> Result<(), ImageError> {
+    pub fn must_be_image(&self) -> Result<(), DocumentError> {
         let media_type = &self.config.media_type;
         if CONFIGS.contains(&media_type.as_str()) {
             return Ok(());
         }
-        Err(ImageError::NotAnImage {
+        Err(DocumentError::NotAnImage {
             media_type: media_type.chars().take(120).collect(),
         })
     }
 }
 
-/// Programs in Go write `null` for an empty list or map.
-fn null_is_nothing<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-/// Decodes a document whose length was bounded before it was read.
-pub(crate) fn decode<T: DeserializeOwned>(
-    what: &'static str,
-    bytes: &[u8],
-) -> Result<T, ImageError> {
-    serde_json::from_slice(bytes).map_err(|source| ImageError::Json { what, source })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest_of;
+
+    fn digest(text: &str) -> Digest {
+        let mut bytes = [0; 32];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Digest(bytes)
+    }
 
     fn entry(text: &str, platform: Option<&str>) -> Descriptor {
         Descriptor {
             media_type: OCI_MANIFEST.to_owned(),
-            digest: digest_of(text.as_bytes()),
+            digest: digest(text),
             size: 1,
             artifact_type: None,
             annotations: BTreeMap::new(),
@@ -297,6 +287,23 @@ mod tests {
     }
 
     #[test]
+    fn other_platforms_are_passed_over() {
+        let manifests = vec![
+            entry("other", Some("s390x")),
+            entry("ours", Some("amd64")),
+            entry("attestation", Some("unknown")),
+            entry("any", None),
+        ];
+        let index = Index {
+            manifests,
+            ..Index::default()
+        };
+        let wanted = entry("", Some("amd64")).platform.unwrap();
+        let found = index.fitting(&wanted).map(|entry| entry.digest);
+        assert!(found.eq([digest("ours"), digest("any")]));
+    }
+
+    #[test]
     fn the_only_image_needs_no_platform() {
         let wanted = Platform::host();
         let mut index = Index::default();
@@ -314,7 +321,7 @@ mod tests {
         let text = format!(r#"{{"schemaVersion":2,"config":{layer},"layers":[{layers}]}}"#);
         assert!(matches!(
             Manifest::decode(text.as_bytes()),
-            Err(ImageError::Rule { .. })
+            Err(DocumentError::Rule { .. })
         ));
     }
 
@@ -337,7 +344,7 @@ mod tests {
             assert!(Manifest::decode(bad.as_bytes()).is_err(), "{bad}");
         }
         let huge = "1".repeat(30);
-        let digest = digest_of(b"");
+        let digest = digest("");
         let text =
             format!(r#"{{"schemaVersion":2,"config":{{"digest":"{digest}","size":{huge}}}}}"#);
         assert!(Manifest::decode(text.as_bytes()).is_err());

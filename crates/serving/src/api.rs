@@ -1,0 +1,236 @@
+//! What serves an API: a unix socket, a thread of its own, and a bounded number of connections.
+//!
+//! One thread runs all sockets. What clients ask for may block, so it is done on other threads, of which
+//! there are few. Connections beyond the bound wait in the socket's queue.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+/// Only its owner opens the socket; root always can. A server checks the user of its peer besides, for those
+/// who change that.
+const SOCKET_MODE: u32 = 0o600;
+
+/// How long no connection is taken after one could not be. Most likely descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Listens on `socket`. It appears complete, in the place of what an earlier server left there: no client
+/// meets a moment without a socket, or one with other permissions.
+///
+/// # Errors
+/// If the socket cannot be made.
+pub fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let aside = socket.with_extension(std::process::id().to_string());
+    let bound = (|| {
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&aside)?;
+        fs::set_permissions(&aside, fs::Permissions::from_mode(SOCKET_MODE))?;
+        fs::rename(&aside, socket)?;
+        Ok(listener)
+    })();
+    bound.map_err(|error| {
+        let text = format!("listening on {}: {error}", socket.display());
+        io::Error::new(error.kind(), text)
+    })
+}
+
+/// Ends when an API is to end.
+pub type Closed = oneshot::Receiver<()>;
+
+/// The thread of an API. Dropping it has the API end, and waits for the thread.
+#[derive(Debug)]
+pub struct ApiThread {
+    close: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ApiThread {
+    /// Starts a thread that runs `serve`, which returns soon after what it is given has ended. What blocks
+    /// has at most `calls` threads; one that hangs does not keep the API from ending.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start<F: Future<Output = ()>>(
+        name: &str,
+        calls: usize,
+        serve: impl FnOnce(Closed) -> F + Send + 'static,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .thread_name(format!("{name}-call"))
+            .max_blocking_threads(calls)
+            .build()?;
+        let (close, closed) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                runtime.block_on(async { serve(closed).await });
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            close: Some(close),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for ApiThread {
+    fn drop(&mut self) {
+        drop(self.close.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the API ended in a panic");
+        }
+    }
+}
+
+/// The connections of an API, up to a bound.
+#[derive(Debug)]
+pub struct Connections {
+    permits: Arc<Semaphore>,
+    max: u32,
+}
+
+impl Connections {
+    /// Returns what takes at most `max` connections at a time.
+    #[must_use]
+    pub fn up_to(max: u32) -> Self {
+        let permits = Arc::new(Semaphore::new(max as usize));
+        Self { permits, max }
+    }
+
+    /// Takes connections until `closed` ends, each by `converse`.
+    pub async fn take<P, F>(
+        &self,
+        mut closed: Closed,
+        accept: impl AsyncFn() -> io::Result<P>,
+        converse: impl Fn(P) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        loop {
+            let next = async {
+                let permit = Arc::clone(&self.permits).acquire_owned().await;
+                (permit, accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                next = next => next,
+                _ = &mut closed => return,
+            };
+            match accepted {
+                Ok(peer) => {
+                    let conversation = converse(peer);
+                    tokio::spawn(async move {
+                        conversation.await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    log::warn!("the API cannot take a connection: {error}");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until all that were taken are over, and returns whether they are.
+    pub async fn wait_until_over(&self, patience: Duration) -> bool {
+        let all = self.permits.acquire_many(self.max);
+        timeout(patience, all).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// Longer than anything takes here; reached only by a failure.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// An API that sends back one byte, and what its end found.
+    fn echo(socket: &Path, max: u32) -> (ApiThread, std::sync::mpsc::Receiver<bool>) {
+        let listener = listen(socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (tell, ended) = std::sync::mpsc::channel();
+        let api = ApiThread::start("echo", 1, move |closed| async move {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            let connections = Connections::up_to(max);
+            let accept = async || listener.accept().await.map(|(stream, _)| stream);
+            connections
+                .take(closed, accept, |mut stream| async move {
+                    let mut byte = [0];
+                    let read = stream.read_exact(&mut byte).await;
+                    if read.is_ok() {
+                        drop(stream.write_all(&byte).await);
+                    }
+                })
+                .await;
+            tell.send(connections.wait_until_over(PATIENCE).await)
+                .unwrap();
+        });
+        (api.unwrap(), ended)
+    }
+
+    fn ask(stream: &mut UnixStream) -> u8 {
+        let mut byte = [0];
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn a_connection_beyond_the_bound_waits_for_another_to_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("api.sock");
+        fs::write(&socket, "left behind").unwrap();
+        let (api, ended) = echo(&socket, 1);
+        let mode = fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, SOCKET_MODE);
+        let mut first = UnixStream::connect(&socket).unwrap();
+        let mut second = UnixStream::connect(&socket).unwrap();
+        second.write_all(b"y").unwrap();
+        second
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        assert!(second.read(&mut [0]).is_err(), "it has no answer yet");
+        assert_eq!(ask(&mut first), b'x');
+        let mut byte = [0];
+        second.set_read_timeout(Some(PATIENCE)).unwrap();
+        second.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [b'y']);
+        drop(api);
+        assert!(ended.recv_timeout(PATIENCE).unwrap());
+        assert!(UnixStream::connect(&socket).is_err(), "nobody listens");
+    }
+
+    #[test]
+    fn the_end_waits_for_answers_that_are_under_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("api.sock");
+        let (api, ended) = echo(&socket, 4);
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        // It is taken once another, which came later, has its answer.
+        assert_eq!(ask(&mut UnixStream::connect(&socket).unwrap()), b'x');
+        let ending = std::thread::spawn(move || drop(api));
+        assert_eq!(ask(&mut stream), b'x');
+        ending.join().unwrap();
+        assert!(ended.recv_timeout(PATIENCE).unwrap());
+    }
+}
