@@ -45,6 +45,7 @@ const LADDER: &[Rung] = &[
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
     rung("confine", &[]),
+    rung("nri", &[]),
     // L2: the file system knows the seams, not who implements them; the servers, what they serve.
     rung("yolofs", &["blocks", "rawio", "testkit"]),
     rung(
@@ -189,6 +190,7 @@ const LADDER: &[Rung] = &[
             "layers",
             "mounting",
             "node-records",
+            "nri",
             "oci",
             "rawio",
             "recording",

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Command;
-use clap_complete::Shell;
+use clap_complete::{Generator as _, Shell};
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
@@ -34,8 +34,14 @@ pub(crate) fn completions(out: &Path) -> anyhow::Result<()> {
     make_dir(out)?;
     for (name, mut command) in programs() {
         for shell in SHELLS {
-            clap_complete::generate_to(shell, &mut command, name, out)
-                .with_context(|| format!("writing {name}'s completions for {shell}"))?;
+            let writing = || format!("writing {name}'s completions for {shell}");
+            if name == "sandbox" {
+                clap_complete::generate_to(shell, &mut command, name, out).with_context(writing)?;
+                continue;
+            }
+            // These ask the program, which knows the names of images and mounts.
+            let script = cli::completion_script(name, shell).with_context(writing)?;
+            fs::write(out.join(shell.file_name(name)), script).with_context(writing)?;
         }
     }
     println!("completions are in {}", out.display());

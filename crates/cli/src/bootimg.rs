@@ -1,5 +1,6 @@
 //! The program `bootimg`: records boots, keeps boot images, brings them into memory.
 
+mod engine_args;
 mod from_trace;
 mod gc;
 mod images;

@@ -1,12 +1,24 @@
-//! Completion scripts for shells.
+//! Completion in shells: the scripts call the program, which knows its verbs and options, and the names that
+//! there are ([`names`]).
+
+mod names;
+
+use std::ffi::OsString;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::exit::Outcome;
-use crate::output::write_out;
+use crate::output::{complain, write_out};
+pub(crate) use names::{image_names, mountpoints};
+
+/// The variable that names the shell, when a script asks for what may come next.
+pub(crate) const VARIABLE: &str = "YOLOFS_COMPLETE";
 
 /// Print a completion script for a shell
+///
+/// It asks this program for the names of boot images and mounts.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
     /// The shell to print the script for
@@ -19,12 +31,31 @@ impl CompletionsArgs {
     /// # Errors
     /// If standard output cannot be written.
     pub(crate) fn print<P: CommandFactory>(&self) -> anyhow::Result<Outcome> {
-        let mut command = P::command();
-        let name = command.get_name().to_owned();
-        // Through memory: the generator panics where it cannot write.
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut command, name, &mut script);
-        write_out(&script)?;
+        write_out(&script(P::command().get_name(), self.shell)?)?;
         Ok(Outcome::Done)
     }
+}
+
+/// Returns the script for a program.
+///
+/// # Errors
+/// If there is none for the shell.
+pub(crate) fn script(program: &str, shell: Shell) -> std::io::Result<Vec<u8>> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(&shell.to_string());
+    let shell = shell.ok_or(std::io::ErrorKind::Unsupported)?;
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, program, program, program, &mut script)?;
+    Ok(script)
+}
+
+/// Answers a shell that asks what may come next on the command line of `P`; returns whether one does.
+pub(crate) fn answered<P: CommandFactory>(line: impl IntoIterator<Item = OsString>) -> bool {
+    let asked = CompleteEnv::with_factory(P::command)
+        .var(VARIABLE)
+        .try_complete(line, None);
+    asked.unwrap_or_else(|error| {
+        complain(&error.to_string());
+        true
+    })
 }

@@ -42,3 +42,11 @@ pub fn yolofs_command() -> clap::Command {
 pub fn nicfetch_command() -> clap::Command {
     nicfetch::Nicfetch::command()
 }
+
+/// Returns the completion script of a program for a shell.
+///
+/// # Errors
+/// If there is none for the shell.
+pub fn completion_script(program: &str, shell: clap_complete::Shell) -> std::io::Result<Vec<u8>> {
+    completions::script(program, shell)
+}

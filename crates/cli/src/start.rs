@@ -2,12 +2,15 @@
 
 mod configuration;
 
+pub(crate) use configuration::applied as with_configuration;
+
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 use tracing::level_filters::LevelFilter;
 
+use crate::completions;
 use crate::output::complain;
 
 /// How much is said on standard error.
@@ -41,6 +44,9 @@ impl Talk {
 /// Reads the command line of a program, with the defaults of the configuration file, and has its messages shown as
 /// it says. Ends the process if the command line or the file is wrong, or only help is wanted.
 pub(crate) fn begin<P: CommandFactory + FromArgMatches>(talk: impl Fn(&P) -> Talk) -> P {
+    if completions::answered::<P>(std::env::args_os()) {
+        std::process::exit(0);
+    }
     let command = match configuration::applied(P::command()) {
         Ok(command) => command,
         Err(error) => {

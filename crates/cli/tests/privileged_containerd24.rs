@@ -19,7 +19,7 @@ use lab::{Lab, busybox_root, noise, ok, until};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::signal::Signal;
 use node::{IMAGE, Node, archive, pack};
-use testkit::registries::{Kind, Registry};
+use testkit::registries::{Kind, Proxy, Registry};
 
 const READ: &str = "cat /srv/greeting; md5sum </srv/noise";
 
@@ -120,7 +120,10 @@ fn run_stacked(lab: &Lab, node: &Node<'_>, namespace: &str, image: &str, command
     let uri = format!("file://{}", out.display());
     let script = format!("cat /latest; ls / | grep made; {command}");
     let run = ["--namespace", namespace, "run", "--rm", "--log-uri", &uri];
-    node.ctr(&[&run[..], &[image, "all", "/bin/sh", "-c", &script]].concat());
+    let _of_the_run_before = fs::remove_file(&out);
+    // runc has one list of containers for all containerds of the machine.
+    let id = image.replace([':', '/'], "-");
+    node.ctr(&[&run[..], &[image, &id, "/bin/sh", "-c", &script]].concat());
     fs::read_to_string(&out).unwrap()
 }
 
@@ -339,6 +342,70 @@ fn ids_of(base: u32) -> String {
     let map = format!("{:>10} {base:>10} {:>10}\n", 0, 65_536);
     map + "0:0 /\n0:0 /bin\n65535:65535 /home/last\n0:0 /home/root\n1000:1000 /home/user\n\
            root\nuser\n0:0 /home/new"
+}
+
+/// Returns the digests of the layers' blobs in a namespace, which are all but the documents.
+fn blobs(node: &Node<'_>, namespace: &str) -> Vec<String> {
+    let list = node.ctr(&["--namespace", namespace, "content", "ls"]);
+    let lines = list.lines().skip(1);
+    let blobs = lines.filter(|line| !line.contains("gc.ref") && !line.contains("config"));
+    blobs
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn privileged_layers_that_are_there_are_neither_downloaded_nor_unpacked_again() {
+    let lab = Lab::new();
+    let registry = Registry::start(Kind::Docker);
+    let line = Proxy::before(&registry);
+    push(
+        &stacked_layers(&lab, 12),
+        &format!("{}/stacked:1", registry.host()),
+    );
+    let image = format!("{}/stacked:1", line.host());
+    let node = Node::start_today(&lab, &[]);
+    let pull = |namespace: &str| {
+        let pull = ["--namespace", namespace, "images", "pull", "--plain-http"];
+        node.ctr(&[&pull[..], &["--snapshotter", "yolofs", &image]].concat());
+    };
+    pull("default");
+    assert_eq!(blobs(&node, "default").len(), 12);
+    let said = run_stacked(&lab, &node, "default", &image, "md5sum </made11");
+    // Nobody has the blobs any more, so that they would have to be downloaded.
+    for blob in blobs(&node, "default") {
+        node.ctr(&["content", "rm", &blob]);
+    }
+    node.collect_garbage();
+    let before = line.bytes();
+    pull("k8s.io");
+    // The manifest and the configuration; each of the layers has 300 000 bytes of noise.
+    let downloaded = line.bytes() - before;
+    assert!(downloaded < 100_000, "{downloaded} bytes were downloaded");
+    assert!(blobs(&node, "k8s.io").is_empty());
+    let snapshots = node.root().join("snapshots");
+    let own = || {
+        let entries = fs::read_dir(&snapshots)
+            .unwrap()
+            .map(|entry| entry.unwrap());
+        let own = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+        own.count()
+    };
+    assert_eq!(own(), 12, "a layer was unpacked again");
+    assert_eq!(
+        run_stacked(&lab, &node, "k8s.io", &image, "md5sum </made11"),
+        said
+    );
+    // Whoever unpacked them removes them: the others keep theirs.
+    node.ctr(&["images", "rm", "--sync", &image]);
+    node.collect_garbage();
+    assert_eq!(
+        run_stacked(&lab, &node, "k8s.io", &image, "md5sum </made11"),
+        said
+    );
+    let remove = ["--namespace", "k8s.io", "images", "rm", "--sync", &image];
+    node.ctr(&remove);
+    until("all snapshots to go", || node.directories() == 0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
+use lab::engines::Engines;
 use lab::{Lab, busybox_root, fails, ok};
 
 /// Docker wants ranges of users in /etc, so it runs in a mount namespace with an /etc of its own;
@@ -19,9 +20,9 @@ mount -t overlay overlay -o "lowerdir=/etc,upperdir=$PWD/upper,workdir=$PWD/work
 echo daemon:100000:65536 > /etc/subuid
 echo daemon:100000:65536 > /etc/subgid
 export DOCKER_HOST="unix://$PWD/sock"
-dockerd --data-root "$PWD/docker" --exec-root "$PWD/exec" -H "$DOCKER_HOST" --pidfile "$PWD/pid" \
+"$DOCKERD" --data-root "$PWD/docker" --exec-root "$PWD/exec" -H "$DOCKER_HOST" --pidfile "$PWD/pid" \
     --storage-driver=overlay2 --iptables=false --ip6tables=false --bridge=none \
-    --userns-remap=daemon > log 2>&1 &
+    --userns-remap=daemon $FLAGS > log 2>&1 &
 dockerd=$!
 end() {
     code=$?
@@ -55,6 +56,15 @@ docker rmi base > /dev/null
 
 #[test]
 fn privileged_docker_serves_remapped_users() {
+    serves_remapped_users(Engines::Debian, "");
+}
+
+#[test]
+fn privileged_docker_29_serves_remapped_users() {
+    serves_remapped_users(Engines::Today, "--feature containerd-snapshotter=false");
+}
+
+fn serves_remapped_users(engines: Engines, flags: &str) {
     let lab = Lab::new();
     let dir = lab.make_dir("remapped");
     let root = lab.path("base");
@@ -70,12 +80,18 @@ fn privileged_docker_serves_remapped_users() {
         .arg("."));
     // Containers' root is nobody here, and has to come this far.
     ok(Command::new("chmod").arg("755").arg(lab.path("")).arg(&dir));
-    let path = std::env::var("PATH").unwrap_or_default();
+    let mut path = std::ffi::OsString::from("/usr/bin:");
+    if engines == Engines::Today {
+        path = std::ffi::OsString::new();
+    }
+    path.push(engines.path());
     let mut script = Command::new("unshare");
     script
         .args(["--mount", "--propagation", "private", "bash", "-c", SCRIPT])
         .current_dir(&dir)
-        .env("PATH", format!("/usr/bin:{path}"))
+        .env("PATH", path)
+        .env("DOCKERD", engines.program("dockerd"))
+        .env("FLAGS", flags)
         .env("YOLOFS", env!("CARGO_BIN_EXE_yolofs"))
         .env("BOOTIMG", env!("CARGO_BIN_EXE_bootimg"))
         .env("YOLOFS_STORE", lab.store())

@@ -8,9 +8,11 @@ pub mod layers_fast;
 mod mounts;
 pub mod place_arg;
 pub mod placing;
+mod pods;
 mod served;
 pub(crate) mod staging;
 pub mod status;
+mod unpacker;
 pub mod upper;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +43,7 @@ use recording::until::Until;
 use served::ServedLowers;
 use staging::Staging;
 use status::{LayersFastStatus, Request, Response, SnapshotterStatus, UpperStatus};
+use unpacker::ContainerdUnpacker;
 use upper::UpperFull;
 use yolofs::XattrAnswers;
 
@@ -79,6 +82,8 @@ pub struct SnapshotterSettings {
     pub until: Until,
     /// Socket of the containerd that is served.
     pub containerd: PathBuf,
+    /// Socket of its NRI, if layers are to be warmed for pods.
+    pub nri: Option<PathBuf>,
 }
 
 impl SnapshotterSettings {
@@ -119,7 +124,7 @@ impl SnapshotterSettings {
         }))
     }
 
-    fn config(&self, placing: &Placing) -> anyhow::Result<Config> {
+    fn config(&self, placing: &Placing, containerd: &Path) -> anyhow::Result<Config> {
         let upper = self.upper.as_ref().map(|upper| {
             let (place, max_bytes) = upper.open("upper", upper::DEFAULT_MAX)?;
             Ok::<_, anyhow::Error>(UpperConfig {
@@ -149,6 +154,7 @@ impl SnapshotterSettings {
             root: root.with_context(|| format!("resolving {}", self.root.display()))?,
             upper,
             layers,
+            unpacker: Some(Arc::new(ContainerdUnpacker::at(containerd))),
         })
     }
 }
@@ -192,10 +198,10 @@ pub fn run(
         None => LayersBy::Foreseen, // Nothing is placed, so nobody is to wait.
     };
     let placing = Placing::new(&args.containerd_root, by, &args.root, &run_dir);
-    let config = args.config(&placing)?;
+    let containerd = std::path::absolute(&args.containerd).context("finding containerd")?;
+    let config = args.config(&placing, &containerd)?;
     let root = config.root.clone();
     // While this process may execute programs yet.
-    let containerd = std::path::absolute(&args.containerd).context("finding containerd")?;
     let recorder = recorder::start(&root, &containerd, store, &run_dir)?;
     confinement::engine(Service::Snapshotter)?;
     let interrupt = Interrupt::install()?;
@@ -207,7 +213,10 @@ pub fn run(
     let present = snapshotter.walk(&[])?.into_iter();
     served.start(&present.map(|snapshot| snapshot.id).collect(), &interrupt)?;
     let snapshotter = Arc::new(snapshotter);
-    let threads = place_layers(args, &placing, &snapshotter, &interrupt)?;
+    let mut threads = place_layers(args, &placing, &snapshotter, &interrupt)?;
+    if let Some(nri) = &args.nri {
+        threads.push(pods::start(nri.clone(), served.clone(), interrupt.clone())?);
+    }
     let socket = status::socket(&run_dir, &root);
     answer_status(&socket, args, &served, placing, &snapshotter)?;
     let answered = serve(args, Arc::clone(&snapshotter), &interrupt);

@@ -13,6 +13,7 @@ mod events;
 mod lease;
 mod snapshots;
 mod tasks;
+mod version;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub use chain::chain_ids;
 pub use events::Events;
 pub use lease::{Collected, KeptDocument, Labels, LayerAge, Lease, Prepared};
 pub use tasks::{CtrRun, Exec};
+pub use version::version_at;
 
 use crate::call::timed_out;
 use crate::error::EngineError;

@@ -103,6 +103,17 @@ pub fn labelled(kind: &str, label: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(with_label(&table, kind, label))
 }
 
+/// Returns where mounts of this type lie, the last mounted first.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn of_kind(kind: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo").context("reading the list of mounts")?;
+    let lines = table.split(|byte| *byte == b'\n').rev().filter_map(parse);
+    let of_kind = lines.filter(|line| line.kind == kind);
+    Ok(of_kind.map(|line| line.mountpoint).collect())
+}
+
 /// Returns where something is mounted in a directory, by its path without symbolic links, the last mounted
 /// first.
 ///

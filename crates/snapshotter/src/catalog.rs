@@ -104,7 +104,8 @@ impl Catalog {
     }
 
     /// Returns the number of every record and the tier that holds its directory, of those that are
-    /// damaged in other ways too.
+    /// damaged in other ways too. A directory that a snapshot shares has a number here as long as that is
+    /// there.
     ///
     /// # Errors
     /// If a record does not even give its number: nobody can then say which directories are in
@@ -114,6 +115,7 @@ impl Catalog {
         struct Place {
             id: SnapshotId,
             tier: Option<PathBuf>,
+            shares: Option<SnapshotId>,
         }
         self.store.read("list the snapshots", |tx| {
             let table = tx.open_table(SNAPSHOTS)?;
@@ -123,6 +125,9 @@ impl Catalog {
                 let place: Place = serde_json::from_slice(bytes.value())
                     .map_err(|error| damage(name.value(), &error))?;
                 places.insert(place.id, place.tier);
+                if let Some(shared) = place.shares {
+                    places.entry(shared).or_insert(None);
+                }
             }
             Ok(places)
         })

@@ -268,9 +268,10 @@ pub(crate) fn turning(root: &Directories) -> PathBuf {
     root.base().join("turning")
 }
 
-/// Returns the fast place that the directory of a snapshot is a link to.
+/// Returns the fast place that the directory of a snapshot is a link to. A link to another snapshot's is
+/// none to a fast place.
 pub(crate) fn link_of(dir: &Path) -> Option<Directories> {
-    let to = fs::read_link(dir).ok()?;
+    let to = fs::read_link(dir).ok().filter(|to| to.is_absolute())?;
     Some(Directories::at(to.parent()?.parent()?))
 }
 

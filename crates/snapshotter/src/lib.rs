@@ -9,6 +9,7 @@
 //! - [`service`]: the same on a socket, as gRPC.
 //! - [`Lowers`]: the seam; [`PlainLowers`] serves nothing, [`FaultyLowers`] serves badly.
 //! - [`Staged`]: a layer that somebody else unpacks, and a snapshot adopts.
+//! - [`Unpacker`]: what is told to whoever unpacks a layer that is there already.
 //! - [`FastLayers`]: a fast place for layers; who decides which go there is another seam, [`Unpacks`].
 //!
 //! ```
@@ -41,6 +42,7 @@ mod error;
 mod fast;
 mod filter;
 mod kind;
+mod known;
 mod lowers;
 mod mapping;
 mod overlay;
@@ -56,6 +58,7 @@ mod unpacks;
 pub use error::{Result, SnapshotError};
 pub use fast::{FastConfig, FastLayers, FastUsage, Taken};
 pub use filter::FilterError;
+pub use known::Unpacker;
 pub use lowers::{FaultyLowers, LayerDir, Lowers, PlainLowers};
 pub use overlay::Mount;
 pub use pace::{Pace, Unhurried};

@@ -67,6 +67,10 @@ pub struct Snapshot {
     /// The tier that holds its directories; `None` for the root itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PathBuf>,
+    /// The snapshot whose directory it has: its own is a link to that, which stays as long as this one is
+    /// there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<SnapshotId>,
 }
 
 /// A snapshot, and what it stands on.

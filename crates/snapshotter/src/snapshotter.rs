@@ -6,6 +6,7 @@ mod home;
 mod janitor;
 mod make;
 mod place;
+mod reuse;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::disk_usage::disk_usage;
 use crate::error::{Result, SnapshotError};
 use crate::fast::{FastConfig, FastLayers, clear, turning};
 use crate::filter::Filter;
+use crate::known::{KnownLayers, Unpacker};
 use crate::lowers::{LayerDir, Lowers};
 use crate::overlay::{Mount, OverlayOptions, mountable};
 use crate::pace::Pace;
@@ -38,6 +40,8 @@ pub struct Config {
     pub upper: Option<UpperConfig>,
     /// A fast place for layers.
     pub layers: Option<FastConfig>,
+    /// Who unpacks layers; `None` for one who can be told nothing.
+    pub unpacker: Option<Arc<dyn Unpacker>>,
 }
 
 /// Where layers are staged.
@@ -64,6 +68,8 @@ struct State<L> {
     root: Directories,
     tier: Option<Tier>,
     fast: Option<Arc<FastLayers>>,
+    known: KnownLayers,
+    unpacker: Option<Arc<dyn Unpacker>>,
     lowers: L,
     options: OverlayOptions,
     next_id: AtomicU64,
@@ -98,6 +104,8 @@ impl<L: Lowers> Snapshotter<L> {
             root,
             tier: tier.transpose()?,
             fast: fast.transpose()?.map(Arc::new),
+            known: KnownLayers::default(),
+            unpacker: config.unpacker,
             lowers,
             options: OverlayOptions::of_this_kernel(),
             reserved: Mutex::default(),
@@ -260,12 +268,17 @@ impl<L: Lowers> Snapshotter<L> {
         self.state.present(&active)?;
         let held = self.state.settle(&active, name)?;
         let dir = self.state.root.fs(active.id);
-        let usage = disk_usage(&dir)?;
+        // What it shares is the other's.
+        let usage = match active.shares {
+            Some(_) => Usage::default(),
+            None => disk_usage(&dir)?,
+        };
         let committed = self
             .state
             .catalog
             .commit((name, key), parent, labels, usage)?;
         drop(held);
+        self.state.known.add(&committed);
         if let Some(fast) = &self.state.fast {
             fast.unpacks.ended(committed.id);
             if self.state.is_fast(committed.id) {
@@ -289,6 +302,7 @@ impl<L: Lowers> Snapshotter<L> {
     /// If there is none, or another snapshot stands on it.
     pub fn remove(&self, key: &str) -> Result<()> {
         let removed = self.state.catalog.remove(key)?;
+        self.state.known.remove(&removed);
         self.state.lowers.removed(removed.id);
         if let Some(fast) = &self.state.fast {
             fast.unpacks.ended(removed.id);

@@ -8,7 +8,7 @@ use crate::snapshot::{Labels, Snapshot, SnapshotId};
 
 /// containerd puts this label on a snapshot into which it unpacks a layer: the chain ID under
 /// which it is to be committed.
-const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
+pub(crate) const UNPACKED_AS: &str = "containerd.io/snapshot.ref";
 /// What the key of such a snapshot begins with: `extract-NUMBER-RANDOM CHAIN`.
 const UNPACK_PREFIX: &str = "extract-";
 

@@ -234,6 +234,7 @@ fn a_root_has_one_owner() {
         root: node.root(),
         upper: None,
         layers: None,
+        unpacker: None,
     };
     let second = Snapshotter::open(config, PlainLowers);
     assert!(

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::stacks::{self, ListedStack};
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print, table};
 use bootstore::store::{StoreSettings, add_written, name_of, watch};
@@ -37,7 +38,7 @@ pub(super) struct LsArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RmArgs {
     /// Names or ids of boot images, or references of container images
-    #[arg(required = true, value_name = "IMAGE")]
+    #[arg(required = true, value_name = "IMAGE", add = image_names())]
     images: Vec<String>,
     /// Only say what would be removed
     #[arg(long)]
@@ -50,7 +51,7 @@ pub(super) struct RmArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PinArgs {
     /// Names or ids of boot images
-    #[arg(required = true, value_name = "IMAGE")]
+    #[arg(required = true, value_name = "IMAGE", add = image_names())]
     images: Vec<String>,
 }
 
@@ -69,7 +70,7 @@ pub(super) enum Keep {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct MergeArgs {
     /// Names or ids of boot images
-    #[arg(required = true, num_args = 2.., value_name = "IMAGE")]
+    #[arg(required = true, num_args = 2.., value_name = "IMAGE", add = image_names())]
     images: Vec<String>,
     /// Name of the merged boot image
     #[arg(long)]
@@ -84,6 +85,7 @@ pub(super) struct MergeArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ExportArgs {
     /// Name or id of a boot image
+    #[arg(add = image_names())]
     image: String,
     /// The file to write; one that is there is replaced
     file: PathBuf,

@@ -13,6 +13,7 @@ use serde::Serialize;
 use tracer::plot::Plot;
 
 use super::stacks;
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, duration, percent, print, table};
 use bootstore::store::StoreSettings;
@@ -32,6 +33,7 @@ pub(super) const PATHS_BUDGET: usize = 64 << 20;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct InspectArgs {
     /// Name or id in the store, a file (with a `/`), or the reference of a container image
+    #[arg(add = image_names())]
     image: String,
     /// Draw the boot: time against file and offset
     #[arg(long, value_name = "FILE.svg")]

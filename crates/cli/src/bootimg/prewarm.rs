@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::pull::fetch;
 use super::registry::RegistryArgs;
 use super::stacks;
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, duration, print};
 use crate::run_dir_arg::RunDirArg;
@@ -43,7 +44,7 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PrewarmArgs {
     /// Names or ids of boot images, or references of container images: all of their layers
-    #[arg(required_unless_present = "all", value_name = "IMAGE")]
+    #[arg(required_unless_present = "all", value_name = "IMAGE", add = image_names())]
     images: Vec<String>,
     /// Fetch the boot images of container images that the store does not know: see bootimg pull
     #[arg(long)]

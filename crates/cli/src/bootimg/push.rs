@@ -8,6 +8,7 @@ use oci::registry::{Access, Repository};
 
 use super::registry::RegistryArgs;
 use super::stacks;
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, count, print};
 use bootstore::store::StoreSettings;
@@ -22,6 +23,7 @@ use host::size::Size;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PushArgs {
     /// Name or image ID of a container image that was recorded
+    #[arg(add = image_names())]
     image: String,
     /// Where the image is in a registry [default: by its name]
     #[arg(long, value_name = "IMAGE")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use engine::ImageName;
-use engine::containerd::{DEFAULT_ADDRESS, DEFAULT_SNAPSHOTTER};
 
+use super::engine_args::EngineArgs;
 use super::keep::{KeepArgs, kept_text, similarity_text};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, complain, count, duration, percent, print};
@@ -17,7 +17,7 @@ use host::interrupt::Interrupt;
 use host::run_dir::RunDir;
 use host::size::Size;
 use layers::keep::Earlier;
-use recording::image_recording::{self, Engines, ImageReport, ImageRequest};
+use recording::image_recording::{self, ImageReport, ImageRequest};
 use recording::locate::{Located, locate};
 use recording::machine::{self, Machine};
 use recording::run::{Event, Run, RunSettings};
@@ -94,40 +94,8 @@ pub(super) struct RecordArgs {
     /// Forget what earlier recordings needed of the image's layers
     #[arg(long, help_heading = "Images")]
     fresh: bool,
-    /// The Docker daemon to use [default: the docker client's choice]
-    #[arg(
-        long,
-        value_name = "HOST",
-        env = "DOCKER_HOST",
-        help_heading = "Images"
-    )]
-    docker_host: Option<String>,
-    /// Where containerd listens
-    #[arg(
-        long,
-        value_name = "SOCKET",
-        env = "CONTAINERD_ADDRESS",
-        default_value = DEFAULT_ADDRESS,
-        help_heading = "Images"
-    )]
-    containerd: PathBuf,
-    /// Containerd's snapshotter that has the image unpacked
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "CONTAINERD_SNAPSHOTTER",
-        default_value = DEFAULT_SNAPSHOTTER,
-        help_heading = "Images"
-    )]
-    snapshotter: String,
-    /// Where layouts and archives are unpacked for the recording
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/var/tmp",
-        help_heading = "Images"
-    )]
-    scratch: PathBuf,
+    #[command(flatten)]
+    engines: EngineArgs,
     /// Keep the traces of the runs in this directory, too
     #[arg(long, value_name = "DIR")]
     keep_traces: Option<PathBuf>,
@@ -167,7 +135,7 @@ pub(super) fn run(
         print(args.format.format(), &report, tree_text)?;
         return Ok(Outcome::Done);
     }
-    match locate(&args.source, args.docker_host.as_deref())? {
+    match locate(&args.source, args.engines.docker_host.as_deref())? {
         Located::Path => {
             let request = args.tree_request()?;
             let report = tree_recording::record(&request, store, &run_dir, interrupt)?;
@@ -288,12 +256,8 @@ impl RecordArgs {
             } else {
                 Earlier::United
             },
-            engines: Engines {
-                docker_host: self.docker_host.clone(),
-                containerd: self.containerd.clone(),
-                snapshotter: self.snapshotter.clone(),
-            },
-            scratch: self.scratch.clone(),
+            engines: self.engines.engines(),
+            scratch: self.engines.scratch.clone(),
         })
     }
 
@@ -307,10 +271,10 @@ impl RecordArgs {
     }
 }
 
-fn tell(event: Event<'_>) {
+pub(super) fn tell(event: Event<'_>) {
     match event {
         Event::Chosen { until, because } => complain(&format!(
-            "recording until {until}, because {because} (choose with --until)"
+            "waiting for {until}, because {because} (choose with --until)"
         )),
         Event::Ready(ready) => complain(&format!("{READY}{}", duration(ready))),
     }

@@ -17,6 +17,7 @@ use anyhow::{Context as _, ensure};
 use report::{ImageReport, Measured, NodeReport};
 use serde::Serialize;
 
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{Format, FormatArg, print, write_out};
 use crate::run_dir_arg::RunDirArg;
@@ -38,7 +39,7 @@ Examples:
   bootimg report --node --out /srv/www")]
 pub(super) struct ReportArgs {
     /// References of container images, names or ids in the store, or files (with a `/`)
-    #[arg(value_name = "IMAGE")]
+    #[arg(value_name = "IMAGE", add = image_names())]
     images: Vec<String>,
     /// Write the page of the node, too; without an image it is written anyway
     #[arg(long)]

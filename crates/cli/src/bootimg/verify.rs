@@ -7,6 +7,7 @@ use bootimg::FormatError;
 use serde::Serialize;
 
 use super::inspect::open;
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use bootstore::store::{StoreSettings, watch};
@@ -23,6 +24,7 @@ use recording::keep::{describe, lines};
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct VerifyArgs {
     /// Name or id in the store, or a file (with a `/`)
+    #[arg(add = image_names())]
     image: String,
     /// Compare with this source: a directory tree, or a disk image
     #[arg(long, value_name = "SOURCE")]

@@ -30,7 +30,7 @@ const KEYS: [&str; 6] = [
 ///
 /// # Errors
 /// If there is one and it cannot be understood.
-pub(super) fn applied(command: Command) -> anyhow::Result<Command> {
+pub(crate) fn applied(command: Command) -> anyhow::Result<Command> {
     let named = std::env::var_os(FILE_ENV).filter(|name| !name.is_empty());
     let file = named.as_deref().map_or(Path::new(FILE), Path::new);
     match read(file)? {

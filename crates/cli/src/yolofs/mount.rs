@@ -21,6 +21,7 @@ use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
 use super::by_node::{self, Until};
+use crate::completions::image_names;
 use crate::exit::Outcome;
 use crate::nic_args::NicArgs;
 use crate::output::{Format, FormatArg, print};
@@ -56,7 +57,7 @@ pub(super) struct MountArgs {
     pub(super) mountpoint: PathBuf,
     /// Boot image to serve from: a name or an id of the store, a file (with a `/`), `auto` (the
     /// newest of this source) or `none`
-    #[arg(long, value_name = "IMAGE", default_value = "auto")]
+    #[arg(long, value_name = "IMAGE", default_value = "auto", add = image_names())]
     pub(super) boot: BootChoice,
     /// How to serve: `lower` for container trees, `disk` for disk images [default: by the source]
     #[arg(long, value_parser = serve_mode())]

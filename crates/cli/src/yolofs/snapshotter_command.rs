@@ -93,6 +93,10 @@ pub(super) struct SnapshotterArgs {
         default_value = engine::containerd::DEFAULT_ADDRESS
     )]
     containerd: PathBuf,
+    /// Socket of containerd's NRI, such as /run/nri/nri.sock: layers are brought into memory again as soon
+    /// as a pod's sandbox is made
+    #[arg(long, value_name = "FILE")]
+    nri: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -139,6 +143,7 @@ pub(super) fn run(
         auto_record: args.auto_record,
         until: args.until.clone(),
         containerd: args.containerd.clone(),
+        nri: args.nri.clone(),
     };
     snapshotter_service::run(&settings, store, &run_dir.run_dir)?;
     Ok(Outcome::Done)

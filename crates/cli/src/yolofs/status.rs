@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 
 use super::by_node;
+use crate::completions::mountpoints;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
 use crate::run_dir_arg::RunDirArg;
@@ -22,7 +23,7 @@ use node_api::status::MountStatus;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Show these mounts only
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", add = mountpoints())]
     mountpoints: Vec<PathBuf>,
     #[command(flatten)]
     format: FormatArg,

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use rawio::pidfd::PidFd;
 
 use super::by_node;
+use crate::completions::mountpoints;
 use crate::exit::Outcome;
 use crate::output::complain;
 use crate::run_dir_arg::RunDirArg;
@@ -32,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct UmountArgs {
     /// Mount points
-    #[arg(required = true, value_name = "MOUNTPOINT")]
+    #[arg(required = true, value_name = "MOUNTPOINT", add = mountpoints())]
     mountpoints: Vec<PathBuf>,
     /// Detach even if the mount is in use; its users are served until they end
     #[arg(long, short)]

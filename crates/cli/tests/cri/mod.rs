@@ -164,6 +164,23 @@ impl Cri {
         self.call(RemoveImage { image });
     }
 
+    /// Makes the sandbox of a pod, without a container, and returns its ID.
+    pub(crate) fn sandbox(&self, config: &PodSandboxConfig) -> String {
+        let config = Some(config.clone());
+        self.call(RunPodSandbox { config }).id
+    }
+
+    /// Stops and removes a sandbox.
+    pub(crate) fn remove_sandbox(&self, id: &str) {
+        let id = || id.to_owned();
+        self.call(StopPodSandbox {
+            pod_sandbox_id: id(),
+        });
+        self.call(RemovePodSandbox {
+            pod_sandbox_id: id(),
+        });
+    }
+
     /// Runs a pod of one container, which waits.
     pub(crate) fn pod(&self, name: &str, image: &str) -> Pod<'_> {
         self.annotated_pod(name, image, &HashMap::new(), &HashMap::new())
@@ -177,25 +194,10 @@ impl Cri {
         of_pod: &Annotations,
         of_container: &Annotations,
     ) -> Pod<'_> {
-        // In the machine's network: there is no plugin that would make one.
-        let namespace_options = Some(NamespaceOption {
-            network: NamespaceMode::Node.into(),
-        });
-        let security_context = Some(SecurityContext { namespace_options });
-        let config = PodSandboxConfig {
-            metadata: Some(PodSandboxMetadata {
-                name: name.to_owned(),
-                uid: name.to_owned(),
-                namespace: "tests".to_owned(),
-            }),
-            annotations: of_pod.clone(),
-            linux: Some(LinuxConfig { security_context }),
-        };
-        let sandbox = self.call(RunPodSandbox {
-            config: Some(config.clone()),
-        });
+        let config = sandbox_config(name, of_pod);
+        let sandbox = self.sandbox(&config);
         let container = self.call(CreateContainer {
-            pod_sandbox_id: sandbox.id.clone(),
+            pod_sandbox_id: sandbox.clone(),
             config: Some(ContainerConfig {
                 metadata: Some(ContainerMetadata {
                     name: "main".to_owned(),
@@ -208,7 +210,7 @@ impl Cri {
         });
         let pod = Pod {
             cri: self,
-            sandbox: sandbox.id,
+            sandbox,
             container: container.id,
         };
         self.call(StartContainer {
@@ -216,6 +218,24 @@ impl Cri {
         });
         assert_eq!(pod.state(), ContainerState::Running);
         pod
+    }
+}
+
+/// Returns what a kubelet says of a pod's sandbox.
+pub(crate) fn sandbox_config(name: &str, annotations: &Annotations) -> PodSandboxConfig {
+    // In the machine's network: there is no plugin that would make one.
+    let namespace_options = Some(NamespaceOption {
+        network: NamespaceMode::Node.into(),
+    });
+    let security_context = Some(SecurityContext { namespace_options });
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            namespace: "tests".to_owned(),
+        }),
+        annotations: annotations.clone(),
+        linux: Some(LinuxConfig { security_context }),
     }
 }
 

@@ -75,6 +75,23 @@ impl<'a> Node<'a> {
         Self::start_packaged(PACKAGED, lab, flags, nri, more)
     }
 
+    /// The same, with NRI at [`nri_socket`](Self::nri_socket).
+    pub(crate) fn start_today_with_nri(lab: &'a Lab, flags: &[&str], more: &str) -> Self {
+        let at = lab.make_dir("node").display().to_string();
+        let nri = format!(
+            "[plugins.'io.containerd.nri.v1.nri']\nsocket_path = \"{at}/nri.sock\"\n\
+             plugin_path = \"{at}/nri\"\nplugin_config_path = \"{at}/nri\"\n"
+        );
+        let socket = Self::nri_socket(lab);
+        let flags = [flags, &["--nri", socket.to_str().unwrap()]].concat();
+        Self::start_packaged(PACKAGED, lab, &flags, "", &format!("{more}{nri}"))
+    }
+
+    /// Returns where such a containerd listens for plugins.
+    pub(crate) fn nri_socket(lab: &Lab) -> PathBuf {
+        lab.make_dir("node").join("nri.sock")
+    }
+
     fn start_packaged(packaged: &str, lab: &'a Lab, flags: &[&str], top: &str, more: &str) -> Self {
         let dir = lab.make_dir("node");
         let at = dir.display();
@@ -198,6 +215,11 @@ deletion_threshold = 1
         (log.try_clone().unwrap().into(), log.into())
     }
 
+    /// Returns what the snapshotter wrote.
+    pub(crate) fn snapshotter_said(&self) -> String {
+        self.said("yolofs.log")
+    }
+
     /// Returns what containerd wrote.
     pub(crate) fn containerd_said(&self) -> String {
         self.said("containerd.log")
@@ -213,7 +235,10 @@ deletion_threshold = 1
         let child = self
             .lab
             .yolofs_of("containerd/yolofs-snapshotter.service")
-            .env("YOLOFS_LOG", "info")
+            .env(
+                "YOLOFS_LOG",
+                "info,containerd_service::snapshotter_service::pods=debug",
+            )
             .arg("snapshotter")
             .arg("--root")
             .arg(self.root())

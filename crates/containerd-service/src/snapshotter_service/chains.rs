@@ -15,6 +15,8 @@ use engine::containerd::chain_ids;
 pub(super) struct Chains {
     layers: HashMap<Digest, Digest>,
     tops: HashSet<Digest>,
+    /// The chains of each image, by its name and its digests.
+    images: HashMap<String, Vec<Digest>>,
 }
 
 impl Chains {
@@ -23,6 +25,11 @@ impl Chains {
         for stack in stacks {
             let ids = chain_ids(&stack.layers);
             chains.tops.extend(ids.last());
+            let digests = [Some(stack.image), stack.manifest];
+            let digests = digests.iter().flatten().map(ToString::to_string);
+            for name in digests.chain([stack.reference.clone()]) {
+                chains.images.insert(name, ids.clone());
+            }
             chains
                 .layers
                 .extend(ids.into_iter().zip(stack.layers.iter().copied()));
@@ -33,6 +40,19 @@ impl Chains {
     /// Returns the diff ID of the layer at the top of a chain.
     pub(super) fn layer(&self, chain: &Digest) -> Option<Digest> {
         self.layers.get(chain).copied()
+    }
+
+    /// Returns the chains of an image, by the name that it was recorded by, in full or as people write it,
+    /// or the digest of its configuration or manifest.
+    pub(super) fn image(&self, name: &str) -> &[Digest] {
+        let written_out = || {
+            let reference = name.parse::<oci::Reference>().ok()?;
+            self.images.get(&reference.to_string())
+        };
+        self.images
+            .get(name)
+            .or_else(written_out)
+            .map_or(&[], Vec::as_slice)
     }
 
     /// Returns whether the chain is that of a whole image.
@@ -68,5 +88,21 @@ mod tests {
         assert_eq!(chains.layer(&b), None, "a diff ID is no chain");
         assert!(chains.is_image(&ids[1]));
         assert!(!chains.is_image(&ids[0]));
+        // Two images of one name: the one that comes last. Both have the same ID here.
+        let named = Stack {
+            reference: "docker.io/library/app:1".to_owned(),
+            manifest: Some(Digest([9; 32])),
+            ..stack(&[a, b])
+        };
+        let chains = Chains::of(&[named]);
+        for name in [
+            "docker.io/library/app:1",
+            "app:1",
+            &Digest([9; 32]).to_string(),
+            &Digest([0; 32]).to_string(),
+        ] {
+            assert_eq!(chains.image(name), ids, "{name}");
+        }
+        assert!(chains.image("app:2").is_empty());
     }
 }

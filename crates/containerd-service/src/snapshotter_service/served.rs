@@ -200,6 +200,25 @@ impl ServedLowers {
         self.0.server.prewarm(image)
     }
 
+    /// Has what the kernel dropped of an image's layers brought into memory again, in the background, and
+    /// returns how many layers that are.
+    pub(super) fn warm_image(&self, image: &str) -> usize {
+        self.0.refresh();
+        let mut now = self.0.now.lock();
+        let chains: BTreeSet<Digest> = now.chains.image(image).iter().copied().collect();
+        let is_of = |known: &&Known| known.layer.chain_id().is_some_and(|c| chains.contains(&c));
+        let layers: Vec<_> = now
+            .layers
+            .values()
+            .filter(is_of)
+            .map(|known| known.layer.id)
+            .collect();
+        let warmed = now.warm(layers);
+        drop(now);
+        self.0.changed.notify_all();
+        warmed
+    }
+
     /// Returns who serves the layers.
     pub(super) fn served_by(&self) -> ServedBy {
         self.0.server.served_by()
@@ -322,6 +341,20 @@ impl QueueState {
         self.commits.is_some()
     }
 
+    /// Has the pages of layers that are served brought into memory again; returns how many layers.
+    fn warm(&mut self, layers: impl IntoIterator<Item = SnapshotId>) -> usize {
+        let mut warmed = 0;
+        for id in layers {
+            let known = self.layers.get(&id);
+            let is_served = known.is_some_and(|known| known.state == ServingState::Served);
+            if is_served && !self.jobs.iter().any(|job| job.layer() == id) {
+                self.jobs.push_back(Job::Warm(id));
+                warmed += 1;
+            }
+        }
+        warmed
+    }
+
     /// Has a layer mounted that the store may have a boot image of.
     fn want(&mut self, id: SnapshotId) {
         let Some(known) = self.layers.get_mut(&id) else {
@@ -430,15 +463,7 @@ impl Shared {
 
     /// Has the pages of layers brought into memory again that the kernel dropped, in the background.
     fn warm(&self, layers: &[LayerDir]) {
-        let mut now = self.now.lock();
-        for layer in layers {
-            let known = now.layers.get(&layer.id);
-            let is_served = known.is_some_and(|known| known.state == ServingState::Served);
-            if is_served && !now.jobs.iter().any(|job| job.layer() == layer.id) {
-                now.jobs.push_back(Job::Warm(layer.id));
-            }
-        }
-        drop(now);
+        self.now.lock().warm(layers.iter().map(|layer| layer.id));
         self.changed.notify_all();
     }
 

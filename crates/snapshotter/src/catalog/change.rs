@@ -20,6 +20,8 @@ pub(crate) struct NewSnapshot {
     pub(crate) parent: Option<String>,
     pub(crate) labels: Labels,
     pub(crate) tier: Option<PathBuf>,
+    /// The name of the layer whose directory it has, and that directory's number.
+    pub(crate) shares: Option<(String, SnapshotId)>,
 }
 
 /// Which labels an update changes.
@@ -46,6 +48,7 @@ impl Catalog {
             updated: now,
             usage: None,
             tier: new.tier,
+            shares: new.shares.as_ref().map(|(_, id)| *id),
         };
         self.store.write("record a snapshot", |tx| {
             let mut table = tx.open_table(SNAPSHOTS)?;
@@ -53,6 +56,10 @@ impl Catalog {
                 committed(&table, parent)?;
                 let pair = (parent.as_str(), snapshot.name.as_str());
                 tx.open_table(CHILDREN)?.insert(pair, ())?;
+            }
+            if let Some((layer, _)) = &new.shares {
+                // From now on its directory stays, whoever removes the layer.
+                committed(&table, layer)?;
             }
             if record(&table, &snapshot.name)?.is_some() {
                 let key = snapshot.name.clone();

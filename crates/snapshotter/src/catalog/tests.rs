@@ -15,6 +15,7 @@ fn new(key: &str, id: u64, parent: Option<&str>) -> NewSnapshot {
         parent: parent.map(str::to_owned),
         labels: Labels::new(),
         tier: None,
+        shares: None,
     }
 }
 

@@ -17,6 +17,7 @@ fn snapshot(name: &str, kind: Kind, parent: Option<&str>, labels: &[(&str, &str)
         updated: SystemTime::UNIX_EPOCH,
         usage: None,
         tier: None,
+        shares: None,
     }
 }
 

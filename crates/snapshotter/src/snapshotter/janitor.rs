@@ -91,6 +91,7 @@ impl<L: Lowers> State<L> {
             match self.present(&snapshot) {
                 Err(error) => log::warn!("{error}"),
                 Ok(()) if snapshot.kind == Kind::Committed => {
+                    self.known.add(&snapshot);
                     self.lowers.committed(&self.layer(&snapshot));
                 }
                 Ok(()) => {}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::State;
 use super::place::Reserved;
+use super::reuse::STACKED_LATER;
 use crate::catalog::NewSnapshot;
 use crate::copy::copy_tree;
 use crate::directories::{Directories, owner};
@@ -17,10 +18,6 @@ use crate::pace::Unhurried;
 use crate::snapshot::{Kind, Labels, Snapshot, SnapshotId, Stack};
 use crate::staged::{self, StagedName};
 use crate::unpacks::{Adopted, Unpack};
-
-/// containerd puts this label on a snapshot into which it unpacks a layer: the chain that it will stand
-/// on. Without a parent, it is unpacked before that is there.
-const STACKED_LATER: &str = "containerd.io/snapshot/parent-chain-id";
 
 impl<L: Lowers> State<L> {
     pub(super) fn create(
@@ -36,13 +33,21 @@ impl<L: Lowers> State<L> {
             Kind::Active => StagedName::of(&labels)?,
             _ => None,
         };
-        let dirs = match &staged {
-            None => self.place_for(kind, key, &labels)?,
-            Some(_) => &self.root, // or a link there
+        let shared = match (kind, &staged) {
+            (Kind::Active, None) => self.reused(key, parent, &labels)?,
+            _ => None,
+        };
+        let shares = shared.map(|layer| (layer.name, layer.shares.unwrap_or(layer.id)));
+        let dirs = match (&staged, &shares) {
+            (None, None) => self.place_for(kind, key, &labels)?,
+            _ => &self.root, // or a link there
         };
         let owner = self.owner(&labels, on.as_ref())?;
         let reserved = Reserved::next(self);
-        let made = self.fill(dirs, reserved.id, kind, owner, staged.as_ref());
+        let made = match &shares {
+            Some((_, with)) => self.share(reserved.id, *with).map(|()| None),
+            None => self.fill(dirs, reserved.id, kind, owner, staged.as_ref()),
+        };
         let made = made.and_then(|adopted| {
             let stack = self.catalog.create(NewSnapshot {
                 key: key.to_owned(),
@@ -51,6 +56,7 @@ impl<L: Lowers> State<L> {
                 parent: parent.map(str::to_owned),
                 labels,
                 tier: self.tier_of(dirs),
+                shares,
             })?;
             Ok((stack, adopted))
         });
@@ -123,7 +129,9 @@ impl<L: Lowers> State<L> {
         let Some(fast) = &self.fast else { return };
         if let Some(place) = adopted {
             fast.unpacks.adopted(place);
-        } else if let Some(unpack) = Unpack::of(snapshot).filter(|_| kind == Kind::Active) {
+        } else if let Some(unpack) =
+            Unpack::of(snapshot).filter(|_| kind == Kind::Active && snapshot.shares.is_none())
+        {
             fast.unpacks.begins(unpack);
         }
     }
@@ -142,8 +150,13 @@ impl<L: Lowers> State<L> {
             .map(|layer| lower(places.next().flatten(), layer))
             .collect::<Result<_>>()?;
         let dirs = self.directories(snapshot);
+        // Nobody is to write into what is another's: it is shown as the layer that it will be.
+        let kind = match snapshot.shares {
+            Some(_) => Kind::Committed,
+            None => snapshot.kind,
+        };
         self.options.mounts(&Layout {
-            kind: snapshot.kind,
+            kind,
             fs: &dirs.fs(snapshot.id),
             work: &dirs.work(snapshot.id),
             lowers: &lowers,

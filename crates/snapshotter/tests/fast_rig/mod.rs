@@ -50,6 +50,7 @@ impl Rig {
             root: self.path("root"),
             upper: None,
             layers,
+            unpacker: None,
         };
         Snapshotter::open(config, PlainLowers).unwrap()
     }

@@ -69,6 +69,7 @@ impl Node {
             root: self.root(),
             upper,
             layers: None,
+            unpacker: None,
         };
         let snapshotter = Arc::new(Snapshotter::open(config, lowers).unwrap());
         let socket = self.dir.path().join("socket");

@@ -1,0 +1,62 @@
+//! What can go wrong between a plugin and its runtime.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a session could not begin, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NriError {
+    /// Nobody listens at the socket.
+    #[error("connecting to {}", socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection to the runtime broke while {doing}")]
+    Io {
+        /// What was going on.
+        doing: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The runtime closed the connection.
+    #[error("the runtime closed the connection while {doing}")]
+    Closed {
+        /// What was going on.
+        doing: &'static str,
+    },
+    /// The runtime did not answer in time.
+    #[error("the runtime did not answer the registration within {secs} s")]
+    NoAnswer {
+        /// The seconds.
+        secs: u64,
+    },
+    /// A frame or a message is longer than any may be.
+    #[error("{what} of {bytes} bytes is longer than {max}")]
+    TooLong {
+        /// What.
+        what: &'static str,
+        /// Its length.
+        bytes: u64,
+        /// The longest.
+        max: u64,
+    },
+    /// A message is none.
+    #[error("{what} cannot be decoded")]
+    Message {
+        /// Which one.
+        what: &'static str,
+        /// Why.
+        source: prost::DecodeError,
+    },
+    /// The runtime refused the plugin.
+    #[error("the runtime refused the plugin: {why}")]
+    Refused {
+        /// What it said.
+        why: String,
+    },
+}

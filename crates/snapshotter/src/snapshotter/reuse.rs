@@ -1,0 +1,58 @@
+//! What is answered for a layer that is there already.
+
+use std::os::unix::fs::symlink;
+
+use super::State;
+use crate::error::{Result, SnapshotError};
+use crate::known::chain_of;
+use crate::lowers::Lowers;
+use crate::snapshot::{Labels, Snapshot, SnapshotId};
+use crate::unpacks::UNPACKED_AS;
+
+/// containerd puts this label on a snapshot into which it unpacks a layer: the chain that it will stand
+/// on. Without a parent, it is unpacked before that is there.
+pub(super) const STACKED_LATER: &str = "containerd.io/snapshot/parent-chain-id";
+
+impl<L: Lowers> State<L> {
+    /// Returns the layer whose directory a new snapshot is to share, if it is made to unpack a layer into
+    /// that is there.
+    ///
+    /// # Errors
+    /// If such a layer stands on the same parent: it exists, and need not be made.
+    pub(super) fn reused(
+        &self,
+        key: &str,
+        parent: Option<&str>,
+        labels: &Labels,
+    ) -> Result<Option<Snapshot>> {
+        let Some(chain) = labels.get(UNPACKED_AS) else {
+            return Ok(None);
+        };
+        let mut same: Vec<Snapshot> = Vec::new();
+        for name in self.known.names(chain) {
+            // It may be gone since, or its directory lost; then it is unpacked as if nobody knew it.
+            let layer = self.catalog.get(&name).ok();
+            let usable = layer.filter(|it| chain_of(it) == Some(chain) && self.present(it).is_ok());
+            same.extend(usable);
+        }
+        if same.iter().any(|layer| layer.parent.as_deref() == parent) {
+            let key = key.to_owned();
+            return Err(SnapshotError::AlreadyExists { key });
+        }
+        let is_stacked_later = parent.is_none() && labels.contains_key(STACKED_LATER);
+        // What is on the fast place goes from there, and nobody else is to lead there.
+        same.retain(|layer| !self.is_fast(layer.shares.unwrap_or(layer.id)));
+        if !is_stacked_later || same.is_empty() {
+            return Ok(None);
+        }
+        let asked = self.unpacker.as_ref();
+        let takes = asked.is_some_and(|unpacker| unpacker.takes_read_only_for_unpacked());
+        Ok(same.pop().filter(|_| takes))
+    }
+
+    /// Makes the directory of a snapshot that has another's.
+    pub(super) fn share(&self, id: SnapshotId, with: SnapshotId) -> Result<()> {
+        let link = self.root.of(id);
+        symlink(with.to_string(), &link).map_err(SnapshotError::io("link", &link))
+    }
+}
