@@ -40,7 +40,7 @@ const LADDER: &[Rung] = &[
     rung("fetch", &[]),
     rung("engine", &["blocks"]),
     rung("snapshotter", &["blocks", "rawio"]),
-    rung("lsmt", &["blocks"]),
+    rung("lsmt", &["blocks", "rawio"]),
     rung("erofs", &["blocks"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
@@ -114,6 +114,7 @@ const LADDER: &[Rung] = &[
     rung(
         "artifacts",
         &[
+            "blockimages",
             "blocks",
             "bootimg",
             "bootstore",
@@ -276,6 +277,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "link-emulator",
             "localfs",
+            "lsmt",
             "mirror",
             "oci",
             "rawio",
