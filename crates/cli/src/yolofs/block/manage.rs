@@ -23,7 +23,8 @@ use crate::output::{FormatArg, print};
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CreateArgs {
     /// The directory of the new image
-    #[arg(value_name = "DIR")]
+    // Not `dir`, as the flag of the store is called to clap: each would be the other.
+    #[arg(id = "new_image", value_name = "DIR")]
     dir: PathBuf,
     /// The image whose layers are below: a directory, a config.v1.json, or docker://REF of a block image in a
     /// registry
