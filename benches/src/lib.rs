@@ -17,6 +17,7 @@
 
 mod aim;
 pub mod aims;
+pub mod block;
 pub mod boots;
 pub mod caches;
 pub mod container;

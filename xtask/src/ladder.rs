@@ -40,7 +40,7 @@ const LADDER: &[Rung] = &[
     rung("fetch", &[]),
     rung("engine", &["blocks", "distribution"]),
     rung("snapshotter", &["blocks", "rawio"]),
-    rung("lsmt", &["blocks"]),
+    rung("lsmt", &["blocks", "rawio"]),
     rung("erofs", &["blocks"]),
     rung("fdstore", &["rawio"]),
     rung("report", &[]),
@@ -115,6 +115,7 @@ const LADDER: &[Rung] = &[
     rung(
         "artifacts",
         &[
+            "blockimages",
             "blocks",
             "bootimg",
             "bootstore",
@@ -284,6 +285,7 @@ const LADDER: &[Rung] = &[
             "chunks",
             "link-emulator",
             "localfs",
+            "lsmt",
             "mirror",
             "oci",
             "rawio",

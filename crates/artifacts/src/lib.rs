@@ -3,7 +3,7 @@
 //! [`push`](push::push) packs the boot images of an image's layers and pushes them beside the image;
 //! [`pull`](pull::pull) fetches and verifies them on another node. Both want a [`Repository`](oci::registry::Repository),
 //! which the caller opens as whom [`login`] says, through the proxy that [`proxy`] says, before it
-//! [confines](confine) itself.
+//! [confines](confine) itself. [`plans`] does the same for block images, whose boot images are plans.
 //!
 //! ```
 //! // A registry is asked through the proxy of the environment, unless NO_PROXY names it.
@@ -16,6 +16,7 @@
 mod confinement;
 pub mod login;
 mod manifest;
+pub mod plans;
 pub mod proxy;
 pub mod pull;
 pub mod push;

@@ -18,7 +18,7 @@ const LAYER: &str = "application/vnd.yolofs.bootimage.layer.v1";
 
 const DIFF_ID: &str = "org.yolofs.diff-id";
 const IMAGE_ID: &str = "org.yolofs.image-id";
-const RECORDED_AT: &str = "org.yolofs.recorded-at";
+pub(crate) const RECORDED_AT: &str = "org.yolofs.recorded-at";
 
 /// Bytes of the description of a stack, as the store bounds it.
 const STACK_MAX: u64 = 256 << 10;

@@ -85,13 +85,7 @@ impl Exporter for NbdExporter {
         };
         let (stop, stopped) = Stop::new().map_err(system)?;
         let meter = Arc::new(Meter::default());
-        let server = Server {
-            budget: Budget::new(self.config.memory_bytes.max(u64::from(REQUEST_MAX_BYTES))),
-            config: self.config.clone(),
-            device,
-            meter: Arc::clone(&meter),
-            connections: Mutex::default(),
-        };
+        let server = Server::new(device, self.config.clone(), Arc::clone(&meter));
         let address = format!(
             "nbd+unix:///{}?socket={}",
             self.config.name,
@@ -104,6 +98,33 @@ impl Exporter for NbdExporter {
     }
 }
 
+/// Serves one client that is connected already, until it leaves.
+///
+/// # Errors
+/// If it breaks the rules of the protocol, or is late.
+///
+/// ```
+/// use std::io::Write as _;
+/// use std::os::unix::net::UnixStream;
+/// use std::sync::Arc;
+///
+/// use blocks::testing::MemDevice;
+/// use blockexport::nbd::{NbdConfig, serve_client};
+///
+/// let (mut client, server) = UnixStream::pair()?;
+/// // The flags of a client, and an option that ends the connection in order.
+/// client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x02\0\0\0\0")?;
+/// serve_client(server, Arc::new(MemDevice::new(1 << 20, 512)), &NbdConfig::default())?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn serve_client(
+    stream: UnixStream,
+    device: Arc<dyn BlockDevice>,
+    config: &NbdConfig,
+) -> io::Result<()> {
+    Server::new(device, config.clone(), Arc::default()).converse(stream)
+}
+
 struct Server {
     device: Arc<dyn BlockDevice>,
     config: NbdConfig,
@@ -114,6 +135,16 @@ struct Server {
 }
 
 impl Server {
+    fn new(device: Arc<dyn BlockDevice>, config: NbdConfig, meter: Arc<Meter>) -> Self {
+        Self {
+            device,
+            budget: Budget::new(config.memory_bytes.max(u64::from(REQUEST_MAX_BYTES))),
+            config,
+            meter,
+            connections: Mutex::default(),
+        }
+    }
+
     fn serve(&self, place: &Place, stopped: &Accepted) {
         thread::scope(|scope| {
             let mut number = 0;

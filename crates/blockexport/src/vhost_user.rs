@@ -12,6 +12,8 @@ mod backend;
 mod inflight;
 mod request;
 mod ring;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;

@@ -9,6 +9,7 @@ mod blob;
 mod fill;
 mod flights;
 mod map;
+mod plan;
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 
 pub use blob::CachedBlob;
 pub use fill::Filler;
+pub use plan::PlanFetcher;
 
 use crate::error::file;
 use crate::{ImageError, Origin};
@@ -47,8 +49,8 @@ impl Default for CacheConfig {
     fn default() -> Self {
         Self {
             limit_bytes: 4 << 30,
-            // A lazy start should transfer little that it does not touch.
-            chunk_bytes: 64 << 10,
+            // A start touches some hundred places, and should transfer little else.
+            chunk_bytes: 4 << 10,
             request_bytes: 1 << 20,
             request_deadline: Duration::from_secs(20),
             read_deadline: Duration::from_secs(60),
@@ -195,6 +197,11 @@ impl BlobCache {
             refetched: refetched.load(Relaxed),
             not_stored: not_stored.load(Relaxed),
         }
+    }
+
+    /// Returns whether a plan is being fetched: all else in the background waits for it.
+    fn is_planned(&self) -> bool {
+        self.plans.load(std::sync::atomic::Ordering::Acquire) > 0
     }
 
     /// Makes room for one more chunk; returns `false` if there is none to be had.

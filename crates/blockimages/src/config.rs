@@ -117,12 +117,20 @@ impl ImageConfig {
             let rule = "it is longer than 1 MiB";
             return Err(ImageError::Rule { path, rule });
         }
-        let config: Self = match serde_json::from_slice(&text) {
-            Ok(config) => config,
-            Err(source) => return Err(ImageError::Config { path, source }),
-        };
-        config.check(&path)?;
-        Ok((config, path))
+        Ok((Self::decode(&text, &path)?, path))
+    }
+
+    /// Decodes the configuration that was found at `path`, as errors say.
+    ///
+    /// # Errors
+    /// If it is not what it should be.
+    pub fn decode(text: &[u8], path: &Path) -> Result<Self, ImageError> {
+        let config: Self = serde_json::from_slice(text).map_err(|source| ImageError::Config {
+            path: path.into(),
+            source,
+        })?;
+        config.check(path)?;
+        Ok(config)
     }
 
     fn check(&self, path: &Path) -> Result<(), ImageError> {
@@ -159,6 +167,15 @@ impl UpperConfig {
         let files = !self.index.is_empty() && !self.data.is_empty();
         !self.is_empty()
             && (self.index.is_empty() != self.data.is_empty() || files != self.dir.is_empty())
+    }
+}
+
+impl ImageConfig {
+    /// Returns the digests of the sealed layers, the lowest first, as far as they are known.
+    #[must_use]
+    pub fn digests(&self) -> Vec<Option<blocks::Digest>> {
+        let lowers = self.lowers.iter();
+        lowers.map(|lower| lower.digest.parse().ok()).collect()
     }
 }
 

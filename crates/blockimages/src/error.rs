@@ -75,6 +75,14 @@ pub enum ImageError {
         /// Why.
         source: lsmt::LsmtError,
     },
+    /// A plan of a start cannot be used.
+    #[error("the plan {} cannot be used", .path.display())]
+    Plan {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: crate::plan::PlanError,
+    },
     /// The origin of a blob cannot be used.
     #[error("blob {digest} cannot be fetched")]
     Origin {

@@ -9,21 +9,32 @@ use lsmt::{FileStorage, Layer, Stack};
 use crate::config::Place;
 use crate::error::file;
 use crate::upper::OwnedUpper;
-use crate::{ImageConfig, ImageError, LayerStart, LayeredDevice, Start};
+use crate::{ImageConfig, ImageError, LayeredDevice, Start};
+
+/// A layer that is not on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteLayer {
+    /// Its place in the image, counted from the bottom.
+    pub number: u32,
+    /// The digest of its blob.
+    pub digest: String,
+    /// The blob's bytes.
+    pub size: u64,
+}
 
 /// Who opens blobs that are not on this machine.
 pub trait BlobSource: Send + Sync {
-    /// Opens a layer's blob, and begins to fetch what its start is known to read.
+    /// Opens layers of one image, whose blobs are below the address `blob_url`, and begins to fetch what its
+    /// start is known to read. Returns them in the same order.
     ///
     /// # Errors
     /// If there is no such blob, or it is no layer.
     fn open(
         &self,
         blob_url: &str,
-        digest: &str,
-        size: u64,
-        start: LayerStart<'_>,
-    ) -> Result<Layer, ImageError>;
+        layers: &[RemoteLayer],
+        start: &Start,
+    ) -> Result<Vec<Layer>, ImageError>;
 }
 
 /// Opens an image by its configuration (`config.v1.json`, or the directory that has it). Names in it
@@ -89,33 +100,48 @@ fn started_layers(
     start: &Start,
 ) -> Result<Vec<Arc<Layer>>, ImageError> {
     let base = path.parent().unwrap_or(Path::new("."));
+    let mut elsewhere = Vec::new();
     let mut layers = Vec::new();
-    for ((number, from_bottom), lower) in (1..).zip(0..).zip(&config.lowers) {
-        let start = start.of_layer(from_bottom);
-        let layer = match lower.place(base) {
-            Place::Local(path) => {
-                let opened = File::open(&path).map_err(file("opening the layer", &path))?;
-                let content = lsmt::open_content(Arc::new(FileStorage::new(opened)));
-                let layer = content.and_then(|content| Layer::open(start.watched(content)));
-                layer.map_err(|source| ImageError::Layer {
-                    number,
-                    name: path.display().to_string(),
-                    source,
-                })?
-            }
+    for (number, lower) in (0..).zip(&config.lowers) {
+        match lower.place(base) {
+            Place::Local(path) => layers.push(Some(local_layer(number, &path, start)?)),
             Place::Remote { digest, .. } if digest.is_empty() => {
                 let rule = "a layer has neither a file nor a digest";
                 let path = path.to_owned();
                 return Err(ImageError::Rule { path, rule });
             }
             Place::Remote { digest, size } => {
-                let Some(remote) = remote else {
-                    return Err(ImageError::Remote { digest });
-                };
-                remote.open(&config.repo_blob_url, &digest, size, start)?
+                layers.push(None);
+                elsewhere.push(RemoteLayer {
+                    number,
+                    digest,
+                    size,
+                });
             }
-        };
-        layers.push(Arc::new(layer));
+        }
     }
-    Ok(layers)
+    if let Some(first) = elsewhere.first() {
+        let remote = remote.ok_or_else(|| ImageError::Remote {
+            digest: first.digest.clone(),
+        })?;
+        let opened = remote.open(&config.repo_blob_url, &elsewhere, start)?;
+        let missing = layers.iter_mut().filter(|layer| layer.is_none());
+        for (place, layer) in missing.zip(opened) {
+            *place = Some(layer);
+        }
+    }
+    Ok(layers.into_iter().flatten().map(Arc::new).collect())
+}
+
+/// Opens a layer of this machine; `number` is its place, from the bottom.
+fn local_layer(number: u32, path: &Path, start: &Start) -> Result<Layer, ImageError> {
+    let opened = File::open(path).map_err(file("opening the layer", path))?;
+    let content = lsmt::open_content(Arc::new(FileStorage::new(opened)));
+    let start = start.of_layer(number);
+    let layer = content.and_then(|content| Layer::open(start.watched(content)));
+    layer.map_err(|source| ImageError::Layer {
+        number: number as usize + 1,
+        name: path.display().to_string(),
+        source,
+    })
 }

@@ -5,6 +5,7 @@
 //! - [`CachedBlobs`] has layers that are not on this machine: on demand, through a [`BlobCache`].
 //! - [`convert`](mod@convert) makes block images of container images, and pushes them.
 //! - [`manage`] makes images, and commits and collects their writable layers.
+//! - [`plan`](mod@plan) is what starts of images read, kept by the digests of layers.
 //! - [`DeviceFile`] is a device as a file, for a mount.
 //! - [`RawDevice`] is a raw disk image, or any file.
 //!
@@ -31,18 +32,22 @@ mod file;
 mod image;
 mod layered;
 pub mod manage;
+mod mounted;
 mod origin;
+pub mod plan;
 mod raw;
 mod remote;
 mod start;
 mod upper;
 
-pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler};
+pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler, PlanFetcher};
 pub use config::{CONFIG_NAME, ImageConfig, LowerConfig, UpperConfig};
 pub use error::ImageError;
 pub use file::{DeviceFile, FILE_NAME};
-pub use image::{BlobSource, open_image, open_image_from};
+pub use image::{BlobSource, RemoteLayer, open_image, open_image_from};
 pub use layered::LayeredDevice;
+pub use lsmt::Trace;
+pub use mounted::MountedErofs;
 pub use origin::{Origin, RegistryOrigin, repository_of};
 pub use raw::RawDevice;
 pub use remote::{Background, CachedBlobs, MakeOrigin};

@@ -4,20 +4,26 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use blocks::Digest;
 use lsmt::{Layer, LsmtError, ReadAt, Window, ZFile};
 use parking_lot::Mutex;
 
-use crate::cache::{BlobCache, CachedBlob, Filler};
+use crate::cache::{BlobCache, CachedBlob, Filler, PlanFetcher};
 use crate::origin::repository_of;
-use crate::{BlobSource, ImageError, LayerStart, Origin, RegistryOrigin};
+use crate::{BlobSource, ImageError, LayerStart, Origin, RegistryOrigin, RemoteLayer, Start};
 
 /// How often what is wrong is fetched again before a read fails.
 const REFETCHES: usize = 2;
 
 /// The longest blob: its chunks have 32-bit numbers, and this is more than registries take.
 const BLOB_MAX_BYTES: u64 = 1 << 44;
+
+/// Layers that are opened at the same time.
+const OPENED_TOGETHER: usize = 16;
 
 /// Makes the origin of a blob, of the address of its repository and its digest.
 pub type MakeOrigin = dyn Fn(&oci::Reference, Digest) -> io::Result<Box<dyn Origin>> + Send + Sync;
@@ -26,8 +32,16 @@ pub type MakeOrigin = dyn Fn(&oci::Reference, Digest) -> io::Result<Box<dyn Orig
 pub struct CachedBlobs {
     cache: Arc<BlobCache>,
     make_origin: Box<MakeOrigin>,
-    /// What is fetched in the background, if that is wanted.
-    fillers: Option<Mutex<Vec<Filler>>>,
+    background: Background,
+    /// What is fetched in the background, for each image.
+    work: Mutex<Vec<Work>>,
+}
+
+/// What is fetched in the background for an image.
+#[derive(Debug, Default)]
+struct Work {
+    plan: Option<PlanFetcher>,
+    fillers: Vec<Filler>,
 }
 
 impl std::fmt::Debug for CachedBlobs {
@@ -43,7 +57,9 @@ impl std::fmt::Debug for CachedBlobs {
 pub enum Background {
     /// Nothing.
     Nothing,
-    /// All of each blob.
+    /// What a start is known to read.
+    Plan,
+    /// That, and then all of each blob.
     Everything,
 }
 
@@ -55,15 +71,31 @@ impl CachedBlobs {
         background: Background,
         make_origin: Box<MakeOrigin>,
     ) -> Self {
-        let fillers = match background {
-            Background::Nothing => None,
-            Background::Everything => Some(Mutex::default()),
-        };
         Self {
             cache,
             make_origin,
-            fillers,
+            background,
+            work: Mutex::default(),
         }
+    }
+
+    /// Waits until all plans have been fetched, as long as `go_on` says; it is asked again and again. Returns whether
+    /// all of them could be.
+    pub fn wait_for_plans(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let is_done = || {
+            let work = self.work.lock();
+            let mut plans = work.iter().filter_map(|work| work.plan.as_ref());
+            plans.all(PlanFetcher::is_done)
+        };
+        while !is_done() {
+            if !go_on() {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let work = self.work.lock();
+        let mut plans = work.iter().filter_map(|work| work.plan.as_ref());
+        plans.all(PlanFetcher::is_complete)
     }
 
     /// Returns a source of blobs of registries, each talked to as `config` says for it.
@@ -88,37 +120,106 @@ impl BlobSource for CachedBlobs {
     fn open(
         &self,
         blob_url: &str,
-        digest: &str,
-        size: u64,
-        start: LayerStart<'_>,
-    ) -> Result<Layer, ImageError> {
-        let failed = |source: io::Error| ImageError::Origin {
-            digest: digest.to_owned(),
+        layers: &[RemoteLayer],
+        start: &Start,
+    ) -> Result<Vec<Layer>, ImageError> {
+        let opened = self.open_together(blob_url, layers, start)?;
+        let planned = |blob: &OpenedBlob| {
+            let (cached, stored) = (Arc::clone(&blob.cached), blob.planned.clone());
+            let ranges = stored.into_iter();
+            ranges.map(move |(place, range)| (place, (Arc::clone(&cached), range)))
+        };
+        let mut plan: Vec<_> = opened.iter().flat_map(planned).collect();
+        plan.sort_by_key(|(place, _)| *place);
+        let plan: Vec<_> = plan.into_iter().map(|(_, range)| range).collect();
+        let failed = |source| ImageError::Origin {
+            digest: layers[0].digest.clone(),
             source,
         };
-        let parsed: Digest = digest
-            .parse()
-            .map_err(|error| failed(io::Error::other(error)))?;
-        if size == 0 || size > BLOB_MAX_BYTES {
-            return Err(failed(io::Error::other(
-                "the configuration has no valid size for it",
-            )));
+        let mut work = Work::default();
+        if self.background != Background::Nothing && !plan.is_empty() {
+            work.plan = Some(PlanFetcher::start(&plan).map_err(failed)?);
+        }
+        if self.background == Background::Everything {
+            for blob in &opened {
+                let filler = Filler::start(Arc::clone(&blob.cached)).map_err(failed)?;
+                work.fillers.push(filler);
+            }
+        }
+        self.work.lock().push(work);
+        Ok(opened.into_iter().map(|blob| blob.layer).collect())
+    }
+}
+
+/// A blob that was opened.
+struct OpenedBlob {
+    layer: Layer,
+    cached: Arc<CachedBlob>,
+    /// The bytes of it that the start reads, each with its place in the order of all.
+    planned: Vec<(usize, Range<u64>)>,
+}
+
+impl CachedBlobs {
+    /// Opens layers at the same time, since each takes some requests one after the other.
+    fn open_together(
+        &self,
+        blob_url: &str,
+        layers: &[RemoteLayer],
+        start: &Start,
+    ) -> Result<Vec<OpenedBlob>, ImageError> {
+        let next = AtomicUsize::new(0);
+        let opened = Mutex::new(Vec::with_capacity(layers.len()));
+        thread::scope(|scope| {
+            let work = || {
+                while let Some(at) =
+                    Some(next.fetch_add(1, Relaxed)).filter(|at| *at < layers.len())
+                {
+                    let layer = &layers[at];
+                    let blob = self.open_one(blob_url, layer, start.of_layer(layer.number));
+                    opened.lock().push((at, blob));
+                }
+            };
+            for _ in 1..layers.len().min(OPENED_TOGETHER) {
+                // With fewer threads it takes longer.
+                let builder = thread::Builder::new().name("blob-open".to_owned());
+                let _started = builder.spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let mut opened = opened.into_inner();
+        opened.sort_by_key(|(at, _)| *at);
+        opened.into_iter().map(|(_, blob)| blob).collect()
+    }
+
+    fn open_one(
+        &self,
+        blob_url: &str,
+        layer: &RemoteLayer,
+        start: LayerStart<'_>,
+    ) -> Result<OpenedBlob, ImageError> {
+        let failed = |source: io::Error| ImageError::Origin {
+            digest: layer.digest.clone(),
+            source,
+        };
+        let parsed = layer.digest.parse::<Digest>();
+        let parsed = parsed.map_err(|error| failed(io::Error::other(error)))?;
+        if layer.size == 0 || layer.size > BLOB_MAX_BYTES {
+            let why = "the configuration has no valid size for it";
+            return Err(failed(io::Error::other(why)));
         }
         let reference = repository_of(blob_url);
         let reference = reference.map_err(|error| failed(io::Error::other(error)))?;
         let origin = (self.make_origin)(&reference, parsed).map_err(failed)?;
-        let blob = self.cache.blob(parsed, size, origin)?;
-        let (layer, content) = open_layer(&blob, start).map_err(|error| failed(error.into()))?;
-        if let Some(fillers) = &self.fillers {
-            let plan = start
-                .plan()
-                .iter()
-                .filter_map(|range| content.stored(range))
-                .collect();
-            let filler = Filler::start(blob, plan).map_err(failed)?;
-            fillers.lock().push(filler);
-        }
-        Ok(layer)
+        let cached = self.cache.blob(parsed, layer.size, origin)?;
+        let opened = open_layer(&cached, start).map_err(|error| failed(error.into()))?;
+        let (layer, content) = opened;
+        let plan = start.plan().into_iter();
+        let planned = plan.filter_map(|(place, range)| Some((place, content.stored(&range)?)));
+        Ok(OpenedBlob {
+            planned: planned.collect(),
+            layer,
+            cached,
+        })
     }
 }
 
@@ -178,7 +279,9 @@ impl BlobContent {
                 Some(start.saturating_add(range.start)..start.saturating_add(range.end))
             }
             Self::Checked(checked) => {
-                let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+                // The last block of a layer may be short.
+                let end = range.end.min(checked.file.size().ok()?);
+                let len = usize::try_from(end.checked_sub(range.start)?).ok()?;
                 checked.compressed(range.start, len).ok()
             }
         }

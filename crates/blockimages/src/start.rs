@@ -8,8 +8,7 @@ use std::sync::Arc;
 use lsmt::{ReadAt, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
 use parking_lot::Mutex;
 
-/// What is recorded together: a block of the file systems on top.
-const BLOCK_BYTES: u64 = 4096;
+use crate::plan::BLOCK_BYTES;
 
 /// Blocks that are noted: 4 GiB, more than any start reads, and 24 MiB of memory.
 const BLOCKS_MAX: usize = 1 << 20;
@@ -91,12 +90,15 @@ pub struct LayerStart<'a> {
 }
 
 impl LayerStart<'_> {
-    /// Returns what is to be fetched first: bytes of the uncompressed blob.
+    /// Returns what is to be fetched first: bytes of the uncompressed blob, each with its place in the order
+    /// of the reads of all layers.
     #[must_use]
-    pub fn plan(&self) -> Vec<Range<u64>> {
+    pub fn plan(&self) -> Vec<(usize, Range<u64>)> {
         let reads = self.start.plan.iter().flat_map(|plan| &plan.reads);
-        let own = reads.filter(|read| read.layer == self.layer);
-        own.map(|read| read.offset..read.offset.saturating_add(read.len))
+        let own = reads
+            .enumerate()
+            .filter(|(_, read)| read.layer == self.layer);
+        own.map(|(place, read)| (place, read.offset..read.offset.saturating_add(read.len)))
             .collect()
     }
 
@@ -163,7 +165,7 @@ mod tests {
             plan: Some(recorder.trace()),
             recorder: None,
         };
-        assert_eq!(start.of_layer(0).plan(), [4096..16_384, 0..4096]);
+        assert_eq!(start.of_layer(0).plan(), [(0, 4096..16_384), (2, 0..4096)]);
         assert_eq!(start.of_layer(2).plan(), []);
     }
 }

@@ -402,16 +402,79 @@ fn guest(dir: &Path) {
     succeeds(Command::new("sh").current_dir(&root).args(["-c", pack]));
 }
 
-#[test]
-fn a_virtual_machine_outlives_the_servers_of_its_disk() {
-    let dir = tempfile::tempdir().unwrap();
-    guest(dir.path());
-    let disk = dir.path().join("disk.raw");
+/// Makes a guest and its disk, whose second half is empty.
+fn guest_with_disk(dir: &Path) -> PathBuf {
+    guest(dir);
+    let disk = dir.join("disk.raw");
     filled(&disk, HALF_MIB);
     let file = File::options().write(true).open(&disk).unwrap();
     file.set_len((2 * HALF_MIB) << 20).unwrap();
+    disk
+}
+
+fn assert_copied(disk: &Path) {
+    let content = fs::read(disk).unwrap();
+    assert_eq!(content.len() as u64, (2 * HALF_MIB) << 20);
+    let (first, second) = content.split_at(content.len() / 2);
+    assert!(first == second, "the copy differs");
+    assert!(first.iter().any(|byte| *byte != 0), "there is nothing");
+}
+
+#[test]
+fn a_virtual_machine_outlives_the_servers_of_its_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = guest_with_disk(dir.path());
     let socket = dir.path().join("vhost.sock");
-    let serve = || export(&[arg(&disk), "--writable", "--vhost-user", arg(&socket)]);
+    outlives(dir.path(), &socket, &|| {
+        export(&[arg(&disk), "--writable", "--vhost-user", arg(&socket)])
+    });
+    assert_copied(&disk);
+}
+
+#[test]
+fn a_virtual_machine_outlives_the_servers_of_its_writable_layer() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = guest_with_disk(dir.path());
+    let [images, vm, copy] = ["images", "vm", "copy.raw"].map(|name| dir.path().join(name));
+    succeeds(yolofs().args([
+        "block",
+        "convert",
+        arg(&disk),
+        arg(&images),
+        "--name",
+        "disk",
+    ]));
+    fs::remove_file(disk).unwrap();
+    let lower = images.join("disk");
+    let create = [
+        "block",
+        "create",
+        arg(&vm),
+        "--lower",
+        arg(&lower),
+        "--kind",
+        "live",
+    ];
+    succeeds(yolofs().args(create));
+    let socket = dir.path().join("vhost.sock");
+    outlives(dir.path(), &socket, &|| {
+        export(&[arg(&vm), "--vhost-user", arg(&socket)])
+    });
+    // It was written to the layer, and what is below is as it was.
+    let nbd = dir.path().join("nbd.sock");
+    let address = format!("nbd+unix:///disk?socket={}", nbd.display());
+    let server = export(&[arg(&vm), "--nbd", arg(&nbd)]);
+    succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+    drop(server);
+    assert_copied(&copy);
+    let _server = export(&[arg(&lower), "--nbd", arg(&nbd)]);
+    succeeds(Command::new("nbdcopy").args([&address, arg(&copy)]));
+    let content = fs::read(&copy).unwrap();
+    assert!(content[content.len() / 2..].iter().all(|byte| *byte == 0));
+}
+
+/// Boots the guest with the disk that `serve` serves, and kills and restarts the server four times meanwhile.
+fn outlives(dir: &Path, socket: &Path, serve: &dyn Fn() -> Process) {
     let mut server = Some(serve());
     let chardev = format!("socket,id=c0,reconnect=1,path={}", socket.display());
     let machine = Command::new("timeout")
@@ -440,8 +503,8 @@ fn a_virtual_machine_outlives_the_servers_of_its_disk() {
             "-serial",
             "stdio",
         ])
-        .args(["-kernel", arg(&dir.path().join("vmlinuz"))])
-        .args(["-initrd", arg(&dir.path().join("guest.img"))])
+        .args(["-kernel", arg(&dir.join("vmlinuz"))])
+        .args(["-initrd", arg(&dir.join("guest.img"))])
         .args([
             "-append",
             "console=ttyS0 quiet panic=-1",
@@ -475,8 +538,4 @@ fn a_virtual_machine_outlives_the_servers_of_its_disk() {
         "{all}"
     );
     assert_eq!(killed, 4, "{all}");
-    drop(server);
-    let content = fs::read(&disk).unwrap();
-    let (first, second) = content.split_at(content.len() / 2);
-    assert!(first == second, "the copy differs");
 }

@@ -104,7 +104,7 @@ pub fn write_layer<E: From<LsmtError>>(
             buffer: Vec::new(),
             at: 0,
         }),
-        Compression::ZFile(options) => Sink::ZFile(ZFileWriter::new(&shifted, options)?),
+        Compression::ZFile(options) => Sink::ZFile(Box::new(ZFileWriter::new(&shifted, options)?)),
     };
     let mut body = LayerBody::begin(sink, info)?;
     fill(&mut body)?;
@@ -134,7 +134,7 @@ impl std::fmt::Debug for LayerBody<'_> {
 
 enum Sink<'a> {
     Plain(Plain<'a>),
-    ZFile(ZFileWriter<'a>),
+    ZFile(Box<ZFileWriter<'a>>),
 }
 
 impl Sink<'_> {

@@ -12,22 +12,11 @@ use crate::header::OPEN_SEGMENTS_MAX;
 use crate::segment::{OFFSET_END, Segment};
 use search::Search;
 
-/// Segments in the order of the device, none of which overlap, with a table that finds them.
-///
-/// A look-up reads one or two entries of the table, then one to four segments.
-#[derive(Debug)]
+/// Segments in the order of the device, none of which overlap, with a tree that finds them.
+#[derive(Debug, Default)]
 pub struct Index {
-    /// The segments, and behind them some that are past every device, so that a search of a fixed
-    /// number of steps needs not look where they end.
     segments: Vec<Segment>,
-    count: usize,
     search: Search,
-}
-
-impl Default for Index {
-    fn default() -> Self {
-        Self::of_sorted(Vec::new())
-    }
 }
 
 impl Index {
@@ -56,15 +45,10 @@ impl Index {
     }
 
     /// Takes segments that are known to be in order.
-    fn of_sorted(mut segments: Vec<Segment>) -> Self {
-        let count = segments.len();
-        let search = Search::new(&segments);
-        segments.reserve_exact(search.window());
-        segments.resize(count + search.window(), Segment::PADDING);
+    fn of_sorted(segments: Vec<Segment>) -> Self {
         Self {
+            search: Search::new(&segments),
             segments,
-            count,
-            search,
         }
     }
 
@@ -80,29 +64,29 @@ impl Index {
 
     /// Returns the segments.
     pub fn segments(&self) -> &[Segment] {
-        &self.segments[..self.count]
+        &self.segments
     }
 
     /// Returns the segment that has a sector.
     #[inline]
     pub fn find(&self, sector: u64) -> Option<Segment> {
-        let found = self.segments[self.search.last_from(&self.segments, sector)];
-        // A sector before the segment becomes a large number.
-        (sector.wrapping_sub(found.offset()) < found.sectors()).then_some(found)
+        let found = self.segments[self.search.last_from(&self.segments, sector)?];
+        (sector - found.offset() < found.sectors()).then_some(found)
     }
 
     /// Returns the parts of segments within the sectors, in order; what no segment has is left out.
     pub fn within(&self, sectors: Range<u64>) -> impl Iterator<Item = Segment> + '_ {
-        let first = match self.count {
-            0 => 0,
-            _ => {
-                let at = self.search.last_from(&self.segments, sectors.start);
+        let first = self
+            .search
+            .last_from(&self.segments, sectors.start)
+            .map_or(0, |at| {
                 at + usize::from(self.segments[at].end() <= sectors.start)
-            }
-        };
-        self.segments()[first.min(self.count)..]
+            });
+        // Nothing lies in no sectors, not even a part of a segment.
+        let end = if sectors.is_empty() { 0 } else { sectors.end };
+        self.segments[first..]
             .iter()
-            .take_while(move |segment| segment.offset() < sectors.end)
+            .take_while(move |segment| segment.offset() < end)
             .map(move |segment| segment.clipped(sectors.start, sectors.end))
     }
 }

@@ -96,7 +96,7 @@ pub use storage::{
 };
 pub use tar::{TAR_DATA_OFFSET, blob_range, unwrap_tar, wrap_tar};
 pub use trace::{TRACE_READ_MAX, TRACE_RECORDS_MAX, Trace, TraceDialect, TraceRead};
-pub use turbo::{AccessPoint, GzipIndex, GzipTar};
+pub use turbo::{AccessPoint, GzipIndex, GzipTar, make_gzip_index};
 pub use upper::{NewUpper, Upper, UpperFiles, UpperKind, UpperUsage};
 pub use uuid::Uuid;
 pub use zfile::{Codec, Verify, ZFile, ZFileOptions, ZFileStyle, ZFileWriter};

@@ -1,7 +1,10 @@
 //! turboOCI: block images whose data stays in the layers of a container image.
 
+mod deflate;
 mod gzip_index;
 mod gzip_tar;
+mod make_index;
 
 pub use gzip_index::{AccessPoint, GzipIndex};
 pub use gzip_tar::GzipTar;
+pub use make_index::make_gzip_index;

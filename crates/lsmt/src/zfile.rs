@@ -2,6 +2,7 @@
 
 mod codec;
 mod header;
+mod press;
 mod reader;
 mod writer;
 

@@ -241,7 +241,8 @@ fn what_overlaybd_could_not_read_is_not_written() {
         ..ZFileOptions::default()
     };
     let mut writer = ZFileWriter::new(&storage, options).unwrap();
-    let error = writer.append(&noise).unwrap_err().to_string();
+    let written = writer.append(&noise).and_then(|()| writer.finish());
+    let error = written.unwrap_err().to_string();
     assert!(error.contains("use blocks of 32 KiB or less"), "{error}");
     let options = ZFileOptions {
         block_size: 32768,

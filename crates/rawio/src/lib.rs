@@ -43,5 +43,6 @@ pub mod private;
 pub mod read;
 pub mod rename;
 pub mod resident;
+pub mod sorted;
 pub mod stat;
 pub mod xattr;

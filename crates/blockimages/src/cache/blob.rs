@@ -46,7 +46,7 @@ pub struct CachedBlob {
     /// All of it was fetched twice, and is not what its digest says.
     wrong: AtomicBool,
     /// Readers that wait for the origin: what is fetched in the background waits for them.
-    pub(super) demand: AtomicUsize,
+    demand: AtomicUsize,
     me: Weak<Self>,
 }
 
@@ -128,9 +128,13 @@ impl CachedBlob {
         &self.cache.config
     }
 
-    /// Returns how many plans of blobs of this cache are being fetched.
-    pub(super) fn plans(&self) -> &AtomicUsize {
-        &self.cache.plans
+    pub(super) const fn cache(&self) -> &Arc<BlobCache> {
+        &self.cache
+    }
+
+    /// Returns whether a reader waits for the origin.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.demand.load(Ordering::Acquire) > 0
     }
 
     fn meter(&self) -> &Meter {

@@ -1,9 +1,9 @@
-//! What is fetched in the background: first what a plan says, then all the rest.
+//! What is fetched in the background when no plan is: all of a blob.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,15 +26,15 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// Starts fetching the ranges of `plan` in their order, and then the rest of the blob.
+    /// Starts fetching the blob; it waits for plans of the same cache.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn start(blob: Arc<CachedBlob>, plan: Vec<Range<u64>>) -> io::Result<Self> {
+    pub fn start(blob: Arc<CachedBlob>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let builder = thread::Builder::new().name("blob-fill".to_owned());
-        let thread = builder.spawn(move || fetch_all(&blob, &plan, &stopped))?;
+        let thread = builder.spawn(move || fetch_all(&blob, &stopped))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -60,17 +60,9 @@ impl Drop for Filler {
 }
 
 /// Fetches all, and compares it with the digest: what is wrong as a whole is fetched once more.
-fn fetch_all(blob: &CachedBlob, plan: &[Range<u64>], stopped: &AtomicBool) -> bool {
-    {
-        let _planned = Planned::new(blob, plan);
-        for range in plan {
-            if !fill(blob, blob.chunks_of(range), Phase::Plan, stopped) {
-                return false;
-            }
-        }
-    }
+fn fetch_all(blob: &CachedBlob, stopped: &AtomicBool) -> bool {
     for last in [false, true] {
-        if !fill(blob, 0..blob.chunks(), Phase::Rest, stopped) {
+        if !fill(blob, 0..blob.chunks(), stopped) {
             return false;
         }
         match blob.is_right() {
@@ -94,43 +86,46 @@ fn fetch_all(blob: &CachedBlob, plan: &[Range<u64>], stopped: &AtomicBool) -> bo
     false
 }
 
-/// What is being fetched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// What a start is known to read.
-    Plan,
-    /// What nobody is known to read: it waits for the plans of all blobs of the cache.
-    Rest,
+/// How often something is tried again, and the waits between.
+#[derive(Debug)]
+pub(super) struct Patience {
+    failures: u32,
+    wait: Duration,
 }
 
-/// A plan that is being fetched.
-struct Planned<'a>(&'a AtomicUsize);
-
-impl<'a> Planned<'a> {
-    fn new(blob: &'a CachedBlob, plan: &[Range<u64>]) -> Option<Self> {
-        let plans = blob.plans();
-        (!plan.is_empty()).then(|| {
-            plans.fetch_add(1, Ordering::AcqRel);
-            Self(plans)
-        })
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            failures: 0,
+            wait: FIRST_WAIT,
+        }
     }
 }
 
-impl Drop for Planned<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+impl Patience {
+    /// Waits after a failure, unless it is stopped; returns `false` after the last one.
+    pub(super) fn wait(&mut self, stopped: &AtomicBool) -> bool {
+        self.failures += 1;
+        if self.failures >= FAILURES_MAX {
+            return false;
+        }
+        let until = Instant::now() + self.wait;
+        while Instant::now() < until && !stopped.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.wait = (self.wait * 2).min(LAST_WAIT);
+        true
     }
 }
 
-fn fill(blob: &CachedBlob, chunks: Range<u32>, phase: Phase, stopped: &AtomicBool) -> bool {
-    let (mut failures, mut wait) = (0, FIRST_WAIT);
+fn fill(blob: &CachedBlob, chunks: Range<u32>, stopped: &AtomicBool) -> bool {
+    let mut patience = Patience::default();
     let mut at = chunks.start;
     while at < chunks.end {
         if stopped.load(Ordering::Acquire) {
             return false;
         }
-        let planned = phase == Phase::Rest && blob.plans().load(Ordering::Acquire) > 0;
-        if planned || blob.demand.load(Ordering::Acquire) > 0 {
+        if blob.cache().is_planned() || blob.is_waited_for() {
             thread::sleep(DEMAND_TICK);
             continue;
         }
@@ -141,21 +136,15 @@ fn fill(blob: &CachedBlob, chunks: Range<u32>, phase: Phase, stopped: &AtomicBoo
         let deadline = Instant::now() + blob.config().request_deadline;
         match blob.fetch(seat, chunks.end, deadline) {
             Ok(_) => {
-                (failures, wait) = (0, FIRST_WAIT);
+                patience = Patience::default();
                 at += 1;
             }
             Err(error) => {
-                failures += 1;
                 log::debug!("fetching {} in the background: {error}", blob.digest());
-                if failures >= FAILURES_MAX {
+                if !patience.wait(stopped) {
                     log::warn!("{} is fetched on demand only: {error}", blob.digest());
                     return false;
                 }
-                let until = Instant::now() + wait;
-                while Instant::now() < until && !stopped.load(Ordering::Acquire) {
-                    thread::sleep(Duration::from_millis(50));
-                }
-                wait = (wait * 2).min(LAST_WAIT);
             }
         }
     }

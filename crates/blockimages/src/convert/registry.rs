@@ -19,6 +19,7 @@ use crate::{ImageConfig, LowerConfig};
 #[derive(Debug)]
 pub struct RegistryImage {
     repository: Repository,
+    digest: Digest,
     manifest: Manifest,
     config: Vec<u8>,
     parsed: ContainerConfig,
@@ -40,7 +41,8 @@ impl RegistryImage {
         let target = Target::of(reference);
         let found = repository.image(&target, &Platform::host(), &mut *watch)?;
         let found: Option<(FoundManifest, Manifest)> = found;
-        let (_, manifest) = found.ok_or_else(|| ConvertError::NoImage(reference.to_string()))?;
+        let (found, manifest) =
+            found.ok_or_else(|| ConvertError::NoImage(reference.to_string()))?;
         let config_bytes = fetch_config(&repository, &manifest.config, watch)?;
         let parsed = ContainerConfig::decode(&config_bytes)?;
         parsed.expect_layers(manifest.layers.len())?;
@@ -51,11 +53,24 @@ impl RegistryImage {
         let (host, name) = (reference.registry(), reference.repository());
         Ok(Self {
             repository,
+            digest: found.digest,
             manifest,
             config: config_bytes,
             parsed,
             blob_url: format!("{scheme}://{host}/v2/{name}/blobs"),
         })
+    }
+
+    /// Returns the digest of its manifest.
+    #[must_use]
+    pub const fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Returns where it is.
+    #[must_use]
+    pub const fn repository(&self) -> &Repository {
+        &self.repository
     }
 
     /// Returns the configuration of an image that is a block image: its layers are read on demand.

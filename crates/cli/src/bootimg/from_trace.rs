@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
+use blockimages::manage;
+use serde_json::json;
 use tracer::import::{BlkparseOptions, Disk};
 use tracer::{MergeOptions, Trace, TracedFile};
 
 use super::keep::{KeepArgs, kept_text};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
+use crate::yolofs::block::plan;
 use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use mounting::source::{Source, trace_info};
@@ -25,16 +28,16 @@ const TRACE_MAX: u64 = 1 << 30;
 /// Make a boot image from traces that were recorded elsewhere
 ///
 /// Traces come from `yolofs mount --record`, from `bootimg record --keep-traces`, from QEMU's log
-/// of block reads, or from blkparse's text. Several traces are merged.
+/// of block reads, from blkparse's text, or from overlaybd. Several traces are merged.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 QEMU writes such a log with: -trace enable=blk_co_preadv -D FILE
 blktrace writes such a text with: blktrace -d DEVICE -o - | blkparse -i - > FILE")]
 pub(super) struct FromTraceArgs {
-    /// The source that was traced: a directory tree or a disk image
+    /// The source that was traced: a directory tree, a disk image, or a block image
     source: PathBuf,
     /// A trace of yolofs
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["qemu", "blkparse"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["qemu", "blkparse", "overlaybd"])]
     trace: Vec<PathBuf>,
     /// QEMU's log of block reads, of a disk image
     #[arg(long, value_name = "FILE")]
@@ -42,6 +45,9 @@ pub(super) struct FromTraceArgs {
     /// Text of blkparse, of a disk image
     #[arg(long, value_name = "FILE")]
     blkparse: Vec<PathBuf>,
+    /// A trace of overlaybd, of a block image: it becomes the plan of the image's layers
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "qemu", "blkparse"])]
+    overlaybd: Vec<PathBuf>,
     /// Where the disk image starts on the traced device, in sectors of 512 bytes
     #[arg(
         long,
@@ -61,6 +67,9 @@ pub(super) fn run(
     store: &StoreSettings,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
+    if !args.overlaybd.is_empty() {
+        return of_block_image(args, store);
+    }
     let source = Source::open(&args.source)?;
     for warning in source.root.warnings() {
         log::warn!("{warning}");
@@ -98,6 +107,21 @@ pub(super) fn run(
     };
     let kept = keep(&args.keep.place(), store, &source, &recording, interrupt)?;
     print(args.format.format(), &kept, kept_text)?;
+    Ok(Outcome::Done)
+}
+
+/// Makes a plan of overlaybd's traces.
+fn of_block_image(args: &FromTraceArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
+    let mut trace = blockimages::Trace::default();
+    for path in &args.overlaybd {
+        trace.reads.extend(manage::read_trace(path)?.reads);
+    }
+    let (file, plan) = plan::keep(store, &args.source, &trace)?;
+    let (layers, bytes) = (plan.layers().len(), plan.bytes());
+    let kept = json!({"plan": file, "layers": layers, "bytes": bytes});
+    print(args.format.format(), &kept, |_| {
+        format!("{}: {bytes} bytes of {layers} layers\n", file.display())
+    })?;
     Ok(Outcome::Done)
 }
 

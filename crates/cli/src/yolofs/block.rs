@@ -3,6 +3,7 @@
 mod convert;
 mod export;
 mod manage;
+pub(crate) mod plan;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use blockimages::{
     open_image_from,
 };
 use blocks::{BlockDevice, DeviceAccess};
+use bootstore::store::StoreSettings;
 use clap::Subcommand;
 use host::size::Size;
 use oci::Reference;
@@ -38,18 +40,22 @@ enum BlockCommand {
     Restack(manage::RestackArgs),
     Gc(manage::GcArgs),
     Verify(verify::VerifyArgs),
+    Plan(plan::PlanArgs),
+    Prewarm(plan::PrewarmArgs),
 }
 
-pub(super) fn run(args: &BlockArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &BlockArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     match &args.command {
         BlockCommand::Convert(args) => convert::run(args),
-        BlockCommand::Export(args) => export::run(args),
-        BlockCommand::Create(args) => manage::create(args),
+        BlockCommand::Export(args) => export::run(args, store),
+        BlockCommand::Create(args) => manage::create(args, store),
         BlockCommand::Status(args) => manage::status(args),
         BlockCommand::Commit(args) => manage::commit(args),
         BlockCommand::Restack(args) => manage::restack(args),
         BlockCommand::Gc(args) => manage::collect(args),
         BlockCommand::Verify(args) => verify::run(args),
+        BlockCommand::Plan(args) => plan::run(args, store),
+        BlockCommand::Prewarm(args) => plan::prewarm(args, store),
     }
 }
 
@@ -74,7 +80,14 @@ struct ImageArg {
 struct Opened {
     device: Arc<dyn BlockDevice>,
     cache: Option<Arc<BlobCache>>,
-    _blobs: Option<CachedBlobs>,
+    blobs: Option<CachedBlobs>,
+}
+
+impl Opened {
+    /// Returns what fetches layers that are not here.
+    fn fetching(&self) -> Option<(&BlobCache, &CachedBlobs)> {
+        self.cache.as_deref().zip(self.blobs.as_ref())
+    }
 }
 
 impl ImageArg {
@@ -99,7 +112,7 @@ impl ImageArg {
             return Ok(Opened {
                 device: Arc::new(device),
                 cache: None,
-                _blobs: None,
+                blobs: None,
             });
         }
         let blobs = self.blobs(background)?;
@@ -114,7 +127,7 @@ impl ImageArg {
         Ok(Opened {
             device: Arc::new(device),
             cache,
-            _blobs: blobs,
+            blobs,
         })
     }
 

@@ -20,7 +20,12 @@ impl Drop for Process {
 
 /// Starts an export and waits until it is served.
 pub(crate) fn export(args: &[&str]) -> Process {
-    let mut child = yolofs()
+    export_of(yolofs(), args)
+}
+
+/// Starts an export by a program with its environment, and waits until it is served.
+pub(crate) fn export_of(mut yolofs: Command, args: &[&str]) -> Process {
+    let mut child = yolofs
         .args(["block", "export", "--json"])
         .args(args)
         .stdout(Stdio::piped())

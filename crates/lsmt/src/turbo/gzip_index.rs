@@ -9,15 +9,15 @@ use crate::error::{Doing, LsmtError, Result, at_most, rule};
 use crate::num::{array_at, size, u32_at};
 use crate::storage::{ReadAt, read_vec};
 
-const MAGIC: &[u8; 8] = b"ddgzidx\0";
-const HEADER_BYTES: usize = 333;
+pub(super) const MAGIC: &[u8; 8] = b"ddgzidx\0";
+pub(super) const HEADER_BYTES: usize = 333;
 /// The header's last four bytes are the checksum of the others.
-const CRC_AT: usize = 329;
+pub(super) const CRC_AT: usize = 329;
 /// Bytes of the window of deflate.
 pub(super) const WINDOW_BYTES: usize = 32768;
-const ENTRY_BYTES: u64 = 29;
+pub(super) const ENTRY_BYTES: u64 = 29;
 /// Access points of the largest index: 1 TiB, at the span of 1 MiB that overlaybd has.
-const POINTS_MAX: u64 = 1 << 20;
+pub(super) const POINTS_MAX: u64 = 1 << 20;
 /// Compressed bytes of a window: what zlib makes of 32 KiB at worst, with room to spare.
 const WINDOW_STORED_MAX: u64 = 1 << 16;
 

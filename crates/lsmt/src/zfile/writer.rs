@@ -1,7 +1,8 @@
 //! Writes a `ZFile`, block after block.
 
-use super::codec::{Codec, Compressor};
+use super::codec::Codec;
 use super::header::{HEADER_BYTES, Header, flags};
+use super::press::{BATCH_BYTES, Form, Press, Pressed};
 use crate::crc;
 use crate::error::{Doing, Result, rule};
 use crate::num::{size, wide};
@@ -62,9 +63,9 @@ pub struct ZFileWriter<'a> {
     storage: &'a dyn Storage,
     header: Header,
     style: ZFileStyle,
-    compressor: Compressor,
-    /// Bytes that are not a block yet.
-    block: Vec<u8>,
+    press: Press,
+    /// Bytes that are not compressed yet: blocks, and a part of the next one.
+    batch: Vec<u8>,
     /// Compressed bytes that are not written yet, and where they belong.
     compressed: Vec<u8>,
     at: u64,
@@ -110,8 +111,13 @@ impl<'a> ZFileWriter<'a> {
             storage,
             header,
             style: options.style,
-            compressor: Compressor::new(options.codec).doing("start Zstandard")?,
-            block: Vec::with_capacity(size(u64::from(options.block_size))),
+            press: Press::new(Form {
+                codec: options.codec,
+                block_size: size(u64::from(options.block_size)),
+                checksums: options.verify == Verify::All,
+            })
+            .doing("start Zstandard")?,
+            batch: Vec::with_capacity(BATCH_BYTES),
             compressed: Vec::new(),
             at: HEADER_BYTES as u64,
             index: Vec::new(),
@@ -125,37 +131,41 @@ impl<'a> ZFileWriter<'a> {
     /// Fails as the storage does.
     pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.header.original_size += wide(bytes.len());
-        let block_size = size(u64::from(self.header.block_size));
+        // A batch is a multiple of every size of blocks.
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(block_size - self.block.len()));
-            self.block.extend_from_slice(now);
-            if self.block.len() == block_size {
-                self.finish_block()?;
+            let (now, later) = bytes.split_at(bytes.len().min(BATCH_BYTES - self.batch.len()));
+            self.batch.extend_from_slice(now);
+            if self.batch.len() == BATCH_BYTES {
+                self.press_batch()?;
             }
             bytes = later;
         }
         Ok(())
     }
 
-    fn finish_block(&mut self) -> Result<()> {
-        let mut stored = self
-            .compressor
-            .compress(&self.block)
-            .doing("compress a block")?;
-        self.block.clear();
-        if self.header.verify {
-            let sum = crc::raw(crc::BLOCK_SEED, &stored);
-            stored.extend(sum.to_le_bytes());
+    fn press_batch(&mut self) -> Result<()> {
+        let next = Vec::with_capacity(BATCH_BYTES);
+        let batch = std::mem::replace(&mut self.batch, next);
+        let doing = "compress blocks";
+        self.press.put(batch).doing(doing)?;
+        while let Some(pressed) = self.press.take().doing(doing)? {
+            self.store(pressed)?;
         }
-        if stored.len() > STORED_BYTES_MAX {
-            return rule(
-                "block",
-                "it cannot be compressed, and overlaybd could not read it: use blocks of 32 KiB or less",
-            );
+        Ok(())
+    }
+
+    fn store(&mut self, pressed: Pressed) -> Result<()> {
+        for len in pressed.lens {
+            if len > STORED_BYTES_MAX {
+                return rule(
+                    "block",
+                    "it cannot be compressed, and overlaybd could not read it: use blocks of 32 KiB or less",
+                );
+            }
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            self.index.extend(len.to_le_bytes());
         }
-        let len = u32::try_from(stored.len()).unwrap_or(u32::MAX);
-        self.index.extend(len.to_le_bytes());
-        self.compressed.extend(stored);
+        self.compressed.extend(pressed.bytes);
         match self.compressed.len() >= BUFFER_BYTES {
             true => self.write_out(),
             false => Ok(()),
@@ -177,8 +187,11 @@ impl<'a> ZFileWriter<'a> {
     ///
     /// Fails as the storage does.
     pub fn finish(mut self) -> Result<u64> {
-        if !self.block.is_empty() {
-            self.finish_block()?;
+        if !self.batch.is_empty() {
+            self.press_batch()?;
+        }
+        while let Some(pressed) = self.press.wait().doing("compress blocks")? {
+            self.store(pressed)?;
         }
         self.write_out()?;
         let mut trailer = self.header.clone();

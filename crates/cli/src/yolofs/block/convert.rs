@@ -31,7 +31,7 @@ pub(super) struct ConvertArgs {
     #[arg(value_name = "SOURCE")]
     source: String,
     /// The directory of converted images
-    #[arg(value_name = "DIR")]
+    #[arg(id = "images", value_name = "DIR")]
     dir: PathBuf,
     /// What the image is called in the directory
     #[arg(long, value_name = "NAME", default_value = "image")]

@@ -8,15 +8,19 @@ use anyhow::{Context as _, ensure};
 use blockexport::nbd::{NbdConfig, NbdExporter};
 use blockexport::vhost_user::{VhostUserConfig, VhostUserExporter};
 use blockexport::{Export, Exporter};
-use blockimages::{Background, DeviceFile, FILE_NAME, Start, StartRecorder, manage};
+use blockimages::{Background, DeviceFile, FILE_NAME, MountedErofs, Start, StartRecorder, manage};
 use blocks::{BlockDevice, DeviceAccess};
+use bootstore::store::StoreSettings;
 use host::interrupt::Interrupt;
 use serde::Serialize;
-use yolofs::{Busy, Config, FileSystem, Mount, MountOptions};
+use yolofs::{Busy, Config, FileSystem, Mount, MountOptions, Readahead};
 
-use super::ImageArg;
+use super::{ImageArg, plan};
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
+
+/// How far the kernel reads ahead in a mount of an image whose start is known, or recorded.
+const PLANNED_READAHEAD_KIB: u32 = 16;
 
 /// How long a mount that is in use is waited for.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(1);
@@ -38,17 +42,47 @@ pub(super) struct ExportArgs {
     /// for a loop device
     #[arg(long, value_name = "DIR", conflicts_with_all = ["nbd", "vhost_user", "writable"])]
     mount: Option<PathBuf>,
+    /// Mount the EROFS of the image here, too
+    #[arg(long, value_name = "DIR", requires = "mount")]
+    erofs: Option<PathBuf>,
     /// Let clients write to a raw disk; an image with a writable layer is served writable without it
     #[arg(long)]
     writable: bool,
-    /// Fetch first what this trace says that a start reads: overlaybd's format, or AgentENV's
+    /// Fetch first what this trace says that a start reads: overlaybd's format, or AgentENV's [default: what the
+    /// store knows of the image's layers]
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
+    /// Fetch only what is read first
+    #[arg(long, conflicts_with = "plan")]
+    no_plan: bool,
+    /// When the export ends, keep which blocks of layers were read as their plan in the store
+    #[arg(long)]
+    record: bool,
+    /// What is fetched, with a cache, that nobody has read yet
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "everything")]
+    background: BackgroundArg,
     /// When the export ends, write which blocks of layers were read to this file, as overlaybd's trace
     #[arg(long, value_name = "FILE")]
     record_trace: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArg,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum BackgroundArg {
+    /// The plan
+    Plan,
+    /// The plan, and then all of each layer
+    Everything,
+}
+
+impl From<BackgroundArg> for Background {
+    fn from(arg: BackgroundArg) -> Self {
+        match arg {
+            BackgroundArg::Plan => Self::Plan,
+            BackgroundArg::Everything => Self::Everything,
+        }
+    }
 }
 
 /// What is served.
@@ -60,20 +94,23 @@ struct Exported {
     writable: bool,
 }
 
-pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install()?;
     let access = match args.writable {
         true => DeviceAccess::ReadWrite,
         false => DeviceAccess::ReadOnly,
     };
-    let start = start(args)?;
-    let opened = args.image.open(access, Background::Everything, &start)?;
+    let start = start(args, store)?;
+    let opened = args.image.open(access, args.background.into(), &start)?;
     let device = Arc::clone(&opened.device);
     let info = device.info();
     let export = match &args.mount {
         Some(dir) => {
-            let mount = Box::new(mount(dir, &args.image, device)?);
-            Served::Mount(mount, dir.join(FILE_NAME))
+            let file = dir.join(FILE_NAME);
+            let mount = Box::new(mount(dir, &args.image, device, readahead(&start))?);
+            let erofs = args.erofs.as_deref();
+            let erofs = erofs.map(|at| MountedErofs::mount(&file, at)).transpose()?;
+            Served::Mount { erofs, mount, file }
         }
         None => Served::Export(exporter(args)?.export(device).context("exporting")?),
     };
@@ -98,36 +135,67 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<Outcome> {
     interrupt.wait();
     match export {
         Served::Export(export) => export.stop(),
-        Served::Mount(mount, _) => mount.unmount(Busy::Lazy, UNMOUNT_PATIENCE)?,
+        Served::Mount { erofs, mount, .. } => {
+            drop(erofs);
+            mount.unmount(Busy::Lazy, UNMOUNT_PATIENCE)?;
+        }
     }
     if let (Some(path), Some(recorder)) = (&args.record_trace, &start.recorder) {
         manage::write_trace(path, &recorder.trace())?;
     }
+    if let (true, Some(recorder)) = (args.record, &start.recorder) {
+        let (file, plan) = plan::keep(store, args.image.path(), &recorder.trace())?;
+        log::info!("{} bytes are in the plan {}", plan.bytes(), file.display());
+    }
     Ok(Outcome::Done)
 }
 
-fn start(args: &ExportArgs) -> anyhow::Result<Start> {
-    let plan = args.plan.as_deref().map(manage::read_trace).transpose()?;
-    let recorder = args.record_trace.as_ref().map(|_| StartRecorder::default());
+fn start(args: &ExportArgs, store: &StoreSettings) -> anyhow::Result<Start> {
+    let plan = match &args.plan {
+        Some(path) => Some(manage::read_trace(path)?),
+        None if args.no_plan || args.image.cache.is_none() => None,
+        None => plan::known(store, args.image.path()),
+    };
+    let records = args.record || args.record_trace.is_some();
+    let recorder = records.then(StartRecorder::default);
     Ok(Start { plan, recorder })
 }
 
 /// How the device is served.
 enum Served {
     Export(Box<dyn Export>),
-    Mount(Box<Mount>, PathBuf),
+    /// What is mounted on the file goes before it.
+    Mount {
+        erofs: Option<MountedErofs>,
+        mount: Box<Mount>,
+        file: PathBuf,
+    },
 }
 
 impl Served {
     fn address(&self) -> String {
         match self {
             Self::Export(export) => export.address(),
-            Self::Mount(_, file) => file.display().to_string(),
+            Self::Mount { file, .. } => file.display().to_string(),
         }
     }
 }
 
-fn mount(dir: &Path, image: &ImageArg, device: Arc<dyn BlockDevice>) -> anyhow::Result<Mount> {
+/// Returns how far the kernel reads ahead. What it reads around a page is not what the start needs: beside a plan
+/// it would be waited for, and in a recording it would be transferred again and again.
+fn readahead(start: &Start) -> Readahead {
+    match start.plan.is_some() || start.recorder.is_some() {
+        true => Readahead::Kib(PLANNED_READAHEAD_KIB),
+        false => Readahead::Kernel,
+    }
+}
+
+fn mount(
+    dir: &Path,
+    image: &ImageArg,
+    device: Arc<dyn BlockDevice>,
+    readahead: Readahead,
+) -> anyhow::Result<Mount> {
     ensure!(
         device.info().access == DeviceAccess::ReadOnly,
         "an image with a writable layer cannot be mounted as a file: export it over NBD or vhost-user"
@@ -135,7 +203,8 @@ fn mount(dir: &Path, image: &ImageArg, device: Arc<dyn BlockDevice>) -> anyhow::
     let (file, tree) = DeviceFile::new(device)?;
     let fs = FileSystem::new(Arc::new(tree), Arc::new(file), Config::default());
     let label = format!("overlaybd:{}", image.path().display());
-    let options = MountOptions::new(dir, label);
+    let mut options = MountOptions::new(dir, label);
+    options.readahead = readahead;
     Mount::start(Arc::new(fs), &options).with_context(|| format!("mounting on {}", dir.display()))
 }
 

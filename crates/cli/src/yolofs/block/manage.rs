@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use blockimages::convert::RegistryImage;
 use blockimages::manage::{self, Top, UpperKind};
 use blockimages::{Background, BlobSource, ImageConfig};
+use bootstore::store::StoreSettings;
 use clap::ValueEnum;
 use engine::ImageName;
 use host::size::Size;
@@ -13,6 +14,7 @@ use oci::Reference;
 use serde_json::{Value, json};
 
 use super::ImageArg;
+use super::plan::keep_plan;
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
@@ -21,7 +23,8 @@ use crate::output::{FormatArg, print};
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CreateArgs {
     /// The directory of the new image
-    #[arg(value_name = "DIR")]
+    // Not `dir`, as the flag of the store is called to clap: each would be the other.
+    #[arg(id = "new_image", value_name = "DIR")]
     dir: PathBuf,
     /// The image whose layers are below: a directory, a config.v1.json, or docker://REF of a block image in a
     /// registry
@@ -56,7 +59,7 @@ enum KindArg {
     Sealed,
 }
 
-pub(super) fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
+pub(super) fn create(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<Outcome> {
     let top = match args.kind {
         KindArg::Append => Top::Pair(UpperKind::Append),
         KindArg::Sparse => Top::Pair(UpperKind::Sparse),
@@ -64,7 +67,7 @@ pub(super) fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
         KindArg::Live => Top::Live,
         KindArg::Sealed => Top::Sealed,
     };
-    let lowers = lowers(args).context("looking for the layers below")?;
+    let lowers = lowers(args, store).context("looking for the layers below")?;
     let layers = lowers.lowers.len();
     if !args.dry_run {
         let made = manage::create(&args.dir, lowers, top, args.size.map(|size| size.0));
@@ -75,7 +78,7 @@ pub(super) fn create(args: &CreateArgs) -> anyhow::Result<Outcome> {
     show(args.format, &done, said)
 }
 
-fn lowers(args: &CreateArgs) -> anyhow::Result<ImageConfig> {
+fn lowers(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<ImageConfig> {
     let Some(lower) = &args.lower else {
         return Ok(ImageConfig::default());
     };
@@ -85,7 +88,23 @@ fn lowers(args: &CreateArgs) -> anyhow::Result<ImageConfig> {
     let reference: Reference = reference.parse()?;
     let config = args.registry.config(&reference)?;
     let mut watch = |_| std::ops::ControlFlow::Continue(());
-    Ok(RegistryImage::find(&reference, &config, &mut watch)?.block_config()?)
+    let image = RegistryImage::find(&reference, &config, &mut watch)?;
+    if !args.dry_run {
+        take_plan(&image, store);
+    }
+    Ok(image.block_config()?)
+}
+
+/// Keeps the plan that is beside an image in its registry. Without it, starts take longer.
+fn take_plan(image: &RegistryImage, store: &StoreSettings) {
+    let mut watch = |_| std::ops::ControlFlow::Continue(());
+    let take = || {
+        let pulled = artifacts::plans::pull(image.digest(), image.repository(), &mut watch)?;
+        pulled.map_or(Ok(()), |plan| keep_plan(store, &plan).map(drop))
+    };
+    if let Err(error) = { take }() {
+        log::warn!("there is no plan of its start: {error:#}");
+    }
 }
 
 /// Show what an image consists of
@@ -197,7 +216,7 @@ fn on_upper(
     show(format, &done, said)
 }
 
-fn show(format: FormatArg, done: &Value, said: String) -> anyhow::Result<Outcome> {
+pub(super) fn show(format: FormatArg, done: &Value, said: String) -> anyhow::Result<Outcome> {
     print(format.format(), done, |_| said)?;
     Ok(Outcome::Done)
 }

@@ -1,0 +1,112 @@
+//! Plans of starts of block images in registries (docs/block-plan-format.md).
+
+use std::io::Cursor;
+use std::ops::ControlFlow;
+
+use anyhow::{Context as _, ensure};
+use blockimages::plan::{PLAN_BYTES_MAX, StartPlan};
+use blocks::Digest;
+use oci::registry::{Repository, Target};
+use oci::{Descriptor, Manifest, Platform, Reference, Watch, digest_of};
+use serde::Serialize;
+
+use crate::manifest::{RECORDED_AT, newest};
+
+/// What kind of artifact it is, and its only layer.
+const PLAN: &str = "application/vnd.yolofs.blockplan.v1";
+/// A configuration that says nothing, as OCI has it.
+const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+const EMPTY_BYTES: &[u8] = b"{}";
+
+/// A plan that was pushed.
+#[derive(Clone, Debug, Serialize)]
+pub struct PushedPlan {
+    /// The digest of the image's manifest.
+    pub subject: Digest,
+    /// The digest of the artifact's manifest.
+    pub artifact: Digest,
+    /// Bytes of the plan.
+    pub bytes: u64,
+}
+
+/// Pushes a plan as an artifact about a block image that the registry has.
+///
+/// # Errors
+/// If the registry has no such image, the plan is of other layers, or the registry refuses.
+pub fn push(
+    plan: &StartPlan,
+    to: &Reference,
+    repository: &Repository,
+    watch: Watch<'_>,
+) -> anyhow::Result<PushedPlan> {
+    let found = repository.image(&Target::of(to), &Platform::host(), &mut *watch)?;
+    let (subject, image) =
+        found.with_context(|| format!("{} is not in the registry", to.familiar()))?;
+    let layers: Vec<_> = image.layers.iter().map(|layer| layer.digest).collect();
+    ensure!(
+        plan.layers().iter().any(|layer| layers.contains(layer)),
+        "{} has none of the layers of the plan",
+        to.familiar()
+    );
+    let bytes = plan.encode();
+    let blob = push_bytes(repository, PLAN, &bytes, &mut *watch)?;
+    let config = push_bytes(repository, EMPTY, EMPTY_BYTES, &mut *watch)?;
+    let mut manifest = Manifest::of_artifact(PLAN, config, vec![blob], subject.descriptor());
+    let recorded_at = (RECORDED_AT.to_owned(), plan.recorded_at.to_string());
+    manifest.annotations.extend([recorded_at]);
+    let artifact = repository.push_artifact(&manifest, watch)?.digest;
+    Ok(PushedPlan {
+        subject: subject.digest,
+        artifact,
+        bytes: bytes.len() as u64,
+    })
+}
+
+fn push_bytes(
+    repository: &Repository,
+    media_type: &str,
+    bytes: &[u8],
+    watch: Watch<'_>,
+) -> anyhow::Result<Descriptor> {
+    let (digest, len) = (digest_of(bytes), bytes.len() as u64);
+    if !repository.has_blob(digest, &mut *watch)? {
+        repository.push_blob(digest, len, Cursor::new(bytes), watch)?;
+    }
+    Ok(Descriptor::new(media_type, digest, len))
+}
+
+/// Pulls the newest plan of a block image, given the digest of its manifest; `None` if the registry has none.
+///
+/// # Errors
+/// If the registry does not answer as it should, or what it has is no plan.
+pub fn pull(
+    subject: Digest,
+    repository: &Repository,
+    watch: Watch<'_>,
+) -> anyhow::Result<Option<StartPlan>> {
+    let found = repository.referrers(subject, PLAN, &mut *watch)?;
+    let Some(newest) = newest(&found) else {
+        return Ok(None);
+    };
+    let target = Target::Digest(newest.digest);
+    let found = repository.manifest(&target, &mut *watch)?;
+    let found = found.context("the registry lists a plan that it does not have")?;
+    let manifest = Manifest::decode(&found.bytes).context("the manifest of the plan")?;
+    let about = manifest.subject.as_ref().map(|subject| subject.digest);
+    ensure!(about == Some(subject), "the plan is about another image");
+    let blob = match &manifest.layers[..] {
+        [blob] if blob.media_type == PLAN && blob.size <= PLAN_BYTES_MAX => blob,
+        _ => anyhow::bail!("the artifact {} is no plan", found.digest),
+    };
+    let mut bytes = Vec::new();
+    let mut take = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        ControlFlow::Continue(())
+    };
+    // It compares the digest.
+    repository.stream_blob(blob, &mut take, watch)?;
+    let plan = StartPlan::decode(&bytes);
+    Ok(Some(
+        plan.context("the plan of the registry cannot be used")?,
+    ))
+}
