@@ -53,7 +53,8 @@ pub fn attach(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
     };
     // SAFETY: the structure begins as `union bpf_attr` does, its size is given, and what it points to
     // lives until the kernel has copied it. The kernel verifies the program.
-    let program = unsafe { libc::syscall(libc::SYS_bpf, LOAD, &raw const load, size_of_val(&load)) };
+    let program =
+        unsafe { libc::syscall(libc::SYS_bpf, LOAD, &raw const load, size_of_val(&load)) };
     if program < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -68,8 +69,14 @@ pub fn attach(cgroup: BorrowedFd<'_>, instructions: &[u64]) -> io::Result<()> {
         flags: ALLOW_MULTI,
     };
     // SAFETY: as above, without pointers.
-    let done =
-        unsafe { libc::syscall(libc::SYS_bpf, ATTACH, &raw const attach, size_of_val(&attach)) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            ATTACH,
+            &raw const attach,
+            size_of_val(&attach),
+        )
+    };
     match done {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -22,20 +22,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The directories of a container's groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Groups {
+pub(crate) struct Groups {
     /// In the hierarchy of version 2.
-    pub unified: PathBuf,
+    pub(crate) unified: PathBuf,
     /// In those of version 1, by the name that the hierarchy is mounted under.
-    pub legacy: BTreeMap<String, Legacy>,
+    pub(crate) legacy: BTreeMap<String, Legacy>,
 }
 
 /// A group in a hierarchy of version 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Legacy {
+pub(crate) struct Legacy {
     /// Its directory.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// What it bounds.
-    pub controllers: Vec<String>,
+    pub(crate) controllers: Vec<String>,
 }
 
 impl Groups {
@@ -43,7 +43,7 @@ impl Groups {
     ///
     /// # Errors
     /// If there is no hierarchy of version 2; if somebody is in the groups; or if a limit cannot be set.
-    pub fn make(path: &Path, resources: &Resources) -> Result<Self> {
+    pub(crate) fn make(path: &Path, resources: &Resources) -> Result<Self> {
         let table = "/proc/self/mountinfo";
         let table = fs::read_to_string(table).map_err(at("reading", table))?;
         let Some(groups) = Self::find(&table, path) else {
@@ -70,7 +70,11 @@ impl Groups {
             let Some(mounted) = place.split(' ').nth(4).map(PathBuf::from) else {
                 continue;
             };
-            let name = mounted.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = mounted
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let dir = mounted.join(below);
             match kind {
                 Some("cgroup2") => unified = unified.or(Some(dir)),
@@ -114,7 +118,10 @@ impl Groups {
     pub(crate) fn doors(&self) -> Result<Vec<File>> {
         let open = |legacy: &Legacy| {
             let path = legacy.dir.join("tasks");
-            File::options().write(true).open(&path).map_err(at("opening", path))
+            File::options()
+                .write(true)
+                .open(&path)
+                .map_err(at("opening", path))
         };
         self.legacy.values().map(open).collect()
     }
@@ -179,7 +186,9 @@ impl Groups {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(at(doing, &self.unified)(io::Error::from(io::ErrorKind::TimedOut)));
+                return Err(at(doing, &self.unified)(io::Error::from(
+                    io::ErrorKind::TimedOut,
+                )));
             }
             let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
             let _woken = poll(&mut fds, 100_u16).map_err(at("waiting for", &path))?;
@@ -215,7 +224,9 @@ fn make_unified(dir: &Path, path: &Path) -> Result<()> {
         let known = dir.join("cgroup.controllers");
         let known = fs::read_to_string(&known).map_err(at("reading", known))?;
         let wanted = ["cpu", "cpuset", "memory", "pids"];
-        let wanted = known.split_whitespace().filter(|name| wanted.contains(name));
+        let wanted = known
+            .split_whitespace()
+            .filter(|name| wanted.contains(name));
         let wanted: Vec<_> = wanted.map(|name| format!("+{name}")).collect();
         if !wanted.is_empty() {
             put(&dir.join("cgroup.subtree_control"), &wanted.join(" "))?;
@@ -253,7 +264,9 @@ fn remove_below(dir: &Path) -> io::Result<()> {
             match fs::remove_dir(&dir) {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+                {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(error) => return Err(error),

@@ -29,13 +29,19 @@ pub(crate) fn connect(path: &Path) -> Result<UnixStream> {
         false => dir,
     };
     let dir = File::open(dir).map_err(at("opening", dir))?;
-    let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
+    let short = Path::new("/proc/self/fd")
+        .join(dir.as_raw_fd().to_string())
+        .join(name);
     UnixStream::connect(short).map_err(at("connecting to", path))
 }
 
 /// Makes a terminal below `root`, sends its master to the engine, and returns the other side, which is the
 /// process's streams from now on.
-pub(crate) fn open(root: BorrowedFd<'_>, process: &ProcessPlan, engine: &UnixStream) -> Result<OwnedFd> {
+pub(crate) fn open(
+    root: BorrowedFd<'_>,
+    process: &ProcessPlan,
+    engine: &UnixStream,
+) -> Result<OwnedFd> {
     let path = "dev/pts/ptmx";
     let how = OpenHow::new()
         .flags(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)

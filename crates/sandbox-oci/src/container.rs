@@ -43,19 +43,34 @@ pub fn start(root: &Path, id: &str) -> Result<()> {
     let saved = home.load()?;
     match home.status(&saved)? {
         Status::Created => {}
-        Status::Stopped => return Err(OciError::State("cannot start a container that has stopped".to_owned())),
-        _ => return Err(OciError::State("cannot start an already running container".to_owned())),
+        Status::Stopped => {
+            return Err(OciError::State(
+                "cannot start a container that has stopped".to_owned(),
+            ));
+        }
+        _ => {
+            return Err(OciError::State(
+                "cannot start an already running container".to_owned(),
+            ));
+        }
     }
     let mut process = crate::console::connect(&home.socket())?;
-    process.set_read_timeout(Some(PATIENCE)).map_err(at("watching", home.socket()))?;
-    process.write_all(&[GO]).map_err(at("starting", &saved.bundle))?;
+    process
+        .set_read_timeout(Some(PATIENCE))
+        .map_err(at("watching", home.socket()))?;
+    process
+        .write_all(&[GO])
+        .map_err(at("starting", &saved.bundle))?;
     let told = heard(&mut process, "starting")?;
     // Whoever comes now is too late.
     std::fs::remove_file(home.socket()).map_err(at("removing", home.socket()))?;
     if let Some(failure) = told {
         return Err(failure);
     }
-    if let Err(error) = hooks::run(Some(&saved.poststart), &saved.state(Status::Running).to_string()) {
+    if let Err(error) = hooks::run(
+        Some(&saved.poststart),
+        &saved.state(Status::Running).to_string(),
+    ) {
         saved.groups.kill()?;
         return Err(error);
     }
@@ -75,7 +90,9 @@ fn heard(process: &mut UnixStream, doing: &'static str) -> Result<Option<OciErro
 fn failure(process: &mut UnixStream, kind: u8) -> Result<OciError> {
     let mut text = Vec::new();
     let mut bounded = process.take(MESSAGE_MAX_BYTES as u64);
-    bounded.read_to_end(&mut text).map_err(at("hearing", "a process"))?;
+    bounded
+        .read_to_end(&mut text)
+        .map_err(at("hearing", "a process"))?;
     let text = String::from_utf8_lossy(&text);
     let text = text.trim_start_matches("unable to start container process: ");
     Ok(match kind {
@@ -140,7 +157,9 @@ pub fn delete(root: &Path, id: &str, running: Running) -> Result<()> {
     let is_alive = matches!(status, Status::Running | Status::Paused);
     if is_alive && running == Running::IsRefused {
         let word = status.word();
-        return Err(OciError::State(format!("cannot delete container {id} that is not stopped: {word}")));
+        return Err(OciError::State(format!(
+            "cannot delete container {id} that is not stopped: {word}"
+        )));
     }
     // Its first process takes the others along only if they are in its namespace.
     saved.groups.kill()?;
@@ -159,7 +178,10 @@ pub fn pause(root: &Path, id: &str) -> Result<()> {
     let (home, saved) = running(root, id)?;
     match home.status(&saved)? {
         Status::Running => saved.groups.freeze(Frozen::Yes),
-        other => Err(OciError::State(format!("container not running: {}", other.word()))),
+        other => Err(OciError::State(format!(
+            "container not running: {}",
+            other.word()
+        ))),
     }
 }
 
@@ -200,5 +222,7 @@ fn end(process: &rawio::pidfd::PidFd) {
 
 /// A path by which an open directory is short enough for the address of a socket.
 fn short(dir: &std::fs::File, name: &str) -> PathBuf {
-    Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
+    Path::new("/proc/self/fd")
+        .join(dir.as_raw_fd().to_string())
+        .join(name)
 }

@@ -47,21 +47,33 @@ fn run_one(hook: &Hook, state: &str) -> Result<()> {
         // One that does not want to know is a hook, too.
         let _unread = input.write_all(state.as_bytes());
     }
-    let patience = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok());
-    let patience = patience.filter(|seconds| *seconds > 0).map_or(PATIENCE, Duration::from_secs);
+    let patience = hook
+        .timeout()
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    let patience = patience
+        .filter(|seconds| *seconds > 0)
+        .map_or(PATIENCE, Duration::from_secs);
     let process = PidFd::open(child.id()).map_err(at("watching the hook", path))?;
-    let in_time = process.ended_within(patience).map_err(at("watching the hook", path))?;
+    let in_time = process
+        .ended_within(patience)
+        .map_err(at("watching the hook", path))?;
     if !in_time {
         let _gone = child.kill();
     }
-    let output = child.wait_with_output().map_err(at("waiting for the hook", path))?;
+    let output = child
+        .wait_with_output()
+        .map_err(at("waiting for the hook", path))?;
     match output.status.success() && in_time {
         true => Ok(()),
         false => Err(OciError::Invalid(format!(
             "error running hook {}: {}{}: {}",
             path.display(),
             output.status,
-            if in_time { "" } else { ", since it took too long" },
+            if in_time {
+                ""
+            } else {
+                ", since it took too long"
+            },
             String::from_utf8_lossy(&output.stderr).trim()
         ))),
     }

@@ -23,7 +23,8 @@ const USERS_MAX_BYTES: u64 = 1 << 20;
 
 /// Becomes the program. Returns only if that fails.
 pub(crate) fn become_program(process: &ProcessPlan, filter: Option<&Filter>) -> OciError {
-    match prepare(process, filter).and_then(|(path, variables)| execute(process, &path, &variables)) {
+    match prepare(process, filter).and_then(|(path, variables)| execute(process, &path, &variables))
+    {
         Ok(never) => match never {},
         Err(error) => error,
     }
@@ -92,14 +93,27 @@ pub(crate) fn find_program(process: &ProcessPlan) -> Result<PathBuf> {
         return match path.metadata() {
             Err(error) => Err(refuse(&format!("stat {name}: {}", words(error)))),
             Ok(found) if found.is_dir() => Err(refuse("is a directory: permission denied")),
-            Ok(found) if found.permissions().mode() & 0o111 == 0 => Err(refuse("permission denied")),
+            Ok(found) if found.permissions().mode() & 0o111 == 0 => {
+                Err(refuse("permission denied"))
+            }
             Ok(_) => Ok(path),
         };
     }
-    let of_path = process.variables.iter().rev().find_map(|at| at.strip_prefix("PATH="));
-    for dir in of_path.unwrap_or_default().split(':').filter(|_| !name.is_empty()) {
+    let of_path = process
+        .variables
+        .iter()
+        .rev()
+        .find_map(|at| at.strip_prefix("PATH="));
+    for dir in of_path
+        .unwrap_or_default()
+        .split(':')
+        .filter(|_| !name.is_empty())
+    {
         let path = process.directory.join(dir).join(name);
-        if path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0) {
+        if path
+            .metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        {
             return Ok(path);
         }
     }
@@ -109,7 +123,10 @@ pub(crate) fn find_program(process: &ProcessPlan) -> Result<PathBuf> {
 /// The variables, and where the user is at home, if that is not among them.
 fn variables(process: &ProcessPlan) -> Result<Vec<CString>> {
     let mut variables = process.variables.clone();
-    if !variables.iter().any(|at| at.starts_with("HOME=") && at.len() > 5) {
+    if !variables
+        .iter()
+        .any(|at| at.starts_with("HOME=") && at.len() > 5)
+    {
         variables.retain(|at| !at.starts_with("HOME="));
         variables.push(format!("HOME={}", home(process.uid)));
     }
@@ -122,7 +139,9 @@ fn home(uid: u32) -> String {
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
         .resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let file = openat2(nix::fcntl::AT_FDCWD, "/etc/passwd", how).map(File::from);
-    let file = file.ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file()));
+    let file = file
+        .ok()
+        .filter(|file| file.metadata().is_ok_and(|found| found.is_file()));
     let mut text = Vec::new();
     if let Some(file) = file {
         // Half of it is as good as none: those without an entry are at home in `/`.
@@ -132,9 +151,14 @@ fn home(uid: u32) -> String {
     let of_user = text.lines().find_map(|line| {
         let fields: Vec<_> = line.split(':').collect();
         let is_own = fields.get(2).is_some_and(|field| *field == uid.to_string());
-        fields.get(5).filter(|_| is_own).map(|home| (*home).to_owned())
+        fields
+            .get(5)
+            .filter(|_| is_own)
+            .map(|home| (*home).to_owned())
     });
-    of_user.filter(|home| !home.is_empty()).unwrap_or_else(|| "/".to_owned())
+    of_user
+        .filter(|home| !home.is_empty())
+        .unwrap_or_else(|| "/".to_owned())
 }
 
 /// Makes the streams those of the user, who may open them again by their names.
@@ -142,7 +166,10 @@ fn give_streams(uid: u32) -> Result<()> {
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     for stream in streams {
-        let found = stream.try_clone_to_owned().map(File::from).and_then(|file| file.metadata());
+        let found = stream
+            .try_clone_to_owned()
+            .map(File::from)
+            .and_then(|file| file.metadata());
         let is_null = |rdev: u64| rdev == nix::sys::stat::makedev(1, 3);
         let foreign = found.is_ok_and(|found| found.uid() != uid && !is_null(found.rdev()));
         if foreign {
@@ -157,7 +184,8 @@ fn become_user(process: &ProcessPlan) -> Result<()> {
     let rights = &process.rights;
     let doing = "giving up capabilities of";
     let subject = || PathBuf::from("the process");
-    let failed = |error: caps::errors::CapsError| at(doing, subject())(io::Error::other(error.to_string()));
+    let failed =
+        |error: caps::errors::CapsError| at(doing, subject())(io::Error::other(error.to_string()));
     for capability in caps::all().difference(&rights.bounding) {
         if caps::has_cap(None, CapSet::Bounding, *capability).unwrap_or(false) {
             caps::drop(None, CapSet::Bounding, *capability).map_err(failed)?;
@@ -171,7 +199,12 @@ fn become_user(process: &ProcessPlan) -> Result<()> {
     setresgid(gid, gid, gid).map_err(becoming)?;
     setresuid(uid, uid, uid).map_err(becoming)?;
     nix::sys::prctl::set_keepcaps(false).map_err(becoming)?;
-    let set = |kind: CapSet, wanted: &CapsHashSet| caps::set(None, kind, wanted).map_err(failed);
+    // What this program does not have itself, it cannot give: that is less than was asked for.
+    let own = caps::read(None, CapSet::Permitted).map_err(failed)?;
+    let set = |kind: CapSet, wanted: &CapsHashSet| {
+        let given: CapsHashSet = wanted.intersection(&own).copied().collect();
+        caps::set(None, kind, &given).map_err(failed)
+    };
     caps::clear(None, CapSet::Ambient).map_err(failed)?;
     set(CapSet::Inheritable, &rights.inheritable)?;
     set(CapSet::Effective, &rights.effective)?;
@@ -186,7 +219,10 @@ fn enter(directory: &Path) -> Result<()> {
     let found = getcwd().map_err(at("finding", directory))?;
     match found.is_absolute() {
         true => Ok(()),
-        false => Err(OciError::Process(format!("{} leads out of the root", directory.display()))),
+        false => Err(OciError::Process(format!(
+            "{} leads out of the root",
+            directory.display()
+        ))),
     }
 }
 

@@ -76,7 +76,8 @@ fn say(to: &mut UnixStream, what: u8) -> Result<()> {
 
 fn hear(from: &mut UnixStream) -> Result<()> {
     let mut byte = [0];
-    from.read_exact(&mut byte).map_err(at("waiting for", "the parent"))
+    from.read_exact(&mut byte)
+        .map_err(at("waiting for", "the parent"))
 }
 
 fn prepare(given: &Given<'_>, parent: &mut UnixStream) -> Result<()> {
@@ -85,7 +86,8 @@ fn prepare(given: &Given<'_>, parent: &mut UnixStream) -> Result<()> {
     nix::sys::prctl::set_dumpable(false).map_err(at("hiding", "the process"))?;
     for door in given.doors {
         let mut door = door;
-        door.write_all(b"0").map_err(at("entering", "a control group"))?;
+        door.write_all(b"0")
+            .map_err(at("entering", "a control group"))?;
     }
     if let Some(score) = plan.process.oom_score {
         let path = "/proc/self/oom_score_adj";

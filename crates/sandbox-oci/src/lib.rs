@@ -12,7 +12,7 @@
 //! let Err(OciError::NotHonoured(reasons)) = Plan::new(&specification) else {
 //!     panic!("nothing is skipped");
 //! };
-//! assert_eq!(reasons, ["linux.intelRdt.closID"]);
+//! assert_eq!(reasons, ["linux.intelRdt"]);
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,8 +21,8 @@ mod cgroup;
 mod console;
 pub mod container;
 mod error;
-mod hooks;
 pub mod honoured;
+mod hooks;
 mod identity;
 mod init;
 pub mod plan;

@@ -34,7 +34,9 @@ impl Log {
         };
         let time = sandbox_oci::container::now();
         let line = match self.format {
-            LogFormat::Json => serde_json::json!({"level": level, "msg": message, "time": time}).to_string(),
+            LogFormat::Json => {
+                serde_json::json!({"level": level, "msg": message, "time": time}).to_string()
+            }
             LogFormat::Text => format!("time=\"{time}\" level={level} msg={message:?}"),
         };
         // An error without a log is still told on standard error, and by the exit code.

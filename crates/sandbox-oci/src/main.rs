@@ -45,7 +45,10 @@ fn run(args: &Args, log: &Log) -> Result<ExitCode> {
     let root = &args.root;
     match &args.command {
         Command::Create(create) => {
-            let foreign = match (args.systemd_cgroup, create.preserve_fds > 0 || create.no_pivot || create.no_new_keyring) {
+            let foreign = match (
+                args.systemd_cgroup,
+                create.preserve_fds > 0 || create.no_pivot || create.no_new_keyring,
+            ) {
                 (true, _) => Some("--systemd-cgroup"),
                 (_, true) => Some("--preserve-fds, --no-pivot or --no-new-keyring"),
                 _ => None,
@@ -74,7 +77,11 @@ fn run(args: &Args, log: &Log) -> Result<ExitCode> {
             container::kill(root, id, args::signal(signal)?, whom)?;
         }
         Command::Delete { id, force } => {
-            let running = if *force { Running::IsEnded } else { Running::IsRefused };
+            let running = if *force {
+                Running::IsEnded
+            } else {
+                Running::IsRefused
+            };
             container::delete(root, id, running)?;
         }
         Command::Exec(exec) => {
@@ -100,14 +107,22 @@ fn list(args: &Args, format: Format, quiet: bool, log: &Log) -> Result<ExitCode>
         all.extend(runc::listed(&args.root, log));
     }
     match (quiet, format) {
-        (true, _) => all.iter().for_each(|state| println!("{}", text(&state["id"]))),
+        (true, _) => all
+            .iter()
+            .for_each(|state| println!("{}", text(&state["id"]))),
         (false, Format::Json) => println!("{}", Value::from(all)),
         (false, Format::Table) => {
-            println!("{:<24} {:>8} {:<8} {:<31} BUNDLE", "ID", "PID", "STATUS", "CREATED");
+            println!(
+                "{:<24} {:>8} {:<8} {:<31} BUNDLE",
+                "ID", "PID", "STATUS", "CREATED"
+            );
             for state in &all {
                 let (id, status) = (text(&state["id"]), text(&state["status"]));
                 let (created, bundle) = (text(&state["created"]), text(&state["bundle"]));
-                println!("{id:<24} {:>8} {status:<8} {created:<31} {bundle}", state["pid"]);
+                println!(
+                    "{id:<24} {:>8} {status:<8} {created:<31} {bundle}",
+                    state["pid"]
+                );
             }
         }
     }
@@ -130,18 +145,27 @@ fn processes(pids: &[u32], format: Format) -> Result<()> {
         return Ok(());
     }
     let list: Vec<_> = pids.iter().map(u32::to_string).collect();
-    let listed = std::process::Command::new("ps").args(["-f", "-p", &list.join(",")]).status();
-    listed.map(drop).map_err(|error| OciError::Invalid(format!("running ps: {error}")))
+    let listed = std::process::Command::new("ps")
+        .args(["-f", "-p", &list.join(",")])
+        .status();
+    listed
+        .map(drop)
+        .map_err(|error| OciError::Invalid(format!("running ps: {error}")))
 }
 
 fn limits(path: &str) -> Result<Value> {
     let text = match path {
         "-" => {
             let mut text = String::new();
-            io::stdin().take(1 << 20).read_to_string(&mut text).map(|_| text)
+            io::stdin()
+                .take(1 << 20)
+                .read_to_string(&mut text)
+                .map(|_| text)
         }
         path => std::fs::read_to_string(path),
     };
-    let text = text.map_err(|error| OciError::Invalid(format!("reading limits from {path}: {error}")))?;
-    serde_json::from_str(&text).map_err(|error| OciError::Invalid(format!("reading limits from {path}: {error}")))
+    let text =
+        text.map_err(|error| OciError::Invalid(format!("reading limits from {path}: {error}")))?;
+    serde_json::from_str(&text)
+        .map_err(|error| OciError::Invalid(format!("reading limits from {path}: {error}")))
 }

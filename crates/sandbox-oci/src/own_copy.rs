@@ -19,18 +19,26 @@ const OWN: &str = "/proc/self/exe";
 /// Returns if this program runs from such a copy, or has itself executed from one.
 pub(crate) fn run_from_it() -> Result<()> {
     let failed = |error: std::io::Error| {
-        OciError::Invalid(format!("making a copy of {OWN} that cannot be written to: {error}"))
+        OciError::Invalid(format!(
+            "making a copy of {OWN} that cannot be written to: {error}"
+        ))
     };
     let own = File::open(OWN).map_err(failed)?;
-    let flags = fstatvfs(&own).map_err(|errno| failed(errno.into()))?.flags();
+    let flags = fstatvfs(&own)
+        .map_err(|errno| failed(errno.into()))?
+        .flags();
     if flags.contains(FsFlags::ST_RDONLY) {
         return Ok(());
     }
     let copy = DetachedMount::copy_tree_of(own.as_fd(), Scope::One).map_err(failed)?;
-    copy.set(Forbids::WRITING, Forbids::NOTHING).map_err(failed)?;
-    let path = CString::new(format!("/proc/self/fd/{}", copy.as_fd().as_raw_fd())).unwrap_or_default();
+    copy.set(Forbids::WRITING, Forbids::NOTHING)
+        .map_err(failed)?;
+    let path =
+        CString::new(format!("/proc/self/fd/{}", copy.as_fd().as_raw_fd())).unwrap_or_default();
     let strings = |list: Vec<std::ffi::OsString>| -> Vec<CString> {
-        list.into_iter().filter_map(|text| CString::new(text.into_vec()).ok()).collect()
+        list.into_iter()
+            .filter_map(|text| CString::new(text.into_vec()).ok())
+            .collect()
     };
     let arguments = strings(std::env::args_os().collect());
     let variables = std::env::vars_os().map(|(mut name, value)| {

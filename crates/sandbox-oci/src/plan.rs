@@ -61,6 +61,8 @@ pub struct Plan {
     pub root: PathBuf,
     /// Whether the root is read-only.
     pub root_is_read_only: bool,
+    /// Whether it hears nothing of what the machine mounts below it; otherwise, as with runc, it does.
+    pub root_is_private: bool,
     /// The program.
     pub process: ProcessPlan,
     /// The name of the host.
@@ -134,6 +136,10 @@ fn translate(spec: &Spec, reasons: &mut Reasons) -> Option<Plan> {
         version: spec.version().clone(),
         root: root.path().clone(),
         root_is_read_only: root.readonly().unwrap_or(false),
+        root_is_private: matches!(
+            linux.rootfs_propagation().as_deref(),
+            Some("private" | "rprivate")
+        ),
         process: process::translate(process, reasons),
         hostname: spec.hostname().clone(),
         domainname: spec.domainname().clone(),
@@ -149,7 +155,12 @@ fn translate(spec: &Spec, reasons: &mut Reasons) -> Option<Plan> {
             .as_ref()
             .and_then(|seccomp| Filter::new(seccomp, reasons)),
         hooks,
-        annotations: spec.annotations().clone().unwrap_or_default().into_iter().collect(),
+        annotations: spec
+            .annotations()
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
         namespaces,
     };
     Some(plan)
@@ -191,12 +202,14 @@ fn hooks_are_whole(hooks: &Hooks, reasons: &mut Reasons) {
         hooks.create_runtime(),
         hooks.poststart(),
         hooks.poststop(),
-        #[expect(deprecated, reason = "Docker's network is made by one")]
         hooks.prestart(),
     ];
     for hook in of_runtime.into_iter().flatten().flatten() {
         if !hook.path().is_absolute() {
-            reasons.push(format!("hooks: {} is no absolute path", hook.path().display()));
+            reasons.push(format!(
+                "hooks: {} is no absolute path",
+                hook.path().display()
+            ));
         }
     }
 }
@@ -215,7 +228,8 @@ fn paths(list: &Option<Vec<String>>, name: &str, reasons: &mut Reasons) -> Vec<P
 /// Returns whether a path is absolute and goes only down.
 pub(crate) fn is_plain(path: &Path) -> bool {
     let mut parts = path.components();
-    parts.next() == Some(Component::RootDir) && parts.all(|part| matches!(part, Component::Normal(_)))
+    parts.next() == Some(Component::RootDir)
+        && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn cgroup(linux: &Linux, reasons: &mut Reasons) -> Option<PathBuf> {
@@ -255,7 +269,9 @@ fn sysctl(
             false => of_ipc && namespaces.ipc == Namespace::New,
         };
         // `.` and `/` stand for each other if a part of the name has a dot; runc knows how.
-        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        let plain = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
         if !own || !plain || name.split('.').any(str::is_empty) {
             reasons.push(format!("linux.sysctl {name}"));
         }

@@ -42,7 +42,12 @@ pub(crate) fn build(plan: &Plan, bundle: &Path, groups: &Groups) -> Result<Root>
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let dir = open(&path, flags, Mode::empty()).map_err(at("opening the root", &path))?;
     let copy = DetachedMount::copy_tree_of(dir.as_fd(), Scope::All);
-    let top = copy.and_then(|copy| copy.attach(dir.as_fd()));
+    let top = copy.and_then(|copy| {
+        if plan.root_is_private {
+            copy.propagate(Propagation::Private, Scope::All)?;
+        }
+        copy.attach(dir.as_fd())
+    });
     let root = Root {
         top: top.map_err(at("mounting the root", &path))?,
         null: dev::null()?,
@@ -108,9 +113,16 @@ impl Root {
         let destination = &plan.destination;
         let (made, shape) = match &plan.content {
             Content::Bind { source, scope } => bind(&bundle.join(source), *scope, plan)?,
-            Content::FileSystem { kind, source, parameters } => {
+            Content::FileSystem {
+                kind,
+                source,
+                parameters,
+            } => {
                 let made = file_system(kind, source, parameters);
-                (made.map_err(at("making a mount for", destination))?, Shape::Directory)
+                (
+                    made.map_err(at("making a mount for", destination))?,
+                    Shape::Directory,
+                )
             }
             Content::ControlGroups => return self.mount_control_groups(plan, groups),
         };
@@ -118,7 +130,12 @@ impl Root {
         self.finish(made, target.as_fd(), plan)
     }
 
-    fn finish(&self, made: DetachedMount, target: BorrowedFd<'_>, plan: &MountPlan) -> Result<OwnedFd> {
+    fn finish(
+        &self,
+        made: DetachedMount,
+        target: BorrowedFd<'_>,
+        plan: &MountPlan,
+    ) -> Result<OwnedFd> {
         let failed = || at("mounting", &plan.destination);
         // Device nodes are made in file systems that are closed at the end.
         let forbids = match plan.content {

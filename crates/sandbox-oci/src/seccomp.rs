@@ -40,7 +40,11 @@ impl Filter {
     /// Translates a filter. `None` if there are reasons against it.
     pub(crate) fn new(seccomp: &LinuxSeccomp, reasons: &mut Reasons) -> Option<Self> {
         let before = reasons.len();
-        let default = action(seccomp.default_action(), seccomp.default_errno_ret(), reasons);
+        let default = action(
+            seccomp.default_action(),
+            seccomp.default_errno_ret(),
+            reasons,
+        );
         let archs = archs(seccomp, reasons);
         let rules = seccomp.syscalls().as_deref().unwrap_or_default();
         unknown_calls(rules, &archs, default, reasons);
@@ -52,7 +56,10 @@ impl Filter {
             return None;
         }
         let instructions = program::whole(&sections);
-        if instructions.as_ref().is_none_or(|all| all.len() > INSTRUCTIONS_MAX) {
+        if instructions
+            .as_ref()
+            .is_none_or(|all| all.len() > INSTRUCTIONS_MAX)
+        {
             reasons.push("linux.seccomp is too long for one program".to_owned());
             return None;
         }
@@ -60,11 +67,7 @@ impl Filter {
     }
 }
 
-fn action(
-    named: LinuxSeccompAction,
-    errno: Option<u32>,
-    reasons: &mut Reasons,
-) -> Action {
+fn action(named: LinuxSeccompAction, errno: Option<u32>, reasons: &mut Reasons) -> Action {
     use LinuxSeccompAction as Named;
     let errno = errno.unwrap_or(EPERM);
     match named {
@@ -115,7 +118,9 @@ fn unknown_calls(rules: &[LinuxSyscall], archs: &[Arch], default: Action, reason
         for name in rule.names() {
             let known = archs.iter().any(|arch| arch.number(name).is_some());
             if refuses && !known {
-                reasons.push(format!("linux.seccomp refuses {name}, which has no known number"));
+                reasons.push(format!(
+                    "linux.seccomp refuses {name}, which has no known number"
+                ));
             }
         }
     }
@@ -149,7 +154,9 @@ fn section(arch: Arch, rules: &[LinuxSyscall], default: Action, reasons: &mut Re
     for (door, action, name) in socketcall {
         let at_door = of_calls.get(&door).map_or(default, |of| of.action);
         if at_door != action {
-            reasons.push(format!("linux.seccomp: {name} of 32-bit programs is also another call"));
+            reasons.push(format!(
+                "linux.seccomp: {name} of 32-bit programs is also another call"
+            ));
         }
     }
     // As with runc: what is newer than the newest call of the rules is not refused, but not there, so that
@@ -197,7 +204,10 @@ fn add(
         return;
     }
     let twice = |arg: &LinuxSeccompArg| {
-        args.iter().filter(|other| other.index() == arg.index()).count() > 1
+        args.iter()
+            .filter(|other| other.index() == arg.index())
+            .count()
+            > 1
     };
     // As with runc: conditions on one argument are alternatives, those on several must all hold.
     match args.iter().any(twice) {

@@ -71,7 +71,11 @@ impl Home {
     /// Returns where the files of a container are.
     pub(crate) fn of(root: &Path, id: &str) -> Result<Self> {
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-.".contains(&byte);
-        if id.is_empty() || id.len() > ID_MAX_BYTES || matches!(id, "." | "..") || !id.bytes().all(good) {
+        if id.is_empty()
+            || id.len() > ID_MAX_BYTES
+            || matches!(id, "." | "..")
+            || !id.bytes().all(good)
+        {
             return invalid(format!("invalid container id format: {id:?}"));
         }
         Ok(Self(root.join(id)))
@@ -94,7 +98,10 @@ impl Home {
     pub(crate) fn make(&self) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt as _;
         if let Some(root) = self.0.parent() {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(root);
+            let made = fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(root);
             made.map_err(at("making", root))?;
         }
         match fs::DirBuilder::new().mode(0o700).create(&self.0) {
@@ -110,7 +117,8 @@ impl Home {
     pub(crate) fn save(&self, saved: &Saved) -> Result<()> {
         let path = self.0.join(FILE);
         let new = self.0.join(format!("{FILE}.new"));
-        let text = serde_json::to_vec(saved).map_err(|error| at("writing", &path)(io::Error::from(error)))?;
+        let text = serde_json::to_vec(saved)
+            .map_err(|error| at("writing", &path)(io::Error::from(error)))?;
         let mut file = rawio::private::open_or_create(&new).map_err(at("making", &new))?;
         file.set_len(0).map_err(at("writing", &new))?;
         file.write_all(&text).map_err(at("writing", &new))?;
@@ -133,7 +141,9 @@ impl Home {
     /// Removes everything.
     pub(crate) fn remove(&self) -> Result<()> {
         match fs::remove_dir_all(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", &self.0)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(at("removing", &self.0)(error))
+            }
             _ => Ok(()),
         }
     }
@@ -199,20 +209,36 @@ pub(crate) fn began(pid: u32) -> Option<(u64, bool)> {
 
 /// Returns now, as RFC 3339 writes it.
 pub fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     written(since.as_secs(), since.subsec_nanos())
 }
 
 fn written(seconds: u64, nanos: u32) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (mut year, mut left) = (1970, days);
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     while left >= 365 + u64::from(leap(year)) {
         left -= 365 + u64::from(leap(year));
         year += 1;
     }
     let mut month = 1;
-    for days in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+    for days in [
+        31,
+        28 + u64::from(leap(year)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+    ] {
         if left < days {
             break;
         }
@@ -220,7 +246,10 @@ fn written(seconds: u64, nanos: u32) -> String {
         month += 1;
     }
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z", left + 1)
+    format!(
+        "{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z",
+        left + 1
+    )
 }
 
 #[cfg(test)]
@@ -240,7 +269,10 @@ mod tests {
         for id in ["", ".", "..", "a/b", "a b", "../x"] {
             assert!(Home::of(Path::new("/run"), id).is_err(), "{id}");
         }
-        assert_eq!(Home::of(Path::new("/run"), "a.b+c_d-1").unwrap().dir(), Path::new("/run/a.b+c_d-1"));
+        assert_eq!(
+            Home::of(Path::new("/run"), "a.b+c_d-1").unwrap().dir(),
+            Path::new("/run/a.b+c_d-1")
+        );
     }
 
     #[test]

@@ -115,14 +115,21 @@ impl Setter<'_> {
 
     fn place(&self, controller: &str) -> Result<Place> {
         let bounds = |names: &[String]| names.iter().any(|name| name == controller);
-        if let Some(legacy) = self.0.legacy.values().find(|legacy| bounds(&legacy.controllers)) {
+        if let Some(legacy) = self
+            .0
+            .legacy
+            .values()
+            .find(|legacy| bounds(&legacy.controllers))
+        {
             return Ok(Place::Legacy(legacy.dir.clone()));
         }
         let path = self.0.unified.join("cgroup.controllers");
         let known = fs::read_to_string(&path).map_err(at("reading", path))?;
         match known.split_whitespace().any(|name| name == controller) {
             true => Ok(Place::Unified(self.0.unified.clone())),
-            false => invalid(format!("this machine's control groups do not bound {controller}")),
+            false => invalid(format!(
+                "this machine's control groups do not bound {controller}"
+            )),
         }
     }
 }
@@ -143,7 +150,13 @@ fn is_beyond(file: &Path, limit: i64) -> bool {
 
 /// From 2 to 262144, of which 1024 is normal, to 1 to 10000, of which 100 is: as the other runtimes do it.
 const fn weight(shares: u64) -> u64 {
-    let shares = if shares < 2 { 2 } else if shares > 262_144 { 262_144 } else { shares };
+    let shares = if shares < 2 {
+        2
+    } else if shares > 262_144 {
+        262_144
+    } else {
+        shares
+    };
     1 + ((shares - 2) * 9999) / 262_142
 }
 

@@ -46,7 +46,10 @@ pub fn create(root: &Path, creation: &Creation) -> Result<()> {
         let problem = "process.terminal and --console-socket do not come together";
         return Err(OciError::NotHonoured(vec![problem.to_owned()]));
     }
-    let bundle = creation.bundle.canonicalize().map_err(at("finding", &creation.bundle))?;
+    let bundle = creation
+        .bundle
+        .canonicalize()
+        .map_err(at("finding", &creation.bundle))?;
     let home = Home::of(root, &creation.id)?;
     home.make()?;
     let made = make(&home, creation, &bundle, &plan, &specification);
@@ -61,7 +64,9 @@ pub(super) fn read(path: &Path) -> Result<Value> {
     let file = File::open(path).map_err(at("opening", path))?;
     let mut text = Vec::new();
     let mut bounded = file.take(SPECIFICATION_MAX_BYTES + 1);
-    bounded.read_to_end(&mut text).map_err(at("reading", path))?;
+    bounded
+        .read_to_end(&mut text)
+        .map_err(at("reading", path))?;
     if text.len() as u64 > SPECIFICATION_MAX_BYTES {
         return invalid(format!("{} is longer than 16 MiB", path.display()));
     }
@@ -96,7 +101,9 @@ fn make(
         poststop: plan.hooks.poststop().clone().unwrap_or_default(),
     };
     // Kept before there is a process, so that whoever cleans up after a crash finds the groups.
-    let begun = home.save(&saved).and_then(|()| begin(home, creation, plan, &mut saved));
+    let begun = home
+        .save(&saved)
+        .and_then(|()| begin(home, creation, plan, &mut saved));
     if begun.is_err() {
         saved.groups.kill()?;
         saved.groups.remove()?;
@@ -106,10 +113,16 @@ fn make(
 
 fn begin(home: &Home, creation: &Creation, plan: &Plan, saved: &mut Saved) -> Result<()> {
     let dir = File::open(home.dir()).map_err(at("opening", home.dir()))?;
-    let starts = UnixListener::bind(short(&dir, "start.sock")).map_err(at("binding", home.socket()))?;
-    let engine = creation.console_socket.as_deref().map(console::connect).transpose()?;
+    let starts =
+        UnixListener::bind(short(&dir, "start.sock")).map_err(at("binding", home.socket()))?;
+    let engine = creation
+        .console_socket
+        .as_deref()
+        .map(console::connect)
+        .transpose()?;
     let (mut ours, theirs) = UnixStream::pair().map_err(at("making", "a pair of sockets"))?;
-    ours.set_read_timeout(Some(PATIENCE)).map_err(at("watching", "a process"))?;
+    ours.set_read_timeout(Some(PATIENCE))
+        .map_err(at("watching", "a process"))?;
     let namespaces = open_namespaces(plan)?;
     let given = Given {
         id: &creation.id,
@@ -157,7 +170,6 @@ fn attend(
     saved.pid = started.pid;
     saved.began = began(started.pid).map_or(0, |(began, _)| began);
     let state = saved.state(Status::Created).to_string();
-    #[expect(deprecated, reason = "Docker's network is made by one")]
     hooks::run(plan.hooks.prestart().as_ref(), &state)?;
     hooks::run(plan.hooks.create_runtime().as_ref(), &state)?;
     go(process)?;
@@ -170,7 +182,9 @@ fn attend(
 }
 
 fn go(process: &mut UnixStream) -> Result<()> {
-    process.write_all(&[GO]).map_err(at("telling", "the first process"))
+    process
+        .write_all(&[GO])
+        .map_err(at("telling", "the first process"))
 }
 
 fn expect(process: &mut UnixStream, wanted: u8) -> Result<()> {

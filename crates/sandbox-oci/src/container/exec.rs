@@ -53,18 +53,30 @@ pub fn exec(root: &Path, execution: &Execution) -> Result<Option<u8>> {
     let (home, saved) = running(root, &execution.id)?;
     let first = match home.status(&saved)? {
         Status::Running | Status::Created => saved.process()?,
-        Status::Paused => return Err(OciError::State("cannot exec in a paused container".to_owned())),
+        Status::Paused => {
+            return Err(OciError::State(
+                "cannot exec in a paused container".to_owned(),
+            ));
+        }
         Status::Stopped => None,
     };
     let Some(first) = first else {
-        return Err(OciError::State("cannot exec in a stopped container".to_owned()));
+        return Err(OciError::State(
+            "cannot exec in a stopped container".to_owned(),
+        ));
     };
     let plan = ProcessPlan::new(&process_of(execution, &saved)?)?;
     if plan.terminal != execution.console_socket.is_some() {
-        return Err(OciError::Invalid("a terminal needs --console-socket, and the other way round".to_owned()));
+        return Err(OciError::Invalid(
+            "a terminal needs --console-socket, and the other way round".to_owned(),
+        ));
     }
     let filter = filter_of(&saved)?;
-    let engine = execution.console_socket.as_deref().map(console::connect).transpose()?;
+    let engine = execution
+        .console_socket
+        .as_deref()
+        .map(console::connect)
+        .transpose()?;
     let doors = saved.groups.doors()?;
     let birthplace = saved.groups.birthplace()?;
     let birth = Birth {
@@ -72,7 +84,8 @@ pub fn exec(root: &Path, execution: &Execution) -> Result<Option<u8>> {
         cgroup: Some(birthplace.as_fd()),
     };
     let (mut ours, theirs) = UnixStream::pair().map_err(at("making", "a pair of sockets"))?;
-    ours.set_read_timeout(Some(PATIENCE)).map_err(at("watching", "a process"))?;
+    ours.set_read_timeout(Some(PATIENCE))
+        .map_err(at("watching", "a process"))?;
     setns(first.as_fd(), CloneFlags::CLONE_NEWPID).map_err(at("entering", "the container"))?;
     let (first, ours_too) = (&first, &ours);
     let started = rawio::fork::fork(birth, || {
@@ -117,7 +130,8 @@ fn join(
     nix::sys::prctl::set_dumpable(false).map_err(at("hiding", "the process"))?;
     for door in doors {
         let mut door = door;
-        door.write_all(b"0").map_err(at("entering", "a control group"))?;
+        door.write_all(b"0")
+            .map_err(at("entering", "a control group"))?;
     }
     if let Some(score) = plan.oom_score {
         let path = "/proc/self/oom_score_adj";

@@ -125,7 +125,10 @@ pub(super) fn access(rules: &[LinuxDeviceCgroup], reasons: &mut Reasons) -> Devi
     let mut result = DeviceAccess::default();
     for rule in rules {
         let Some(access) = letters(rule.access().as_deref().unwrap_or("rwm")) else {
-            reasons.push(format!("linux.resources.devices: access {:?}", rule.access()));
+            reasons.push(format!(
+                "linux.resources.devices: access {:?}",
+                rule.access()
+            ));
             continue;
         };
         let any = |number: Option<i64>| match number {
@@ -139,7 +142,12 @@ pub(super) fn access(rules: &[LinuxDeviceCgroup], reasons: &mut Reasons) -> Devi
         let kind = match rule.typ() {
             None | Some(LinuxDeviceType::A) => {
                 match access == MAKE | READ | WRITE && major.is_none() && minor.is_none() {
-                    true => result = DeviceAccess { is_open: rule.allow(), exceptions: Vec::new() },
+                    true => {
+                        result = DeviceAccess {
+                            is_open: rule.allow(),
+                            exceptions: Vec::new(),
+                        }
+                    }
                     false => reasons.push("linux.resources.devices: some of all kinds".to_owned()),
                 }
                 continue;
@@ -151,9 +159,16 @@ pub(super) fn access(rules: &[LinuxDeviceCgroup], reasons: &mut Reasons) -> Devi
                 continue;
             }
         };
-        let rule_is = Rule { kind, major, minor, access };
+        let rule_is = Rule {
+            kind,
+            major,
+            minor,
+            access,
+        };
         if !result.add(&rule_is, rule.allow()) {
-            reasons.push(format!("linux.resources.devices: a part of another rule: {rule_is:?}"));
+            reasons.push(format!(
+                "linux.resources.devices: a part of another rule: {rule_is:?}"
+            ));
         }
     }
     if !result.is_open {
@@ -197,11 +212,14 @@ impl DeviceAccess {
 
 fn letters(text: &str) -> Option<Access> {
     text.chars().try_fold(0, |access, letter| {
-        Some(access | match letter {
-            'r' => READ,
-            'w' => WRITE,
-            'm' => MAKE,
-            _ => return None,
-        })
+        Some(
+            access
+                | match letter {
+                    'r' => READ,
+                    'w' => WRITE,
+                    'm' => MAKE,
+                    _ => return None,
+                },
+        )
     })
 }

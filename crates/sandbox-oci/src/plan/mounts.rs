@@ -53,7 +53,10 @@ const KINDS: &[(&str, &[&str])] = &[
     ("sysfs", &[]),
     ("mqueue", &[]),
     ("devpts", &["gid", "mode", "ptmxmode", "uid"]),
-    ("tmpfs", &["gid", "mode", "nr_blocks", "nr_inodes", "size", "uid"]),
+    (
+        "tmpfs",
+        &["gid", "mode", "nr_blocks", "nr_inodes", "size", "uid"],
+    ),
 ];
 
 pub(super) fn translate(mounts: &[Mount], reasons: &mut Reasons) -> Vec<MountPlan> {
@@ -93,13 +96,17 @@ fn one(mount: &Mount, refuse: &mut dyn FnMut(&str)) -> Option<MountPlan> {
     plan.content = match (scope, has_kind) {
         (Some(scope), _) => {
             let source = mount.source().clone().unwrap_or_default();
-            if source.as_os_str().is_empty() || !parameters.is_empty() {
-                refuse("is a bind without a source, or with parameters");
+            let of_kind = matches!(kind, "bind" | "none" | "");
+            if source.as_os_str().is_empty() || !parameters.is_empty() || !of_kind {
+                refuse("is a bind without a source, or with parameters or a type");
             }
             Content::Bind { source, scope }
         }
         (None, Some((kind, known))) => {
-            if let Some((name, _)) = parameters.iter().find(|(name, _)| !known.contains(&&**name)) {
+            if let Some((name, _)) = parameters
+                .iter()
+                .find(|(name, _)| !known.contains(&&**name))
+            {
                 refuse(&format!("option {name}"));
             }
             let source = mount.source().as_deref().unwrap_or(Path::new(kind));

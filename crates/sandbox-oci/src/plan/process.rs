@@ -63,7 +63,10 @@ pub struct LimitName(u32);
 
 impl LimitName {
     pub(crate) fn resource(self) -> Option<Resource> {
-        RESOURCES.iter().copied().find(|resource| *resource as u32 == self.0)
+        RESOURCES
+            .iter()
+            .copied()
+            .find(|resource| *resource as u32 == self.0)
     }
 }
 
@@ -110,7 +113,10 @@ pub(super) fn translate(process: &Process, reasons: &mut Reasons) -> ProcessPlan
         reasons.push("process.args is empty".to_owned());
     }
     if !process.cwd().is_absolute() {
-        reasons.push(format!("process.cwd {} is not absolute", process.cwd().display()));
+        reasons.push(format!(
+            "process.cwd {} is not absolute",
+            process.cwd().display()
+        ));
     }
     let terminal_size = process.console_size().and_then(|size| {
         let cells = |count: u64| u16::try_from(count).ok();
@@ -128,7 +134,11 @@ pub(super) fn translate(process: &Process, reasons: &mut Reasons) -> ProcessPlan
         gid: user.gid(),
         groups: user.additional_gids().clone().unwrap_or_default(),
         umask: user.umask().unwrap_or(0o022),
-        rights: process.capabilities().as_ref().map(rights).unwrap_or_default(),
+        rights: process
+            .capabilities()
+            .as_ref()
+            .map(rights)
+            .unwrap_or_default(),
         limits: limits(process, reasons),
         no_new_privileges: process.no_new_privileges().unwrap_or(false),
         oom_score: process.oom_score_adj(),
@@ -143,7 +153,10 @@ fn limits(process: &Process, reasons: &mut Reasons) -> BTreeMap<LimitName, (u64,
         let name = LimitName(resource(limit.typ()) as u32);
         let replaced = limits.insert(name, (limit.soft(), limit.hard()));
         if replaced.is_some() || limit.soft() > limit.hard() {
-            reasons.push(format!("process.rlimits has {:?} twice, or softer than hard", limit.typ()));
+            reasons.push(format!(
+                "process.rlimits has {:?} twice, or softer than hard",
+                limit.typ()
+            ));
         }
     }
     limits

@@ -62,7 +62,10 @@ pub fn translate(resources: Option<&LinuxResources>, reasons: &mut Reasons) -> R
         limits.cpus = said(cpu.cpus());
         limits.mems = said(cpu.mems());
     }
-    limits.pids = given.pids().map(|pids| pids.limit()).filter(|most| *most != 0);
+    limits.pids = given
+        .pids()
+        .map(|pids| pids.limit())
+        .filter(|most| *most != 0);
     let weight = given.block_io().as_ref().and_then(|io| io.weight());
     if weight.is_some_and(|weight| weight != 0) {
         reasons.push("linux.resources.blockIO.weight".to_owned());

@@ -94,14 +94,24 @@ fn make_node(root: BorrowedFd<'_>, node: &Node) -> Result<()> {
         Some(_) => makedev(node.major, node.minor),
         None => 0,
     };
-    match mknodat(&dir, name, kind, Mode::from_bits_truncate(node.mode), numbers) {
+    match mknodat(
+        &dir,
+        name,
+        kind,
+        Mode::from_bits_truncate(node.mode),
+        numbers,
+    ) {
         Ok(()) => {}
         Err(Errno::EEXIST) => {
             // What is there must be the same device, and nothing that only looks like it.
-            let found = fstatat(dir.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(failed())?;
+            let found =
+                fstatat(dir.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(failed())?;
             let is_kind = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == kind;
             if !is_kind || found.st_rdev != numbers {
-                return invalid(format!("{} of the image is something else", node.path.display()));
+                return invalid(format!(
+                    "{} of the image is something else",
+                    node.path.display()
+                ));
             }
         }
         Err(errno) => return Err(failed()(errno)),

@@ -20,7 +20,8 @@ pub(super) fn make_read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         Err(errno) => return Err(failed()(errno.into())),
     };
     let copy = DetachedMount::copy_tree_of(target.as_fd(), Scope::All).map_err(failed())?;
-    copy.set(Forbids::WRITING, Forbids::NOTHING).map_err(failed())?;
+    copy.set(Forbids::WRITING, Forbids::NOTHING)
+        .map_err(failed())?;
     copy.attach(target.as_fd()).map(drop).map_err(failed())
 }
 
@@ -37,7 +38,9 @@ pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, null: BorrowedFd<'_>) -> R
         true => {
             let empty = file_system("tmpfs", "tmpfs", &[("size".to_owned(), "4k".to_owned())]);
             let empty = empty.map_err(failed())?;
-            empty.set(Forbids::WRITING, Forbids::NOTHING).map_err(failed())?;
+            empty
+                .set(Forbids::WRITING, Forbids::NOTHING)
+                .map_err(failed())?;
             empty
         }
         false => DetachedMount::copy_tree_of(null, Scope::One).map_err(failed())?,

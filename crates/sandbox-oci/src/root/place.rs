@@ -28,7 +28,10 @@ pub(super) fn place(root: BorrowedFd<'_>, path: &Path, shape: Shape) -> Result<O
     let of = fstatfs(&found).map_err(at("reading the container's", path))?;
     // A link of the image's: what is mounted on files of processes misleads whoever writes to them.
     if of.filesystem_type() == PROC_SUPER_MAGIC {
-        return invalid(format!("{} of the container leads into /proc", path.display()));
+        return invalid(format!(
+            "{} of the container leads into /proc",
+            path.display()
+        ));
     }
     Ok(found)
 }
@@ -43,10 +46,14 @@ pub(super) fn find(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<Own
 
 /// Opens a file below `dir` whose path has no links and crosses no mounts.
 pub(super) fn open_below(dir: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<File> {
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
-    openat2(dir, path, how).map(File::from).map_err(at("opening", path))
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(
+        ResolveFlag::RESOLVE_BENEATH
+            | ResolveFlag::RESOLVE_NO_SYMLINKS
+            | ResolveFlag::RESOLVE_NO_XDEV,
+    );
+    openat2(dir, path, how)
+        .map(File::from)
+        .map_err(at("opening", path))
 }
 
 /// The kernel asks to try again if something above was renamed meanwhile.
@@ -84,7 +91,12 @@ fn make(root: BorrowedFd<'_>, path: &Path, shape: Shape) -> Result<OwnedFd> {
 }
 
 /// Opens what was just made, which must not have become a link meanwhile.
-fn own(dir: BorrowedFd<'_>, name: &std::ffi::OsStr, flags: OFlag, mode: Mode) -> nix::Result<OwnedFd> {
+fn own(
+    dir: BorrowedFd<'_>,
+    name: &std::ffi::OsStr,
+    flags: OFlag,
+    mode: Mode,
+) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC)
         .mode(mode)

@@ -56,13 +56,40 @@ const X32_OWN_FIRST: u32 = 512;
 
 /// Calls that 32-bit programs of x86 can make by `socketcall`, too, and by `ipc`.
 const BY_SOCKETCALL: &[&str] = &[
-    "accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen",
-    "recv", "recvfrom", "recvmmsg", "recvmsg", "send", "sendmmsg", "sendmsg", "sendto",
-    "setsockopt", "shutdown", "socket", "socketpair",
+    "accept",
+    "accept4",
+    "bind",
+    "connect",
+    "getpeername",
+    "getsockname",
+    "getsockopt",
+    "listen",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "send",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "setsockopt",
+    "shutdown",
+    "socket",
+    "socketpair",
 ];
 const BY_IPC: &[&str] = &[
-    "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "shmat",
-    "shmctl", "shmdt", "shmget",
+    "msgctl",
+    "msgget",
+    "msgrcv",
+    "msgsnd",
+    "semctl",
+    "semget",
+    "semop",
+    "semtimedop",
+    "shmat",
+    "shmctl",
+    "shmdt",
+    "shmget",
 ];
 
 impl Arch {

@@ -75,7 +75,9 @@ pub(super) fn whole(sections: &[Section]) -> Option<Code> {
         let body = match (of(Arch::X86_64), of(Arch::X32)) {
             (Some(plain), x32) if *number == Arch::X86_64.audit_number() => with_x32(plain, x32)?,
             _ => {
-                let section = sections.iter().find(|at| at.arch.audit_number() == *number)?;
+                let section = sections
+                    .iter()
+                    .find(|at| at.arch.audit_number() == *number)?;
                 with_number(tree(&segments(section)?))
             }
         };
@@ -125,12 +127,10 @@ fn segments(section: &Section) -> Option<Vec<Segment>> {
         from: 0,
         code: default.clone(),
     }];
-    let mut push = |from: u32, code: Code| {
-        match segments.last_mut() {
-            Some(last) if last.code == code => {}
-            Some(last) if last.from == from => last.code = code,
-            _ => segments.push(Segment { from, code }),
-        }
+    let mut push = |from: u32, code: Code| match segments.last_mut() {
+        Some(last) if last.code == code => {}
+        Some(last) if last.from == from => last.code = code,
+        _ => segments.push(Segment { from, code }),
     };
     let mut next = 0;
     for (number, decision) in &section.calls {
@@ -196,7 +196,12 @@ fn decided(decision: &Decision) -> Option<Code> {
 fn check(condition: &LinuxSeccompArg, rest: u8) -> Option<Code> {
     use LinuxSeccompOperator as Is;
     let at = ARGUMENTS_AT + 8 * u32::try_from(condition.index()).ok()?;
-    let halves = |value: u64| (u32::try_from(value >> 32).ok(), u32::try_from(value & 0xffff_ffff).ok());
+    let halves = |value: u64| {
+        (
+            u32::try_from(value >> 32).ok(),
+            u32::try_from(value & 0xffff_ffff).ok(),
+        )
+    };
     let (Some(high), Some(low)) = halves(condition.value()) else {
         return None;
     };

@@ -67,7 +67,12 @@ fn what_docker_asks_for_is_what_the_program_does() {
     .unwrap();
     let none = [0; 6];
     let call = |arch: Arch, name: &str| {
-        run(&filter, arch.audit_number(), arch.number(name).unwrap(), none)
+        run(
+            &filter,
+            arch.audit_number(),
+            arch.number(name).unwrap(),
+            none,
+        )
     };
     for arch in [Arch::X86_64, Arch::X32, Arch::X86] {
         assert_eq!(call(arch, "read"), ALLOW);
@@ -76,14 +81,31 @@ fn what_docker_asks_for_is_what_the_program_does() {
         assert_eq!(call(arch, "clone3"), ERRNO | ENOSYS);
         assert_eq!(call(arch, "personality"), ERRNO | EPERM);
         assert_eq!(call(arch, "clone"), ALLOW);
-        assert_eq!(call(arch, "futex_waitv"), ERRNO | ENOSYS, "newer than what the rules know");
+        assert_eq!(
+            call(arch, "futex_waitv"),
+            ERRNO | ENOSYS,
+            "newer than what the rules know"
+        );
     }
     let (personality, clone) = (135, 56);
     assert_eq!(run(&filter, X86_64, personality, [8, 0, 0, 0, 0, 0]), ALLOW);
-    assert_eq!(run(&filter, X86_64, personality, [0xffff_ffff, 0, 0, 0, 0, 0]), ALLOW);
-    assert_eq!(run(&filter, X86_64, personality, [1 << 32 | 8, 0, 0, 0, 0, 0]), ERRNO | EPERM);
-    assert_eq!(run(&filter, X86_64, clone, [0x1000_0000, 0, 0, 0, 0, 0]), ERRNO | EPERM);
-    assert_eq!(run(&filter, 0xc000_00b7, 63, none), KILL_THREAD, "another processor");
+    assert_eq!(
+        run(&filter, X86_64, personality, [0xffff_ffff, 0, 0, 0, 0, 0]),
+        ALLOW
+    );
+    assert_eq!(
+        run(&filter, X86_64, personality, [1 << 32 | 8, 0, 0, 0, 0, 0]),
+        ERRNO | EPERM
+    );
+    assert_eq!(
+        run(&filter, X86_64, clone, [0x1000_0000, 0, 0, 0, 0, 0]),
+        ERRNO | EPERM
+    );
+    assert_eq!(
+        run(&filter, 0xc000_00b7, 63, none),
+        KILL_THREAD,
+        "another processor"
+    );
 }
 
 #[test]
@@ -101,12 +123,15 @@ fn x32_is_killed_unless_it_is_named() {
 #[test]
 fn what_cannot_be_said_is_refused() {
     let allow = "SCMP_ACT_ALLOW";
-    let one = |call: serde_json::Value| json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [call]});
+    let one =
+        |call: serde_json::Value| json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [call]});
     let refused = [
         json!({"defaultAction": "SCMP_ACT_NOTIFY"}),
         json!({"defaultAction": allow, "architectures": ["SCMP_ARCH_S390X"]}),
         json!({"defaultAction": allow, "syscalls": [{"names": ["new_call"], "action": "SCMP_ACT_ERRNO"}]}),
-        one(json!({"names": ["read"], "action": allow, "args": [{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}]})),
+        one(
+            json!({"names": ["read"], "action": allow, "args": [{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}]}),
+        ),
         json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
             {"names": ["read"], "action": allow},
             {"names": ["read"], "action": "SCMP_ACT_KILL", "args": [{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}]}]}),
