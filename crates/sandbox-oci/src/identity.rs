@@ -65,12 +65,12 @@ fn execute(
         return Err(OciError::Process("there is no program".to_owned()));
     };
     nix::unistd::execve(program, &arguments, variables).map_err(|errno| {
-        OciError::Process(format!("exec {}: {}", path.display(), words(errno.into())))
+        OciError::Process(format!("exec {}: {}", path.display(), words(&errno.into())))
     })
 }
 
 /// The words that engines know.
-fn words(error: io::Error) -> String {
+fn words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
@@ -91,7 +91,7 @@ pub(crate) fn find_program(process: &ProcessPlan) -> Result<PathBuf> {
     if name.contains('/') {
         let path = process.directory.join(name);
         return match path.metadata() {
-            Err(error) => Err(refuse(&format!("stat {name}: {}", words(error)))),
+            Err(error) => Err(refuse(&format!("stat {name}: {}", words(&error)))),
             Ok(found) if found.is_dir() => Err(refuse("is a directory: permission denied")),
             Ok(found) if found.permissions().mode() & 0o111 == 0 => {
                 Err(refuse("permission denied"))
