@@ -216,6 +216,7 @@ const LADDER: &[Rung] = &[
             "serving",
         ],
     ),
+    rung("sandbox-oci", &["rawio"]),
     rung("sandbox-packages", &["sandbox"]),
     rung("sandbox-handlers", &["sandbox", "sandbox-packages"]),
     rung(

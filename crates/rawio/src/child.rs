@@ -13,6 +13,8 @@
 
 mod steps;
 
+pub(crate) use steps::reset_signals;
+
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -220,7 +222,7 @@ fn end(started: &Started) {
 }
 
 /// Makes a process that runs `child`, which makes system calls only.
-fn clone_process(birth: Birth<'_>, child: impl FnOnce()) -> io::Result<Started> {
+pub(crate) fn clone_process(birth: Birth<'_>, child: impl FnOnce()) -> io::Result<Started> {
     /// `CLONE_CLEAR_SIGHAND` and `CLONE_INTO_CGROUP` of linux/sched.h.
     const CLEAR_SIGNAL_HANDLERS: u64 = 0x1_0000_0000;
     const INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -237,7 +239,7 @@ fn clone_process(birth: Birth<'_>, child: impl FnOnce()) -> io::Result<Started> 
     }
     // SAFETY: the arguments are a whole structure of the size given. No memory is shared and no
     // stack named, so the child goes on in a copy of this one. It runs `child`, which only makes
-    // system calls on data that was made before.
+    // system calls on data that was made before, or is of a process with one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of_val(&args)) };
     match pid {
         0 => {

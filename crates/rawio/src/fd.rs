@@ -26,6 +26,20 @@ pub fn replace(place: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Has all descriptors from `first` on be closed when a program is executed.
+///
+/// # Errors
+/// As `close_range(2)`.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: takes no pointers; no descriptor is closed by this call.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

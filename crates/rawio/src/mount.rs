@@ -7,11 +7,15 @@
 
 #![expect(unsafe_code, reason = "neither std nor nix has these calls")]
 
+mod attributes;
+
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+pub use attributes::{AccessTimes, Propagation, Scope};
 
 /// What takes from the files of a mount the power to be more than files.
 const UNPRIVILEGED: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -31,11 +35,21 @@ impl Forbids {
     pub const DEVICES: Self = Self(libc::MOUNT_ATTR_NODEV);
     /// The execution of programs.
     pub const PROGRAMS: Self = Self(libc::MOUNT_ATTR_NOEXEC);
+    /// Symbolic links to be followed.
+    pub const LINKS: Self = Self(libc::MOUNT_ATTR_NOSYMFOLLOW);
+    /// Access times of directories.
+    pub const DIRECTORY_TIMES: Self = Self(libc::MOUNT_ATTR_NODIRATIME);
 
     /// Returns what either forbids.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Returns what this forbids and `other` does not.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     pub(crate) const fn bits(self) -> u64 {

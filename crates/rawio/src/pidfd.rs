@@ -86,12 +86,20 @@ impl PidFd {
     /// # Errors
     /// If it has ended and was reaped (`ESRCH`), or may not be sent to.
     pub fn signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
+        self.signal_number(signal as libc::c_int)
+    }
+
+    /// Sends it the signal of this number, which may be one of those that have no name.
+    ///
+    /// # Errors
+    /// As [`Self::signal`]; or if there is no such signal (`EINVAL`).
+    pub fn signal_number(&self, signal: i32) -> io::Result<()> {
         // SAFETY: a descriptor of ours, a signal's number, no information, no flags.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
                 self.0.as_raw_fd(),
-                signal as libc::c_int,
+                signal,
                 std::ptr::null::<libc::siginfo_t>(),
                 0,
             )

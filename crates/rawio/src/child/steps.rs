@@ -110,7 +110,7 @@ const OFTEN_IGNORED: &[libc::c_int] = &[
 ];
 
 /// Has signals arrive as a program expects them, whatever the parent blocks or ignores.
-fn reset_signals() {
+pub(crate) fn reset_signals() {
     // SAFETY: the set is on the stack, and zeros are a set.
     unsafe {
         let mut none = std::mem::zeroed::<libc::sigset_t>();

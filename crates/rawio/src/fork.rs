@@ -1,0 +1,44 @@
+//! A copy of this process that goes on with a function of ours: `clone3(2)` without a program behind it.
+//!
+//! A copy has one thread, whatever its parent had, and locks that other threads held stay locked for
+//! ever in it. So only a process that has no other thread may be copied this way: then the copy may do
+//! whatever its parent may.
+
+#![expect(unsafe_code, reason = "neither std nor nix has a safe fork")]
+
+use std::io;
+
+use crate::child::{Birth, Started, clone_process, reset_signals};
+
+/// Makes a process in the namespaces and the control group of `birth` that runs `child` and ends with
+/// the number that it returns. It has copies of all descriptors, and signals arrive as a
+/// program expects them. If `child` panics, it ends with 101.
+///
+/// # Errors
+/// If this process has more than one thread, or the kernel refuses.
+pub fn fork(birth: Birth<'_>, child: impl FnOnce() -> u8) -> io::Result<Started> {
+    let threads = std::fs::read_dir("/proc/self/task")?.take(2).count();
+    if threads != 1 {
+        let problem = "a process with threads cannot be copied";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+    }
+    clone_process(birth, || {
+        reset_signals();
+        let run = std::panic::AssertUnwindSafe(child);
+        let code = std::panic::catch_unwind(run).unwrap_or(101);
+        // SAFETY: takes no pointers, and runs nothing that the parent has registered for its own end.
+        unsafe { libc::_exit(code.into()) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_is_refused() {
+        // The harness has its own thread beside that of the test.
+        let refused = fork(Birth::default(), || 0).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,35 @@
+//! Containers of Docker, containerd and podman in the way of lean sandboxes: with the command line of `runc`.
+//!
+//! A specification (`config.json`) is translated as a whole into what is to be done ([`Plan`]). If it has any field, or
+//! any value, that is not honoured, nothing is done and the program hands it to `runc` with the same arguments. What is
+//! left out of a start is what takes a runtime its time: a second and a third process, a table of mounts that is read
+//! again and again, and a library that compiles filters. What is honoured, and what not, is in `docs/sandbox-oci.md`.
+//!
+//! ```
+//! use sandbox_oci::{OciError, Plan};
+//!
+//! let specification = serde_json::json!({"ociVersion": "1.2.0", "linux": {"intelRdt": {"closID": "x"}}});
+//! let Err(OciError::NotHonoured(reasons)) = Plan::new(&specification) else {
+//!     panic!("nothing is skipped");
+//! };
+//! assert_eq!(reasons, ["linux.intelRdt"]);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod cgroup;
+mod console;
+pub mod container;
+mod error;
+pub mod honoured;
+mod hooks;
+mod identity;
+mod init;
+pub mod plan;
+mod root;
+mod seccomp;
+mod state;
+
+pub use error::{OciError, Result};
+pub use plan::Plan;
+pub use seccomp::Filter;
