@@ -19,6 +19,7 @@ const WITH_FLAGS: &[&str] = &[
     "e2e",
     "link-emulator",
     "sandbox-cli",
+    "sandbox-oci",
     "testkit",
     "xtask",
 ];

@@ -26,6 +26,7 @@ mod hooks;
 mod identity;
 mod init;
 pub mod plan;
+mod reasons;
 mod root;
 mod seccomp;
 mod state;

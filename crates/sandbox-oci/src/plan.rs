@@ -16,14 +16,12 @@ use serde_json::Value;
 
 use crate::error::{OciError, Result};
 use crate::honoured;
+use crate::reasons::Reasons;
 use crate::seccomp::Filter;
 use devices::Node;
 use mounts::MountPlan;
 use process::ProcessPlan;
 use resources::Resources;
-
-/// Reasons against a specification.
-pub(crate) type Reasons = Vec<String>;
 
 /// Where a container has something: its own, the machine's, or somebody else's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use oci_spec::runtime::{
 };
 use rawio::child::Instruction;
 
-use crate::plan::Reasons;
+use crate::reasons::Reasons;
 use calls::Arch;
 use program::{Decision, Section};
 

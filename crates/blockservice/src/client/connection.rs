@@ -2,6 +2,7 @@
 //! come.
 
 mod line;
+mod requests;
 mod starting;
 
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Shared;
 use super::registered::{Receiver, RegisteredSource, Reply};
-use crate::wire::{ErrorCode, Frame, Message, Priority, SKIPS_MAX};
+use crate::wire::{ErrorCode, Frame, Message, Priority};
 use blocks::ContentId;
 use starting::{Progress, Starting};
 
@@ -108,13 +109,6 @@ struct OpenRead {
     request: RequestId,
     /// By place: the chunk, until it is answered.
     chunks: Vec<Option<u32>>,
-}
-
-/// A frame to write, and the receiver of its response.
-#[derive(Debug)]
-struct Request {
-    frame: Frame,
-    pending: Option<Pending>,
 }
 
 impl Connection {
@@ -284,136 +278,6 @@ impl Connection {
         let sources = self.shared.sources.lock().clone();
         let receivers = sources.iter().filter_map(|source| source.receiver());
         receivers.for_each(|receiver| tell(&*receiver));
-    }
-
-    /// Turns commands into frames, and registers the receivers of their responses.
-    pub(super) fn frames(&self, commands: Vec<Command>) -> Vec<Frame> {
-        let mut requests = Vec::new();
-        for command in commands {
-            match command {
-                Command::Ask(message, data, answer) => {
-                    let frame = Frame {
-                        request: 0,
-                        message,
-                        data,
-                    };
-                    requests.push((frame, Pending::Answer(answer)).into());
-                }
-                Command::Open(source) => {
-                    let mut state = self.state.lock();
-                    if state.handles.contains_key(&source.number)
-                        || state.opening.contains_key(&source.number)
-                    {
-                        continue;
-                    }
-                    state.opening.insert(source.number, Vec::new());
-                    drop(state);
-                    let name = source.name.clone();
-                    let frame = Frame::new(0, Message::Open { name });
-                    requests.push((frame, Pending::Opened(source)).into());
-                }
-                Command::Start => requests.extend(self.take_starts()),
-                Command::Read(reads) => requests.extend(self.read_of(reads)),
-                Command::Cancel(source, request) => {
-                    requests.extend(self.cancel_of(source, request));
-                }
-                Command::Skip(stream, chunks) => {
-                    let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
-                    let frame = |chunks| Frame::new(stream, Message::Skip { chunks });
-                    requests.extend(pieces.map(frame).map(Request::from));
-                }
-                Command::Promote(stream, chunks) => {
-                    let pieces = chunks.chunks(SKIPS_MAX).map(<[u32]>::to_vec);
-                    let frame = |chunks| Frame::new(stream, Message::Promote { chunks });
-                    requests.extend(pieces.map(frame).map(Request::from));
-                }
-                Command::CancelStream(stream) => {
-                    requests.push(Frame::new(stream, Message::Cancel).into());
-                }
-            }
-        }
-        requests
-            .into_iter()
-            .map(|request| self.note(request))
-            .collect()
-    }
-
-    /// Returns the STARTs that somebody still waits for.
-    fn take_starts(&self) -> Vec<Request> {
-        let version = self.state.lock().version;
-        let starts = std::mem::take(&mut *self.starts.lock());
-        let mut requests = Vec::new();
-        for start in starts {
-            if start.waiter.strong_count() == 0 {
-                continue;
-            }
-            if version < STARTS_SINCE {
-                let _nobody = (start.begin)(Err(StartRefused::Old));
-                continue;
-            }
-            let starting = Starting::new(start);
-            let frame = Frame::new(0, starting.message());
-            requests.push((frame, Pending::Start(Box::new(starting))).into());
-        }
-        requests
-    }
-
-    /// Turns reads into a request, unless their source is not open yet.
-    fn read_of(&self, reads: Reads) -> Option<Request> {
-        let mut state = self.state.lock();
-        if let Some(parked) = state.opening.get_mut(&reads.source.number) {
-            parked.push(reads);
-            return None;
-        }
-        let handle = state.handles.get(&reads.source.number).copied();
-        drop(state);
-        let handle = handle.filter(|(_, id)| reads.source.id() == Some(id));
-        let Some((handle, _)) = handle else {
-            // It could not be opened.
-            if let Some(receiver) = reads.source.receiver() {
-                receiver.refused(self.lane);
-            }
-            return None;
-        };
-        let read = Message::Read {
-            handle,
-            priority: reads.priority,
-            deadline_ms: u32::try_from(reads.deadline.as_millis()).unwrap_or(0),
-            chunks: reads.chunks.clone(),
-        };
-        let open = OpenRead {
-            source: reads.source,
-            request: reads.request,
-            chunks: reads.chunks.into_iter().map(Some).collect(),
-        };
-        Some((Frame::new(0, read), Pending::Chunks(open)).into())
-    }
-
-    fn cancel_of(&self, source: u64, request: RequestId) -> Option<Request> {
-        let mut state = self.state.lock();
-        for parked in state.opening.values_mut() {
-            parked.retain(|reads| (reads.source.number, reads.request) != (source, request));
-        }
-        let is_it = |pending: &Pending| match pending {
-            Pending::Chunks(open) => (open.source.number, open.request) == (source, request),
-            _ => false,
-        };
-        let found = state.pending.iter().find(|(_, pending)| is_it(pending));
-        let number = *found?.0;
-        state.pending.remove(&number);
-        Some(Frame::new(number, Message::Cancel).into())
-    }
-
-    /// Numbers a request, and registers the receiver of its response.
-    fn note(&self, request: Request) -> Frame {
-        let Request { mut frame, pending } = request;
-        if let Some(pending) = pending {
-            let mut state = self.state.lock();
-            frame.request = state.next;
-            state.next += 1;
-            state.pending.insert(frame.request, pending);
-        }
-        frame
     }
 
     /// Delivers a response; returns whether the connection goes on.
@@ -594,24 +458,6 @@ impl Connection {
         }
         if let (false, Some(receiver)) = (is_open, source.receiver()) {
             receiver.refused(self.lane);
-        }
-    }
-}
-
-impl From<(Frame, Pending)> for Request {
-    fn from((frame, pending): (Frame, Pending)) -> Self {
-        Self {
-            frame,
-            pending: Some(pending),
-        }
-    }
-}
-
-impl From<Frame> for Request {
-    fn from(frame: Frame) -> Self {
-        Self {
-            frame,
-            pending: None,
         }
     }
 }

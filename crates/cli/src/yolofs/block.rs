@@ -4,6 +4,7 @@ mod convert;
 mod export;
 mod manage;
 pub(crate) mod plan;
+mod show;
 mod verify;
 
 use std::path::{Path, PathBuf};

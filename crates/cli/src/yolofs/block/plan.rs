@@ -17,7 +17,7 @@ use oci::registry::{Access, Repository};
 use serde_json::json;
 
 use super::ImageArg;
-use super::manage::show;
+use super::show::show;
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::FormatArg;
