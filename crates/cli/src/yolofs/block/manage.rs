@@ -13,8 +13,8 @@ use host::size::Size;
 use oci::Reference;
 use serde_json::{Value, json};
 
-use super::ImageArg;
 use super::plan::keep_plan;
+use super::{ImageArg, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};
@@ -214,9 +214,4 @@ fn on_upper(
     let done = act(image.path(), remote);
     let (done, said) = done.with_context(|| format!("{doing} {}", image.path().display()))?;
     show(format, &done, said)
-}
-
-pub(super) fn show(format: FormatArg, done: &Value, said: String) -> anyhow::Result<Outcome> {
-    print(format.format(), done, |_| said)?;
-    Ok(Outcome::Done)
 }
