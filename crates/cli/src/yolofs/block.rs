@@ -4,7 +4,6 @@ mod convert;
 mod export;
 mod manage;
 pub(crate) mod plan;
-mod show;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -20,9 +19,11 @@ use bootstore::store::StoreSettings;
 use clap::Subcommand;
 use host::size::Size;
 use oci::Reference;
+use serde_json::Value;
 
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
+use crate::output::{FormatArg, print};
 
 /// Block images: layers in overlaybd's formats, and raw disks
 #[derive(Clone, Debug, clap::Args)]
@@ -157,4 +158,9 @@ impl ImageArg {
         };
         Ok(BlobCache::open(dir, config)?)
     }
+}
+
+fn show(format: FormatArg, done: &Value, said: String) -> anyhow::Result<Outcome> {
+    print(format.format(), done, |_| said)?;
+    Ok(Outcome::Done)
 }

@@ -13,9 +13,8 @@ use host::size::Size;
 use oci::Reference;
 use serde_json::{Value, json};
 
-use super::ImageArg;
 use super::plan::keep_plan;
-use super::show::show;
+use super::{ImageArg, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::{FormatArg, print};

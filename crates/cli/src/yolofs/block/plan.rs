@@ -16,8 +16,7 @@ use oci::Reference;
 use oci::registry::{Access, Repository};
 use serde_json::json;
 
-use super::ImageArg;
-use super::show::show;
+use super::{ImageArg, show};
 use crate::bootimg::registry::RegistryArgs;
 use crate::exit::Outcome;
 use crate::output::FormatArg;
