@@ -6,6 +6,7 @@ mod rig;
 
 use std::io;
 use std::net::Shutdown;
+use std::num::NonZeroU64;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,14 +15,15 @@ use std::thread::{scope, spawn};
 use std::time::Duration;
 
 use blocks::{
-    BlockCache as _, BlockIndex, BlockRange, ContentId, Extent, FileId, Lookup, ReplayPlan,
-    SourceId,
+    BlockCache as _, BlockIndex, BlockRange, BlockSource as _, ContentId, Extent, FileId, Lookup,
+    ReplayPlan, SourceId,
 };
 use blockservice::client::{
     Ask, Client, ClientConfig, NicSource, Patience, Planned, Remote, Started, Wanted,
 };
 use blockservice::identity::Access;
-use blockservice::wire::Priority;
+use blockservice::service::Limits;
+use blockservice::wire::{Direction, Frame, HEAD_BYTES, Head, Message, PROTOCOLS, Priority, Seal};
 use bootimg::{SourceInfo, Variant, WriteRequest, unwatched, write_image};
 use chunks::ChunkStore as _;
 use chunks::testing::MemStore;
@@ -183,6 +185,44 @@ fn a_service_that_is_not_there_is_not_waited_for_longer_than_told() {
     assert!(client.start_source(&wanted, patience).is_err());
 }
 
+/// What waits behind others in a stream is sent next, and once. A service of an earlier release is asked for it, and
+/// told to leave it out.
+#[test]
+fn what_a_stream_brings_too_late_is_promoted_where_the_service_knows_that() {
+    for highest in [3, 2] {
+        let mut rig = Rig::new();
+        let sample = rig::sample("one", 1, &*rig.store);
+        rig.catalog.add(b"one", &sample.index).unwrap();
+        let limits = Limits {
+            // The stream takes half a second.
+            send_rate_of_one: NonZeroU64::new(2_500_000),
+            ..Limits::default()
+        };
+        rig.start(Access::open(), limits);
+        let giver = rig.client("vm0", None);
+        connected(&giver);
+        give_boot(&rig, &sample, &giver, &plan());
+        let line = Line::to(&rig, highest);
+        let client = line.client(|_| {});
+        let started = start(&client, Ask::Chunks);
+        let source = NicSource::new(started.remote, None, None, LONG);
+        // The last one of the plan.
+        let key = sample.tree.key(FileId(5)).unwrap();
+        let mut out = vec![0; 4096];
+        source.read_at(&key, 0, &mut out).unwrap();
+        assert!(out == content(1 + 5, SIZES[4])[..4096]);
+        let counts = source.remote().counts();
+        let promoted = rig.metric("promoted_chunks_total");
+        assert_eq!(
+            (promoted, counts.requests),
+            if highest == 3 { (1, 0) } else { (0, 1) }
+        );
+        replay(&Arc::new(source), &started.plan.unwrap().plan);
+        // Both ends of two connections: none was lost and made again.
+        assert_eq!(line.streams.lock().unwrap().len(), 4);
+    }
+}
+
 /// A line to the service that may be silent, and may be cut.
 struct Line {
     socket: PathBuf,
@@ -193,6 +233,11 @@ struct Line {
 
 impl Line {
     fn start(rig: &Rig) -> Self {
+        Self::to(rig, *PROTOCOLS.end())
+    }
+
+    /// Has the service look like one that speaks no later version of the protocol than `highest`.
+    fn to(rig: &Rig, highest: u16) -> Self {
         let line = Self {
             socket: rig.dir.path().join("line"),
             silent: Arc::default(),
@@ -209,7 +254,8 @@ impl Line {
                 if is_cut.load(SeqCst) {
                     continue;
                 }
-                let _lost = client.and_then(|client| join(client, &service, &silent, &streams));
+                let _lost =
+                    client.and_then(|client| join(client, &service, &silent, &streams, highest));
             }
         });
         line
@@ -246,16 +292,48 @@ fn join(
     service: &Path,
     silent: &Arc<AtomicBool>,
     streams: &Mutex<Vec<UnixStream>>,
+    highest: u16,
 ) -> io::Result<()> {
     let service = UnixStream::connect(service)?;
     let mut kept = streams.lock().unwrap();
     kept.extend([client.try_clone()?, service.try_clone()?]);
     drop(kept);
     let (mut from, mut to) = (client.try_clone()?, service.try_clone()?);
-    spawn(move || io::copy(&mut from, &mut to));
+    spawn(move || {
+        offer(&mut from, &mut to, highest)?;
+        io::copy(&mut from, &mut to)
+    });
     let silent = Arc::clone(silent);
     spawn(move || back(service, client, &silent));
     Ok(())
+}
+
+/// Passes a HELLO on, as one that offers no later version than `highest`.
+fn offer(from: &mut UnixStream, to: &mut UnixStream, highest: u16) -> io::Result<()> {
+    use io::{Read as _, Write as _};
+    let mut head = [0; HEAD_BYTES];
+    from.read_exact(&mut head)?;
+    let head = Head::parse(&head).map_err(io::Error::other)?;
+    let mut body = vec![0; head.body_len()];
+    from.read_exact(&mut body)?;
+    let mut seal = Seal::open(Direction::ToService);
+    let hello = Frame::parse(&head, &body, Vec::new(), &mut seal).map_err(io::Error::other)?;
+    let Message::Hello {
+        versions,
+        nonce,
+        name,
+    } = hello.message
+    else {
+        return Err(io::Error::other("the first frame is no HELLO"));
+    };
+    let versions = (versions.0, versions.1.min(highest));
+    let hello = Message::Hello {
+        versions,
+        nonce,
+        name,
+    };
+    let mut seal = Seal::open(Direction::ToService);
+    to.write_all(&Frame::new(0, hello).encode(&mut seal))
 }
 
 fn back(mut from: UnixStream, mut to: UnixStream, silent: &AtomicBool) -> io::Result<()> {

@@ -126,7 +126,12 @@ impl Root {
             }
             Content::ControlGroups => return self.mount_control_groups(plan, groups),
         };
-        let target = place(self.top(), destination, shape)?;
+        let target = match &plan.content {
+            Content::FileSystem { kind, .. } if ["proc", "sysfs"].contains(&&**kind) => {
+                place::place_without_links(self.top(), destination)?
+            }
+            _ => place(self.top(), destination, shape)?,
+        };
         self.finish(made, target.as_fd(), plan)
     }
 

@@ -24,7 +24,7 @@ impl DrainRate {
         }
         let nanos = self.time.as_nanos().max(1);
         let rate = u128::from(self.bytes) * 1_000_000_000 / nanos;
-        (self.bytes >= SAMPLE / 2).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+        (self.bytes >= SAMPLE).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
 

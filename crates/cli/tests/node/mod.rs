@@ -371,10 +371,13 @@ deletion_threshold = 1
     pub(crate) fn run(&self, flags: &[&str], id: &str, script: &str) -> String {
         let said = self.dir.join(format!("{id}.said"));
         let uri = format!("file://{}", said.display());
+        // runc has one list of containers for all containerds of the machine.
+        let lab = self.dir.parent().and_then(Path::file_name).unwrap();
+        let id = format!("{id}-{}", lab.display());
         let args = [
             &["run", "--rm", "--log-uri", &uri],
             flags,
-            &[IMAGE, id, "/bin/sh", "-c", script],
+            &[IMAGE, &id, "/bin/sh", "-c", script],
         ];
         self.ctr(&args.concat());
         let said = fs::read(said).unwrap();

@@ -36,11 +36,33 @@ pub(super) fn place(root: BorrowedFd<'_>, path: &Path, shape: Shape) -> Result<O
     Ok(found)
 }
 
+/// Opens a directory below `root` whose path has no links, and makes it if it is not there. Where the kernel's own
+/// file systems are mounted, programs trust what they find: no image moves these elsewhere (CVE-2019-19921).
+pub(super) fn place_without_links(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    match find_by(root, path, ResolveFlag::RESOLVE_NO_SYMLINKS) {
+        Ok(found) => Ok(found),
+        Err(Errno::ENOENT) => make(root, path, Shape::Directory),
+        Err(Errno::ELOOP) => invalid(format!(
+            "{} of the image is a link, or behind one",
+            path.display()
+        )),
+        Err(errno) => Err(at("opening the container's", path)(errno)),
+    }
+}
+
 /// Opens a place below `root`; links there lead nowhere else.
 pub(super) fn find(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
+    find_by(root, path, ResolveFlag::RESOLVE_NO_MAGICLINKS)
+}
+
+fn find_by(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    links: ResolveFlag,
+) -> std::result::Result<OwnedFd, Errno> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | links);
     retried(|| openat2(root, path, how))
 }
 
