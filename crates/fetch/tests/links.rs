@@ -125,6 +125,35 @@ fn what_a_stream_brings_too_late_is_promoted_and_comes_once() {
     assert!(counts.requests >= 6, "{counts:?}");
 }
 
+/// On a line on which a piece takes half a millisecond, 60 ms without one are many round trips. They are what a busy
+/// machine, or a piece that does not compress, takes.
+#[test]
+fn a_stream_that_pauses_for_a_moment_is_waited_for() {
+    let mut simulation = Simulation::new(Config::default(), 1);
+    let line = simulation.line(Line::new(MS, GIGABIT));
+    let habits = Behaviour {
+        stalls: Some(50 * MS..110 * MS),
+        ..Behaviour::default()
+    };
+    let [_, background] = [Lane::Demand, Lane::Background]
+        .map(|lane| simulation.peer(Server(0), lane, line, habits.clone()));
+    simulation.allow_promotion(background);
+    let stream = Step::Stream {
+        peer: background,
+        pieces: pieces(0..1000),
+    };
+    simulation.at(Duration::ZERO, stream);
+    simulation.at(55 * MS, want(900..901, Priority::Demand));
+    let report = simulation.run();
+    assert_eq!(report.ends(Verdict::Here), 1);
+    assert_eq!(
+        (report.counts.requests, report.counts.duplicates),
+        (0, 0),
+        "{:?}",
+        report.counts
+    );
+}
+
 #[test]
 fn whoever_follows_a_stream_requests_nothing() {
     let mut simulation = Simulation::new(Config::default(), 1);

@@ -6,6 +6,8 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use nri::{Ended, Identity, Image, Listener, NriError, Pod, Session};
 use prost::Message as _;
@@ -198,4 +200,53 @@ fn a_session_ends_when_it_is_asked_to() {
     let mut session = Session::register(&socket, &Identity::new("test", 7)).unwrap();
     let ended = session.serve(&mut Heard::default(), &|| true).unwrap();
     assert_eq!(ended, Ended::Asked);
+}
+
+/// Waits, when a pod runs, until the runtime has the answer.
+struct Slow(Receiver<()>);
+
+impl Listener for Slow {
+    fn pod_runs(&mut self, _: &Pod) {
+        let answered = self.0.recv_timeout(Duration::from_secs(30));
+        answered.expect("the runtime waits for its answer");
+    }
+
+    fn container_is_made(&mut self, _: &Pod, _: &Image) {}
+}
+
+#[test]
+fn a_pod_does_not_wait_for_what_is_done_about_it() {
+    let (answered, heard) = channel();
+    let (_dir, socket) = runtime(b"", move |stream| {
+        let bytes = call(3, "RunPodSandbox", &tagged(1, &pod("web")));
+        stream.write_all(&bytes).unwrap();
+        assert_eq!(read(stream), (1, 3, vec![]));
+        answered.send(()).unwrap();
+        stream.write_all(&call(5, "Shutdown", b"")).unwrap();
+        assert_eq!(read(stream), (1, 5, vec![]));
+    });
+    let mut session = Session::register(&socket, &Identity::new("test", 7)).unwrap();
+    let ended = session.serve(&mut Slow(heard), &|| false).unwrap();
+    assert_eq!(ended, Ended::Shutdown);
+}
+
+#[test]
+fn what_the_runtime_asks_before_it_answers_the_registration_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("nri.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let runtime = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _registration = read(&mut stream);
+        stream.write_all(&call(3, "Configure", b"")).unwrap();
+        stream.write_all(&framed(2, 1, 2, b"")).unwrap();
+        let (_, number, _) = read(&mut stream);
+        stream.write_all(&call(5, "Shutdown", b"")).unwrap();
+        assert_eq!(read(&mut stream), (1, 5, vec![]));
+        number
+    });
+    let mut session = Session::register(&socket, &Identity::new("test", 7)).unwrap();
+    let ended = session.serve(&mut Heard::default(), &|| false).unwrap();
+    assert_eq!(ended, Ended::Shutdown);
+    assert_eq!(runtime.join().unwrap(), 3);
 }
