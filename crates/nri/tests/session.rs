@@ -237,6 +237,9 @@ fn what_the_runtime_asks_before_it_answers_the_registration_is_answered() {
     let listener = UnixListener::bind(&socket).unwrap();
     let runtime = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         let _registration = read(&mut stream);
         stream.write_all(&call(3, "Configure", b"")).unwrap();
         stream.write_all(&framed(2, 1, 2, b"")).unwrap();
