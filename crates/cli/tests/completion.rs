@@ -67,6 +67,32 @@ fn names_of_images_are_completed() {
 }
 
 #[test]
+fn every_verb_and_flag_is_completed_and_hidden_ones_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let bootimg = env!("CARGO_BIN_EXE_bootimg");
+    let all = |words: &[&str]| offered(&store, bootimg, &[&["bootimg"], words].concat());
+    let verbs = all(&[""]);
+    for verb in ["from-trace", "prewarm", "unpin"] {
+        assert!(verbs.iter().any(|word| word == verb), "{verb}: {verbs:?}");
+    }
+    assert!(
+        verbs.iter().all(|word| !word.starts_with("__")),
+        "{verbs:?}"
+    );
+    assert_eq!(all(&["record", "--keep"]), ["--keep-traces"]);
+    let limits = all(&["record", "--store-m"]);
+    assert!(
+        limits.iter().any(|word| word == "--store-max"),
+        "{limits:?}"
+    );
+    let yolofs = env!("CARGO_BIN_EXE_yolofs");
+    let flags = offered(&store, yolofs, &["yolofs", "mount", "--wait"]);
+    assert_eq!(flags, ["--wait-prewarm"]);
+    assert!(!store.exists(), "nothing but text was asked for");
+}
+
+#[test]
 fn the_scripts_call_the_programs() {
     for (name, program) in [
         ("bootimg", env!("CARGO_BIN_EXE_bootimg")),

@@ -197,25 +197,6 @@ fn fails_into(code: i32, command: &mut Command) -> String {
     why
 }
 
-#[test]
-fn completions_know_every_verb() {
-    let fixture = Fixture::new();
-    for shell in ["bash", "zsh", "fish"] {
-        let script = ok(&mut fixture.bootimg(&["completions", shell]));
-        for word in ["from-trace", "prewarm", "unpin", "keep-traces", "store-max"] {
-            assert!(script.contains(word), "{shell}: {word}");
-        }
-        assert!(!script.contains("__enter"), "{shell}");
-        let mut yolofs = Command::new(env!("CARGO_BIN_EXE_yolofs"));
-        let script = ok(yolofs.args(["completions", shell]));
-        assert!(script.contains("wait-prewarm"), "{shell}");
-    }
-    assert!(
-        !fixture.path("store").exists(),
-        "nothing but text was asked for"
-    );
-}
-
 /// Collects the names of all fields of a document.
 fn fields(document: &Value, names: &mut BTreeSet<String>) {
     match document {

@@ -460,7 +460,11 @@ mod tests {
         assert!(prepared(&all).unwrap_err().contains("chmod 600"));
         chmod(0o600);
         assert_eq!(prepared(&all), Ok(Access::All));
-        assert!(prepared(&entry("")).unwrap_err().contains("who may have"));
+        assert!(
+            prepared(&entry(""))
+                .unwrap_err()
+                .contains("name the clients")
+        );
         let upstream = entry(r#"access = "upstream""#);
         assert!(prepared(&upstream).unwrap_err().contains("their own"));
         let clients =

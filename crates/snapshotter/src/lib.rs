@@ -16,7 +16,7 @@
 //! use snapshotter::{Config, Kind, Labels, PlainLowers, Snapshotter};
 //!
 //! let dir = tempfile::tempdir()?;
-//! let config = Config { root: dir.path().join("root"), upper: None, layers: None };
+//! let config = Config { root: dir.path().join("root"), upper: None, layers: None, unpacker: None };
 //! let snapshots = Snapshotter::open(config, PlainLowers)?;
 //!
 //! // A layer is unpacked into an active snapshot, and committed.

@@ -101,6 +101,8 @@ fn documentation(root: &Path, selected: &[String]) -> Program {
     let mut arguments = vec!["test".to_owned(), "--doc".to_owned()];
     arguments.push("--no-fail-fast".to_owned());
     arguments.extend(selected.iter().cloned());
+    // What follows is for the tests, as it is for other programs.
+    arguments.push("--".to_owned());
     Program {
         name: "documentation".to_owned(),
         file: env!("CARGO").into(),
