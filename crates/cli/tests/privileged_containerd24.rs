@@ -449,7 +449,11 @@ fn privileged_containers_in_user_namespaces_have_copies_where_nobody_maps_ids() 
         Node::start(&other, &[]),
     ] {
         node.ctr(&["images", "import", archive.to_str().unwrap()]);
-        for (id, base) in [("first", 100_000), ("again", 100_000), ("other", 200_000)] {
+        for (id, base) in [
+            ("copied", 100_000),
+            ("copied-again", 100_000),
+            ("copied-for-others", 200_000),
+        ] {
             assert_eq!(run_mapped(&node, id, base), ids_of(base));
         }
     }
