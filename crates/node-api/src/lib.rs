@@ -1,8 +1,8 @@
-//! The node and its mounts, as others see them: what a mount is asked to be ([`spec`]), what it tells of
-//! itself ([`status`]), and how the node is asked ([`client`], docs/api.md).
+//! The types of the node's API: the specification of a mount ([`spec`]), its status ([`status`]), and a
+//! client ([`client`], docs/api.md).
 //!
-//! Types and one client; nothing here mounts. What can be asked of a node is a trait
-//! ([`control::NodeControl`]), so that what is above it can be tested without one.
+//! Nothing here mounts. The operations of a node are a trait ([`control::NodeControl`]), so that its callers
+//! can be tested without a node.
 //!
 //! ```
 //! use node_api::spec::MountSpec;

@@ -1,4 +1,4 @@
-//! What is said about a mount and its block service: on the command line, and to the node.
+//! The block service of a mount, as an option of the command line and as a field of the node's API.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,33 +8,33 @@ use blocks::{ContentId, SourceId};
 use serde::{Deserialize, Serialize};
 use serving::transport::Address;
 
-/// What the source of a mount begins with when it is one of the service.
+/// The prefix of a mount's source that is served by the block service.
 const PREFIX: &str = "nic:";
 
 /// The block service of a mount: the options of the command line, for the process that serves it. It
-/// names files with secrets, and has none itself.
+/// names files with secrets, and contains none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
     /// Where the service listens: `HOST:PORT`, `unix:PATH` or `vsock:CID:PORT`.
     #[serde(with = "as_text")]
     pub address: Address,
-    /// What the service calls the local source beside which it is asked: `NAME` or `NAME@ID`.
+    /// The service's name of the local source beside which it is used: `NAME` or `NAME@ID`.
     #[serde(default)]
     pub source: Option<NicName>,
-    /// Our name there; the host's if absent.
+    /// The name of this client at the service; the host name if absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// A file with our key.
+    /// A file with the client's key.
     #[serde(default)]
     pub key: Option<PathBuf>,
-    /// A directory with our certificate.
+    /// A directory with the client's certificate.
     #[serde(default)]
     pub tls: Option<PathBuf>,
-    /// Where what comes is kept.
+    /// The directory of the cache of chunks.
     #[serde(default)]
     pub cache: Option<PathBuf>,
-    /// How much may be kept there.
+    /// The greatest size of the cache.
     #[serde(default = "cache_bytes")]
     pub cache_bytes: u64,
     /// Where else the source can be read.

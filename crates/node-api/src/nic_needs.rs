@@ -1,5 +1,5 @@
-//! What a process needs of this machine to ask a block service for one mount: all else can be taken
-//! from it before it hears the first byte of the service.
+//! The files, ports and sockets that a process needs to use a block service for one mount. All other access
+//! can be dropped before it reads the first byte from the service.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use serving::transport::Address;
 
 use crate::nic::NicSpec;
 
-/// Where libc reads how hosts are called. The directories are there because who writes the first
-/// file puts another in its place.
+/// The files that libc reads to resolve host names. Their directories are included because a program
+/// that rewrites such a file may replace it.
 pub const NAMES: [&str; 8] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -23,7 +23,7 @@ pub const NAMES: [&str; 8] = [
 /// Where libc asks for a host's address when an answer was too long for a datagram.
 const DOMAIN: u16 = 53;
 
-/// What is in the directory of a cache: chunks.
+/// The subdirectory of a cache that holds chunks.
 pub const CHUNKS: &str = "chunks";
 /// And the indexes of sources.
 pub const SOURCES: &str = "sources";
@@ -31,9 +31,9 @@ pub const SOURCES: &str = "sources";
 /// Files, ports and sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// What is read, with what is beneath it.
+    /// Paths that are read, with all below them.
     pub reads: Vec<PathBuf>,
-    /// Where is written.
+    /// Paths that are written.
     pub writes: Vec<PathBuf>,
     /// TCP ports that are called.
     pub ports: Vec<u16>,
@@ -42,7 +42,7 @@ pub struct Needs {
 }
 
 impl NicSpec {
-    /// Returns what it takes to ask the service.
+    /// Returns what a client of the service needs.
     pub fn needs(&self) -> Needs {
         let files = [&self.key, &self.tls, &self.cache, &self.origin];
         let mut needs = Needs {

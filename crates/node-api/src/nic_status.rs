@@ -1,4 +1,4 @@
-//! What a mount tells of its block service.
+//! The status of the block service of a mount.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 /// mounted.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NicStatus {
-    /// Where it is.
+    /// The address of the service.
     pub address: String,
-    /// What it calls the source.
+    /// The service's name of the source.
     pub source: String,
     /// The id of the source's index.
     pub index: String,
-    /// Whether reads are asked of it now.
+    /// Whether reads are sent to it now.
     pub connected: bool,
     /// Chunks that came from it, and were right.
     pub chunks: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Chunks that it had not, or not then.
+    /// Requested chunks that the service did not have at that time.
     pub absent: u64,
     /// Chunks that it did not bring in time.
     pub late: u64,
-    /// Chunks that could not be asked for, because it was not there.
+    /// Chunks that could not be requested, because the service was not reachable.
     pub away: u64,
-    /// Chunks that were not what was asked for. Never served.
+    /// Chunks that failed verification. They are never served.
     pub lies: u64,
-    /// Reads that were asked a second time because the first took long.
+    /// Reads that were sent a second time because the first took long.
     pub hedged: u64,
     /// Requests for chunks that were sent to it.
     #[serde(default)]
@@ -46,7 +46,7 @@ pub struct NicStatus {
     pub origin_chunks: u64,
     /// Chunks from the origin that were something else. Never served.
     pub origin_wrong: u64,
-    /// Reads that nobody could answer in time: they failed.
+    /// Reads that failed, because no source returned the data in time.
     pub failed_reads: u64,
     /// Whether all of the source was fetched into the mount's own cache; absent without one.
     pub filled: Option<bool>,

@@ -5,16 +5,16 @@ use node_api::spec::MountSpec;
 /// What kind of worker a mount has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Company {
-    /// One that serves others, too.
+    /// A worker that serves other mounts, too.
     Shared,
-    /// One of its own, because it crashed others.
+    /// A worker for this mount only, because it crashed others.
     Alone,
-    /// One of its own, which may ask a block service: more than others may.
+    /// A worker for this mount only, which may connect to a block service.
     OnNetwork,
 }
 
 impl Company {
-    /// Returns what kind of worker a mount is to have, which crashed others or did not.
+    /// Returns which kind of worker a mount needs.
     pub const fn of(spec: &MountSpec, crashed_others: bool) -> Self {
         match (&spec.nic, crashed_others) {
             (Some(_), _) => Self::OnNetwork,
@@ -23,7 +23,7 @@ impl Company {
         }
     }
 
-    /// Whether others are served by it, too.
+    /// Returns whether the worker serves other mounts, too.
     #[must_use]
     pub const fn is_shared(self) -> bool {
         matches!(self, Self::Shared)

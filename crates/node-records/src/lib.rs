@@ -1,5 +1,5 @@
-//! What the node has written down of its mounts: for itself, when it comes back, and for others, who must not
-//! take away what is the node's ([`left`]).
+//! The node's records of its mounts: for the node after a restart, and for other programs, which must not
+//! unmount the node's mounts ([`left`]).
 //!
 //! ```
 //! use node_api::spec::MountSpec;
