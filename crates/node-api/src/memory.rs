@@ -15,7 +15,7 @@ use crate::serve_mode::ServeMode;
 use crate::status::{BootStatus, MountStatus, ServedStatus};
 use host::run_dir::RunDir;
 
-/// The list, and the calls that a test checks.
+/// The list of mounts, and whether it drains.
 #[derive(Debug, Default)]
 pub struct MemoryNode {
     state: Mutex<State>,

@@ -11,7 +11,7 @@
 //! | worker | the number of the request: 32 bits |
 //! | node | the same number and 0, with the descriptor of the connection; or the number and an `errno`: 32 bits each |
 //!
-//! The number tells the response to a request from a late one to an earlier request.
+//! The number distinguishes the response to a request from a late one to an earlier request.
 
 mod node;
 #[cfg(test)]

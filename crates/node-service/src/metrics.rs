@@ -1,11 +1,11 @@
-//! What the node counts, as Prometheus reads it.
+//! The metrics of the node, in the format of Prometheus.
 //!
-//! There is one table of metrics, and each entry says how its value is found: what is not in the
-//! table cannot be written. docs/observability.md shows the same table; a test compares both.
+//! One table lists the metrics with the source of each value; only these are written.
+//! docs/observability.md shows the same table; a test compares both.
 //!
 //! The number of series is bounded. Labels are mount points, of which at most [`MOUNTS_MAX`] are
-//! listed, and words from short lists of our own. No process id is a label: each restart would
-//! leave a series behind.
+//! listed, and values of short fixed lists. No process id is a label: each restart would leave a
+//! series behind.
 
 mod encode;
 mod process;
@@ -44,7 +44,7 @@ struct Metric {
     /// In the order in which samples give their values.
     labels: &'static [&'static str],
     help: &'static str,
-    /// What is asked by whoever looks at it.
+    /// The question that the metric answers.
     question: &'static str,
     read: Read,
 }
@@ -53,7 +53,7 @@ struct Metric {
 enum Kind {
     /// Only grows, and begins at 0 again with the process that counts.
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
 }
 

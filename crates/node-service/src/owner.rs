@@ -1,4 +1,4 @@
-//! The node: what it has, and how it answers what it is asked.
+//! The node: its state, and the handlers of requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const PREWARM: Duration = Duration::from_secs(600);
 /// How long the change of a boot image may take: it is opened, and compared with the source.
 const SWAP: Duration = Duration::from_secs(60);
 
-/// What the node is told once, when it starts.
+/// Settings of the node, from its start.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// At most so many mounts.
@@ -44,7 +44,7 @@ pub(crate) struct Config {
     pub kept_by: String,
     /// Records that could not be read when it started.
     pub damaged: Vec<PathBuf>,
-    /// The store and the tiers that it was told of.
+    /// The store and the tiers.
     pub store: StoreSettings,
     /// The tiers that it moves boot images between, if it does.
     pub tiers: Option<Watched>,
@@ -55,9 +55,9 @@ pub(crate) struct Config {
 pub(crate) struct Tools {
     /// Where mounts without a node are described.
     pub run_dir: RunDir,
-    /// What is written down.
+    /// The records on disk.
     pub records: Records,
-    /// Who keeps descriptors.
+    /// The keeper of descriptors.
     pub keep: Keep,
     /// The workers.
     pub pool: Pool,
@@ -68,7 +68,7 @@ pub(crate) struct Tools {
 /// The node.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// Itself, for its threads.
+    /// A reference to itself, for its threads.
     pub me: Weak<Self>,
     pub config: Config,
     pub run_dir: RunDir,
@@ -81,7 +81,7 @@ pub(crate) struct Owner {
     pub upgrading: Mutex<()>,
     /// Ends the process, to be started again.
     pub end: Interrupt,
-    /// By key. Never held while anything is asked or waited for.
+    /// By key. Never held during a request or a wait.
     mounts: Mutex<BTreeMap<String, Arc<Owned>>>,
     draining: AtomicBool,
     restarting: AtomicBool,
@@ -122,7 +122,7 @@ impl Owner {
         self.draining.load(SeqCst)
     }
 
-    /// Says what stays when the node ends.
+    /// Logs which mounts remain when the node ends.
     pub(crate) fn leave(&self) {
         if self.restarting.load(SeqCst) {
             return;
@@ -159,12 +159,12 @@ impl Owner {
         mounts.insert(mount.key.clone(), Arc::clone(mount));
     }
 
-    /// Returns whether a mount is still there, if only for those who use it.
+    /// Returns whether a mount still exists, if only for its remaining users.
     pub(crate) fn has(&self, mount: &Owned) -> bool {
         self.mounts.lock().contains_key(&mount.key)
     }
 
-    /// Takes a mount out, and returns whether it was there.
+    /// Removes a mount, and returns whether it was there.
     pub(crate) fn remove(&self, mount: &Arc<Owned>) -> bool {
         let mut mounts = self.mounts.lock();
         let there = mounts
@@ -206,7 +206,7 @@ impl Owner {
         }
     }
 
-    /// Returns the view of one mount, as its worker tells it if that answers in time.
+    /// Returns the view of one mount, from its worker if that responds in time.
     pub(crate) fn view_of(&self, mount: &Arc<Owned>) -> MountView {
         let worker = match mount.service() {
             Service::By(worker) if worker.answers() => vec![worker],

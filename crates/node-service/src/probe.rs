@@ -1,4 +1,4 @@
-//! Asking workers how they are: for whoever wants to know, and to find those that hang.
+//! Requests for the status of workers: for clients of the API, and to find workers that hang.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ const EVERY: Duration = Duration::from_secs(2);
 /// A worker that misses so many in a row, 10 s, is killed, and its mounts go to another.
 const MISSES: u32 = 5;
 
-/// What workers said of their mounts, by key.
+/// The status of mounts as their workers reported it, by key.
 pub(crate) type Statuses = HashMap<String, MountStatus>;
 
-/// Asks all of them at once, and returns what came back in time, with those that did not answer.
+/// Requests the status of all at once, and returns the responses in time, and the workers that did not respond.
 pub(crate) fn ask_all(workers: &[Arc<Worker>], patience: Duration) -> (Statuses, Vec<Arc<Worker>>) {
     ask_about(workers, None, patience)
 }
@@ -66,11 +66,11 @@ pub(crate) fn ask_about(
     (heard, silent)
 }
 
-/// Starts to probe all workers again and again, on a thread of its own that ends when there is no node to ask for
-/// them.
+/// Starts to probe all workers periodically, on a thread of its own that ends with the
+/// node.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// If no thread can be started.
 pub(crate) fn start(
     workers: impl Fn() -> Option<Vec<Arc<Worker>>> + Send + 'static,
 ) -> anyhow::Result<()> {

@@ -54,13 +54,13 @@ pub(crate) struct Worker {
     handle: PidFd,
     /// Only of those that this process has started.
     child: Mutex<Option<Child>>,
-    /// The keys of the mounts that it serves or is asked to; `None` when it is dead.
+    /// The keys of the mounts that it serves or is requested to serve; `None` when it is dead.
     mounts: Mutex<Option<BTreeSet<String>>>,
     /// Runs the program that new workers run.
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
     replaced: AtomicBool,
-    /// Probes in a row that it did not answer.
+    /// Consecutive probes without a response.
     missed: AtomicU32,
 }
 
@@ -90,10 +90,10 @@ impl Worker {
         })
     }
 
-    /// Asks it something that needs no descriptors.
+    /// Sends it a request without descriptors.
     ///
     /// # Errors
-    /// If it does not answer in time.
+    /// If it does not respond in time.
     pub(crate) fn ask(
         &self,
         question: &WorkerRequest,
@@ -102,10 +102,10 @@ impl Worker {
         Ok(self.ask_with(question, &[], patience)?.0)
     }
 
-    /// Asks it something that descriptors go with, and returns those that came with the answer.
+    /// Sends it a request with descriptors, and returns those that came with the response.
     ///
     /// # Errors
-    /// If it does not answer in time.
+    /// If it does not respond in time.
     pub(crate) fn ask_with(
         &self,
         question: &WorkerRequest,
@@ -116,11 +116,11 @@ impl Worker {
         wire::ask(address, question, beside, patience)
     }
 
-    /// Connects to the block service of its mount for it from now on, if that listens at a socket in the
-    /// file system.
+    /// Makes its connections to the block service of its mount from now on, if the service listens at a
+    /// socket in the file system.
     ///
     /// # Errors
-    /// If it does not take that, as one of an earlier release, which connects by itself.
+    /// If the worker refuses, as one of an earlier release does, which connects by itself.
     pub(crate) fn connect_for(&self, spec: &MountSpec) -> anyhow::Result<()> {
         let Some(service) = spec.nic.as_ref().and_then(connector::socket) else {
             return Ok(());
@@ -148,7 +148,7 @@ impl Worker {
         self.kill();
     }
 
-    /// Ends it if it has nothing to serve; returns whether it has ended. It takes no more then.
+    /// Ends it if it has no mounts, and returns whether it has ended. It accepts no more then.
     pub(crate) fn end_if_idle(&self) -> bool {
         {
             let mut mounts = self.mounts.lock();
@@ -169,7 +169,7 @@ impl Worker {
         self.current.load(SeqCst)
     }
 
-    /// Notes whether it has answered a probe, and returns how many it missed in a row.
+    /// Notes whether it has responded to a probe, and returns how many it missed in a row.
     pub(crate) fn probed(&self, answered: bool) -> u32 {
         if answered {
             self.missed.store(0, SeqCst);
@@ -245,14 +245,14 @@ impl Worker {
         true
     }
 
-    /// Takes a mount in that it serves already.
+    /// Adds a mount that it serves already.
     pub(crate) fn claim(&self, key: &str) {
         if let Some(mounts) = self.mounts.lock().as_mut() {
             mounts.insert(key.to_owned());
         }
     }
 
-    /// Takes a mount out.
+    /// Removes a mount.
     pub(crate) fn release(&self, key: &str) {
         if let Some(mounts) = self.mounts.lock().as_mut() {
             mounts.remove(key);
@@ -288,13 +288,13 @@ const BY_OTHERS: [Signal; 5] = [
 #[derive(Debug)]
 pub(crate) struct Pool {
     run_dir: PathBuf,
-    /// Who the workers are; `None` if they are who the node is.
+    /// The user of the workers; `None` if it is the node's.
     user: Option<Identity>,
     /// Variables of the environment that workers get.
     told: Vec<(&'static str, OsString)>,
     program: Mutex<PathBuf>,
     workers: Mutex<Vec<Arc<Worker>>>,
-    /// Held while one is started, so that those who come meanwhile share it.
+    /// Held while one is started, so that concurrent callers share it.
     starting: Mutex<()>,
 }
 
@@ -302,7 +302,7 @@ impl Pool {
     /// Returns one without workers, which will run `program` as `user`, with the variables `told`.
     ///
     /// # Errors
-    /// If there is no directory for their sockets.
+    /// If the directory of their sockets cannot be made.
     pub(crate) fn new(
         run_dir: &Path,
         program: PathBuf,
@@ -330,13 +330,13 @@ impl Pool {
         }
     }
 
-    /// Returns all of them.
+    /// Returns all workers.
     pub(crate) fn all(&self) -> Vec<Arc<Worker>> {
         self.workers.lock().clone()
     }
 
-    /// Finds a worker for the mount with this key, or starts one; `started` is told of it then, before it
-    /// has a mount. The mount counts as that worker's from now on.
+    /// Finds a worker for the mount with this key, or starts one; `started` is called with a new worker
+    /// before that has a mount. The mount counts as that worker's from now on.
     ///
     /// # Errors
     /// If none can be started.
@@ -384,10 +384,10 @@ impl Pool {
         self.workers.lock().iter().find(fits).cloned()
     }
 
-    /// Takes in a worker that an earlier node has started, for mounts of this kind.
+    /// Adds a worker that an earlier node has started, for mounts of this kind.
     ///
     /// # Errors
-    /// If it is not there any more.
+    /// If it has ended.
     pub(crate) fn find(
         &self,
         process: ProcessRef,
@@ -403,7 +403,7 @@ impl Pool {
         Ok(worker)
     }
 
-    /// Takes a dead worker out, and returns the keys of its mounts.
+    /// Removes a dead worker, and returns the keys of its mounts.
     pub(crate) fn bury(&self, worker: &Arc<Worker>) -> BTreeSet<String> {
         self.workers.lock().retain(|w| !Arc::ptr_eq(w, worker));
         // It left its socket behind, unless it was orderly.

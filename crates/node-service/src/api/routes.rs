@@ -1,4 +1,4 @@
-//! The table of what can be asked, and who finds a request in it.
+//! The table of routes, and the look-up of a request in it.
 
 use node_api::bodies::Pace;
 
@@ -32,7 +32,7 @@ const fn route(
     }
 }
 
-/// All that can be asked.
+/// All routes.
 pub(super) static ROUTES: &[Route] = &[
     route(Method::GET, "/v1/node", Pace::Look, requests::node),
     route(Method::GET, "/v1/mounts", Pace::Look, requests::mounts),

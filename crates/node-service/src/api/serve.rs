@@ -1,4 +1,4 @@
-//! Connections: who may ask, how much, and for how long.
+//! Connections: which peers are admitted, how many, and for how long.
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixListener;
@@ -116,7 +116,7 @@ async fn body_of(mut body: Incoming) -> Result<Vec<u8>, Refusal> {
     Ok(whole)
 }
 
-/// Takes connections until `closed`, and then waits until those that were taken are answered.
+/// Accepts connections until `closed`, and then waits until the accepted ones have their responses.
 pub(super) async fn take_connections(
     listener: UnixListener,
     context: Arc<ApiContext>,

@@ -23,10 +23,10 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// [`SEND`] for one that reads none.
 const UNREAD: usize = 8 << 10;
 
-/// Connects to `service` from now on for whoever has the returned end of a pair, until that is closed.
+/// Connects to `service` on requests from the returned end of a pair, until that is closed.
 ///
 /// # Errors
-/// If there is no pair or no thread to be had.
+/// If no pair or no thread can be made.
 pub(crate) fn serve(service: &Path) -> anyhow::Result<OwnedFd> {
     let making = || format!("making connections to {} for a worker", service.display());
     let (link, workers) = pair().with_context(making)?;

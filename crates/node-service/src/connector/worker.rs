@@ -1,4 +1,4 @@
-//! The worker's side: passes on what its client asks for, one request after the other.
+//! The worker's side: passes on the requests of its client, one after the other.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -29,7 +29,7 @@ impl NodeConnector {
     /// Returns one that has no link to a node yet.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If no thread can be started.
     pub(crate) fn start() -> io::Result<Self> {
         let (requests, asked) = sync_channel(WAITING);
         let link = Arc::new(Link::default());
@@ -40,7 +40,7 @@ impl NodeConnector {
         Ok(Self { requests, link })
     }
 
-    /// Asks over this end of a pair from now on: that of the node before is closed.
+    /// Sends requests over this end of a pair from now on, and closes the earlier one.
     pub(crate) fn set_link(&self, link: OwnedFd) {
         *self.link.lock() = Some(Arc::new(link));
     }

@@ -8,7 +8,7 @@ use node_api::view::TierView;
 
 use Kind::{Counter, Gauge};
 
-/// Every metric there is.
+/// Every metric.
 pub(super) static METRICS: &[Metric] = &[
     Metric {
         name: "yolofs_node_info",
