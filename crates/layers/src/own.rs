@@ -45,13 +45,13 @@ pub(crate) struct OwnServer {
 #[derive(Debug, Default)]
 struct Layers {
     by_target: BTreeMap<PathBuf, Slot>,
-    /// Detached, and still used by somebody.
+    /// Detached mounts that are still in use.
     leaving: Vec<Arc<Served>>,
 }
 
 #[derive(Debug)]
 enum Slot {
-    /// Somebody attaches or detaches here.
+    /// A thread attaches or detaches here.
     Busy,
     Served(Arc<Served>),
 }
@@ -80,10 +80,10 @@ impl Layers {
 }
 
 impl OwnServer {
-    /// Returns one that serves nothing yet. `interrupt` ends what takes long.
+    /// Returns one without mounts. `interrupt` ends long operations.
     ///
     /// # Errors
-    /// If no threads can be had.
+    /// If no threads can be started.
     pub(crate) fn new(
         store: Store,
         xattrs: XattrAnswers,

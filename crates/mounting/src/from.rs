@@ -1,4 +1,4 @@
-//! What a mount shows, before it is opened any further.
+//! The kind of a mount's source, before it is opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum From {
 
 impl From {
     /// # Errors
-    /// If it is no source, or does not answer within the deadline.
+    /// If it is not a source, or does not respond within the deadline.
     pub fn open(source: &Path, deadline: Duration) -> anyhow::Result<Self> {
         Ok(match NicName::of_source(source)? {
             Some(name) => Self::Nic(name),
@@ -45,7 +45,7 @@ impl From {
         }
     }
 
-    /// Returns what a trace says of the source.
+    /// Returns the description of the source for a trace.
     pub fn trace_info(&self, started: SystemTime) -> TraceInfo {
         match self {
             Self::Disk(root) => trace_info(root, started),

@@ -64,7 +64,7 @@ impl Parts {
         label.unwrap_or_default()
     }
 
-    /// Returns what was served, and where from.
+    /// Returns how much was served, and from which source.
     #[must_use]
     pub fn served_status(&self, counters: &Counters) -> ServedStatus {
         let (cached, time) = (self.source.counts(), self.timekeeping());
@@ -94,7 +94,7 @@ impl Parts {
         }
     }
 
-    /// Returns what the owner of the mount should know of its source and of its boot image.
+    /// Returns warnings for the owner of the mount about its source and its boot image.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let disk = self.disk.iter();

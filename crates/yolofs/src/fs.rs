@@ -69,14 +69,14 @@ pub enum Mode {
 /// request, and then says `EOPNOTSUPP` to everybody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrAnswers {
-    /// Everybody, until the first overlay asks.
+    /// All requests, until the first one of an overlay.
     #[default]
     UntilOverlay,
-    /// Everybody, always: a request for each file that an overlay looks up.
+    /// All requests, always: one for each file that an overlay looks up.
     Always,
 }
 
-/// What a [`FileSystem`] is told beyond what it serves.
+/// The settings of a [`FileSystem`] besides its data.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// How it serves.
