@@ -231,8 +231,8 @@ impl WholeCopies for SourceCopies {
 }
 
 impl Tiers {
-    /// Records that an object has no copy on purpose: a file with a record and without a copy counts as
-    /// lost.
+    /// Removes the records of files whose copy this object is, since it is removed on purpose: a file with a
+    /// record and without a copy counts as lost.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -1,4 +1,4 @@
-//! The words of a filter.
+//! The scanner for filters.
 
 use super::FilterError;
 

@@ -1,8 +1,8 @@
-//! Layers that go from the fast place to the disk, where they are to stay.
+//! Moving layers from the fast place to the disk.
 //!
-//! A layer is copied, compared, flushed, and then takes the place of the link to it, in one exchange
-//! of names: who mounts it from then on has the copy. What it left behind is freed when nobody can
-//! have it mounted any more.
+//! A layer is copied, compared, flushed, and then replaces the link to it, by an atomic exchange of
+//! names: later mounts use the copy. The original is freed when it cannot be mounted
+//! any more.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
