@@ -1,4 +1,4 @@
-//! The client of the block service: a mount's way to the cache on the SmartNIC.
+//! The client of the block service: connects a mount to the cache on the SmartNIC.
 //!
 //! ```text
 //! NicCache (beside a local source) ─┐
@@ -7,9 +7,9 @@
 //!                                       └───────► Connection 1 (rest) ───┘
 //! ```
 //!
-//! Callers are synchronous threads; connections live on a runtime without threads, which whoever
-//! waits for an answer drives meanwhile.
-//! Losing the service costs speed: every request has an answer, or none, within half a second.
+//! Callers are synchronous threads; connections run on a runtime without threads, which the thread
+//! that waits for a response drives meanwhile.
+//! Losing the service costs speed: every request completes or fails within half a second.
 
 mod connect;
 mod connection;
@@ -63,9 +63,9 @@ pub use crate::wire::Ask;
 pub struct Patience {
     /// With a connection that is being made.
     pub connect: Duration,
-    /// With a demand read, before it is asked for on the second connection, too.
+    /// How long a demand read waits before it is requested on the second connection, too.
     pub hedge: Duration,
-    /// With a demand read, before it is given up.
+    /// How long a demand read waits before it fails.
     pub give_up: Duration,
     /// Between two requests whether a silent service is back.
     pub probe: Duration,
@@ -73,7 +73,7 @@ pub struct Patience {
     pub silent: Duration,
     /// Before a lost connection is made again, at first and at most.
     pub again: (Duration, Duration),
-    /// With everything that nobody's read waits for: indexes, boot images.
+    /// How long transfers wait that no read depends on: indexes, boot images.
     pub transfer: Duration,
 }
 
@@ -91,49 +91,49 @@ impl Default for Patience {
     }
 }
 
-/// Where the service is, and who we are.
+/// The address of the service, and the client's identity.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where it listens.
+    /// The address.
     pub address: Address,
-    /// Our name.
+    /// The client's name.
     pub name: Vec<u8>,
     /// Our key, if we have one.
     pub key: Option<Key>,
     /// Our certificate, if we have one.
     pub tls: Option<TlsClient>,
-    /// How patient to be.
+    /// The deadlines.
     pub patience: Patience,
 }
 
-/// Why the service did not do what it was asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// There is no connection, or it was lost.
     #[error("the block service at {address} cannot be reached; does it run?")]
     Away {
-        /// Where it should be.
+        /// Its address.
         address: String,
     },
-    /// It did not answer in time.
+    /// It did not respond in time.
     #[error("the block service at {address} did not answer in time")]
     Late {
-        /// Where it is.
+        /// Its address.
         address: String,
     },
     /// It refused.
     #[error("the block service refused: {text}")]
     Refused {
-        /// Why, in one word.
+        /// The error code.
         code: ErrorCode,
-        /// Why, in its own words.
+        /// The service's message.
         text: String,
     },
-    /// What it sent is not what was asked for.
+    /// Its response is not valid.
     #[error("unexpected response from the block service: {what}")]
     Wrong {
-        /// What.
+        /// The invalid part.
         what: &'static str,
     },
     /// The index that it sent cannot be used.
@@ -142,21 +142,21 @@ pub enum ClientError {
     /// A boot image is too large to travel.
     #[error("a boot image has 1 to {BOOT_MAX} bytes, not {bytes}")]
     BootLength {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
     },
 }
 
-/// What both connections share.
+/// The state that both connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ClientConfig,
-    /// Who makes the connections; this process if absent.
+    /// Makes the connections; this process does if absent.
     pub(crate) connector: Option<Arc<dyn Connector>>,
     sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
-    /// The bytes that may be requested at a time; 0 until the service has told it.
+    /// The bytes that may be requested at a time; 0 until the service has sent the limit.
     pub(crate) window: AtomicU64,
-    /// For what is numbered, and never twice the same.
+    /// The source of unique numbers.
     numbers: AtomicU64,
 }
 
@@ -218,7 +218,7 @@ impl Client {
         })
     }
 
-    /// Waits until the first connection stands, which requests go by, and returns whether it does.
+    /// Waits until the first connection, which requests use, is established, and returns whether it is.
     #[must_use]
     pub fn wait_until_connected(&self, patience: Duration) -> bool {
         let up = async {
@@ -229,7 +229,7 @@ impl Client {
         self.within(patience, up).is_some()
     }
 
-    /// Returns whether reads are asked of the service now.
+    /// Returns whether reads are sent to the service now.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.connections
@@ -241,7 +241,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such source, `wanted` is another index than the service has, or the service
-    /// is not there.
+    /// is not reachable.
     pub fn open(
         &self,
         name: &[u8],
@@ -277,8 +277,8 @@ impl Client {
         Ok(self.remote(name, index))
     }
 
-    /// Returns the source `name`, whose index is known already, whether the service is there or
-    /// not. As long as it is not, or has another index under this name, every read is a miss.
+    /// Returns the source `name`, whose index is known already, whether the service is reachable or
+    /// not. While it is not, or has another index under this name, every read is a miss.
     #[must_use]
     pub fn remote(&self, name: &[u8], index: Arc<Index>) -> Remote {
         let source = self.register(name);
@@ -310,7 +310,7 @@ impl Client {
     /// Returns the boot images that the service keeps of a source, newest first.
     ///
     /// # Errors
-    /// If the service is not there or refuses.
+    /// If the service is not reachable or refuses.
     pub fn boots(&self, name: &[u8]) -> Result<Vec<BootEntry>, ClientError> {
         let handle = self.handle_of(name)?;
         let list = self.ask(Message::Boots { handle }, Vec::new())?;
@@ -325,7 +325,7 @@ impl Client {
     /// Returns a boot image of a source, verified.
     ///
     /// # Errors
-    /// If the service is not there or refuses, or what it sends is something else.
+    /// If the service is not reachable or refuses, or its response is not valid.
     pub fn boot(&self, name: &[u8], boot: &BootEntry) -> Result<Vec<u8>, ClientError> {
         let handle = self.handle_of(name)?;
         let bytes = self.fetch(handle, What::Boot, &boot.id, boot.len, BOOT_MAX)?;
@@ -337,10 +337,10 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Gives the service a boot image of a source, for whoever boots it next.
+    /// Uploads a boot image of a source, for later boots of any machine.
     ///
     /// # Errors
-    /// If the service is not there or refuses.
+    /// If the service is not reachable or refuses.
     pub fn keep_boot(&self, name: &[u8], bytes: &[u8]) -> Result<ContentId, ClientError> {
         let total = bytes.len() as u64;
         if total == 0 || total > BOOT_MAX {

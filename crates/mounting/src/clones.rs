@@ -4,7 +4,7 @@
 //! content. So a disk image without a boot image of its own is compared with those in the store: a few extents of each
 //! that was made of a file of the same length. If most are equal, the ranges that boots read are adopted, and the
 //! boot image of the clone is written from the clone itself. No byte of the other image is served for it, so blocks
-//! that differ in the clone are correct; and the store deduplicates equal blocks, so that a clone takes little space there.
+//! that differ in the clone are correct; and the store deduplicates equal blocks, so that a clone needs little space.
 //!
 //! This reads the blocks of a boot from the clone once, best while it is still in memory after it was copied. A file
 //! that changes later has another version, and is read from the disk until this is done again.

@@ -30,7 +30,7 @@ use mounting::source::timestamp;
 pub struct ImageRequest {
     /// The image.
     pub name: ImageName,
-    /// When it counts as ready; `None` leaves it to the image.
+    /// When it counts as ready; `None` for the image's own condition.
     pub until: Option<Until>,
     /// How the runs are made.
     pub runs: RunSettings,
@@ -38,13 +38,13 @@ pub struct ImageRequest {
     pub run_options: Vec<String>,
     /// What becomes of earlier recordings of the layers.
     pub earlier: Earlier,
-    /// The engines to ask.
+    /// The engines to use.
     pub engines: Engines,
     /// Where layouts and archives are unpacked.
     pub scratch: PathBuf,
 }
 
-/// Where the engines are.
+/// The addresses of the engines.
 #[derive(Clone, Debug)]
 pub struct Engines {
     /// The Docker daemon; `None` for the docker client's choice.
@@ -66,17 +66,17 @@ pub struct ImageReport {
     pub manifest: Option<Digest>,
     /// What the runs waited for.
     pub until: String,
-    /// What the runs did.
+    /// The results of the runs.
     pub runs: Vec<Run>,
     /// The lowest layer first.
     pub layers: Vec<LayerReport>,
 }
 
-/// Records the boot of an image, and keeps what it read of each layer.
+/// Records the boot of an image, and stores a boot image of each layer.
 ///
 /// # Errors
-/// If the image is not there, cannot be run, is not ready in time, or the boot images cannot be
-/// kept.
+/// If the image is missing, cannot be run, is not ready in time, or the boot images cannot be
+/// stored.
 pub fn record(
     request: &ImageRequest,
     store: &StoreSettings,

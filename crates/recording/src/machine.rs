@@ -1,8 +1,8 @@
-//! A virtual machine that is booted from a disk image to record what it reads.
+//! A virtual machine that is booted from a disk image to record its reads.
 //!
-//! QEMU runs without a window, with the image as its disk. The disk is the file of the recorded mount, which nobody
-//! can write to; what the guest writes goes to a temporary overlay that QEMU throws away. A boot is ready when the
-//! serial console shows a line, or when the machine shows one of its own [`MachineSign`]s.
+//! QEMU runs without a window, with the image as its disk. The disk is the file of the recorded mount, which is
+//! read-only; writes of the guest go to a temporary overlay that QEMU discards. A boot is ready when the serial
+//! console shows a line, or when the machine shows one of its own [`MachineSign`]s.
 
 mod convert;
 mod signs;
@@ -156,7 +156,7 @@ impl Machine {
         Ok(words)
     }
 
-    /// Returns the program and the options that were given, for people.
+    /// Returns the program and the given options, for people.
     pub(crate) fn shown_command(&self) -> Vec<OsString> {
         let program = format!("qemu-system-{}", std::env::consts::ARCH);
         let words = std::iter::once(program).chain(self.options.iter().cloned());

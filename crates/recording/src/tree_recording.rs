@@ -68,7 +68,7 @@ pub struct TreeReport {
     /// The boot image.
     #[serde(flatten)]
     pub kept: Kept,
-    /// What the runs did.
+    /// The results of the runs.
     pub runs: Vec<Run>,
     /// What of a raw disk image that is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,10 +78,10 @@ pub struct TreeReport {
     pub warnings: Vec<String>,
 }
 
-/// Records the runs of a command, and keeps what they read.
+/// Records the runs of a command, and stores a boot image of them.
 ///
 /// # Errors
-/// If a run cannot be recorded, or the boot image cannot be kept.
+/// If a run cannot be recorded, or the boot image cannot be stored.
 pub fn record(
     request: &TreeRequest,
     store: &StoreSettings,

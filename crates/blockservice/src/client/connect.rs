@@ -49,7 +49,7 @@ struct Established {
     stream: Box<dyn Stream>,
     incoming: Seal,
     outgoing: Seal,
-    /// What is still to be sent before anything else.
+    /// Frames to send before all others.
     first: Vec<Frame>,
 }
 

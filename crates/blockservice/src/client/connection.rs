@@ -1,4 +1,4 @@
-//! A connection as seen by its users: requests go in; each gets a response, or learns that none will
+//! A connection as its users see it: each request gets a response, or an error if no response will
 //! come.
 
 mod line;
@@ -40,7 +40,7 @@ pub(crate) struct Connection {
     up: AtomicBool,
     /// Whether the handshake waits for the challenge in any case.
     waits: AtomicBool,
-    /// Something was asked for, and nothing came for too long.
+    /// A response is overdue, and no other data arrived.
     silent: AtomicBool,
     /// The shortest round trip of handshakes, in microseconds; 0 before the first.
     round_trip_us: AtomicU64,
@@ -64,7 +64,7 @@ struct ConnectionState {
     heard: Option<Instant>,
 }
 
-/// What is to be sent.
+/// A message to send.
 #[derive(Debug)]
 pub(super) enum Command {
     Ask(Message, Vec<u8>, oneshot::Sender<Frame>),
@@ -76,7 +76,7 @@ pub(super) enum Command {
     Cancel(u64, RequestId),
     /// Do not send these chunks of the stream of a request.
     Skip(u64, Vec<u32>),
-    /// Send these chunks of the stream of a request before the rest.
+    /// Send these chunks of the stream of a request first.
     Promote(u64, Vec<u32>),
     /// End the stream of a request.
     CancelStream(u64),
@@ -88,7 +88,7 @@ pub(super) struct Reads {
     pub(super) source: Arc<RegisteredSource>,
     pub(super) request: RequestId,
     pub(super) priority: Priority,
-    /// How long the service may take before it need not bother.
+    /// The service may drop the request after this time.
     pub(super) deadline: Duration,
     pub(super) chunks: Vec<u32>,
 }
@@ -147,7 +147,7 @@ impl Connection {
         self.silent.load(Relaxed)
     }
 
-    /// Notes that something is owed and nothing came for too long.
+    /// Notes that a response is overdue, and no other data arrived.
     pub(super) fn fell_silent(&self) {
         if self.is_up() && !self.silent.swap(true, Relaxed) {
             log::warn!("the block service does not respond: requests do not wait for it");
@@ -186,8 +186,8 @@ impl Connection {
         self.send(Command::Start);
     }
 
-    /// Requests chunks. What was sent to a connection that is lost meanwhile is not answered: the
-    /// receiver of the source is told of the loss.
+    /// Requests chunks. If the connection is lost, there is no response: the receiver of the source
+    /// is notified of the loss.
     pub(super) fn read(&self, reads: Reads) {
         self.send(Command::Read(reads));
     }
@@ -197,17 +197,17 @@ impl Connection {
         self.send(Command::Cancel(source, request));
     }
 
-    /// Takes chunks out of a stream.
+    /// Removes chunks from a stream.
     pub(super) fn skip(&self, stream: u64, chunks: Vec<u32>) {
         self.send(Command::Skip(stream, chunks));
     }
 
-    /// Has chunks of a stream sent before the rest.
+    /// Requests that chunks of a stream are sent first.
     pub(super) fn promote(&self, stream: u64, chunks: Vec<u32>) {
         self.send(Command::Promote(stream, chunks));
     }
 
-    /// Returns whether the service can be told to send chunks of a stream before the rest.
+    /// Returns whether the service supports sending chunks of a stream first.
     pub(super) fn promotes(&self) -> bool {
         self.state.lock().version >= PROMOTES_SINCE
     }
@@ -238,7 +238,7 @@ impl Connection {
         self.frames(opens.chain([Command::Start]).collect())
     }
 
-    /// Notes the version that the service chose, after [`begin`](Self::begin) with the newest one.
+    /// Records the version that the service chose, after [`begin`](Self::begin) with the newest one.
     pub(super) fn agreed_on(&self, version: u16) {
         self.state.lock().version = version;
     }
@@ -267,7 +267,7 @@ impl Connection {
         self.changed.notify_waiters();
     }
 
-    /// Gives up what waits for a connection: none will be made again.
+    /// Fails all requests that wait for a connection: none will be made again.
     pub(super) fn close(&self) {
         self.end();
         let starts = std::mem::take(&mut *self.starts.lock());
@@ -280,7 +280,7 @@ impl Connection {
         receivers.for_each(|receiver| tell(&*receiver));
     }
 
-    /// Delivers a response; returns whether the connection goes on.
+    /// Delivers a response; returns whether the connection is still usable.
     pub(super) fn take(&self, frame: Frame) -> bool {
         self.state.lock().heard = Some(Instant::now());
         if self.silent.swap(false, Relaxed) {

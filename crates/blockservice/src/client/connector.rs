@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 /// Makes connections to the service in place of the client.
 pub trait Connector: Debug + Send + Sync {
-    /// Begins to make a connection, and answers `request` when it is made or cannot be made. Does not wait
+    /// Begins to make a connection, and completes `request` when it is made or fails. Does not wait
     /// for either.
     fn connect(&self, request: ConnectionRequest);
 }
@@ -18,12 +18,12 @@ pub trait Connector: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct ConnectionRequest(oneshot::Sender<io::Result<UnixStream>>);
 
-/// Where the answer to a [`ConnectionRequest`] arrives.
+/// Receives the result of a [`ConnectionRequest`].
 #[derive(Debug)]
 pub struct PendingConnection(oneshot::Receiver<io::Result<UnixStream>>);
 
 impl PendingConnection {
-    /// Waits for the answer.
+    /// Waits for the result.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -31,7 +31,7 @@ impl PendingConnection {
         self.0.await.map_err(|_dropped| dropped())?
     }
 
-    /// Waits for the answer, outside of a runtime.
+    /// Waits for the result, outside of a runtime.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -46,7 +46,7 @@ fn dropped() -> io::Error {
 }
 
 impl ConnectionRequest {
-    /// Returns a request, and where its answer arrives.
+    /// Returns a request, and the receiver of its result.
     #[must_use]
     pub fn new() -> (Self, PendingConnection) {
         let (request, made) = oneshot::channel();
@@ -59,7 +59,7 @@ impl ConnectionRequest {
         self.0.is_closed()
     }
 
-    /// Gives the client its connection, or the reason why there is none.
+    /// Completes the request with the connection, or with the reason for the failure.
     pub fn answer(self, made: io::Result<UnixStream>) {
         // A client that waits no longer does not miss it.
         let _abandoned = self.0.send(made);

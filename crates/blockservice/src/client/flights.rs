@@ -1,7 +1,7 @@
-//! The chunks of one source that are on their way: one flight for each, whoever wants it.
+//! The chunks of one source that are being fetched: one flight for each, for all its readers (singleflight).
 //!
-//! The engine of the crate `fetch` decides what is asked for where and when; here its decisions are
-//! carried out on the two connections, what comes is verified, once, and those who wait are told.
+//! The engine of the crate `fetch` decides what is requested, where and when; this module sends the
+//! requests on the two connections, verifies each response once, and wakes the waiting readers.
 
 mod arrived;
 mod beside;
@@ -100,7 +100,7 @@ pub(super) struct Flights {
     read_ahead: ReadAhead,
     /// Has chunks that need not be requested.
     local: LocalStore,
-    /// What is held against the service by those who have somebody else to ask.
+    /// Reasons to avoid the service, for readers that have another source.
     doubts: Mutex<Doubts>,
     pub(super) counters: Counters,
 }
@@ -114,18 +114,18 @@ struct State {
     kept: Kept,
     /// The streams that are going on, by the number of their START.
     streams: HashMap<StreamId, u64>,
-    /// Until when a plan that was streamed says what is read.
+    /// Until when a streamed plan predicts the reads.
     planned_until: Option<Duration>,
     /// When the timer looks at the clock next.
     wake: Option<Duration>,
-    /// How urgently the chunk that landed last was wanted by those who were told of it.
+    /// The priority of the chunk that arrived last, of those that wait for it.
     wanted: Option<Priority>,
-    /// Who keeps what came in the local store.
+    /// Writes received chunks to the local store.
     keeper: Option<SyncSender<Keepable>>,
 }
 
 impl Flights {
-    /// Returns the flights of a source whose index is known, and has them told what comes.
+    /// Returns the flights of a source whose index is known, and registers them as receiver.
     pub(super) fn new(
         driver: &Arc<Driver>,
         shared: &Arc<Shared>,
@@ -210,7 +210,7 @@ impl Flights {
         self.state.lock().engine.counts()
     }
 
-    /// Notes that somebody reads chunks, and has those fetched that he probably reads next.
+    /// Notes that chunks are read, and fetches those that will probably be read next.
     pub(super) fn touched(&self, numbers: &[u32]) {
         let Some(line) = self.line() else {
             return;
@@ -262,12 +262,12 @@ impl Flights {
         })
     }
 
-    /// Has what comes put into a store.
+    /// Stores received chunks.
     pub(super) fn keep_with(&self, keeper: Option<SyncSender<Keepable>>) {
         self.state.lock().keeper = keeper;
     }
 
-    /// Notes what a stream that has begun will bring, in order. `request` is the number of its START.
+    /// Records the chunks that a new stream will bring, in order. `request` is the number of its START.
     pub(super) fn promised(&self, stream: StreamId, request: u64, order: &[u32]) {
         self.counters.streams.fetch_add(1, Relaxed);
         let now = self.now();

@@ -19,7 +19,7 @@ use crate::plan_order;
 use crate::wire::Ask;
 use chunks::index::{Index, unpack};
 
-/// What is wanted of a source that is started.
+/// The request to start a source.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// The name of the source.
@@ -35,11 +35,11 @@ pub struct Wanted<'a> {
 /// A source that was started.
 #[derive(Debug)]
 pub struct Started {
-    /// The source. The chunks of the plan are on their way, if they were asked for.
+    /// The source. The chunks of the plan are being fetched, if they were requested.
     pub remote: Remote,
-    /// What boots of it read; `None` if the service does not know or does not tell.
+    /// The plan of its boots; `None` if the service has none or does not send it.
     pub plan: Option<ServedPlan>,
-    /// The version of the protocol that the service speaks; since version 2 it knows plans.
+    /// The version of the protocol that the service uses; since version 2 it has plans.
     pub version: u16,
 }
 
@@ -69,12 +69,12 @@ impl From<ClientError> for NotStarted {
 type StartResult = Result<Started, NotStarted>;
 
 impl Client {
-    /// Starts a source: the request travels with the handshake of a connection that is being made.
-    /// From a service of an earlier release comes the index only.
+    /// Starts a source: the request is sent with the handshake of a connection that is being made. A service
+    /// of an earlier release sends the index only.
     ///
     /// # Errors
-    /// If there is no such source, the service has another index than the one that is wanted, or it
-    /// does not answer within `patience`.
+    /// If there is no such source, the service has another index than the wanted one, or it does not
+    /// respond within `patience`.
     pub fn start_source(
         &self,
         wanted: &Wanted<'_>,

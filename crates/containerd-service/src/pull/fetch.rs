@@ -48,7 +48,7 @@ pub(super) struct Fetch<'a> {
     pub(super) bar: &'a Bar,
     pub(super) run_dir: &'a RunDir,
     pub(super) concurrent: NonZeroUsize,
-    /// Who keeps the blobs, if they are kept.
+    /// Stores the blobs, if they are kept.
     pub(super) keeper: Option<&'a Lease<'a>>,
     pub(super) shared: Shared,
 }
@@ -295,7 +295,7 @@ struct LayerWatch<'a> {
     fetch: &'a Fetch<'a>,
     at: usize,
     staged: &'a Staged,
-    /// What was booked for it on the fast place.
+    /// The space reserved for it on the fast place.
     booked: Option<AtomicU64>,
     is_full: &'a AtomicBool,
     /// Where the blob goes, too, if it is kept.

@@ -23,9 +23,9 @@ const MESSAGE_MAX: usize = 64 << 10;
 pub enum MachineSign {
     /// The SSH server of the guest greets.
     Ssh,
-    /// QEMU tells of this event, such as `NIC_RX_FILTER_CHANGED`.
+    /// QEMU sends this event, such as `NIC_RX_FILTER_CHANGED`.
     QmpEvent(String),
-    /// The guest agent answers.
+    /// The guest agent responds.
     GuestAgent,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Signs {
     ssh: Option<u16>,
     qmp: PathBuf,
     agent: PathBuf,
-    /// The conversation with QEMU or the agent, once it has begun.
+    /// The connection to QEMU or the agent, once it is established.
     talk: Mutex<Option<Talk>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of the service, as frames, with who receives the responses.
+//! Requests to the service, as frames, with the receivers of the responses.
 
 use super::starting::Starting;
 use super::{Command, Connection, OpenRead, Pending, Reads, STARTS_SINCE, StartRefused};

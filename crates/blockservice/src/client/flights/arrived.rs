@@ -1,5 +1,5 @@
-//! A chunk as it came: it is decompressed and verified by the thread that reads it first, and not at all if
-//! nobody does.
+//! A chunk as received: it is decompressed and verified by the thread that reads it first, and not at all if
+//! it is not read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,12 +32,12 @@ impl Arrived {
         }
     }
 
-    /// Returns its content, if it is what it should be.
+    /// Returns its content, if it is valid.
     pub(super) fn content(&self) -> Result<Chunk, ChunkError> {
         self.stored.read(&self.id).map(Arc::new)
     }
 
-    /// Returns whether it was never verified before, and notes that it is now.
+    /// Returns whether it was never verified before, and marks it as verified.
     pub(super) fn is_first_time(&self) -> bool {
         !self.is_verified.swap(true, Relaxed)
     }

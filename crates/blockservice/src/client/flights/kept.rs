@@ -1,7 +1,7 @@
-//! Chunks in memory: those that were read, and those that came before anybody read them.
+//! Chunks in memory: those that were read, and those that arrived ahead of reads.
 //!
-//! A chunk that was read is kept twice for a while: its content, for the next 4 KiB of it, and as it came,
-//! which takes a third of the room and is still there when a plan is replayed that a program ran ahead of.
+//! A chunk that was read is cached twice for a while: its content, for the next 4 KiB of it, and as received,
+//! which takes a third of the memory and is still there when a plan is replayed more slowly than the program reads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const AHEAD: Duration = Duration::from_secs(30);
 pub(super) enum Found {
     /// Its content.
     Opened(Chunk),
-    /// As it came.
+    /// As received.
     Packed(Arc<Arrived>),
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
-    /// Others went before anybody read them.
+    /// Others were evicted unread.
     Full,
 }
 
@@ -74,14 +74,14 @@ impl Kept {
         self.read.get(number).or_else(|| self.packed.get(number))
     }
 
-    /// Returns a chunk for who replays a plan, and comes back to it.
+    /// Returns a chunk for the replay of a plan, which reads it several times.
     pub(super) fn peek(&self, number: u32) -> Option<Found> {
         let found = self.read.peek(number);
         let packed = || self.ahead.peek(number).or_else(|| self.packed.peek(number));
         found.or_else(packed)
     }
 
-    /// Keeps a chunk that was read. What came ahead stays, for who comes back to it.
+    /// Caches a chunk that was read. One that arrived ahead stays, for further reads.
     pub(super) fn add_read(&mut self, number: u32, found: Found) {
         match found {
             Found::Opened(_) => self.read.insert(number, found),
@@ -89,7 +89,7 @@ impl Kept {
         };
     }
 
-    /// Keeps a chunk that nobody has read yet.
+    /// Caches a chunk that was not read yet.
     pub(super) fn add_ahead(&mut self, now: Duration, number: u32, arrived: Arc<Arrived>) -> Room {
         if self.read.peek(number).is_some() || self.packed.peek(number).is_some() {
             return Room::Enough;
@@ -114,7 +114,7 @@ impl Kept {
         self.since.remove(&number);
     }
 
-    /// Moves what nobody read for long to what was read, and returns when there is more to move.
+    /// Moves chunks that were not read for long to those that were read, and returns when there are more to move.
     pub(super) fn expire(&mut self, now: Duration) -> Option<Duration> {
         loop {
             let oldest = self.ahead.oldest()?;

@@ -1,4 +1,4 @@
-//! Who waits for chunks, and who only has them fetched.
+//! Requests for chunks, with and without a waiting thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Waiting {
     pub(super) priority: Priority,
     /// Chunks that did not end.
     open: usize,
-    /// What came, for who waits for it; `None` if nobody does.
+    /// The received chunks, for a waiting thread; `None` without one.
     found: Option<HashMap<u32, Found>>,
     done: Arc<Notify>,
 }
@@ -36,7 +36,7 @@ impl Waiting {
         }
     }
 
-    /// Notes how one chunk ended, and returns whether nobody needs the ticket any more.
+    /// Records the result of one chunk, and returns whether the ticket is not needed any more.
     pub(super) fn end(&mut self, number: u32, arrived: Option<&Arc<Arrived>>) -> bool {
         self.open = self.open.saturating_sub(1);
         if let (Some(found), Some(arrived)) = (&mut self.found, arrived) {
@@ -88,8 +88,8 @@ impl Drop for Ahead {
 }
 
 impl Flights {
-    /// Returns chunks by their numbers: what is in memory, and what comes until `deadline`. Waits on
-    /// the calling thread. Ends early when it is known that nothing more comes, and when the client
+    /// Returns chunks by their numbers: those in memory, and those that arrive until `deadline`. Waits on
+    /// the calling thread. Returns early when no more will arrive, and when the client
     /// is dropped.
     pub(in crate::client) fn fetch(
         &self,
@@ -135,7 +135,7 @@ impl Flights {
         found
     }
 
-    /// Has chunks fetched soon; they are kept in memory for who reads them.
+    /// Fetches chunks soon; they are cached in memory for later reads.
     pub(in crate::client) fn ahead(self: &Arc<Self>, numbers: &[u32]) -> Ahead {
         let ticket = self.want_ahead(numbers, Priority::Plan);
         Ahead {
@@ -144,7 +144,7 @@ impl Flights {
         }
     }
 
-    /// As [`ahead`](Self::ahead), until they came or it takes too long.
+    /// As [`ahead`](Self::ahead), until they arrived or it takes too long.
     pub(in crate::client) fn want_ahead(&self, numbers: &[u32], priority: Priority) -> Ticket {
         let now = self.now();
         let mut guard = self.state.lock();
