@@ -67,11 +67,11 @@ pub struct Patience {
     pub hedge: Duration,
     /// How long a demand read waits before it fails.
     pub give_up: Duration,
-    /// Between two requests whether a silent service is back.
+    /// The time between two requests that check whether a silent service is back.
     pub probe: Duration,
-    /// With a silent service, before its connection is closed.
+    /// How long a service may be silent before its connection is closed.
     pub silent: Duration,
-    /// Before a lost connection is made again, at first and at most.
+    /// The delay before a lost connection is made again, at first and at most.
     pub again: (Duration, Duration),
     /// How long transfers wait that no read depends on: indexes, boot images.
     pub transfer: Duration,

@@ -40,7 +40,7 @@ pub(crate) struct Connection {
     up: AtomicBool,
     /// Whether the handshake waits for the challenge in any case.
     waits: AtomicBool,
-    /// A response is overdue, and no other data arrived.
+    /// Whether a response is overdue, and no other data arrived.
     silent: AtomicBool,
     /// The shortest round trip of handshakes, in microseconds; 0 before the first.
     round_trip_us: AtomicU64,

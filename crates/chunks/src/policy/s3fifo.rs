@@ -23,12 +23,12 @@ const USES_MAX: u8 = 3;
 /// Where a slot stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Segment {
-    /// What came ahead of time, and was not asked for since.
+    /// Added by prefetch, and not used since.
     Ahead,
     /// What has to prove itself.
     #[default]
     Small,
-    /// What has.
+    /// Used.
     Main,
 }
 

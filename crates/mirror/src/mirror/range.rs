@@ -1,4 +1,4 @@
-//! Parses the byte range that a request asks for.
+//! Parses the byte range of a request.
 
 /// A `Range` header, resolved for the size of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Recording without the kernel's events: what is in memory after the command and was not before.
+//! Recording without the kernel's events: the pages that are in memory after the command and were not before.
 
 use std::collections::HashMap;
 use std::fs::File;
