@@ -58,10 +58,10 @@ pub use start::{ServedPlan, Started, Wanted};
 
 pub use crate::wire::Ask;
 
-/// How patient a client is.
+/// The deadlines of a client.
 #[derive(Clone, Debug)]
 pub struct Patience {
-    /// With a connection that is being made.
+    /// How long a connection may take to be made.
     pub connect: Duration,
     /// How long a demand read waits before it is requested on the second connection, too.
     pub hedge: Duration,

@@ -67,7 +67,7 @@ pub enum CatalogError {
         /// How large it may be.
         most: u64,
     },
-    /// There is no space for a boot image without evicting those of other machines.
+    /// There is no space for a boot image without evicting smaller ones of other machines.
     #[error("no room for the boot image: it would evict smaller ones of other machines")]
     NoRoom,
     /// An index is too much beside those that are open or pinned.

@@ -1,7 +1,7 @@
 //! The process that locks the pages.
 //!
-//! One thread owns the [`Holder`]: it locks pages, handles changes of files, and responds. The threads that take requests
-//! send them to it, so no lock is held while pages are read.
+//! One thread owns the [`Holder`]: it locks pages, handles changes of files, and responds. The threads that take
+//! requests send them to it, so no lock is held while pages are read.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -9,7 +9,7 @@ use sandbox::{Phase, Request, Sandbox, SandboxError, Sandboxes, Stdio};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The longest event and the longest answer: those of other platforms are 6 MB.
+/// The longest event and the longest result: those of other platforms are 6 MB.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 8 << 20;
 
 /// A sandbox that has loaded a handler, or is ready to.
@@ -17,13 +17,13 @@ pub(crate) const MESSAGE_MAX_BYTES: usize = 8 << 20;
 pub(crate) struct Instance {
     pub(crate) sandbox: Arc<Sandbox>,
     channel: UnixStream,
-    /// Since when nobody asks it.
+    /// Since when it is idle.
     pub(crate) idle_since: Instant,
-    /// The bytes that it takes for itself, if it is frozen.
+    /// The bytes that it alone uses, if it is frozen.
     pub(crate) frozen_bytes: Option<u64>,
 }
 
-/// What comes back.
+/// The response.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reply {
@@ -32,7 +32,7 @@ pub(crate) struct Reply {
 }
 
 impl Instance {
-    /// Starts a sandbox whose program waits to be told to load.
+    /// Starts a sandbox whose program waits for a request to load.
     pub(crate) fn start(sandboxes: &Sandboxes, request: Request) -> Result<Self, SandboxError> {
         let step = |source| SandboxError::Step {
             doing: "making a socket",
@@ -94,7 +94,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns whether it can be asked again.
+    /// Returns whether it can handle another request.
     pub(crate) fn lives(&self) -> bool {
         !matches!(self.sandbox.phase(), Phase::Ended(_))
     }
@@ -114,7 +114,7 @@ impl Instance {
         Ok(())
     }
 
-    /// The end of what it wrote to its standard errors.
+    /// The end of its standard error.
     pub(crate) fn last_words(&self) -> String {
         let written = self.sandbox.written();
         let text = written.map(|[_, err]| String::from_utf8_lossy(&err.bytes).trim().to_owned());

@@ -1,4 +1,4 @@
-//! The program `sandbox-oci`: `runc`'s command line on containers that are made here, and `runc` itself for all others.
+//! The program `sandbox-oci`: `runc`'s command line for containers that are made here; for all others it executes `runc`.
 
 #![forbid(unsafe_code)]
 

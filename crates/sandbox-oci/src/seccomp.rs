@@ -1,6 +1,6 @@
 //! A container's filter of system calls, from its specification to a program of the kernel.
 //!
-//! A filter says for each processor's calls what becomes of them; calls have other numbers there. Rules with
+//! A filter gives an action for each architecture's calls; the same calls have other numbers there. Rules with
 //! conditions on arguments are honoured if all rules for a call have the same action; others are refused.
 
 mod calls;
@@ -20,7 +20,7 @@ use program::{Decision, Section};
 /// A filter, ready for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Its program.
+    /// Its BPF program.
     pub instructions: Vec<Instruction>,
 }
 
@@ -37,7 +37,7 @@ const ENOSYS: u32 = 38;
 const INSTRUCTIONS_MAX: usize = 4096;
 
 impl Filter {
-    /// Translates a filter. `None` if there are reasons against it.
+    /// Translates a filter. `None` if it cannot be honoured; `reasons` has the reasons.
     pub(crate) fn new(seccomp: &LinuxSeccomp, reasons: &mut Reasons) -> Option<Self> {
         let before = reasons.len();
         let default = action(

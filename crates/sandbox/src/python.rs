@@ -32,7 +32,7 @@ struct Prepared {
 }
 
 impl Sandboxes {
-    /// Makes a Zygote, which sandboxes that ask for its packages, and maybe others, are forked from.
+    /// Makes a Zygote, from which sandboxes that request its packages, and maybe others, are forked.
     ///
     /// # Errors
     /// If it cannot be started, or cannot import.
@@ -130,7 +130,7 @@ impl Sandboxes {
         }
     }
 
-    /// Returns what is known of each Zygote, to choose which goes first.
+    /// Returns the cache data of each Zygote, to choose which is evicted first.
     pub fn kept_zygotes(&self) -> Vec<crate::cache::Kept> {
         self.zygotes.kept()
     }
@@ -146,7 +146,7 @@ impl Sandboxes {
         self.zygotes.counts()
     }
 
-    /// Ends a Zygote. Sandboxes that were forked from it go on.
+    /// Ends a Zygote. Sandboxes that were forked from it keep running.
     ///
     /// # Errors
     /// If there is none of this id.
@@ -160,7 +160,7 @@ impl Sandboxes {
         }
     }
 
-    /// Ends the Zygote that is worth least, but none that others descend from. Returns which it was.
+    /// Ends the least valuable Zygote without descendants. Returns its id.
     pub fn evict_least(&self) -> Option<String> {
         let least = self.zygotes.least(IsRoot::Any)?;
         self.zygotes.evicted.fetch_add(1, Relaxed);

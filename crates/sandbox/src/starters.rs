@@ -79,7 +79,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// The threads of one base. Dropping it ends them when they have done what was asked.
+/// The threads of one base. Dropping it ends them after their pending work.
 #[derive(Debug)]
 pub(crate) struct Starters {
     queue: Arc<Queue>,
@@ -134,7 +134,7 @@ impl Starters {
         entered.recv().map_err(|_| SandboxError::Closed)?
     }
 
-    /// Does something on one of the threads, and returns what it returned.
+    /// Runs a function on one of the threads, and returns its result.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,

@@ -1,11 +1,11 @@
 //! Zygotes: interpreters that have imported already, and become a sandbox's program by a fork.
 //!
 //! A Zygote runs code of the packages that it imports, so it has no rights outside. But its children
-//! need namespaces, mounts and users of their own. It is therefore root of a user namespace: that lets
-//! it make all of this for its children, and do nothing to anybody else. The users that its children
-//! become exist in this namespace only.
+//! need namespaces, mounts and users of their own. It is therefore root of a user namespace: so it can
+//! make these for its children, and affect nothing else. The users of its children
+//! exist in this namespace only.
 //!
-//! Its children are ours (`CLONE_PARENT`), so they outlive it, and we learn how they end.
+//! Its children are ours (`CLONE_PARENT`), so they outlive it, and we get their exit status.
 
 mod choice;
 mod derive;
@@ -81,16 +81,16 @@ impl ZygoteSpec {
     }
 }
 
-/// What is told of a Zygote.
+/// The view of a Zygote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ZygoteView {
-    /// What it is called.
+    /// Its id.
     pub id: String,
     /// The base.
     pub base: String,
     /// Its packages.
     pub packages: Packages,
-    /// The Zygote that it was forked from, if it did not begin with a program of its own.
+    /// The Zygote that it was forked from, if it was not started as a program.
     #[serde(default)]
     pub parent: Option<String>,
     /// How long they took to import, in milliseconds, those of its parents too.
@@ -261,7 +261,7 @@ impl Zygote {
         SandboxError::Zygote { zygote, problem }
     }
 
-    /// Returns whether it can be forked from: it lives, and has not grown beyond its limit.
+    /// Returns whether it can be forked from: it runs, and has not grown beyond its limit.
     pub(crate) fn is_fit(&self) -> bool {
         let lives = matches!(self.started.process.ended_within(Duration::ZERO), Ok(false));
         lives && self.memory_bytes() < self.spec.memory_bytes / 8 * 7
@@ -274,8 +274,8 @@ impl Zygote {
             .map_or(0, |group| group.memory_bytes().unwrap_or(0))
     }
 
-    /// Returns the bytes of its memory that would be free without it, as far as can be told: a page that several
-    /// processes share counts in parts.
+    /// Returns an estimate of the bytes of memory that would be free without it: a page that several
+    /// processes share counts in part.
     pub(crate) fn unshared_bytes(&self) -> u64 {
         crate::process::unshared_bytes(self.started.pid)
     }

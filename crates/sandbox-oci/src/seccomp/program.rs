@@ -62,7 +62,7 @@ const IF_GREATER: u16 = 0x25;
 const IF_AT_LEAST: u16 = 0x35;
 const GO: u16 = 0x05;
 
-/// Puts the program together. `None` if a part is longer than it may be.
+/// Assembles the program. `None` if a part is longer than it may be.
 pub(super) fn whole(sections: &[Section]) -> Option<Code> {
     let mut code = vec![load(ARCH_AT)];
     let mut numbers: Vec<_> = sections.iter().map(|at| at.arch.audit_number()).collect();

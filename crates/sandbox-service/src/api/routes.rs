@@ -1,4 +1,4 @@
-//! What can be asked, and what is answered.
+//! The routes, and their handlers.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -14,7 +14,7 @@ use crate::Daemon;
 use crate::bodies::{ErrorBody, Exec};
 use crate::metrics;
 
-/// A whole answer.
+/// A complete response.
 pub(super) type Answer = Response<Full<Bytes>>;
 
 /// Why a request was not done.
@@ -108,7 +108,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     message
 }
 
-/// Finds what is asked for, and does it.
+/// Finds the route of a request, and handles it.
 pub(super) fn answer(
     daemon: &Daemon,
     method: &Method,
@@ -185,7 +185,7 @@ pub(super) fn answer(
     }
 }
 
-/// What anybody may ask who reaches the front: that a handler handles an event.
+/// The requests that clients of the port may send: calls of handlers.
 pub(super) fn front_answer(
     daemon: &Daemon,
     method: &Method,
