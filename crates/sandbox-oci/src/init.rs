@@ -1,8 +1,8 @@
 //! The first process of a container, from its start to its program.
 //!
-//! It is a fork of the program that makes the container, and notifies that one of its progress: when its namespaces exist,
-//! for which an engine's hooks wait, and when it is ready. Then it waits, with all of its rights, which no process in
-//! the container can use yet, until it is started; only then it executes the container's program.
+//! It is a fork of the program that makes the container, and notifies that one of its progress: when its
+//! namespaces exist, for which an engine's hooks wait, and when it is ready. Then it waits, with all of its rights,
+//! which no process in the container can use yet, until it is started; only then it executes the container's program.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -130,7 +130,7 @@ fn prepare(given: &Given<'_>, parent: &mut UnixStream) -> Result<()> {
     hear(parent)
 }
 
-/// Replaces the session keyring of the process that makes the container.
+/// Joins a new session keyring, and so drops that of the process that makes the container.
 pub(crate) fn join_keyring(id: &str) -> Result<()> {
     let name = CString::new(format!("_ses.{id}")).unwrap_or_default();
     match rawio::keyring::join_new_session(&name) {

@@ -1,4 +1,4 @@
-//! The program `sandbox-oci`: `runc`'s command line for containers that are made here; for all others it executes `runc`.
+//! The program `sandbox-oci`: `runc`'s command line for containers that are made here; it executes `runc` for others.
 
 #![forbid(unsafe_code)]
 

@@ -48,7 +48,7 @@ pub struct Execution {
 /// Executes a program in a container. Returns how it ended, if the caller waits for that.
 ///
 /// # Errors
-/// If the container does not run; or if the process has fields that are not honoured, for which `runc` is no alternative.
+/// If the container does not run; or if the process has fields that are not honoured, where `runc` cannot help.
 pub fn exec(root: &Path, execution: &Execution) -> Result<Option<u8>> {
     let (home, saved) = running(root, &execution.id)?;
     let first = match home.status(&saved)? {
