@@ -86,7 +86,8 @@ impl Feeder {
         taken: Taken,
     ) -> anyhow::Result<Self> {
         let notes = Notes::open(dir).context("reading the list of images to be imported")?;
-        let state = left_in(&notes, &mirror).context("reading the list of images to be imported")?;
+        let state =
+            left_in(&notes, &mirror).context("reading the list of images to be imported")?;
         let shared = Arc::new(Shared {
             mirror,
             load,
@@ -201,7 +202,10 @@ impl Shared {
                 // The next process takes it up, and this attempt was none.
                 let tried = self.state.lock().was_none(&image);
                 if let Err(error) = self.note_tried(&image, tried.as_ref()) {
-                    log::warn!("recording that {} is still to be imported: {error}", image.name);
+                    log::warn!(
+                        "recording that {} is still to be imported: {error}",
+                        image.name
+                    );
                 }
                 return;
             }

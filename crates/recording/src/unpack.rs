@@ -180,6 +180,8 @@ fn open(name: &ImageName) -> anyhow::Result<Image> {
         ImageName::DockerArchive { file, reference } => {
             Ok(oci::archive::open(file, reference.as_deref(), &platform)?)
         }
-        ImageName::Docker { .. } | ImageName::Containerd { .. } => bail!("{name} belongs to an engine, which unpacks it itself"),
+        ImageName::Docker { .. } | ImageName::Containerd { .. } => {
+            bail!("{name} belongs to an engine, which unpacks it itself")
+        }
     }
 }

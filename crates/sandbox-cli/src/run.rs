@@ -138,6 +138,7 @@ fn zygote(client: &Client, json: bool, command: &ZygoteCommand) -> anyhow::Resul
                 modules: module.clone(),
                 store: python.store.as_deref().map(absolute).transpose()?,
                 memory_bytes: memory << 20,
+                learned: None,
             };
             let made = client.add_zygote(&spec)?;
             print(json, &made, |made| format!("{}\n", made.id))

@@ -29,6 +29,8 @@ pub(crate) struct Instance {
 pub(crate) struct Reply {
     pub(crate) value: Value,
     pub(crate) error: Option<String>,
+    /// What the handler's code has imported of others, in the answer to the request to load it.
+    pub(crate) modules: Vec<String>,
 }
 
 impl Instance {

@@ -194,7 +194,14 @@ impl Shared {
             }
         };
         match instance.load(deadline) {
-            Ok(Reply { error: None, .. }) => Ok(instance),
+            Ok(Reply {
+                error: None,
+                modules,
+                ..
+            }) => {
+                self.sandboxes.note_imports(&instance.sandbox, modules);
+                Ok(instance)
+            }
             Ok(reply) => Err(value_of(&spec.name, reply)
                 .err()
                 .unwrap_or_else(|| CallError::Unknown(spec.name.clone()))),

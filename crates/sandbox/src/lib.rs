@@ -55,4 +55,4 @@ pub use process::ExitStatus;
 pub use request::{Python, Request, Stdio};
 pub use sandbox::{Cause, Exit, Phase, Sandbox};
 pub use sandboxes::{Config, Counts, Sandboxes};
-pub use zygote::{ZygoteCounts, ZygoteSpec, ZygoteView};
+pub use zygote::{IMPORTS_MAX, ZygoteCounts, ZygoteSpec, ZygoteView};

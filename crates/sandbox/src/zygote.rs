@@ -9,6 +9,7 @@
 
 mod choice;
 mod derive;
+mod imports;
 mod launch;
 mod pool;
 mod protocol;
@@ -28,6 +29,8 @@ use rawio::pidfd::PidFd;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use derive::derive;
+pub use imports::IMPORTS_MAX;
+pub(crate) use imports::ImportKey;
 pub(crate) use launch::launch;
 pub use pool::ZygoteCounts;
 pub(crate) use pool::{IsRoot, Living, ZYGOTES_MAX, Zygotes};
@@ -65,6 +68,10 @@ pub struct ZygoteSpec {
     pub store: Option<std::path::PathBuf>,
     /// Bytes of memory that it may have. One that has more is replaced.
     pub memory_bytes: u64,
+    /// Modules that it imports behind its packages, if they are found: what the programs with these packages have
+    /// imported. `None` for a Zygote that somebody asked for, which has just what it was asked to have.
+    #[serde(skip)]
+    pub learned: Option<Vec<String>>,
 }
 
 impl ZygoteSpec {
@@ -77,6 +84,7 @@ impl ZygoteSpec {
             modules: modules.iter().map(|&module| module.to_owned()).collect(),
             store: None,
             memory_bytes: 512 << 20,
+            learned: None,
         }
     }
 }

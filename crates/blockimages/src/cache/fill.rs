@@ -68,7 +68,10 @@ fn fetch_all(blob: &CachedBlob, stopped: &AtomicBool) -> bool {
         match blob.is_right() {
             Ok(Some(true)) => return true,
             Ok(Some(false)) if last => {
-                log::error!("the origin's content of {} does not match its digest", blob.digest());
+                log::error!(
+                    "the origin's content of {} does not match its digest",
+                    blob.digest()
+                );
                 blob.condemn();
             }
             Ok(Some(false)) => {

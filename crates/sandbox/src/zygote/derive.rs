@@ -155,6 +155,7 @@ fn fork_request<'a>(
         zygote: Some(Derived {
             users: [users.first - parent.users.first, users.count()],
             paths: paths_of(&more),
+            learned: spec.learned.as_deref().unwrap_or_default(),
         }),
     }
 }

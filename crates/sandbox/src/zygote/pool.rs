@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Zygote;
 use super::choice::{Candidate, Needs, best, plan};
+use super::imports::Imports;
 use super::users::Users;
 use crate::cache::{Kept, first_to_go};
 use crate::packages::Packages;
@@ -54,6 +55,7 @@ pub(crate) enum IsRoot {
 pub(crate) struct Zygotes {
     pub(crate) live: Mutex<Vec<Living>>,
     pub(crate) needs: Mutex<Needs>,
+    pub(crate) imports: Mutex<Imports>,
     pub(crate) exact: AtomicU64,
     pub(crate) partial: AtomicU64,
     pub(crate) fresh: AtomicU64,

@@ -26,6 +26,8 @@ pub(super) struct Settings<'a> {
     pub(super) modules: &'a [String],
     /// The directories of its packages.
     pub(super) paths: Vec<String>,
+    /// Modules that it imports afterwards, if it can.
+    pub(super) learned: &'a [String],
     /// The last filter of a child, in hexadecimal digits.
     pub(super) filter: String,
 }
@@ -45,16 +47,18 @@ pub(super) struct ForkRequest<'a> {
     pub(super) tmp_bytes: u64,
     /// The child is to be a Zygote, and not a program.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) zygote: Option<Derived>,
+    pub(super) zygote: Option<Derived<'a>>,
 }
 
 /// What a Zygote's child is that is a Zygote, too.
 #[derive(Debug, Serialize)]
-pub(super) struct Derived {
+pub(super) struct Derived<'a> {
     /// Which of the Zygote's own users it gets: the first one, and how many.
     pub(super) users: [u32; 2],
     /// The directories of the packages that it imports besides.
     pub(super) paths: Vec<String>,
+    /// Modules that it imports afterwards, if it can.
+    pub(super) learned: &'a [String],
 }
 
 /// The response.

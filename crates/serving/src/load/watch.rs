@@ -89,7 +89,11 @@ fn look(sources: &Sources, thresholds: &Thresholds, judge: &mut Judge, load: &Lo
     };
     if level != before {
         let why = reason.as_deref().unwrap_or("the overload has ended");
-        log::warn!("the load is {} now, and was {}: {why}", level.word(), before.word());
+        log::warn!(
+            "the load is {} now, and was {}: {why}",
+            level.word(),
+            before.word()
+        );
     }
     load.set(level, reason);
 }
