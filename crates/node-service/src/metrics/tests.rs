@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Kind, MOUNTS_MAX, all, page};
-use node_api::nic_status::{NicServiceStatus, NicStatus};
 use node_api::control::NodeControl as _;
 use node_api::memory::{MemoryNode, busy_mount};
 use node_api::mount_state::MountState;
+use node_api::nic_status::{NicServiceStatus, NicStatus};
 use node_api::view::MountView;
 use node_api::view::TierView;
 
@@ -201,7 +201,12 @@ fn no_series_is_there_twice() {
     left.status.id = "another".to_owned();
     left.status.state = MountState::Leaving;
     let twin = asking_mount("/mnt/b");
-    let page = page_of(vec![left, asking_mount("/mnt/a"), asking_mount("/mnt/b"), twin]);
+    let page = page_of(vec![
+        left,
+        asking_mount("/mnt/a"),
+        asking_mount("/mnt/b"),
+        twin,
+    ]);
     let mut names = BTreeSet::new();
     for line in page.lines() {
         let (series, _) = line.rsplit_once(' ').unwrap();
