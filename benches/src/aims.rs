@@ -1,4 +1,4 @@
-//! What issue 2 asks for, beside what was measured.
+//! The aims of boots, beside what was measured.
 
 pub use crate::aim::{Aim, Good};
 use crate::boots::{Disk, Mode, Sample, Subject};

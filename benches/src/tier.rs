@@ -1,7 +1,7 @@
 //! Images on tiers: what N-Docker's evaluation measures, with our parts beside the paper's.
 //!
 //! NVM is a tmpfs. [`lab`] times cold starts, with a disk whose reads are limited, and [`deploy`]
-//! pulls, with one whose writes are; `aims` has what issue 6 asks of both.
+//! pulls, with one whose writes are; `aims` has the aims of both.
 
 mod aims;
 mod cri;

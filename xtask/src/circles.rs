@@ -14,17 +14,10 @@ use anyhow::bail;
 use crate::workspace::Package;
 use modules::Modules;
 
-/// The modules that may import each other in a circle, by crate, with the reason.
-const ALLOWED: &[(&str, &[&str], &str)] = &[(
-    "node-service",
-    &["owned", "workers"],
-    "a mount names the worker that serves it, and a worker the mounts that it serves",
-)];
-
 /// Which module imports which, by number.
 pub(crate) type Imports = BTreeMap<usize, BTreeSet<usize>>;
 
-/// Fails, and shows the circles, if modules import each other that may not, or no longer do.
+/// Fails, and shows the circles, if modules import each other in one.
 pub(crate) fn check(packages: &[Package]) -> anyhow::Result<()> {
     let mut faults = Vec::new();
     for package in packages {
@@ -32,33 +25,19 @@ pub(crate) fn check(packages: &[Package]) -> anyhow::Result<()> {
             continue;
         };
         let modules = Modules::load(library)?;
-        let (mut unknown, mut allowed) = (Vec::new(), allowed(&package.name));
-        for circle in circles(&modules.imports()) {
-            let names: Vec<_> = circle.iter().map(|at| modules.name(*at)).collect();
-            match allowed.iter().position(|known| *known == names) {
-                Some(at) => drop(allowed.swap_remove(at)),
-                None => unknown.push(circle),
-            }
-        }
-        if !unknown.is_empty() {
+        let circles = circles(&modules.imports());
+        if !circles.is_empty() {
             faults.push(format!(
                 "{}: modules import each other in circles: move what both need to a file of its own\n{}",
                 package.name,
-                shown(&modules, &unknown)
-            ));
-        }
-        for gone in allowed {
-            faults.push(format!(
-                "{}: {} are no circle any more: take them out of the list in xtask/src/circles.rs",
-                package.name,
-                gone.join(", ")
+                shown(&modules, &circles)
             ));
         }
     }
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    println!("circles: no new ones; {} allowed", ALLOWED.len());
+    println!("circles: none");
     Ok(())
 }
 
@@ -74,12 +53,6 @@ pub(crate) fn report(packages: &[Package]) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the circles that a crate may have.
-fn allowed(package: &str) -> Vec<&'static [&'static str]> {
-    let of_package = ALLOWED.iter().filter(|(name, ..)| *name == package);
-    of_package.map(|(_, modules, _)| *modules).collect()
 }
 
 fn shown(modules: &Modules, circles: &[BTreeSet<usize>]) -> String {
@@ -161,13 +134,6 @@ mod tests {
             imports.entry(*from).or_default().insert(*to);
         }
         imports
-    }
-
-    #[test]
-    fn each_circle_that_is_allowed_has_a_reason() {
-        for (package, modules, why) in ALLOWED {
-            assert!(modules.is_sorted() && !why.is_empty(), "{package}");
-        }
     }
 
     #[test]

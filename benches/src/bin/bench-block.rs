@@ -1,4 +1,4 @@
-//! Measures block images, beside what issue 20 asks for.
+//! Measures block images, beside the aims.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use clap::{Parser, ValueEnum};
     version,
     max_term_width = 100,
     after_help = "\
-Prints what issue 20 asks for beside what was measured. The exit code says only whether it could \
+Prints the aims beside what was measured. The exit code says only whether it could \
 measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -24,7 +24,7 @@ use clap::{Parser, ValueEnum};
     version,
     max_term_width = 100,
     after_help = "\
-Prints a table for each condition and what issue 2 asks for. The exit code says only whether it \
+Prints a table for each condition and the aims. The exit code says only whether it \
 could measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -30,7 +30,7 @@ const SNAPSHOTS: u32 = 300;
     version,
     max_term_width = 100,
     after_help = "\
-Prints a table for each image and condition, and what issue 3 asks for. The exit code says only \
+Prints a table for each image and condition, and the aims. The exit code says only \
 whether it could measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -1,4 +1,4 @@
-//! Times starts of programs whose root is far away, and prints what issue 18 asks for.
+//! Times starts of programs whose root is far away, and prints the aims.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ use clap::Parser;
     version,
     max_term_width = 100,
     after_help = "\
-Prints what issue 18 asks for beside what was measured. The exit code says only whether it could \
+Prints the aims beside what was measured. The exit code says only whether it could \
 measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -1,4 +1,4 @@
-//! Measures what boots are made of, beside what issue 2 asks for.
+//! Measures what boots are made of, beside the aims.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use clap::{Parser, ValueEnum};
     version,
     max_term_width = 100,
     after_help = "\
-Prints what issue 2 asks for beside what was measured. The exit code says only whether it could \
+Prints the aims beside what was measured. The exit code says only whether it could \
 measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -1,4 +1,4 @@
-//! Measures nicfetch beside what it replaces, and prints what issue 5 asks for.
+//! Measures nicfetch beside what it replaces, and prints the aims.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ under test was started with an empty store, warm that it has served the image be
     version,
     max_term_width = 100,
     after_help = "\
-Prints what issue 5 asks for beside what was measured. The exit code says only whether it could \
+Prints the aims beside what was measured. The exit code says only whether it could \
 measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -29,7 +29,7 @@ use serde::Serialize;
     version,
     max_term_width = 100,
     after_help = "\
-Prints a line for each image and what issue 6 asks for. The exit code says only whether it could \
+Prints a line for each image and the aims. The exit code says only whether it could \
 measure. docs/benchmarking.md says how to read the figures."
 )]
 struct Args {

@@ -1,4 +1,4 @@
-//! What issue 3 asks of containers, beside what was measured.
+//! The aims of container starts, beside what was measured.
 
 use super::sample::{Group, Sample, Way};
 use crate::aims::Aim;

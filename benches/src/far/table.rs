@@ -97,7 +97,7 @@ impl Measured<'_> {
         }
     }
 
-    /// Returns what issue 18 asks for, beside what was measured.
+    /// Returns the aims, beside what was measured.
     #[must_use]
     pub fn aims(&self) -> Vec<Aim> {
         let usual = |way, of: fn(&Sample) -> f64| self.median(way, USUAL, of);

@@ -1,4 +1,4 @@
-//! What issue 6 asks of pulls and cold starts, beside what was measured.
+//! The aims of pulls and cold starts, beside what was measured.
 
 use super::deploy::{Pull, Strategy};
 use super::place::{Footprint, Place, Start, ready};

@@ -99,7 +99,7 @@ pub(super) fn largest(root: &Path, most: usize) -> anyhow::Result<Vec<PathBuf>> 
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Returns what issue 6 asks of migration.
+/// Returns the aims of migration.
 #[must_use]
 pub fn of_migration(samples: &[Foreground]) -> Vec<Aim> {
     let middle = |migrating: bool, value: fn(&Foreground) -> f64| {

@@ -121,7 +121,7 @@ impl VhostUserExporter {
                 let _client = served.meter.client();
                 match converse(stream, &stopped, &served, &config) {
                     Ok(()) | Err(Error::Disconnected) => log::info!("a virtual machine left"),
-                    Err(error) => log::warn!("a virtual machine was left: {error}"),
+                    Err(error) => log::warn!("the connection to a virtual machine failed: {error}"),
                 }
             }
         };

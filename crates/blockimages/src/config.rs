@@ -23,7 +23,7 @@ pub const CONFIG_NAME: &str = "config.v1.json";
 /// An image as its configuration describes it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct ImageConfig {
+pub struct DeviceConfig {
     /// Where blobs are that are not on this machine: `https://registry/v2/repository/blobs`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub repo_blob_url: String,
@@ -97,7 +97,7 @@ pub(crate) enum Place {
     Remote { digest: String, size: u64 },
 }
 
-impl ImageConfig {
+impl DeviceConfig {
     /// Reads the configuration of an image: the file, or `config.v1.json` in the directory.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl ImageConfig {
     }
 }
 
-impl ImageConfig {
+impl DeviceConfig {
     /// Returns the writable layer; one that names no files is none, as overlaybd has it.
     #[must_use]
     pub fn writable(&self) -> Option<&UpperConfig> {
@@ -170,7 +170,7 @@ impl UpperConfig {
     }
 }
 
-impl ImageConfig {
+impl DeviceConfig {
     /// Returns the digests of the sealed layers, the lowest first, as far as they are known.
     #[must_use]
     pub fn digests(&self) -> Vec<Option<blocks::Digest>> {

@@ -27,7 +27,7 @@ pub use lsmt::{Codec, ZFileOptions};
 pub use push::{Pushed, push};
 pub use registry::RegistryImage;
 
-use crate::{ImageConfig, LowerConfig};
+use crate::{DeviceConfig, LowerConfig};
 use layer::{Below, LayerTask};
 use layout::{ChainRecord, Layout, MadeLayer};
 
@@ -172,7 +172,7 @@ pub fn convert(
         size: layer.size,
         ..LowerConfig::default()
     });
-    let config = layout.write_config(&ImageConfig {
+    let config = layout.write_config(&DeviceConfig {
         repo_blob_url: String::new(),
         lowers: lowers.collect(),
         upper: None,

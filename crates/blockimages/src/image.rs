@@ -9,7 +9,7 @@ use lsmt::{FileStorage, Layer, Stack};
 use crate::config::Place;
 use crate::error::file;
 use crate::upper::OwnedUpper;
-use crate::{ImageConfig, ImageError, LayeredDevice, Start};
+use crate::{DeviceConfig, ImageError, LayeredDevice, Start};
 
 /// A layer that is not on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn open_image_from(
     remote: Option<&dyn BlobSource>,
     start: &Start,
 ) -> Result<LayeredDevice, ImageError> {
-    let (config, path) = ImageConfig::read(path)?;
+    let (config, path) = DeviceConfig::read(path)?;
     let base = path.parent().unwrap_or(Path::new("."));
     match config.writable() {
         Some(upper) => {
@@ -77,7 +77,7 @@ pub fn open_image_from(
 
 /// Opens the sealed layers of an image as one.
 pub(crate) fn open_lowers(
-    config: &ImageConfig,
+    config: &DeviceConfig,
     path: &Path,
     remote: Option<&dyn BlobSource>,
 ) -> Result<Stack, ImageError> {
@@ -86,7 +86,7 @@ pub(crate) fn open_lowers(
 
 /// Opens the sealed layers of the image that has this configuration at `path`, from the bottom.
 pub(crate) fn lower_layers(
-    config: &ImageConfig,
+    config: &DeviceConfig,
     path: &Path,
     remote: Option<&dyn BlobSource>,
 ) -> Result<Vec<Arc<Layer>>, ImageError> {
@@ -94,7 +94,7 @@ pub(crate) fn lower_layers(
 }
 
 fn started_layers(
-    config: &ImageConfig,
+    config: &DeviceConfig,
     path: &Path,
     remote: Option<&dyn BlobSource>,
     start: &Start,

@@ -41,7 +41,7 @@ mod start;
 mod upper;
 
 pub use cache::{BlobCache, CacheConfig, CacheCounts, CachedBlob, Filler, PlanFetcher};
-pub use config::{CONFIG_NAME, ImageConfig, LowerConfig, UpperConfig};
+pub use config::{CONFIG_NAME, DeviceConfig, LowerConfig, UpperConfig};
 pub use error::ImageError;
 pub use file::{DeviceFile, FILE_NAME};
 pub use image::{BlobSource, RemoteLayer, open_image, open_image_from};

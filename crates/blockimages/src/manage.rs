@@ -17,7 +17,7 @@ use crate::convert::write_file;
 use crate::error::file;
 use crate::image::open_lowers;
 use crate::upper::{OwnedUpper, journal_of, open_pair, upper_error};
-use crate::{BlobSource, CONFIG_NAME, ImageConfig, ImageError, LowerConfig, UpperConfig};
+use crate::{BlobSource, CONFIG_NAME, DeviceConfig, ImageError, LowerConfig, UpperConfig};
 
 /// The directory of a live image within that of the image.
 const LIVE_DIR: &str = "upper";
@@ -37,8 +37,8 @@ pub enum Top {
 ///
 /// # Errors
 /// If its configuration cannot be read, or it has a writable layer.
-pub fn lowers_of(path: &Path) -> Result<ImageConfig, ImageError> {
-    let (mut config, path) = ImageConfig::read(path)?;
+pub fn lowers_of(path: &Path) -> Result<DeviceConfig, ImageError> {
+    let (mut config, path) = DeviceConfig::read(path)?;
     if config.writable().is_some() {
         let rule =
             "its writable layer would be shared: commit it, and use a copy of the sealed layers";
@@ -65,7 +65,7 @@ pub fn lowers_of(path: &Path) -> Result<ImageConfig, ImageError> {
 /// made.
 pub fn create(
     dir: &Path,
-    mut config: ImageConfig,
+    mut config: DeviceConfig,
     top: Top,
     size: Option<u64>,
 ) -> Result<PathBuf, ImageError> {
@@ -121,7 +121,7 @@ pub fn create(
     Ok(path)
 }
 
-fn write_config(path: &Path, config: &ImageConfig) -> Result<(), ImageError> {
+fn write_config(path: &Path, config: &DeviceConfig) -> Result<(), ImageError> {
     let text = serde_json::to_vec_pretty(config).map_err(|source| ImageError::Config {
         path: path.into(),
         source,
@@ -140,7 +140,7 @@ fn pair_names(number: usize) -> [String; 2] {
 
 /// Returns a number whose files are none of an image's own: other tools may name theirs the same way, and what
 /// has the name of a new file is replaced.
-fn free_number(config: &ImageConfig, upper: &UpperConfig) -> usize {
+fn free_number(config: &DeviceConfig, upper: &UpperConfig) -> usize {
     let name_of = |file: &str| Path::new(file).file_name().map(ToOwned::to_owned);
     let lowers = config.lowers.iter().map(|lower| lower.file.as_str());
     let used: Vec<_> = lowers
@@ -214,7 +214,7 @@ pub fn commit(
     options: BlobOptions,
     message: &[u8],
 ) -> Result<Vec<Committed>, ImageError> {
-    let (config, path) = ImageConfig::read(path)?;
+    let (config, path) = DeviceConfig::read(path)?;
     let base = path.parent().unwrap_or(Path::new(".")).to_owned();
     let Some(upper) = config.writable().cloned() else {
         return no_upper(path);
@@ -235,7 +235,7 @@ pub fn commit(
 
 fn commit_pair(
     path: &Path,
-    mut config: ImageConfig,
+    mut config: DeviceConfig,
     upper: &UpperConfig,
     open: &Upper,
     options: BlobOptions,
@@ -296,7 +296,7 @@ fn no_upper<T>(path: PathBuf) -> Result<T, ImageError> {
 }
 
 fn open_live(
-    config: &ImageConfig,
+    config: &DeviceConfig,
     path: &Path,
     remote: Option<&dyn BlobSource>,
 ) -> Result<(Arc<LiveImage>, Flock<File>), ImageError> {
@@ -315,7 +315,7 @@ fn open_live(
 /// # Errors
 /// As [`commit`]; if the image is no live one.
 pub fn collect(path: &Path, remote: Option<&dyn BlobSource>) -> Result<Collected, ImageError> {
-    let (config, path) = ImageConfig::read(path)?;
+    let (config, path) = DeviceConfig::read(path)?;
     let (live, _lock) = open_live(&config, &path, remote)?;
     let collected = live.collect(&Pace::unlimited());
     collected.map_err(upper_error("collecting garbage of", path))
@@ -326,7 +326,7 @@ pub fn collect(path: &Path, remote: Option<&dyn BlobSource>) -> Result<Collected
 /// # Errors
 /// As [`collect`].
 pub fn restack(path: &Path, remote: Option<&dyn BlobSource>) -> Result<(), ImageError> {
-    let (config, path) = ImageConfig::read(path)?;
+    let (config, path) = DeviceConfig::read(path)?;
     let (live, _lock) = open_live(&config, &path, remote)?;
     let done = live.restack(new_uuid()?);
     done.map_err(upper_error("restacking", path))
@@ -365,7 +365,7 @@ pub struct UpperStatus {
 /// # Errors
 /// If its configuration cannot be read, or a layer that is here cannot be opened.
 pub fn status(path: &Path) -> Result<Status, ImageError> {
-    let (config, path) = ImageConfig::read(path)?;
+    let (config, path) = DeviceConfig::read(path)?;
     let base = path.parent().unwrap_or(Path::new("."));
     let layers = config
         .lowers
@@ -452,9 +452,9 @@ mod tests {
                 dir: String::new(),
             }
         };
-        let config = |files: &[&str]| ImageConfig {
+        let config = |files: &[&str]| DeviceConfig {
             lowers: files.iter().map(|file| lower(file)).collect(),
-            ..ImageConfig::default()
+            ..DeviceConfig::default()
         };
         assert_eq!(free_number(&config(&[]), &upper(0)), 1);
         assert_eq!(free_number(&config(&["layer.1.obd"]), &upper(1)), 2);

@@ -374,7 +374,7 @@ impl Keeper {
     /// Goes back to the program before an upgrade that never became ready.
     fn fall_back(&mut self) {
         if let Some(former) = self.former.take() {
-            log::warn!("going back to {}", former.display());
+            log::warn!("starting {} again, as before the upgrade", former.display());
             self.program.path = former;
         }
     }

@@ -65,7 +65,7 @@ pub enum LsmtError {
         size: u64,
     },
     /// A request does not begin and end at sectors.
-    #[error("byte {offset} is not at a border of 512-byte sectors")]
+    #[error("byte {offset} is not a multiple of 512, the size of a sector")]
     Unaligned {
         /// The border that is none.
         offset: u64,
@@ -91,8 +91,8 @@ pub enum LsmtError {
         /// Which operation.
         what: &'static str,
     },
-    /// The operation was canceled.
-    #[error("the {what} was canceled; nothing changed")]
+    /// The operation was cancelled.
+    #[error("the {what} was cancelled; nothing changed")]
     Canceled {
         /// Which operation.
         what: &'static str,

@@ -85,8 +85,8 @@ impl Feeder {
         dir: PathBuf,
         taken: Taken,
     ) -> anyhow::Result<Self> {
-        let notes = Notes::open(dir).context("reading which images are to be taken")?;
-        let state = left_in(&notes, &mirror).context("reading which images are to be taken")?;
+        let notes = Notes::open(dir).context("reading the list of images to be imported")?;
+        let state = left_in(&notes, &mirror).context("reading the list of images to be imported")?;
         let shared = Arc::new(Shared {
             mirror,
             load,
@@ -195,18 +195,18 @@ impl Shared {
             }
             // Before the work begins: if it ends this process, the next one knows of it.
             let begun = self.notes.write_tried(&tried);
-            let begun = begun.context("noting that it is tried");
+            let begun = begun.context("recording the attempt");
             let taken = begun.and_then(|()| self.take(&image));
             if self.stop.load(SeqCst) && taken.is_err() {
                 // The next process takes it up, and this attempt was none.
                 let tried = self.state.lock().was_none(&image);
                 if let Err(error) = self.note_tried(&image, tried.as_ref()) {
-                    log::warn!("noting that {} is to be taken: {error}", image.name);
+                    log::warn!("recording that {} is still to be imported: {error}", image.name);
                 }
                 return;
             }
             if let Err(error) = self.is_over(&image, taken) {
-                log::warn!("noting what became of {}: {error}", image.name);
+                log::warn!("recording the result of importing {}: {error}", image.name);
             }
         }
     }
@@ -220,7 +220,7 @@ impl Shared {
             return self.notes.write(&Note::done(image));
         };
         let why = format!("{error:#}");
-        log::warn!("cannot make chunks of {}: {why}", image.name);
+        log::warn!("cannot import {}: {why}", image.name);
         let tried = self.state.lock().has_failed(image, &why);
         if tried.as_ref().is_some_and(Tried::is_set_aside) {
             log::warn!(
@@ -276,11 +276,11 @@ impl Shared {
         *looked = (Some(now), Instant::now());
         let images = self.mirror.whole_images();
         if let Err(error) = self.forget_others(&images) {
-            log::warn!("forgetting images that are gone: {error}");
+            log::warn!("removing records of images that are gone: {error}");
         }
         for image in images {
             if let Err(error) = self.take_if_new(&image) {
-                log::warn!("cannot make chunks of a pulled image now: {error}");
+                log::warn!("cannot import a pulled image now: {error}");
                 return;
             }
         }
@@ -302,7 +302,7 @@ impl Shared {
         let mut found = State::default();
         let read = take_up(&mut found, &self.notes, &self.mirror);
         if let Err(error) = read {
-            log::warn!("reading which images are to be taken: {error}");
+            log::warn!("reading the list of images to be imported: {error}");
         }
         self.state.lock().take_over(found);
     }

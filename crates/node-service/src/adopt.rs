@@ -86,7 +86,9 @@ impl Owner {
     }
 
     fn ask_one(&self, mount: &Arc<Owned>) -> Asked {
-        let worker = match self.pool.place(mount, |worker| self.watch_worker(worker)) {
+        let watched = |worker: &Arc<Worker>| self.watch_worker(worker);
+        let (company, spec) = (mount.company(), mount.spec());
+        let worker = match self.pool.place(&mount.key, company, &spec, watched) {
             Ok(worker) => worker,
             Err(error) => return Asked::NoWorker(error),
         };
@@ -175,7 +177,7 @@ impl Owner {
     /// Has the mounts of a dead worker served by others.
     fn succeed(&self, worker: &Arc<Worker>, cause: Cause) {
         let at = Instant::now();
-        let mounts = self.pool.bury(worker);
+        let mounts = self.with_keys(&self.pool.bury(worker));
         if mounts.is_empty() {
             return;
         }

@@ -1,6 +1,6 @@
 //! The node: what it has, and how it answers what it is asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -174,6 +174,14 @@ impl Owner {
             mounts.remove(&mount.key);
         }
         there
+    }
+
+    /// Returns the mounts with these keys that are still there.
+    pub(crate) fn with_keys(&self, keys: &BTreeSet<String>) -> Vec<Arc<Owned>> {
+        let mounts = self.mounts.lock();
+        keys.iter()
+            .filter_map(|key| mounts.get(key).cloned())
+            .collect()
     }
 
     /// Returns the mount at a place that is not leaving.

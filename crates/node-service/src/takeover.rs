@@ -77,7 +77,7 @@ impl Owner {
             if let Err(error) = self.watch_worker(worker) {
                 log::error!("{error:#}");
             }
-            for mount in worker.mounts() {
+            for mount in self.with_keys(&worker.mounts()) {
                 // The node before did, or the worker is of a release that connects by itself.
                 if let Err(error) = worker.connect_for(&mount.spec()) {
                     log::info!(
@@ -135,7 +135,7 @@ impl Owner {
         };
         let mount = Owned::new(instance, held);
         if let Some(worker) = worker {
-            self.pool.claim(worker, &mount);
+            worker.claim(&mount.key);
             mount.found(worker);
             // What it says is not lost if it stops answering.
             let _view = mount.view(heard.get(&instance.key).cloned());

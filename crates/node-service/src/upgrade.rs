@@ -46,7 +46,7 @@ impl Owner {
             longest_gap_ms: 0,
         };
         for worker in former {
-            let mounts = worker.mounts();
+            let mounts = self.with_keys(&worker.mounts());
             worker.replace();
             let deadline = Instant::now() + SUCCESSION;
             for mount in mounts {

@@ -3,7 +3,7 @@
 mod start;
 
 use node_records::company::Company;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -25,7 +25,6 @@ use rawio::pidfd::PidFd;
 
 use super::connector;
 use super::deaths::Cause;
-use super::owned::Owned;
 use super::wire::{self, WorkerRequest, WorkerResponse};
 use host::run_dir::{RunDir, process_start};
 use node_api::spec::MountSpec;
@@ -55,8 +54,8 @@ pub(crate) struct Worker {
     handle: PidFd,
     /// Only of those that this process has started.
     child: Mutex<Option<Child>>,
-    /// What it serves or is asked to; `None` when it is dead.
-    mounts: Mutex<Option<BTreeMap<String, Arc<Owned>>>>,
+    /// The keys of the mounts that it serves or is asked to; `None` when it is dead.
+    mounts: Mutex<Option<BTreeSet<String>>>,
     /// Runs the program that new workers run.
     current: AtomicBool,
     /// Was killed on purpose, to be replaced.
@@ -84,7 +83,7 @@ impl Worker {
             socket: RunDir::worker_socket(run_dir, process.pid),
             handle,
             child: Mutex::new(child),
-            mounts: Mutex::new(Some(BTreeMap::new())),
+            mounts: Mutex::new(Some(BTreeSet::new())),
             current: AtomicBool::new(true),
             replaced: AtomicBool::new(false),
             missed: AtomicU32::new(0),
@@ -228,8 +227,8 @@ impl Worker {
         Ok(self.handle.ended_within(LOOK)? || self.handle.is_exiting()?)
     }
 
-    /// Takes a mount in, unless it is full or dead.
-    fn reserve(&self, mount: &Arc<Owned>) -> bool {
+    /// Takes the mount with this key in, unless it is full or dead.
+    fn reserve(&self, key: &str) -> bool {
         let mut mounts = self.mounts.lock();
         let Some(mounts) = mounts.as_mut() else {
             return false;
@@ -242,8 +241,15 @@ impl Worker {
         if mounts.len() >= room {
             return false;
         }
-        mounts.insert(mount.key.clone(), Arc::clone(mount));
+        mounts.insert(key.to_owned());
         true
+    }
+
+    /// Takes a mount in that it serves already.
+    pub(crate) fn claim(&self, key: &str) {
+        if let Some(mounts) = self.mounts.lock().as_mut() {
+            mounts.insert(key.to_owned());
+        }
     }
 
     /// Takes a mount out.
@@ -255,21 +261,17 @@ impl Worker {
 
     /// Returns how many mounts it has.
     pub(crate) fn load(&self) -> usize {
-        self.mounts.lock().as_ref().map_or(0, BTreeMap::len)
+        self.mounts.lock().as_ref().map_or(0, BTreeSet::len)
     }
 
-    /// Returns its mounts.
-    pub(crate) fn mounts(&self) -> Vec<Arc<Owned>> {
-        let mounts = self.mounts.lock();
-        mounts
-            .as_ref()
-            .map_or_else(Vec::new, |mounts| mounts.values().cloned().collect())
+    /// Returns the keys of its mounts.
+    pub(crate) fn mounts(&self) -> BTreeSet<String> {
+        self.mounts.lock().clone().unwrap_or_default()
     }
 
-    /// Returns its mounts, and takes no more.
-    fn close(&self) -> Vec<Arc<Owned>> {
-        let mounts = self.mounts.lock().take();
-        mounts.unwrap_or_default().into_values().collect()
+    /// Returns the keys of its mounts, and takes no more.
+    fn close(&self) -> BTreeSet<String> {
+        self.mounts.lock().take().unwrap_or_default()
     }
 }
 
@@ -333,32 +335,33 @@ impl Pool {
         self.workers.lock().clone()
     }
 
-    /// Finds a worker for a mount, or starts one; `started` is told of it then, before it has a
-    /// mount. The mount counts as that worker's from now on.
+    /// Finds a worker for the mount with this key, or starts one; `started` is told of it then, before it
+    /// has a mount. The mount counts as that worker's from now on.
     ///
     /// # Errors
     /// If none can be started.
     pub(crate) fn place(
         &self,
-        mount: &Arc<Owned>,
+        key: &str,
+        company: Company,
+        spec: &MountSpec,
         started: impl Fn(&Arc<Worker>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Arc<Worker>> {
-        let company = mount.company();
         loop {
             if company.is_shared()
-                && let Some(worker) = self.with_room(mount)
+                && let Some(worker) = self.with_room(key)
             {
                 return Ok(worker);
             }
             let _one_at_a_time = self.starting.lock();
             if company.is_shared()
-                && let Some(worker) = self.with_room(mount)
+                && let Some(worker) = self.with_room(key)
             {
                 return Ok(worker);
             }
             let program = self.program.lock().clone();
-            let worker = Arc::new(self.start(&program, company, Some(&mount.spec()))?);
-            let taken = worker.reserve(mount);
+            let worker = Arc::new(self.start(&program, company, Some(spec))?);
+            let taken = worker.reserve(key);
             self.workers.lock().push(Arc::clone(&worker));
             if let Err(error) = started(&worker) {
                 worker.kill();
@@ -371,12 +374,12 @@ impl Pool {
         }
     }
 
-    fn with_room(&self, mount: &Arc<Owned>) -> Option<Arc<Worker>> {
+    fn with_room(&self, key: &str) -> Option<Arc<Worker>> {
         let fits = |worker: &&Arc<Worker>| {
             worker.company.is_shared()
                 && worker.is_current()
                 && worker.answers()
-                && worker.reserve(mount)
+                && worker.reserve(key)
         };
         self.workers.lock().iter().find(fits).cloned()
     }
@@ -400,15 +403,8 @@ impl Pool {
         Ok(worker)
     }
 
-    /// Takes a mount in that a worker serves already.
-    pub(crate) fn claim(&self, worker: &Arc<Worker>, mount: &Arc<Owned>) {
-        if let Some(mounts) = worker.mounts.lock().as_mut() {
-            mounts.insert(mount.key.clone(), Arc::clone(mount));
-        }
-    }
-
-    /// Takes a dead worker out, and returns its mounts.
-    pub(crate) fn bury(&self, worker: &Arc<Worker>) -> Vec<Arc<Owned>> {
+    /// Takes a dead worker out, and returns the keys of its mounts.
+    pub(crate) fn bury(&self, worker: &Arc<Worker>) -> BTreeSet<String> {
         self.workers.lock().retain(|w| !Arc::ptr_eq(w, worker));
         // It left its socket behind, unless it was orderly.
         let _gone = std::fs::remove_file(&worker.socket);

@@ -144,7 +144,7 @@ fn unpack_confined(image: &str, into: &Path) -> anyhow::Result<Found> {
     let (ImageName::OciLayout { dir: place, .. } | ImageName::DockerArchive { file: place, .. }) =
         &name
     else {
-        bail!("{name} is an engine's to unpack");
+        bail!("{name} belongs to an engine, which unpacks it itself");
     };
     let intake = Intake {
         reads: vec![place.clone()],
@@ -180,6 +180,6 @@ fn open(name: &ImageName) -> anyhow::Result<Image> {
         ImageName::DockerArchive { file, reference } => {
             Ok(oci::archive::open(file, reference.as_deref(), &platform)?)
         }
-        ImageName::Docker { .. } | ImageName::Containerd { .. } => bail!("it is an engine's"),
+        ImageName::Docker { .. } | ImageName::Containerd { .. } => bail!("{name} belongs to an engine, which unpacks it itself"),
     }
 }

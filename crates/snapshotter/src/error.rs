@@ -67,7 +67,7 @@ pub enum SnapshotError {
         field: String,
     },
     /// A filter that does not parse.
-    #[error("bad filter")]
+    #[error("the filter is invalid")]
     Filter(#[from] FilterError),
     /// A request beyond the limits.
     #[error("{what} is {actual} {unit}; at most {limit} are allowed")]

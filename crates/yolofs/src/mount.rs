@@ -233,7 +233,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(error) = self.unmount(Busy::Lazy, DROP_PATIENCE) {
-            log::warn!("leaving {}: {error}", self.target().display());
+            log::warn!("unmounting {}: {error}", self.target().display());
         }
         drop(self.watch.take());
     }

@@ -47,7 +47,7 @@ impl Served {
     ) -> u32 {
         let readers = chain.clone().reader(memory);
         let (Ok(mut reader), Ok(mut writer)) = (readers, chain.writer(memory)) else {
-            log::warn!("a driver's request is no chain in its memory");
+            log::warn!("the descriptors of a driver's request are invalid");
             self.meter.note(Err(DeviceErrorKind::Io));
             return 0;
         };

@@ -4,14 +4,14 @@
 
 use std::path::Path;
 
-use blockimages::ImageConfig;
+use blockimages::DeviceConfig;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let path = Path::new("config.v1.json");
-    if let Ok(config) = ImageConfig::decode(bytes, path) {
+    if let Ok(config) = DeviceConfig::decode(bytes, path) {
         let text = serde_json::to_vec(&config).expect("it is JSON");
-        let again = ImageConfig::decode(&text, path).expect("what was encoded is valid");
+        let again = DeviceConfig::decode(&text, path).expect("what was encoded is valid");
         assert_eq!(again, config);
     }
 });

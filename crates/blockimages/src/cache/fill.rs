@@ -68,7 +68,7 @@ fn fetch_all(blob: &CachedBlob, stopped: &AtomicBool) -> bool {
         match blob.is_right() {
             Ok(Some(true)) => return true,
             Ok(Some(false)) if last => {
-                log::error!("what the origin has of {} is something else", blob.digest());
+                log::error!("the origin's content of {} does not match its digest", blob.digest());
                 blob.condemn();
             }
             Ok(Some(false)) => {

@@ -130,7 +130,7 @@ impl Task {
                 log::debug!("fetching a plan: {error}");
                 if !patience.wait(&self.stop) {
                     self.left_out.store(true, Ordering::Release);
-                    log::warn!("a part of a plan is left to readers: {error}");
+                    log::warn!("a part of a plan is not prefetched: {error}");
                     break;
                 }
             }

@@ -11,7 +11,7 @@ use lsmt::{BlobOptions, Compression, LayerInfo, Uuid, Wrapper, write_layer};
 use super::layout::Layout;
 use super::{ConvertError, ConvertOptions};
 use crate::error::file;
-use crate::{ImageConfig, LowerConfig, RawDevice};
+use crate::{DeviceConfig, LowerConfig, RawDevice};
 
 /// Bytes that are read at once.
 const COPY_BYTES: u64 = 256 << 10;
@@ -62,7 +62,7 @@ pub fn convert_disk(
         copy(&device, watch, &mut |at, bytes| body.append(at, bytes))
     })?;
     let blob = incoming.publish()?;
-    let config = layout.write_config(&ImageConfig {
+    let config = layout.write_config(&DeviceConfig {
         repo_blob_url: String::new(),
         lowers: vec![LowerConfig {
             file: format!("../blobs/sha256/{}", blob.digest.hex()),

@@ -23,8 +23,8 @@ pub enum ConvertError {
     /// The tree cannot be a file system.
     #[error("the tree cannot be written as a file system")]
     Erofs(#[from] erofs::ErofsError),
-    /// The registry does not do what it should.
-    #[error("the registry does not do it")]
+    /// A request to the registry failed.
+    #[error("a request to the registry failed")]
     Registry(#[from] oci::registry::RegistryError),
     /// A document of the image is not what it should be.
     #[error("a document of the image is invalid")]

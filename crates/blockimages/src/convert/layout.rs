@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConvertError, ConvertOptions, ConvertedLayer};
 use crate::error::file;
-use crate::{CONFIG_NAME, ImageConfig, ImageError};
+use crate::{CONFIG_NAME, DeviceConfig, ImageError};
 
 /// A blob is a tar of its own, which nothing compresses.
 const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -247,7 +247,7 @@ impl Layout {
     }
 
     /// Writes the configuration that an export reads, and returns where it is.
-    pub(super) fn write_config(&self, config: &ImageConfig) -> Result<PathBuf, ConvertError> {
+    pub(super) fn write_config(&self, config: &DeviceConfig) -> Result<PathBuf, ConvertError> {
         let path = self.dir.join(&self.name).join(CONFIG_NAME);
         write(&path, &serde_json::to_vec_pretty(config)?)?;
         Ok(path)

@@ -5,15 +5,12 @@ use std::path::Path;
 
 use blocks::Digest;
 use oci::registry::{Access, FoundManifest, RegistryConfig, Repository, Target};
-use oci::{
-    CONFIG_MAX, Descriptor, ImageConfig as ContainerConfig, LayerBlob, Manifest, Platform,
-    Reference,
-};
+use oci::{CONFIG_MAX, Descriptor, ImageConfig, LayerBlob, Manifest, Platform, Reference};
 
 use super::layout::{BLOB_DIGEST, BLOB_SIZE};
 use super::{ConvertError, SourceImage};
 use crate::error::file;
-use crate::{ImageConfig, LowerConfig};
+use crate::{DeviceConfig, LowerConfig};
 
 /// An image in a registry.
 #[derive(Debug)]
@@ -22,7 +19,7 @@ pub struct RegistryImage {
     digest: Digest,
     manifest: Manifest,
     config: Vec<u8>,
-    parsed: ContainerConfig,
+    parsed: ImageConfig,
     /// Where blobs of this repository are, as overlaybd's configurations have it.
     blob_url: String,
 }
@@ -44,7 +41,7 @@ impl RegistryImage {
         let (found, manifest) =
             found.ok_or_else(|| ConvertError::NoImage(reference.to_string()))?;
         let config_bytes = fetch_config(&repository, &manifest.config, watch)?;
-        let parsed = ContainerConfig::decode(&config_bytes)?;
+        let parsed = ImageConfig::decode(&config_bytes)?;
         parsed.expect_layers(manifest.layers.len())?;
         let scheme = match config.transport {
             oci::registry::Transport::Plain => "http",
@@ -77,7 +74,7 @@ impl RegistryImage {
     ///
     /// # Errors
     /// If its layers are not in overlaybd's format.
-    pub fn block_config(&self) -> Result<ImageConfig, ConvertError> {
+    pub fn block_config(&self) -> Result<DeviceConfig, ConvertError> {
         let lower = |layer: &Descriptor| -> Option<LowerConfig> {
             Some(LowerConfig {
                 digest: layer.annotations.get(BLOB_DIGEST)?.clone(),
@@ -89,7 +86,7 @@ impl RegistryImage {
         let lowers = lowers.ok_or(ConvertError::Rule {
             rule: "its layers are no block images: convert it first (yolofs block convert)",
         })?;
-        Ok(ImageConfig {
+        Ok(DeviceConfig {
             repo_blob_url: self.blob_url.clone(),
             lowers,
             upper: None,

@@ -217,7 +217,7 @@ fn record_profile(verb: &PinVerb, pins: &PinDir, run_dir: PathBuf) -> anyhow::Re
         command,
     } = verb
     else {
-        bail!("that is no recording");
+        bail!("pins are recorded by `yolofs pin record`");
     };
     let program = command.first().map(Path::new).and_then(Path::file_name);
     let program = program.and_then(|name| name.to_str()).unwrap_or_default();

@@ -280,7 +280,7 @@ impl Shared {
         let missing = self.missing(layer);
         let blobs = missing.iter().map(|at| layer.image.layers[*at].digest);
         if let Err(full) = now.pulls.begin(pull, blobs) {
-            log::warn!("placing a layer without knowing its pull: {full}");
+            log::warn!("too many pulls: a layer is placed without the others of its image: {full}");
         }
         let part = now.pulls.first_file(Some(pull));
         if missing.is_empty() {

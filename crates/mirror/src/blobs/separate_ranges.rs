@@ -121,7 +121,7 @@ impl SeparateRange {
             let write = spawn_blocking(move || file.write_all_at(&piece, at));
             match write.await {
                 Ok(Ok(())) => end.0.came.send_modify(|came| came.to = at + length),
-                Ok(Err(error)) => return log::warn!("a range is not kept: {error}"),
+                Ok(Err(error)) => return log::warn!("a range cannot be cached: {error}"),
                 Err(_) => return,
             }
         }

@@ -35,7 +35,7 @@ pub(crate) fn serve(service: &Path) -> anyhow::Result<OwnedFd> {
         .name("connector".to_owned())
         .spawn(move || {
             if let Err(error) = answer_all(&link, &service) {
-                log::warn!("no more connections for a worker: {error:#}");
+                log::warn!("a worker gets no more connections to its block service: {error:#}");
             }
         })
         .with_context(making)?;

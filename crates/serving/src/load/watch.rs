@@ -88,8 +88,8 @@ fn look(sources: &Sources, thresholds: &Thresholds, judge: &mut Judge, load: &Lo
         _ => reason,
     };
     if level != before {
-        let why = reason.as_deref().unwrap_or("it is over");
-        log::warn!("load: {} after {}: {why}", level.word(), before.word());
+        let why = reason.as_deref().unwrap_or("the overload has ended");
+        log::warn!("the load is {} now, and was {}: {why}", level.word(), before.word());
     }
     load.set(level, reason);
 }

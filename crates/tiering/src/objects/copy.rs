@@ -106,7 +106,7 @@ impl Objects {
         for tier in rotten {
             log::warn!("the copy of object {} on {tier} is damaged", id.short());
             if let Err(error) = self.leave(id, tier) {
-                log::warn!("it stays there: {error}");
+                log::warn!("cannot remove this copy: {error}");
             }
         }
         Ok(copied)

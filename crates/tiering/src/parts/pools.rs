@@ -282,14 +282,14 @@ impl Pools {
             };
             match gone {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    log::warn!("cannot give {name} back on {}: {error}", self.tier);
+                    log::warn!("cannot release the unused parts of {name} on {}: {error}", self.tier);
                     self.unsure = true;
                 }
                 _ => {}
             }
         }
         if removed && let Err(error) = self.medium.sync_names() {
-            log::warn!("cannot give pools back on {}: {error}", self.tier);
+            log::warn!("cannot make the removal of pools on {} durable: {error}", self.tier);
             self.unsure = true;
         }
     }

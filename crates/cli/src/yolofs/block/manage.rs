@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use blockimages::convert::RegistryImage;
 use blockimages::manage::{self, Top, UpperKind};
-use blockimages::{Background, BlobSource, ImageConfig};
+use blockimages::{Background, BlobSource, DeviceConfig};
 use bootstore::store::StoreSettings;
 use clap::ValueEnum;
 use engine::ImageName;
@@ -78,9 +78,9 @@ pub(super) fn create(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result
     show(args.format, &done, said)
 }
 
-fn lowers(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<ImageConfig> {
+fn lowers(args: &CreateArgs, store: &StoreSettings) -> anyhow::Result<DeviceConfig> {
     let Some(lower) = &args.lower else {
-        return Ok(ImageConfig::default());
+        return Ok(DeviceConfig::default());
     };
     let Ok(Some(ImageName::Docker { reference })) = ImageName::parse(lower) else {
         return Ok(manage::lowers_of(Path::new(lower))?);

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, ensure};
 use blockimages::plan::{PlanShelf, StartPlan};
-use blockimages::{Background, ImageConfig, Start, StartRecorder, manage};
+use blockimages::{Background, DeviceConfig, Start, StartRecorder, manage};
 use blocks::{DeviceAccess, Digest};
 use bootstore::store::StoreSettings;
 use clap::Subcommand;
@@ -121,7 +121,7 @@ fn shelf(store: &StoreSettings) -> PlanShelf {
 }
 
 fn digests_of(image: &Path) -> anyhow::Result<Vec<Option<Digest>>> {
-    Ok(ImageConfig::read(image)?.0.digests())
+    Ok(DeviceConfig::read(image)?.0.digests())
 }
 
 fn found(
