@@ -35,6 +35,8 @@ impl Accepted {
             }
             match listener.accept() {
                 Ok((stream, _)) => return Some(stream),
+                // Another process that has the socket was faster.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     // Too many open files, or a client that left already: it may be better soon.
                     log::warn!("cannot accept a client: {error}");

@@ -1,6 +1,7 @@
 //! What all ways of exporting a device have in common.
 
 use std::io;
+use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,17 @@ pub trait Exporter {
     /// # Errors
     /// If the place is in use or cannot be made.
     fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError>;
+
+    /// Makes `device` reachable at a socket that another process has made, and will give to the next server
+    /// when this one dies: clients that reconnect meanwhile wait.
+    ///
+    /// # Errors
+    /// As [`Self::export`].
+    fn export_at(
+        &self,
+        listener: UnixListener,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Box<dyn Export>, ExportError>;
 }
 
 /// A device that others reach.

@@ -35,3 +35,4 @@ mod place;
 pub mod vhost_user;
 
 pub use export::{Counts, Export, ExportError, Exporter};
+pub use place::Place;

@@ -15,7 +15,7 @@ mod wire;
 
 use std::io;
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, Scope};
@@ -76,8 +76,25 @@ pub struct NbdExporter {
 
 impl Exporter for NbdExporter {
     fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError> {
+        self.serve(Place::bind(&self.socket)?, device)
+    }
+
+    fn export_at(
+        &self,
+        listener: UnixListener,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Box<dyn Export>, ExportError> {
+        self.serve(Place::handed(&self.socket, listener)?, device)
+    }
+}
+
+impl NbdExporter {
+    fn serve(
+        &self,
+        place: Place,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Box<dyn Export>, ExportError> {
         check_shape(&*device)?;
-        let place = Place::bind(&self.socket)?;
         let system = |source| ExportError::System {
             doing: "serving",
             path: self.socket.clone(),

@@ -14,19 +14,26 @@ use crate::ExportError;
 /// The kernel takes 107 bytes; the rest is for the name under which the socket is made.
 const PATH_MAX_BYTES: usize = 90;
 
-/// A bound socket; its path is removed when this is dropped.
+/// A bound socket that this process owns; its path is removed when this is dropped.
+///
+/// The process that serves it may be another one, which gets the listener: clients that connect while that one
+/// is replaced wait, and are not refused.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     path: PathBuf,
     listener: UnixListener,
-    /// Held as long as the process serves here; the kernel frees it when the process dies.
-    _lock: Flock<File>,
+    /// Held as long as the process owns it; the kernel frees it when the process dies. None if another
+    /// process owns it.
+    lock: Option<Flock<File>>,
 }
 
 impl Place {
     /// Binds a socket at `path`, which only this user may connect to. One that a dead process left is
     /// replaced in one step, so that clients that reconnect find the old or the new one.
-    pub(crate) fn bind(path: &Path) -> Result<Self, ExportError> {
+    ///
+    /// # Errors
+    /// If another process owns it, or it cannot be made.
+    pub fn bind(path: &Path) -> Result<Self, ExportError> {
         if path.as_os_str().as_bytes().len() > PATH_MAX_BYTES {
             return Err(ExportError::PathTooLong(path.into()));
         }
@@ -47,24 +54,63 @@ impl Place {
                 source,
             }
         })?;
+        Self::of(path, listener, Some(lock))
+    }
+
+    /// Owns a socket that is bound already: its owner died, and a process that serves it had the listener.
+    ///
+    /// # Errors
+    /// If another process owns it.
+    pub fn adopt(path: &Path, listener: UnixListener) -> Result<Self, ExportError> {
+        let lock = lock(path)?;
+        Self::of(path, listener, Some(lock))
+    }
+
+    /// Serves a socket that another process owns, which handed its listener over.
+    pub(crate) fn handed(path: &Path, listener: UnixListener) -> Result<Self, ExportError> {
+        Self::of(path, listener, None)
+    }
+
+    fn of(
+        path: &Path,
+        listener: UnixListener,
+        lock: Option<Flock<File>>,
+    ) -> Result<Self, ExportError> {
+        // Two processes may wait for the same client.
+        let prepared = listener.set_nonblocking(true);
+        prepared.map_err(|source| ExportError::System {
+            doing: "preparing the socket",
+            path: path.into(),
+            source,
+        })?;
         Ok(Self {
             path: path.into(),
             listener,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Gives it up without removing it: the process that serves it goes on.
+    pub fn leave(mut self) {
+        self.lock = None;
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) const fn listener(&self) -> &UnixListener {
+    /// Returns what clients connect to.
+    #[must_use]
+    pub const fn listener(&self) -> &UnixListener {
         &self.listener
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if self.lock.is_none() {
+            return;
+        }
         if let Err(error) = fs::remove_file(&self.path) {
             log::debug!("cannot remove {}: {error}", self.path.display());
         }
@@ -132,6 +178,25 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!((mode & 0o777, third.path()), (0o600, path.as_path()));
+    }
+
+    #[test]
+    fn a_socket_that_was_handed_over_outlives_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let owner = Place::bind(&path).unwrap();
+        let serves = Place::handed(&path, owner.listener().try_clone().unwrap()).unwrap();
+        assert!(matches!(Place::bind(&path), Err(ExportError::InUse(_))));
+        owner.leave();
+        let mut client = UnixStream::connect(&path).unwrap();
+        let next = Place::adopt(&path, serves.listener().try_clone().unwrap()).unwrap();
+        drop(serves);
+        // Who connected before is found by whoever has the listener.
+        let (mut served, _) = next.listener().accept().unwrap();
+        std::io::Write::write_all(&mut served, b"x").unwrap();
+        std::io::Read::read_exact(&mut client, &mut [0]).unwrap();
+        drop(next);
+        assert!(!path.exists());
     }
 
     #[test]

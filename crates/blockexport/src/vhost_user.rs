@@ -16,7 +16,7 @@ mod ring;
 pub mod testing;
 
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -79,8 +79,25 @@ pub struct VhostUserExporter {
 
 impl Exporter for VhostUserExporter {
     fn export(&self, device: Arc<dyn BlockDevice>) -> Result<Box<dyn Export>, ExportError> {
+        self.serve(Place::bind(&self.socket)?, device)
+    }
+
+    fn export_at(
+        &self,
+        listener: UnixListener,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Box<dyn Export>, ExportError> {
+        self.serve(Place::handed(&self.socket, listener)?, device)
+    }
+}
+
+impl VhostUserExporter {
+    fn serve(
+        &self,
+        place: Place,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Box<dyn Export>, ExportError> {
         check_shape(&*device)?;
-        let place = Place::bind(&self.socket)?;
         let system = |source| ExportError::System {
             doing: "serving",
             path: self.socket.clone(),

@@ -115,6 +115,17 @@ impl Backing {
         }
     }
 
+    /// Fills `out` like [`read`](Self::read), and nothing beside it is brought into memory.
+    pub(crate) fn read_only_this(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File(stored) => {
+                stored.set_order(true);
+                stored.file.read_exact_at(out, offset)
+            }
+            Self::Memory(_) => self.read(offset, out),
+        }
+    }
+
     /// Reads `len` bytes, which the caller has bounded by the length of the file.
     pub(crate) fn read_vec(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         let mut out = vec![0; len_usize(len)];

@@ -108,8 +108,8 @@ pub use reader::Image;
 pub use residue::Residue;
 pub use stack::{Stack, StackError, layer_name, place_name};
 pub use store::{
-    AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, SharedGroup, Store,
-    StoreConfig, StoreVerifyReport, StoredImage, StoredPart, StoredParts, StoredVerifyReport,
-    check_name,
+    AddReport, CopyParts, FasterCopies, FasterCopy, GcMode, GcReport, Pass, PassedImage,
+    SharedGroup, Store, StoreConfig, StoreVerifyReport, StoredImage, StoredPart, StoredParts,
+    StoredVerifyReport, check_name,
 };
 pub use writer::{DropReason, DroppedFile, WriteReport, WriteRequest, write_image};

@@ -1,5 +1,20 @@
 //! What an engine did, in numbers.
 
+/// What came from one peer, in numbers that only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCounts {
+    /// Requests that were sent to it.
+    pub requests: u64,
+    /// Pieces that came from it.
+    pub pieces: u64,
+    /// Bytes of these, as they were sent.
+    pub received_bytes: u64,
+    /// Pieces of these with wrong bytes.
+    pub wrong: u64,
+    /// How often it stalled.
+    pub stalls: u64,
+}
+
 /// Counters of an engine; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -4,6 +4,7 @@ mod arrivals;
 mod dispatch;
 mod lateness;
 mod partners;
+mod servers;
 mod wanting;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use crate::budget::HedgeBudget;
 use crate::config::Config;
-use crate::counts::Counts;
+use crate::counts::{Counts, PeerCounts};
 use crate::exchange::{Action, Peer, RequestId, Server};
 use crate::flights::{Flight, Request};
 use crate::peers::PeerState;
@@ -30,6 +31,8 @@ enum Alarm<K> {
     Flight(K),
     /// A peer may have stalled.
     Peer(Peer),
+    /// A server may be believed again.
+    Server(Server),
 }
 
 /// What is known of the way to a peer.
@@ -125,6 +128,15 @@ impl<K: Key> Engine<K> {
         }
     }
 
+    /// Returns what came from a peer so far.
+    ///
+    /// # Panics
+    /// If the peer is another engine's.
+    #[must_use]
+    pub fn peer_counts(&self, peer: Peer) -> PeerCounts {
+        self.peers[peer.index()].counts
+    }
+
     /// Returns how many pieces are being fetched or queued.
     #[must_use]
     pub fn flights(&self) -> usize {
@@ -142,6 +154,7 @@ impl<K: Key> Engine<K> {
             Alarm::Ticket(ticket) => self.deadline(now, ticket),
             Alarm::Flight(key) => self.flight_late(now, key),
             Alarm::Peer(peer) => self.peer_silent(now, peer),
+            Alarm::Server(server) => self.believe(now, server),
         }
     }
 

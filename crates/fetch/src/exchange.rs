@@ -122,6 +122,13 @@ pub enum Action<K> {
         /// Which request.
         request: RequestId,
     },
+    /// Tell the sender of a stream to end it: its server is not believed any more.
+    EndStream {
+        /// Who sends it.
+        peer: Peer,
+        /// Which stream.
+        stream: StreamId,
+    },
     /// A peer sends nothing although it should: look after its connection. It is asked again after
     /// [`Engine::on_progress`](crate::Engine::on_progress) or
     /// [`Engine::on_peer_up`](crate::Engine::on_peer_up).

@@ -74,7 +74,7 @@ mod timers;
 mod want;
 
 pub use config::Config;
-pub use counts::Counts;
+pub use counts::{Counts, PeerCounts};
 pub use engine::{Engine, LinkState};
 pub use exchange::{Action, Arrival, Lane, Outcome, Peer, RequestId, Server, StreamId, Via};
 pub use want::{Key, Piece, Priority, Ticket, Verdict};

@@ -87,6 +87,13 @@ impl Link {
         self.fastest.offer(now, rate, Ord::max);
     }
 
+    /// Notes the rate of another link of this machine, as long as none was measured on this one.
+    pub(crate) fn rate_of_another(&mut self, now: Duration, rate: u64) {
+        if self.measured_rate().is_none() {
+            self.fastest.offer(now, rate, Ord::max);
+        }
+    }
+
     /// Notes that something is expected from now on, after a pause.
     pub(crate) fn busy(&mut self, now: Duration) {
         self.marks.clear();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::counts::PeerCounts;
 use crate::exchange::{Lane, RequestId, Server};
 use crate::link::{Link, transfer};
 use crate::want::Priority;
@@ -19,9 +20,20 @@ pub(crate) enum State {
     Up,
     /// It owes something and sends nothing.
     Stalled,
-    /// Its server sent too many wrong pieces.
-    Banned,
 }
+
+/// Whether the server of a peer is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    Full,
+    /// It sent wrong pieces, and others can be asked.
+    Paused,
+    /// It sent too many of them.
+    Lost,
+}
+
+/// How often the time doubles after which silence counts, where another server can be asked.
+const DOUBTS_MAX: u8 = 3;
 
 /// One peer.
 #[derive(Debug)]
@@ -29,6 +41,10 @@ pub(crate) struct PeerState {
     pub(crate) server: Server,
     pub(crate) lane: Lane,
     pub(crate) state: State,
+    pub(crate) trust: Trust,
+    /// How often it was taken for stalled and was not.
+    false_stalls: u8,
+    pub(crate) counts: PeerCounts,
     /// Whether it sends pieces of a stream earlier when it is told to.
     pub(crate) promotes: bool,
     pub(crate) link: Link,
@@ -45,6 +61,15 @@ impl PeerState {
             server,
             lane,
             state: State::Down,
+            trust: Trust::Full,
+            false_stalls: 0,
+            counts: PeerCounts {
+                requests: 0,
+                pieces: 0,
+                received_bytes: 0,
+                wrong: 0,
+                stalls: 0,
+            },
             promotes: false,
             link: Link::new(config.initial_rtt),
             heard: Duration::ZERO,
@@ -55,7 +80,7 @@ impl PeerState {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.state == State::Up
+        self.state == State::Up && self.trust == Trust::Full
     }
 
     /// Whether it is meant for requests of a priority.
@@ -119,6 +144,18 @@ impl PeerState {
     /// How long it may be silent.
     pub(crate) fn patience(&self, config: &Config) -> Duration {
         (self.link.timeout() * 4).max(config.stall_floor)
+    }
+
+    /// How long its server may be silent if another one can be asked.
+    pub(crate) fn patience_elsewhere(&self, config: &Config) -> Duration {
+        let two = transfer(config.window_floor_bytes, self.rate(config));
+        let patience = (self.link.timeout() + two).max(config.stall_elsewhere);
+        (patience * (1 << self.false_stalls)).min(self.patience(config))
+    }
+
+    /// Notes that it was taken for stalled and was not.
+    pub(crate) fn returned(&mut self) {
+        self.false_stalls = self.false_stalls.saturating_add(1).min(DOUBTS_MAX);
     }
 
     pub(crate) const fn requested(&mut self, priority: Priority, bytes: u64) {

@@ -12,7 +12,7 @@ mod support;
 use std::sync::Arc;
 
 use lsmt::crash::{Crash, CrashFolder, Numbers};
-use lsmt::{Folder, Layer, LiveImage, MemoryFolder, UpperKind};
+use lsmt::{Durability, Folder, Layer, LiveImage, MemoryFolder, UpperKind};
 use support::device::{Model, Op, base, new_upper, random_op};
 
 /// Crash points that are tried at least.
@@ -103,6 +103,31 @@ impl Script {
         drop(live);
         let live = LiveImage::open(left, vec![self.base.clone()]).unwrap();
         model.check(live.image());
+    }
+}
+
+/// A server was killed with writes that nobody had flushed; its clients reconnect to the next one, and flush.
+#[test]
+fn a_flush_makes_durable_what_a_process_before_has_written() {
+    let base = base();
+    for kind in [UpperKind::Append, UpperKind::Sparse, UpperKind::Hybrid] {
+        let folder = Arc::new(CrashFolder::default());
+        let lowers = || vec![base.clone()];
+        let live = LiveImage::create(folder.clone(), lowers(), &new_upper(kind)).unwrap();
+        let (old, new) = ([1; 512], [2; 512]);
+        live.image().write_at(&old, 0, Durability::Now).unwrap();
+        live.image().write_at(&new, 0, Durability::Flushed).unwrap();
+        drop(live);
+        let live = LiveImage::open(folder.clone(), lowers()).unwrap();
+        live.image().flush().unwrap();
+        drop(live);
+        for seed in 0..20 {
+            let left = folder.left_by(Crash::Power, &mut Numbers::new(seed));
+            let live = LiveImage::open(Arc::new(left), lowers()).unwrap();
+            let mut read = [0; 512];
+            live.image().read_at(&mut read, 0).unwrap();
+            assert_eq!(read, new, "{kind:?}");
+        }
     }
 }
 

@@ -355,11 +355,15 @@ fn connect(NicAccess { spec, connector }: NicAccess<'_>) -> anyhow::Result<Clien
     let tls = spec.tls.as_deref().map(tls_files);
     let tls = tls.map(|files| TlsClient::open(&files)).transpose()?;
     ensure!(
-        tls.is_none() || matches!(spec.address, Address::Tcp(_)),
+        tls.is_none()
+            || spec
+                .addresses()
+                .all(|address| matches!(address, Address::Tcp(_))),
         "nic.tls is for HOST:PORT"
     );
     let config = ClientConfig {
         address: spec.address.clone(),
+        others: spec.others.clone(),
         name,
         key,
         tls,

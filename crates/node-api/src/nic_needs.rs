@@ -37,7 +37,7 @@ pub struct Needs {
     pub writes: Vec<PathBuf>,
     /// TCP ports that are called.
     pub ports: Vec<u16>,
-    /// Where the service listens, if that is in the file system.
+    /// Where a service listens, if they are in the file system.
     pub socket: Option<PathBuf>,
 }
 
@@ -50,16 +50,20 @@ impl NicSpec {
             writes: self.cache_dirs().into_iter().flatten().collect(),
             ..Needs::default()
         };
-        match &self.address {
-            Address::Tcp(address) => {
-                let port = address
-                    .rsplit_once(':')
-                    .and_then(|(_, port)| port.parse().ok());
-                needs.ports = [port, Some(DOMAIN)].into_iter().flatten().collect();
-                needs.reads.extend(NAMES.map(PathBuf::from));
+        for address in self.addresses() {
+            match address {
+                Address::Tcp(address) => {
+                    let port = address.rsplit_once(':');
+                    let port = port.and_then(|(_, port)| port.parse::<u16>().ok());
+                    needs.ports.extend(port);
+                }
+                Address::Unix(path) => needs.socket = Some(path.clone()),
+                Address::Vsock { .. } => {}
             }
-            Address::Unix(path) => needs.socket = Some(path.clone()),
-            Address::Vsock { .. } => {}
+        }
+        if !needs.ports.is_empty() {
+            needs.ports.push(DOMAIN);
+            needs.reads.extend(NAMES.map(PathBuf::from));
         }
         needs
     }
@@ -91,6 +95,12 @@ mod tests {
         assert!(needs.reads.starts_with(&["/k".into(), "/c".into()]));
         assert!(needs.reads.contains(&"/etc/resolv.conf".into()));
         assert_eq!(needs.socket, None);
+    }
+
+    #[test]
+    fn each_service_is_called_at_its_port() {
+        let needs = needs(r#""address": "nic:5052", "others": ["10.0.0.2:6000", "10.0.0.3:7000"]"#);
+        assert_eq!(needs.ports, [5052, 6000, 7000, 53]);
     }
 
     #[test]

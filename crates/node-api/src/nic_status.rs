@@ -2,7 +2,26 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The block service of a mount. Chunks are of at most 128 KiB; all counts are since it was
+/// One of the block services of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicServiceStatus {
+    /// Where it is.
+    pub address: String,
+    /// Whether reads are asked of it now.
+    pub asked: bool,
+    /// Requests for chunks that were sent to it.
+    pub requests: u64,
+    /// Chunks that came from it, right or wrong.
+    pub chunks: u64,
+    /// Bytes of these, as they came.
+    pub wire_bytes: u64,
+    /// Chunks of these that were not what was asked for. Never served.
+    pub lies: u64,
+    /// How often it fell silent, so that others were asked.
+    pub stalls: u64,
+}
+
+/// The block service of a mount, or several that have the same source. Chunks are of at most 128 KiB; all counts are since it was
 /// mounted.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NicStatus {
@@ -14,6 +33,9 @@ pub struct NicStatus {
     pub index: String,
     /// Whether reads are sent to it now.
     pub connected: bool,
+    /// Each service. What follows is of all of them.
+    #[serde(default)]
+    pub services: Vec<NicServiceStatus>,
     /// Chunks that came from it, and were right.
     pub chunks: u64,
     /// Bytes of them.

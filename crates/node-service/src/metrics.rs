@@ -9,6 +9,7 @@
 
 mod encode;
 mod process;
+mod services;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -88,6 +89,11 @@ enum Value {
     Count(u64),
     /// A number with a fraction.
     Ratio(f64),
+}
+
+/// Returns every metric there is.
+fn all() -> impl Iterator<Item = &'static Metric> {
+    table::METRICS.iter().chain(services::SERVICE_METRICS)
 }
 
 /// Returns the page for Prometheus.

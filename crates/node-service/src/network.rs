@@ -57,7 +57,7 @@ impl NetworkWorker {
             user: user.map(|Identity { uid, gid }| (uid.as_raw(), gid.as_raw())),
             needs,
             disk: spec.is_on_disk(),
-            is_connected_by_node: connector::socket(nic).is_some(),
+            is_connected_by_node: !connector::sockets(nic).is_empty(),
         })
     }
 

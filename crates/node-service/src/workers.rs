@@ -122,10 +122,15 @@ impl Worker {
     /// # Errors
     /// If the worker refuses, as one of an earlier release does, which connects by itself.
     pub(crate) fn connect_for(&self, spec: &MountSpec) -> anyhow::Result<()> {
-        let Some(service) = spec.nic.as_ref().and_then(connector::socket) else {
+        let services = spec
+            .nic
+            .as_ref()
+            .map(connector::sockets)
+            .unwrap_or_default();
+        if services.is_empty() {
             return Ok(());
-        };
-        let link = connector::serve(service)?;
+        }
+        let link = connector::serve(&services)?;
         let question = WorkerRequest::Connections;
         match self.ask_with(&question, &[link.as_fd()], LINK)? {
             (WorkerResponse::Done, _) => Ok(()),

@@ -28,6 +28,7 @@ pub mod dax;
 pub mod dents;
 pub mod destination;
 pub mod device_filter;
+pub mod extent;
 pub mod fd;
 pub mod fork;
 pub mod handle;

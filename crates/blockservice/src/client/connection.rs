@@ -15,9 +15,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Shared;
+use super::connections::{Lane, Place};
 use super::registered::{Receiver, RegisteredSource, Reply};
 use crate::wire::{ErrorCode, Frame, Message, Priority};
 use blocks::ContentId;
+use serving::transport::Address;
 use starting::{Progress, Starting};
 
 pub(super) use starting::{StartAnswer, StartRefused, StartRequest};
@@ -30,8 +32,7 @@ const PROMOTES_SINCE: u16 = 3;
 /// A connection to the service, which is re-established when it is lost.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Its number: 0 for demand, 1 for everything else.
-    lane: usize,
+    place: Place,
     pub(super) shared: Arc<Shared>,
     commands: mpsc::UnboundedSender<Command>,
     state: Mutex<ConnectionState>,
@@ -113,12 +114,12 @@ struct OpenRead {
 
 impl Connection {
     pub(super) fn new(
-        lane: usize,
+        place: Place,
         shared: Arc<Shared>,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         let connection = Self {
-            lane,
+            place,
             shared,
             commands,
             state: Mutex::default(),
@@ -132,6 +133,25 @@ impl Connection {
             changed: Notify::new(),
         };
         (Arc::new(connection), received)
+    }
+
+    /// Returns where its service listens.
+    pub(super) const fn address(&self) -> &Address {
+        &self.place.address
+    }
+
+    /// Returns the number of its service.
+    pub(super) const fn service(&self) -> usize {
+        self.place.service
+    }
+
+    pub(super) const fn lane(&self) -> Lane {
+        self.place.lane
+    }
+
+    /// Returns its number among all of the client.
+    pub(super) const fn number(&self) -> usize {
+        self.place.number
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -150,7 +170,10 @@ impl Connection {
     /// Notes that a response is overdue, and no other data arrived.
     pub(super) fn fell_silent(&self) {
         if self.is_up() && !self.silent.swap(true, Relaxed) {
-            log::warn!("the block service does not respond: requests do not wait for it");
+            let address = self.address();
+            log::warn!(
+                "the block service at {address} does not respond: requests do not wait for it"
+            );
         }
     }
 
@@ -233,7 +256,7 @@ impl Connection {
         };
         let mut sources = self.shared.sources.lock().clone();
         // What is being started opens the source on its connection.
-        sources.retain(|source| self.lane == 0 || source.id().is_some());
+        sources.retain(|source| self.place.lane == Lane::Demand || source.id().is_some());
         let opens = sources.into_iter().map(Command::Open);
         self.frames(opens.chain([Command::Start]).collect())
     }
@@ -247,14 +270,14 @@ impl Connection {
     pub(super) fn welcomed(&self) {
         self.silent.store(false, Relaxed);
         self.up.store(true, Relaxed);
-        self.tell_all(|receiver| receiver.link_changed(self.lane));
+        self.tell_all(|receiver| receiver.link_changed(self.number()));
         self.changed.notify_waiters();
     }
 
     /// Stops sending requests: the service shuts down; it still responds.
     fn leave(&self) {
         self.up.store(false, Relaxed);
-        self.tell_all(|receiver| receiver.link_changed(self.lane));
+        self.tell_all(|receiver| receiver.link_changed(self.number()));
     }
 
     /// Ends the connection: all requests are lost.
@@ -263,7 +286,7 @@ impl Connection {
         // Whoever waits sees its sender go; outside of the lock, for they may ask again.
         let lost = std::mem::take(&mut *self.state.lock());
         drop(lost);
-        self.tell_all(|receiver| receiver.link_changed(self.lane));
+        self.tell_all(|receiver| receiver.link_changed(self.number()));
         self.changed.notify_waiters();
     }
 
@@ -284,8 +307,8 @@ impl Connection {
     pub(super) fn take(&self, frame: Frame) -> bool {
         self.state.lock().heard = Some(Instant::now());
         if self.silent.swap(false, Relaxed) {
-            log::info!("the block service responds again");
-            self.tell_all(|receiver| receiver.progressed(self.lane));
+            log::info!("the block service at {} responds again", self.address());
+            self.tell_all(|receiver| receiver.progressed(self.number()));
         }
         match frame.message {
             Message::Chunk {
@@ -337,7 +360,7 @@ impl Connection {
         }
         drop(state);
         if let (Some(chunk), Some(receiver)) = (chunk, source.receiver()) {
-            receiver.came(self.lane, Via::Request(id), chunk, reply);
+            receiver.came(self.number(), Via::Request(id), chunk, reply);
         }
     }
 
@@ -352,7 +375,7 @@ impl Connection {
         }
         drop(state);
         match receiver {
-            Some(receiver) => receiver.came(self.lane, Via::Stream(stream), chunk, reply),
+            Some(receiver) => receiver.came(self.number(), Via::Stream(stream), chunk, reply),
             None => self.cancel_stream(request),
         }
     }
@@ -383,7 +406,7 @@ impl Connection {
                 let left = open.chunks.into_iter().flatten();
                 if let Some(receiver) = open.source.receiver() {
                     let via = Via::Request(open.request);
-                    left.for_each(|chunk| receiver.came(self.lane, via, chunk, Reply::Failed));
+                    left.for_each(|chunk| receiver.came(self.number(), via, chunk, Reply::Failed));
                 }
                 true
             }
@@ -457,7 +480,7 @@ impl Connection {
             self.send(Command::Read(reads));
         }
         if let (false, Some(receiver)) = (is_open, source.receiver()) {
-            receiver.refused(self.lane);
+            receiver.refused(self.number());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A source that was opened by name: what both connections open again when they are made again.
+//! A source that was opened by name: what all connections open again when they are made again.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, Weak};
@@ -40,20 +40,20 @@ impl Reply {
 
 /// Receives the chunks of one source, and the state of its connections.
 pub(super) trait Receiver: Debug + Send + Sync {
-    /// A response came on the connection `lane`.
-    fn came(&self, lane: usize, via: Via, chunk: u32, reply: Reply);
+    /// A response came on the connection of this number.
+    fn came(&self, connection: usize, via: Via, chunk: u32, reply: Reply);
 
     /// A stream is over: promised chunks that have not arrived will not arrive.
     fn stream_ended(&self, stream: StreamId);
 
-    /// The connection `lane` was made or lost.
-    fn link_changed(&self, lane: usize);
+    /// The connection of this number was made or lost.
+    fn link_changed(&self, connection: usize);
 
-    /// The connection `lane` was made, but the source could not be opened on it.
-    fn refused(&self, lane: usize);
+    /// The connection of this number was made, but the source could not be opened on it.
+    fn refused(&self, connection: usize);
 
-    /// Something came on the connection `lane` after a silence.
-    fn progressed(&self, lane: usize);
+    /// Something came on the connection of this number after a silence.
+    fn progressed(&self, connection: usize);
 }
 
 /// A source that was opened by name.

@@ -39,7 +39,26 @@ pub struct RemoteCounts {
     pub duplicate_bytes: u64,
 }
 
-/// A source of the service, read over both connections.
+/// What came from one of the services of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceCounts {
+    /// Where it listens.
+    pub address: String,
+    /// Whether reads are asked of it now.
+    pub asked: bool,
+    /// READs that were sent to it.
+    pub requests: u64,
+    /// Chunks that came from it, right or wrong.
+    pub chunks: u64,
+    /// Bytes of these, as they came.
+    pub wire_bytes: u64,
+    /// Chunks of these with wrong content.
+    pub lies: u64,
+    /// How often it fell silent, so that others were asked.
+    pub stalls: u64,
+}
+
+/// A source of the service, read over all connections.
 #[derive(Clone, Debug)]
 pub struct Remote(Arc<Flights>);
 
@@ -71,6 +90,12 @@ impl Remote {
             wire_bytes: engine.received_bytes,
             duplicate_bytes: engine.duplicate_bytes,
         }
+    }
+
+    /// Returns what came from each service.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceCounts> {
+        self.0.services()
     }
 
     /// Returns whether a read would be requested from the service now.

@@ -17,6 +17,7 @@ use crate::header::Variant;
 use crate::layout::PAGE_BYTES;
 use crate::reader::{ReadError, Sealed};
 use crate::store::copy_parts::CopyParts;
+use crate::store::pass::read_soon;
 use crate::store::places::Places;
 use crate::store::segment::Segment;
 use crate::{FormatError, Image, ImageId, ImageInfo, OpenError, StoreError, StoredImage};
@@ -53,7 +54,9 @@ impl Catalog {
     pub(super) fn read(places: &Places) -> Result<Self, StoreError> {
         let mut images = Vec::new();
         let mut broken = Vec::new();
-        for id in places.images()? {
+        let ids = places.images()?;
+        read_soon(ids.iter().map(|id| places.image(id)));
+        for id in ids {
             match Held::read(places, &id) {
                 Ok(held) => images.push(held),
                 Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -236,6 +239,27 @@ pub(super) fn open_image(places: &Places, id: &ImageId) -> Result<Image, StoreEr
             done => return Ok(done?),
         }
     }
+}
+
+/// What an image has of which segments.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) segments: Vec<ContentId>,
+    pub(super) runs: Vec<Run>,
+    pub(super) data_blocks: u64,
+}
+
+/// Reads where the data of an image lies, and nothing else of it.
+pub(super) fn describe(places: &Places, id: &ImageId) -> Result<Described, StoreError> {
+    places.must_have(id)?;
+    let path = places.image(id);
+    let sealed = read_sealed(&path, id)?;
+    let in_file = |error| located(&path, error);
+    Ok(Described {
+        segments: sealed.segments().map_err(in_file)?,
+        runs: sealed.runs().map_err(in_file)?,
+        data_blocks: sealed.header.data_blocks,
+    })
 }
 
 fn try_open(places: &Places, id: &ImageId) -> Result<Image, OpenError> {

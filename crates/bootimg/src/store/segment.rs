@@ -70,6 +70,11 @@ impl Segment {
         self.blocks
     }
 
+    /// Returns the file.
+    pub(super) const fn backing(&self) -> &Backing {
+        &self.file
+    }
+
     /// Returns the file, for those who read blocks and know their hashes.
     pub(super) fn into_backing(self) -> Backing {
         self.file

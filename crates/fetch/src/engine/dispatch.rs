@@ -78,7 +78,7 @@ impl<K: Key> Engine<K> {
         self.indexes().any(|peer| self.may_ask(peer, flight))
     }
 
-    fn indexes(&self) -> impl Iterator<Item = Peer> + use<K> {
+    pub(super) fn indexes(&self) -> impl Iterator<Item = Peer> + use<K> {
         (0..self.peers.len())
             .filter_map(|index| u16::try_from(index).ok())
             .map(Peer)
@@ -213,6 +213,7 @@ impl<K: Key> Engine<K> {
         let patience = state.patience(&self.config);
         state.requested(priority, bytes);
         state.requests.insert(id);
+        state.counts.requests += 1;
         let request = Request {
             peer,
             priority,

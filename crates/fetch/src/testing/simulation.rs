@@ -257,6 +257,9 @@ impl Simulation {
                 self.model.cancelled(request);
                 self.travel(peer, Event::Cancelled(peer, Via::Request(request)));
             }
+            Action::EndStream { peer, stream } => {
+                self.travel(peer, Event::Cancelled(peer, Via::Stream(stream)));
+            }
             Action::Stalled { peer } => self.model.lost(peer),
             Action::Done {
                 ticket,

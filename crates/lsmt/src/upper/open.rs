@@ -124,7 +124,8 @@ impl Upper {
                 pending: Vec::new(),
                 unflushed: Default::default(),
                 journal: Journal::new(header.uuid, index_entries),
-                writes: 0,
+                // What an earlier process wrote in place may not be durable yet: the first flush sees to it.
+                writes: 1,
                 flushed_writes: 0,
             }),
             files,

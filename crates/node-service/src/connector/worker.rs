@@ -10,10 +10,11 @@ use std::time::Instant;
 use mounting::nic::{ConnectionRequest, Connector};
 use parking_lot::Mutex;
 
-use super::{REQUEST, RESPOND, RESPONSE};
+use super::{REQUEST, RESPOND, RESPONSE, SERVICE_SHIFT};
 
-/// Requests that wait: two connections of a client ask for one each, and give up before they ask again.
-const WAITING: usize = 8;
+/// Requests that wait: two connections of a client to each service ask for one each, and give up before they ask
+/// again.
+const WAITING: usize = 16;
 
 /// Has the node make connections.
 #[derive(Debug)]
@@ -64,10 +65,11 @@ fn answer_all(requests: &Receiver<ConnectionRequest>, link: &Link) {
         if request.is_abandoned() {
             continue;
         }
-        number = number.wrapping_add(1);
+        number = number.wrapping_add(1) % (1 << SERVICE_SHIFT);
+        let service = u32::try_from(request.service()).unwrap_or(u32::MAX);
         let current = link.lock().clone();
         let made = match current {
-            Some(link) => ask(&link, number),
+            Some(link) => ask(&link, service << SERVICE_SHIFT | number),
             None => Err(io::Error::new(
                 ErrorKind::NotConnected,
                 "the node, which connects for this worker, has not said so yet",

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::Connection;
+use super::{Connection, Lane};
 
 impl Connection {
     /// Records the round trip of a handshake.
@@ -31,7 +31,9 @@ impl Connection {
     /// is nothing that depends on the challenge. The first connection waits for it, since the service learns from
     /// that how long the line is.
     pub(in crate::client) fn speaks_at_once(&self) -> bool {
-        self.lane == 1 && self.shared.config.key.is_none() && !self.waits.load(Relaxed)
+        self.place.lane == Lane::Background
+            && self.shared.config.key.is_none()
+            && !self.waits.load(Relaxed)
     }
 
     /// Notes that the service is of a release with an older handshake.

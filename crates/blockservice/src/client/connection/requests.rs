@@ -98,7 +98,7 @@ impl Connection {
         let Some((handle, _)) = handle else {
             // It could not be opened.
             if let Some(receiver) = reads.source.receiver() {
-                receiver.refused(self.lane);
+                receiver.refused(self.number());
             }
             return None;
         };

@@ -16,17 +16,20 @@ pub(in crate::client) struct Arrived {
     /// Why it came, for the local store.
     class: Class,
     stored: Stored,
+    /// The number of the connection on which it came.
+    connection: usize,
     /// Held by the thread that opens it: others wait for the result.
     pub(super) opening: Mutex<()>,
     is_verified: AtomicBool,
 }
 
 impl Arrived {
-    pub(super) const fn new(id: ChunkId, stored: Stored, class: Class) -> Self {
+    pub(super) const fn new(id: ChunkId, stored: Stored, class: Class, connection: usize) -> Self {
         Self {
             id,
             class,
             stored,
+            connection,
             opening: Mutex::new(()),
             is_verified: AtomicBool::new(false),
         }
@@ -40,6 +43,15 @@ impl Arrived {
     /// Returns whether it was never verified before, and marks it as verified.
     pub(super) fn is_first_time(&self) -> bool {
         !self.is_verified.swap(true, Relaxed)
+    }
+
+    /// Returns whether it was verified.
+    pub(super) fn is_verified(&self) -> bool {
+        self.is_verified.load(Relaxed)
+    }
+
+    pub(super) const fn connection(&self) -> usize {
+        self.connection
     }
 
     pub(super) const fn len(&self) -> usize {

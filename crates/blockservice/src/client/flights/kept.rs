@@ -114,7 +114,22 @@ impl Kept {
         self.since.remove(&number);
     }
 
-    /// Moves chunks that were not read for long to those that were read, and returns when there are more to move.
+    /// Drops what came on connections for which `is_of` holds and was not verified, and returns which chunks.
+    pub(super) fn forget_unverified(&mut self, is_of: impl Fn(usize) -> bool) -> Vec<u32> {
+        let is_doubtful = |found: &Found| match found {
+            Found::Opened(_) => false,
+            Found::Packed(arrived) => !arrived.is_verified() && is_of(arrived.connection()),
+        };
+        let mut gone = Vec::new();
+        for lru in [&self.ahead, &self.packed] {
+            let order = lru.order.values().copied();
+            gone.extend(order.filter(|number| lru.peek(*number).is_some_and(|f| is_doubtful(&f))));
+        }
+        gone.iter().for_each(|number| self.forget(*number));
+        gone
+    }
+
+    /// Moves what nobody read for long to what was read, and returns when there is more to move.
     pub(super) fn expire(&mut self, now: Duration) -> Option<Duration> {
         loop {
             let oldest = self.ahead.oldest()?;
@@ -205,7 +220,7 @@ mod tests {
             raw_len: u32::try_from(len).unwrap(),
             bytes: vec![1; len],
         };
-        Arc::new(Arrived::new(ContentId([0; 32]), stored, Class::Prefetch))
+        Arc::new(Arrived::new(ContentId([0; 32]), stored, Class::Prefetch, 0))
     }
 
     #[test]
@@ -278,5 +293,23 @@ mod tests {
         assert_eq!(added, [Room::Enough, Room::Enough, Room::Full]);
         assert!(kept.peek(1).is_none() && kept.peek(3).is_some());
         assert_eq!(kept.since.len(), 2);
+    }
+
+    #[test]
+    fn what_came_from_one_who_lies_goes_unless_it_was_verified() {
+        let mut kept = Kept::new();
+        for number in 1..=3 {
+            kept.add_ahead(Duration::ZERO, number, arrived(3));
+        }
+        kept.get(2);
+        if let Some(Found::Packed(verified)) = kept.peek(3) {
+            verified.is_first_time();
+        }
+        assert!(
+            kept.forget_unverified(|connection| connection != 0)
+                .is_empty()
+        );
+        assert_eq!(kept.forget_unverified(|connection| connection == 0), [1, 2]);
+        assert!(kept.peek(1).is_none() && kept.peek(2).is_none() && kept.peek(3).is_some());
     }
 }

@@ -36,15 +36,11 @@ impl Flights {
         if let Some(Found::Opened(chunk)) = opened {
             return Some(chunk);
         }
-        let content = arrived.content();
-        let mut state = self.state.lock();
-        let Ok(chunk) = content else {
-            state.kept.forget(number);
-            drop(state);
-            self.counters.lies.fetch_add(1, Relaxed);
-            self.was_wrong();
+        let Ok(chunk) = arrived.content() else {
+            self.lied(number, arrived);
             return None;
         };
+        let mut state = self.state.lock();
         // Who fills a store keeps it there.
         if state.kept.peek(number).is_some() {
             let opened = Found::Opened(Arc::clone(&chunk));

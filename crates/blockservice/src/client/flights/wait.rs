@@ -98,18 +98,37 @@ impl Flights {
         deadline: Instant,
     ) -> Vec<Option<Chunk>> {
         let mut found = self.at_hand(numbers, priority);
-        if found.iter().all(Option::is_some) {
-            return found;
+        // What one service sent wrong, another one is asked for at once.
+        for _ in 0..self.connections.services() {
+            let lies = self.counters.lies.load(Relaxed);
+            self.fetch_lacking(&mut found, numbers, priority, deadline);
+            if found.iter().all(Option::is_some) || self.counters.lies.load(Relaxed) == lies {
+                break;
+            }
         }
+        found
+    }
+
+    /// Fetches what was not found.
+    fn fetch_lacking(
+        &self,
+        found: &mut [Option<Chunk>],
+        numbers: &[u32],
+        priority: Priority,
+        deadline: Instant,
+    ) {
         let lacking = found
             .iter()
             .zip(numbers)
             .filter(|(chunk, _)| chunk.is_none());
         let lacking: Vec<_> = lacking.map(|(_, number)| *number).collect();
+        if lacking.is_empty() {
+            return;
+        }
         // Who drives for a moment only keeps those away who would make the connection again.
         if !self.is_there() {
             self.counters.away.fetch_add(lacking.len() as u64, Relaxed);
-            return found;
+            return;
         }
         // Asked by whoever drives: then nobody has to be woken for it.
         let came = async {
@@ -125,14 +144,13 @@ impl Flights {
         };
         let Some(came) = self.driver.block_on(came).flatten() else {
             self.counters.away.fetch_add(lacking.len() as u64, Relaxed);
-            return found;
+            return;
         };
         for (place, number) in found.iter_mut().zip(numbers) {
             if place.is_none() {
                 *place = came.get(number).and_then(|found| self.open(*number, found));
             }
         }
-        found
     }
 
     /// Fetches chunks soon; they are cached in memory for later reads.
