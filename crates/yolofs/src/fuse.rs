@@ -1,7 +1,7 @@
-//! The adapter between fuser and the [`FileSystem`]: it translates, calls and replies.
+//! The adapter between fuser and the [`FileSystem`]: it translates, calls and responds.
 //!
-//! What is decided here is only what has no meaning outside of FUSE: which of the kernel's
-//! abilities are asked for, and how its caches are to be used.
+//! Only decisions without meaning outside of FUSE are made here: which of the kernel's
+//! capabilities are requested, and how its caches are used.
 
 mod backings;
 mod connect;
