@@ -17,10 +17,13 @@ fn program() -> Command {
 
 /// Executes `runc` with our arguments. Returns only if there is none.
 pub(crate) fn take_over(log: Option<&Log>, why: &str) -> ExitCode {
-    if let Some(log) = log.filter(|_| !why.is_empty()) {
-        log.info(&format!(
-            "sandbox-oci does not honour {why}: handed to runc"
-        ));
+    if !why.is_empty() {
+        let message = format!("sandbox-oci does not honour {why}: handed to runc");
+        match log {
+            Some(log) => log.info(&message),
+            // podman names no log, and shows this if the start fails.
+            None => eprintln!("{message}"),
+        }
     }
     let error = program().args(std::env::args_os().skip(1)).exec();
     let message = match why {
