@@ -1,4 +1,4 @@
-//! Adding an image: what the store has already is shared, the rest becomes a segment.
+//! Adding an image: blocks that the store has already are shared, the rest becomes a segment.
 
 use std::collections::HashMap;
 
@@ -183,7 +183,7 @@ impl Store {
         Ok((segments, homes))
     }
 
-    /// Writes the file of an image whose data lies in segments.
+    /// Writes the file of an image whose data is in segments.
     pub(super) fn write_thin(
         &self,
         image: &Image,

@@ -23,12 +23,12 @@ const BUFFERS: usize = 4;
 /// Large reads that are measured: the gap that follows from them holds for the rest.
 const MEASURED: usize = 8;
 
-/// What was read.
+/// The result of reading.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) bytes: u64,
     pub(super) gap_bytes: u64,
-    /// Blocks that could not be read, or are not what their segment says.
+    /// Blocks that could not be read, or do not match their segment's table.
     pub(super) bad: BTreeMap<ContentId, RangeSet>,
 }
 
