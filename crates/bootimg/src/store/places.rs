@@ -291,7 +291,7 @@ pub(super) fn is_own_entry(name: &OsStr) -> bool {
     is_kept(name).is_some()
 }
 
-/// Returns whether an entry of a store is part of it; `None` if it is not known.
+/// Returns whether an entry of a store's directory is part of the store; `None` for a foreign entry.
 pub(super) fn is_kept(name: &OsStr) -> Option<bool> {
     let parts = [IMAGES, SEGMENTS, NAMES, PINS, STACKS, TMP, LOCK, MARKER];
     let known = |known: &&str| name == *known;
