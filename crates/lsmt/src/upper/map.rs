@@ -13,7 +13,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Puts a segment over what is there.
+    /// Adds a segment, over existing ones.
     pub(crate) fn insert(&mut self, new: Segment) {
         self.clear(new.offset()..new.end());
         self.add(self.joined(new));
