@@ -136,6 +136,7 @@ const LADDER: &[Rung] = &[
             "layers",
             "localfs",
             "mounting",
+            "node-api",
             "oci",
             "rawio",
             "tracer",

@@ -42,5 +42,17 @@ pub fn server(
         )?));
     }
     log::info!("no node service runs: layers are served by this process, and end with it");
+    here(store, xattrs, interrupt)
+}
+
+/// Has this process serve layers, whether there is a node or not.
+///
+/// # Errors
+/// If no threads can be had.
+pub fn here(
+    store: Store,
+    xattrs: XattrAnswers,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Box<dyn LayerServer>> {
     Ok(Box::new(OwnServer::new(store, xattrs, interrupt.clone())?))
 }

@@ -67,6 +67,11 @@ impl Machine {
         Ok(Self { options })
     }
 
+    /// Returns the program that boots a machine.
+    pub(crate) fn program() -> String {
+        format!("qemu-system-{}", std::env::consts::ARCH)
+    }
+
     /// Prepares one boot from the image at `disk`, with its sockets in `scratch`, until `sign` is seen.
     ///
     /// # Errors
@@ -104,8 +109,7 @@ impl Machine {
         format: DiskFormat,
         ssh: Option<u16>,
     ) -> anyhow::Result<Vec<OsString>> {
-        let program = format!("qemu-system-{}", std::env::consts::ARCH);
-        let mut words = vec![program];
+        let mut words = vec![Self::program()];
         words.extend(
             "-nodefaults -no-user-config -display none -no-reboot"
                 .split(' ')
@@ -158,8 +162,7 @@ impl Machine {
 
     /// Returns the program and the given options, for people.
     pub(crate) fn shown_command(&self) -> Vec<OsString> {
-        let program = format!("qemu-system-{}", std::env::consts::ARCH);
-        let words = std::iter::once(program).chain(self.options.iter().cloned());
+        let words = std::iter::once(Self::program()).chain(self.options.iter().cloned());
         words.map(OsString::from).collect()
     }
 
