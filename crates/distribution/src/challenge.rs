@@ -1,13 +1,13 @@
-//! What a registry demands before it answers: `WWW-Authenticate`.
+//! A registry's authentication challenge: `WWW-Authenticate`.
 
 /// What a registry demands in `WWW-Authenticate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// Name and password with every request.
     Basic,
-    /// A token, which somebody else gives out.
+    /// A token, which another service issues.
     Bearer {
-        /// The URL where.
+        /// The URL of that service.
         realm: String,
         /// What the token is for, as the registry calls itself.
         service: Option<String>,

@@ -61,7 +61,7 @@ struct View<'a> {
     timeline: &'a Timeline,
     end_ms: f64,
     slice_ms: f64,
-    /// Milliseconds to readiness, if it was noted: the median of the runs.
+    /// Milliseconds to readiness, if recorded: the median of the runs.
     ready_ms: Option<f64>,
 }
 
