@@ -68,7 +68,8 @@ fn privileged_the_first_zygote_on_a_recorded_base_reads_nothing() {
         let kept = json(
             lab.bootimg()
                 .args(["from-trace", "--json", "--name", "base"])
-                .args([&root, &trace]),
+                .arg("--trace")
+                .args([&trace, &root]),
         );
         // An interpreter with its modules takes some megabytes.
         assert!(kept["blocks"].as_u64().unwrap() > 500, "{kept}");
