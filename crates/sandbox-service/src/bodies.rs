@@ -182,7 +182,7 @@ pub struct Settings {
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// For programs: `invalid`, `unknown`, `exists`, `full`, `forbidden` or `failed`.
+    /// For programs: `invalid`, `unknown`, `exists`, `full`, `used`, `busy`, `late`, `handler`, `forbidden` or `failed`.
     pub code: String,
     /// A sentence for people.
     pub message: String,
