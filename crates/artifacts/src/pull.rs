@@ -77,7 +77,7 @@ pub enum Recorded {
 
 /// Where pulls keep what they have, in the store's directory.
 const PULLING: &str = "pulling";
-/// After so long nobody goes on with an interrupted pull.
+/// After this time an interrupted pull is no longer resumed.
 const ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What to pull, and where to.

@@ -32,7 +32,7 @@ use crate::budget::Budget;
 use crate::export::{Export, ExportError, Exporter, Meter, Running, check_shape};
 use crate::place::Place;
 
-/// The largest queue that is offered; QEMU takes 128 unless told otherwise.
+/// The largest queue that is offered; QEMU uses 128 by default.
 const QUEUE_MAX_SIZE: u16 = 1024;
 
 /// The largest read or write: guests send at most some hundred pages.

@@ -261,7 +261,7 @@ impl BlobCache {
         false
     }
 
-    /// Takes note of a blob that nobody has open any more.
+    /// Notes a blob that no process has open any more.
     fn closed(&self, digest: Digest, dir: &Path, bytes: u64) {
         let mut order = self.order.lock();
         order.chunks.retain(|(blob, _)| blob.strong_count() > 0);

@@ -133,7 +133,7 @@ pub(crate) fn journal_of(data: &Path) -> PathBuf {
     name.into()
 }
 
-/// Locks the file or directory that stands for a writable layer.
+/// Locks the file or directory that represents a writable layer.
 fn own(path: &Path) -> Result<Flock<File>, ImageError> {
     let opened = File::open(path).map_err(file("opening the writable layer", path))?;
     match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {

@@ -94,7 +94,7 @@ impl<C: BlockCache, S: BlockSource> CachedSource<C, S> {
         }
     }
 
-    /// Asks the cache for `range`; `out` wants its bytes from `skip` on.
+    /// Asks the cache for `range`; `out` receives its bytes from `skip` on.
     ///
     /// A read that starts or ends inside a block, with no room for the rest of it, goes through a
     /// buffer of its own. Those are O_DIRECT reads of odd sizes only: the kernel's page cache

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(place.get(&KEY, run(), &mut out), missed);
     }
 
-    /// Says that it is being read, and waits until it may go on.
+    /// Signals that it is being read, and waits until it may continue.
     #[derive(Debug)]
     struct Slow {
         inner: Arc<MemCache>,

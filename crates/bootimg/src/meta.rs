@@ -129,7 +129,7 @@ fn clipped(text: &str, max: usize) -> String {
     text[..text.floor_char_boundary(max)].to_owned()
 }
 
-/// Returns the words of a command until they are too long together; an ellipsis stands for the
+/// Returns the words of a command until they are too long together; an ellipsis replaces the
 /// rest. A recording of minutes is not lost for a long command.
 fn clipped_list(words: &[String]) -> Vec<String> {
     let mut left = TEXT_MAX;

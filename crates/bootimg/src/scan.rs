@@ -10,7 +10,7 @@ use crate::layout::{PAGE, hash, len_usize, len64};
 /// `POSIX_FADV_SEQUENTIAL`, opening and loading an image of 35 MiB took 4 + 11 operations of a
 /// virtio disk, copying the file took 13 (read from /sys/block/vda/stat).
 const WINDOW_BLOCKS: u64 = 256;
-/// The beginning of an extent that goes on in the next window.
+/// The beginning of an extent that continues in the next window.
 const KEEP_BLOCKS: u64 = EXTENT_BLOCKS_MAX - 1;
 
 /// A pass over the data space.

@@ -350,7 +350,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// Takes the lock so that the store stands still; `None` if nobody has ever changed it.
+    /// Locks the store so that it does not change; `None` if it was never written to.
     fn lock_to_look(&self) -> Result<Option<Lock>, StoreError> {
         Lock::take_present(&self.places.lock(), self.config.lock_timeout)
     }

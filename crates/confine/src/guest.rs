@@ -68,7 +68,7 @@ const LOAD_NUMBER: Instruction = (0x20, 0, 0, 0);
 /// `BPF_RET | BPF_K` with `SECCOMP_RET_ERRNO | ENOSYS`.
 const MISSING: Instruction = (0x06, 0, 0, 0x0005_0000 | 38);
 
-/// Has one call fail as if the kernel did not know it. What follows goes on with all others.
+/// Makes one system call fail as if the kernel did not know it. All others continue with the next instructions.
 const fn missing(number: u32) -> [Instruction; 3] {
     /// `BPF_JMP | BPF_JEQ | BPF_K`.
     const IF_EQUAL: u16 = 0x15;

@@ -9,7 +9,7 @@ use crate::finding::Finding;
 
 /// Beyond this divergence a boot is another than the recorded one ([`ServedStatus`]), in thousandths.
 const DIVERGED_PERMILLE: u64 = 200;
-/// Fewer misses tell nothing: whoever lists a directory has some.
+/// Fewer misses tell nothing: listing a directory causes some.
 const FEW_MISSES: u64 = 16;
 
 /// The verdict on a mount.

@@ -71,7 +71,7 @@ impl Iterator for Parameters<'_> {
     }
 }
 
-/// Returns what stands before the closing quote, and what is behind it.
+/// Returns the text before the closing quote, and the text after it.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

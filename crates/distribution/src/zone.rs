@@ -62,7 +62,7 @@ impl Zone {
     }
 }
 
-/// Returns the address of version 4 that one of version 6 stands for: mapped, compatible, through a
+/// Returns the IPv4 address that an IPv6 address represents: mapped, compatible, through a
 /// translator (64:ff9b::/96) or a tunnel (2002::/16).
 fn inner(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let of = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));

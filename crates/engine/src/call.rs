@@ -18,7 +18,7 @@ const OUTPUT_MAX: usize = 32 << 20;
 const COMPLAINT_MAX: usize = 4 << 10;
 /// How long a killed program may take to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// Pieces of output that wait for whoever follows it; the program waits when there are more.
+/// Pieces of output that wait for their reader; the program waits when there are more.
 const PIECES_MAX: usize = 64;
 
 /// The output of a program, and its exit status.

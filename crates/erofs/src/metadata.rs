@@ -8,7 +8,7 @@ use crate::{dirs, nodes};
 /// Where the superblock begins in the first block.
 const SUPERBLOCK_AT: usize = 1024;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// Readers that know none of these may go on: the superblock has a checksum, and times are those of
+/// Readers that know none of these may ignore them: the superblock has a checksum, and times are those of
 /// changes.
 const COMPATIBLE: u32 = 1 | 2;
 

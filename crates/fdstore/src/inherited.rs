@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use crate::{Result, StoreError};
 
-/// The name of a descriptor for which none was told, as in `sd_listen_fds(3)`.
+/// The name of a descriptor that was passed without one, as in `sd_listen_fds(3)`.
 const NAMELESS: &str = "unknown";
 
 /// The variables with the descriptors that a program inherits.

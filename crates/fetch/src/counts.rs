@@ -32,7 +32,7 @@ pub struct Counts {
     pub retries: u64,
     /// Pieces of streams that were requested ahead of their turn, or were not needed any more.
     pub skips: u64,
-    /// Pieces that streams were told to send early.
+    /// Pieces that streams were requested to send early.
     pub reordered: u64,
     /// Requests that were cancelled.
     pub cancelled: u64,

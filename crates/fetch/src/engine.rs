@@ -198,7 +198,7 @@ impl<K: Key> Engine<K> {
         Some(flight)
     }
 
-    /// Cancels a request if nobody waits for any part of it.
+    /// Cancels a request if no caller waits for any part of it.
     fn cancel_unless_wanted(&mut self, now: Duration, id: RequestId) {
         let Some(request) = self.requests.get(&id) else {
             return;

@@ -26,7 +26,7 @@ struct Stream<K> {
     skips: Vec<K>,
     /// Pieces that the sender is to send next.
     promotions: Vec<K>,
-    /// Pieces that it was told, or is to be told, to send first.
+    /// Pieces that it was, or is to be, requested to send first.
     promoted: HashSet<K>,
 }
 
@@ -187,7 +187,7 @@ impl<K: Key> Streams<K> {
             .filter(move |(_, stream)| stream.peer == peer)
     }
 
-    /// Takes up to `most` keys that a sender is to be told to skip.
+    /// Takes up to `most` keys that a sender is to be requested to skip.
     pub(crate) fn next_skip(&mut self, most: usize) -> Option<(Peer, StreamId, Vec<K>)> {
         let (id, stream) = self
             .streams
@@ -198,7 +198,7 @@ impl<K: Key> Streams<K> {
         Some((stream.peer, *id, keys))
     }
 
-    /// Takes up to `most` keys that a sender is to be told to send next.
+    /// Takes up to `most` keys that a sender is to be requested to send next.
     pub(crate) fn next_promotion(&mut self, most: usize) -> Option<(Peer, StreamId, Vec<K>)> {
         let (id, stream) = self
             .streams

@@ -343,7 +343,7 @@ fn open_in(around: &impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(openat(around, name, flags, Mode::empty())?)
 }
 
-/// A descriptor that only stands for the directory: it reads nothing and outlives every mount.
+/// A descriptor that only refers to the directory: it reads nothing and outlives every mount.
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     Ok(open(path, flags, Mode::empty())?)

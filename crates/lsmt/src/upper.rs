@@ -335,7 +335,7 @@ impl Upper {
     }
 
     /// Writes all of this layer to empty storage, as a sealed layer; returns the length of the blob, which
-    /// is not synced. Writes go on meanwhile, but for a sparse layer, where they wait.
+    /// is not synced. Writes continue meanwhile, but for a sparse layer, where they wait.
     ///
     /// # Errors
     ///

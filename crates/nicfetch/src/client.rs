@@ -193,7 +193,7 @@ async fn open(address: &AdminAddress) -> anyhow::Result<SendRequest<Full<Bytes>>
     Ok(connection)
 }
 
-/// Whether nobody listens there, or there is no such place.
+/// Whether no process listens there, or there is no such place.
 fn is_nobody(error: &anyhow::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     let cause = error.downcast_ref::<io::Error>();

@@ -20,7 +20,7 @@ use crate::unpack::{Implied, Limits, UnpackError, Unpacked, unpack_stream};
 /// Bytes that are handed over at once: a network brings some kilobytes at a time, and each hand-over
 /// wakes a thread.
 const PIECE: usize = 256 << 10;
-/// Pieces that wait to be unpacked, 32 MiB in all: a network goes on while a disk is slow for a moment.
+/// Pieces that wait to be unpacked, 32 MiB in all: a network continues while a disk is slow for a moment.
 const PIECES: usize = 128;
 
 /// A layer that is to be downloaded.

@@ -1,4 +1,4 @@
-//! Reading a directory with the cursors of the kernel, from which a listing can go on later.
+//! Reading a directory with the cursors of the kernel, from which a listing can be continued later.
 
 #![expect(
     unsafe_code,

@@ -98,7 +98,7 @@ impl Once {
     }
 }
 
-/// What is there before a read; `None` if nothing is to be dropped after it, or it cannot be told.
+/// What is there before a read; `None` if nothing is to be dropped after it, or it cannot be determined.
 fn look(file: &impl AsFd, bytes: Range<u64>) -> Option<Resident> {
     if is_only_copy(file).unwrap_or(true) {
         return None;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::kind::FileKind;
 use crate::sum::sum;
 
-/// Most files and directories that are told one by one: what a person looks through.
+/// Most files and directories that are listed one by one: what a person looks through.
 const LISTED_MAX: usize = 200;
 
 /// What a boot reads, the largest parts one by one.

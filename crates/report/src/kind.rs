@@ -26,9 +26,9 @@ pub enum FileKind {
 /// Whether anybody may execute a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execute {
-    /// Somebody may.
+    /// Some user may.
     Allowed,
-    /// Nobody may.
+    /// No user may.
     Denied,
 }
 

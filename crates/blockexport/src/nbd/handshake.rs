@@ -26,7 +26,7 @@ pub(super) struct Session {
     pub(super) allocation: bool,
 }
 
-/// How a handshake goes on after an option.
+/// How a handshake continues after an option.
 enum Next {
     Option,
     Transmission,
@@ -177,7 +177,7 @@ impl Handshake<'_> {
         self.reply(option, wire::REP_ACK, &[])
     }
 
-    /// Returns whether a name is the device's; the empty one stands for it, too.
+    /// Returns whether a name is the device's; the empty name selects it, too.
     fn serves(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
@@ -207,7 +207,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Decodes which export a client wants, and whether it asks for its name.
+/// Decodes which export a client requests, and whether it asks for its name.
 fn wanted(data: &[u8]) -> Option<(&[u8], bool)> {
     let mut fields = Fields(data);
     let name = fields.text().filter(|name| name.len() <= NAME_MAX_BYTES)?;

@@ -3,7 +3,7 @@
 use super::Tree;
 use crate::FileId;
 
-/// What stands for the part of a path that is left out.
+/// The mark that replaces the omitted part of a path.
 const LEFT_OUT: &[u8] = b".../";
 
 /// Returns the paths of files, until its budget is used up: then their last names. See

@@ -63,7 +63,7 @@ impl Store {
         })
     }
 
-    /// Returns the name for an image that nobody named: that of its source, with a part of the
+    /// Returns the name for an image that was given no name: that of its source, with a part of the
     /// source's id if another source has it.
     fn derived_name(&self, image: &Image) -> Result<String, StoreError> {
         let source = &image.info().source;

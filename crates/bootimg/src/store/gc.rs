@@ -121,7 +121,7 @@ impl Plan<'_> {
         self.catalog.users(|id| self.is_kept(id))
     }
 
-    /// Images that nobody can find any more, and names that lead nowhere.
+    /// Images that no name leads to any more, and names that lead nowhere.
     fn find_lost(&mut self, keep: Option<ImageId>) {
         let catalog = self.catalog;
         let broken = catalog.broken.iter().map(|(id, _)| *id);

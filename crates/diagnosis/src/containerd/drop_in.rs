@@ -311,7 +311,7 @@ impl Containerd {
     }
 }
 
-/// Returns what somebody said in an entry: the dump also shows what nobody did.
+/// Returns the values of an entry that are set: the dump also shows empty ones.
 fn said(entry: &Table) -> Table {
     let empty = |value: &Value| match value {
         Value::String(text) => text.is_empty(),

@@ -16,7 +16,7 @@ use crate::error::EngineError;
 const GONE_EVERY: Duration = Duration::from_millis(20);
 /// How many times: 30 s in all.
 const GONE_TRIES: u32 = 1500;
-/// SIGKILL; the interface wants the number.
+/// SIGKILL; the interface requires the number.
 const SIGKILL: u32 = 9;
 
 /// What to run.

@@ -44,7 +44,7 @@ pub struct DockerInfo {
     pub is_rootless: bool,
     /// Whether users of containers are mapped to others on the host (`userns-remap`).
     pub remaps_users: bool,
-    /// Whether containers go on while the daemon is away.
+    /// Whether containers continue while the daemon is not running.
     pub has_live_restore: bool,
 }
 
@@ -206,7 +206,7 @@ fn image(doing: &str, answer: ImageAnswer) -> Result<LocalImage, EngineError> {
 }
 
 /// Brings layers and directories together: Docker gives the top one apart, the others from the top
-/// down, as overlayfs wants them.
+/// down, as overlayfs requires them.
 fn layers(
     doing: &str,
     diff_ids: Vec<Digest>,

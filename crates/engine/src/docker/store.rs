@@ -10,7 +10,7 @@ use super::parse::{DockerInfo, Storage};
 use crate::containerd::Containerd;
 use crate::error::EngineError;
 
-/// Where Docker listens unless told otherwise.
+/// Where Docker listens by default.
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 /// What a daemon says of itself has some kilobytes.
 const INFO_MAX: u64 = 4 << 20;

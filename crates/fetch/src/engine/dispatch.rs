@@ -62,7 +62,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Why nobody can be asked for a flight.
+    /// Why no peer can be asked for a flight.
     fn reason(&self, flight: &Flight) -> Verdict {
         let unreachable = self
             .peers

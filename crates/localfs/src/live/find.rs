@@ -64,7 +64,7 @@ impl LiveTree {
         Err(gone())
     }
 
-    /// Returns whether a file has the access list that was told of it, if any was.
+    /// Returns whether a file has the access list that was reported for it, if any was.
     fn has_list_told(
         &self,
         file: FileId,

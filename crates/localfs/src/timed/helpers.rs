@@ -260,7 +260,7 @@ impl Drop for Helpers {
 }
 
 impl State {
-    /// Notes that nobody waits for a call any more, and returns it if it was not begun.
+    /// Notes that no caller waits for a call any more, and returns it if it was not begun.
     fn give_up(&mut self, number: u64) -> Option<Call> {
         self.late += 1;
         let queued = self.queue.iter().position(|call| call.number == number);

@@ -17,7 +17,7 @@ use crate::storage::{ReadAt, check_range};
 
 /// Compressed bytes that are read at once.
 const INPUT_BYTES: u64 = 1 << 16;
-/// Decoders that are kept to go on where a read ended: one for each of a few sequential readers.
+/// Decoders that are kept to continue where a read ended: one for each of a few sequential readers.
 const DECODERS: usize = 4;
 /// Bytes that are decompressed and dropped at once.
 const SKIP_BYTES: usize = 1 << 15;

@@ -19,7 +19,7 @@ impl Map {
         self.add(self.joined(new));
     }
 
-    /// Joins it with the one before, if it goes on where that ends, so that the map stays small.
+    /// Joins it with the one before, if it begins where that ends, so that the map stays small.
     fn joined(&self, new: Segment) -> Segment {
         match self.segments.range(..new.offset()).next_back() {
             Some((_, &last))

@@ -114,7 +114,7 @@ impl Repository {
     }
 }
 
-/// Where a piece stands in its blob.
+/// Whether a piece is the last of its blob.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Piece {
     /// More will follow.

@@ -14,7 +14,7 @@ use crate::{
     digest_of,
 };
 
-/// Answers of a referrers API that goes on over pages. A manifest has a handful of referrers.
+/// Answers of a referrers API that spans several pages. A manifest has a handful of referrers.
 const PAGES_MAX: usize = 20;
 /// Referrers that are looked at.
 const REFERRERS_MAX: usize = 1000;

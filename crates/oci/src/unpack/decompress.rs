@@ -86,7 +86,7 @@ impl<'a> ProgressReporter<'a> {
     }
 }
 
-/// Whether what is read is what is told of.
+/// Whether the data read is the data whose progress is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counts {
     Yes,

@@ -99,7 +99,7 @@ fn measure(places: &Places, placed: &[(u64, ContentId, RangeSet)]) -> Device {
     device
 }
 
-/// Reads segment after segment, until nobody takes them.
+/// Reads segment after segment, until the receiver is gone.
 fn read_all(
     places: &Places,
     placed: Vec<(u64, ContentId, RangeSet)>,
