@@ -1,9 +1,9 @@
 //! Blobs on demand: a bounded cache directory that one process owns and its devices share.
 //!
 //! A blob is cached in chunks, each with a checksum that is compared when it is first used after a
-//! restart. Who reads a chunk that is not there fetches it, and everybody else who wants it waits for
-//! that. When the directory is full, chunks go that were not used for long. A cache that cannot be
-//! written costs speed: what was fetched is served all the same.
+//! restart. The first reader of a missing chunk fetches it, and all others wait for
+//! that (singleflight). When the directory is full, chunks that were not used for long are evicted. A cache that
+//! cannot be written costs speed: fetched data is served in any case.
 
 mod blob;
 mod fill;
@@ -30,7 +30,7 @@ pub use plan::PlanFetcher;
 use crate::error::file;
 use crate::{ImageError, Origin};
 
-/// Bounds of a cache.
+/// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Bytes of blobs in the directory.
@@ -69,7 +69,7 @@ pub struct CacheCounts {
     pub cached_bytes: u64,
     /// Chunks that were evicted to make room.
     pub evicted: u64,
-    /// Chunks whose content was not what was written, and that were fetched again.
+    /// Chunks that were damaged on the disk, and were fetched again.
     pub damaged: u64,
     /// Chunks that an origin had sent wrong, as a checksum of the blob showed; fetched again.
     pub refetched: u64,
@@ -97,7 +97,7 @@ pub struct BlobCache {
     order: Mutex<Order>,
     /// Plans that are being fetched: all else in the background waits for them.
     plans: AtomicUsize,
-    /// Held as long as this process owns the directory; the kernel frees it when the process dies.
+    /// Held as long as this process owns the directory; the kernel releases it when the process dies.
     _lock: Flock<File>,
 }
 
@@ -177,7 +177,7 @@ impl BlobCache {
         Ok(blob)
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         let Meter {
@@ -261,7 +261,7 @@ impl BlobCache {
         false
     }
 
-    /// Takes note of a blob that nobody has open any more.
+    /// Notes a blob that no process has open any more.
     fn closed(&self, digest: Digest, dir: &Path, bytes: u64) {
         let mut order = self.order.lock();
         order.chunks.retain(|(blob, _)| blob.strong_count() > 0);

@@ -159,7 +159,7 @@ pub(crate) struct Shared {
     /// Makes the connections; this process does if absent.
     pub(crate) connector: Option<Arc<dyn Connector>>,
     sources: parking_lot::Mutex<Vec<Arc<RegisteredSource>>>,
-    /// The bytes that may be requested at a time, of the service that allows least; 0 until one has told it.
+    /// The bytes that may be requested at a time, of the service that allows least; 0 until one has sent its limit.
     pub(crate) window: AtomicU64,
     /// The source of unique numbers.
     numbers: AtomicU64,
@@ -381,7 +381,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Gives the first service that responds a boot image of a source, for whoever boots it next.
+    /// Gives the first service that responds a boot image of a source, for the next boot.
     ///
     /// # Errors
     /// If the service is not reachable or refuses.

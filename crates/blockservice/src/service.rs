@@ -97,7 +97,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// How long a client may leave a frame unread.
     pub write: Duration,
-    /// How long clients may go on when the service shuts down.
+    /// How long clients may continue when the service shuts down.
     pub leave: Duration,
 }
 

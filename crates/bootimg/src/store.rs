@@ -1,7 +1,7 @@
-//! Many boot images in a directory, which share the blocks they have in common:
+//! A directory of many boot images, which share their common blocks:
 //! docs/bootimg-format.md, section 9.
 //!
-//! There is no index beside the files. Whoever changes the store holds its lock; readers take
+//! There is no index beside the files. A process that changes the store holds its lock; readers take
 //! none, and an open image stays readable after its removal, by its open descriptors.
 
 use std::path::{Path, PathBuf};
@@ -350,7 +350,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// Takes the lock so that the store stands still; `None` if nobody has ever changed it.
+    /// Locks the store so that it does not change; `None` if it was never written to.
     fn lock_to_look(&self) -> Result<Option<Lock>, StoreError> {
         Lock::take_present(&self.places.lock(), self.config.lock_timeout)
     }

@@ -14,7 +14,7 @@ pub use random::{Random, Zipf};
 /// One access to a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkAccess {
-    /// A number that stands for its name.
+    /// A number that is used in place of its name.
     pub chunk: u64,
     /// How many bytes it has, at least 1.
     pub bytes: u32,

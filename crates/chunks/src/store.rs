@@ -33,7 +33,7 @@ pub enum PutOutcome {
     Present,
 }
 
-/// Why a chunk was not kept. Losing a put loses nothing but speed: serve the bytes, and go on.
+/// Why a chunk was not kept. Losing a put loses nothing but speed: serve the bytes, and continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
@@ -100,7 +100,7 @@ pub trait ChunkStore: Send + Sync {
     /// for it: prefetched chunks are evicted sooner.
     fn get(&self, id: &ChunkId, class: Class) -> Option<Stored>;
 
-    /// As [`get`](Self::get), but only if nobody has to wait for a disk; otherwise nothing is
+    /// As [`get`](Self::get), but only if it need not wait for a disk; otherwise nothing is
     /// noted, and a get tells more.
     fn get_now(&self, id: &ChunkId, class: Class) -> Option<Stored> {
         let _ = (id, class);

@@ -285,7 +285,7 @@ impl Worker {
         })
     }
 
-    /// Takes all mounts away, and answers nobody any more.
+    /// Removes all mounts, and responds to no request any more.
     fn leave(&self, callers: &Callers) {
         // Whoever has the turn finishes; who comes later is turned away.
         self.end_changes();
@@ -303,7 +303,7 @@ impl Worker {
         self.now.lock().leaving = true;
     }
 
-    /// Answers nobody any more.
+    /// Responds to no request any more.
     fn turn_away(&self, callers: &Callers) {
         self.end_changes();
         if let Err(error) = std::fs::remove_file(self.station.socket()) {

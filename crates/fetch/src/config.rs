@@ -11,7 +11,7 @@ pub struct Config {
     pub tickets: usize,
     /// The most unfinished pieces of all tickets.
     pub waiting: usize,
-    /// The most pieces that streams may promise; what they promise beyond that is not waited for.
+    /// The maximum number of pieces that streams may promise; further ones are not waited for.
     pub promised: usize,
     /// The most bytes that may be requested at a time, from all peers.
     pub in_flight_bytes: u64,

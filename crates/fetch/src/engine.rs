@@ -35,7 +35,7 @@ enum Alarm<K> {
     Server(Server),
 }
 
-/// What is known of the way to a peer.
+/// The measured properties of the path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
     /// The smoothed round trip, with what responses wait for at the server.
@@ -48,7 +48,7 @@ pub struct LinkState {
     pub in_flight_bytes: u64,
 }
 
-/// Decides what is requested from whom and when; see the documentation of the crate.
+/// Decides what is requested, from which peer, and when; see the documentation of the crate.
 #[derive(Debug)]
 pub struct Engine<K> {
     config: Config,
@@ -88,8 +88,8 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Returns what to do next. Call it until it returns `None`, after each other call and at
-    /// [`next_wake`](Self::next_wake). Tell what has come before you poll: a poll judges who is late.
+    /// Returns the next action. Call it until it returns `None`, after each other call and at
+    /// [`next_wake`](Self::next_wake). Report received pieces before polling: a poll decides which peers are late.
     pub fn poll(&mut self, now: Duration) -> Option<Action<K>> {
         while let Some(alarm) = self.timers.pop(now) {
             self.ring(now, alarm);
@@ -113,7 +113,7 @@ impl<K: Key> Engine<K> {
         self.counts
     }
 
-    /// Returns what is known of the way to a peer.
+    /// Returns the properties of the path to a peer.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -198,7 +198,7 @@ impl<K: Key> Engine<K> {
         Some(flight)
     }
 
-    /// Cancels a request if nobody waits for any part of it.
+    /// Cancels a request if no caller waits for any part of it.
     fn cancel_unless_wanted(&mut self, now: Duration, id: RequestId) {
         let Some(request) = self.requests.get(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! Who can be asked, and what is open at each.
+//! The state of peers, and their pending requests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::want::Priority;
 /// that does not compress: this is what a large one takes at 10 Mbit/s.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Whether a peer can be asked.
+/// The state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Down,
@@ -45,7 +45,7 @@ pub(crate) struct PeerState {
     /// How often it was taken for stalled and was not.
     false_stalls: u8,
     pub(crate) counts: PeerCounts,
-    /// Whether it sends pieces of a stream earlier when it is told to.
+    /// Whether it supports sending pieces of a stream early.
     pub(crate) promotes: bool,
     pub(crate) link: Link,
     /// When something last came from it, or when it began to owe something.
@@ -128,7 +128,7 @@ impl PeerState {
         self.link.rtt() + transfer(self.in_flight() + bytes, self.rate(config))
     }
 
-    /// How long a piece takes that is requested now for somebody who waits, at `rate` bytes per second.
+    /// The duration of a demand request for a piece, at `rate` bytes per second.
     pub(crate) fn demand_trip(&self, bytes: u32, rate: u64) -> Duration {
         let ahead = self.demand_bytes + u64::from(bytes);
         self.link.rtt() + transfer(ahead, rate)
@@ -153,7 +153,7 @@ impl PeerState {
         (patience * (1 << self.false_stalls)).min(self.patience(config))
     }
 
-    /// Notes that it was taken for stalled and was not.
+    /// Records that it was wrongly taken for stalled.
     pub(crate) fn returned(&mut self) {
         self.false_stalls = self.false_stalls.saturating_add(1).min(DOUBTS_MAX);
     }

@@ -239,7 +239,7 @@ impl NodeServer {
         matches!(top, Ok(Some(top)) if !top.is_ours(&self.label))
     }
 
-    /// Returns what the node tells of one of our mounts; `None` if nobody knows its layer.
+    /// Returns the node's state of one of our mounts; `None` if its layer is unknown.
     fn status_of(
         &self,
         mount: MountView,

@@ -149,7 +149,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Opens boot images of disks, and of directories of disks. One that cannot be opened is told of by the store.
+    /// Opens boot images of disks, and of directories of disks. One that cannot be opened is reported by the store.
     fn of(store: &Store, listed: Vec<StoredImage>, own: Option<&Attached>) -> Self {
         let own = own.map(|own| own.image().info().id);
         let listed = listed

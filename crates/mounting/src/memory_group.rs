@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Where the kernel shows groups: of version 2 alone, beside version 1, and the memory groups of that.
 const V2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 const V1: &str = "/sys/fs/cgroup/memory";
-/// What is left to all else that the process needs while something is locked.
+/// Memory that is reserved for all else that the process needs while something is locked.
 const MARGIN: u64 = 16 << 20;
 
 /// Returns how many more bytes may be locked in memory before a memory cgroup runs short, as far as cgroups are

@@ -104,7 +104,7 @@ impl Parts {
     }
 }
 
-/// Returns how much of what was pushed nobody needed, if there is a sample to tell.
+/// Returns how much of the pushed data was not needed, if there is a sample.
 fn wasted_bytes(counters: &Counters) -> Option<u64> {
     let unneeded = counters
         .sampled_blocks

@@ -27,9 +27,9 @@ use node_records::instance::Instance;
 
 /// How long users of a mount may take to let go before an unmount gives up and says "busy".
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long an unmount waits for the end of the file system, when nobody uses it any more.
+/// How long an unmount waits for the end of the file system if it is unused.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits if somebody may go on using it.
+/// How long it waits if the file system may still be in use.
 const LAZY_END_PATIENCE: Duration = Duration::from_millis(200);
 /// How long it waits for the worker to close what it had of the mount.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ impl Owner {
         Ok(None)
     }
 
-    /// Makes a mount that nobody serves yet. Whatever fails leaves nothing behind.
+    /// Makes a mount that is not served yet. A failure leaves nothing behind.
     fn create(&self, id: &str, spec: &MountSpec) -> Result<Arc<Owned>, NodeError> {
         // Opened before the mount covers it: a mount may lie over its own source.
         let source = match spec.is_on_disk() {

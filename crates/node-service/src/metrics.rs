@@ -21,7 +21,7 @@ use node_api::view::{MountView, NodeView};
 use process::Memory;
 
 /// Mounts with series of their own, the first by mount point. With some forty series for each,
-/// more would be a burden to whoever collects them; how many are left out is a metric, too.
+/// more would burden the collector; how many are left out is a metric, too.
 const MOUNTS_MAX: usize = 1024;
 
 /// All that a page of metrics is made of.

@@ -331,7 +331,7 @@ impl NodeControl for Owner {
     }
 }
 
-/// What a worker's answer means to whoever asked for something about a mount.
+/// What a worker's response means for the caller of a request about a mount.
 fn unexpected(id: &str, answer: WorkerResponse) -> NodeError {
     match answer {
         WorkerResponse::Refused { fault, why } => match fault.error(why) {

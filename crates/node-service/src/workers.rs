@@ -435,7 +435,7 @@ fn sweep(sockets: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether whoever has bound a socket is gone: its number may be another process's already.
+/// Returns whether the process that bound a socket is gone: its number may be another process's already.
 fn nobody_listens(socket: &Path) -> bool {
     let answer = UnixStream::connect(socket);
     answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)

@@ -12,7 +12,7 @@ use crate::pin_dir::PinDir;
 use crate::profile::{Profile, ProfileFile};
 use crate::talk::{PinStatus, ProfileStatus};
 
-/// The most problems that are told of.
+/// The most problems that are reported.
 const PROBLEMS_MAX: usize = 20;
 
 /// Holds the pages of the profiles that are applied.

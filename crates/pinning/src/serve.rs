@@ -28,7 +28,7 @@ use crate::watch::Watch;
 
 /// How long nothing may happen before files that changed are looked at: an upgrade changes many.
 const QUIET: Duration = Duration::from_millis(200);
-/// After how long they are looked at although things go on happening.
+/// After how long they are looked at although events continue.
 const LATEST: Duration = Duration::from_secs(5);
 /// How often all is looked at: a directory in the path of a file may have been replaced, which nobody tells.
 const ROUND: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Where the beginning of a file lies on its disk, so that many files are read in the disk's order.
+//! The place of the beginning of a file on its disk, so that many files are read in the disk's order.
 
 #![expect(unsafe_code, reason = "neither libc nor nix has FS_IOC_FIEMAP")]
 
@@ -33,8 +33,8 @@ struct Extent {
     reserved: [u32; 3],
 }
 
-/// Returns the byte of the disk that the first piece of a file lies at; `None` if it has none on a disk, or its
-/// file system does not tell.
+/// Returns the byte of the disk at which the first extent of a file begins; `None` if it has none on a disk, or its
+/// file system does not report it.
 ///
 /// # Errors
 /// If the file is open as a path only, or cannot be read.

@@ -42,7 +42,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them, in the order in which they are told.
+    /// All of them, in the order in which they are reported.
     pub const ALL: [Self; 3] = [Self::Cold, Self::Prewarmed, Self::Warm];
 
     /// Whether the start is served from a mount of ours.
@@ -64,7 +64,7 @@ pub struct Sample {
     pub ready_ms: f64,
     /// Milliseconds of mounting and prewarming before the start.
     pub prepare_ms: f64,
-    /// Read requests that reached the source's disk, whoever made them; nothing where no disk is counted.
+    /// Read requests that reached the source's disk, by any program; nothing where no disk is counted.
     pub disk_reads: Option<u64>,
     /// Bytes of these requests.
     pub disk_bytes: Option<u64>,
@@ -121,7 +121,7 @@ pub struct BenchSettings {
     pub timeout: Duration,
 }
 
-/// What is told while a bench goes on.
+/// What is reported while a bench runs.
 #[derive(Clone, Copy, Debug)]
 pub enum BenchEvent<'a> {
     /// The condition was not given: this one was chosen.

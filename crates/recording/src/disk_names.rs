@@ -18,7 +18,7 @@ use serde::Serialize;
 use ext4::FileBlocks;
 use partitions::{Partition, partitions};
 
-/// Files that are told: those with the most blocks.
+/// Files that are reported: those with the most blocks.
 const FILES_TOLD: usize = 1000;
 
 /// The reads from a disk image.

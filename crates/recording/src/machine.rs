@@ -172,7 +172,7 @@ impl Machine {
             .any(|option| names.contains(&option.as_str()))
     }
 
-    /// Returns a port that nobody listens at. Another program may take it before QEMU does; then QEMU says so.
+    /// Returns a free port. Another program may take it before QEMU does; then QEMU reports that.
     fn free_port(&self) -> anyhow::Result<u16> {
         ensure!(
             !self.has(&NETWORKS),

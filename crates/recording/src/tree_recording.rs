@@ -136,7 +136,7 @@ pub fn record(
     })
 }
 
-/// Tells what was read of a raw disk image; what cannot be looked at is not told.
+/// Reports what was read of a raw disk image; what cannot be examined is not reported.
 fn disk_use(source: &Source, recording: &Recording) -> Option<DiskUse> {
     let SourceKind::Disk {
         format: DiskFormat::Raw,

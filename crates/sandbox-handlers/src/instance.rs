@@ -108,7 +108,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Lets it go on, if it is frozen.
+    /// Resumes it, if it is frozen.
     pub(crate) fn thaw(&mut self) -> Result<(), SandboxError> {
         if self.frozen_bytes.take().is_some() {
             self.sandbox.resume()?;

@@ -156,7 +156,7 @@ impl Groups {
         }
     }
 
-    /// Freezes all processes, or lets them go on, and waits for it.
+    /// Freezes or resumes all processes, and waits until that is done.
     pub(crate) fn freeze(&self, frozen: Frozen) -> Result<()> {
         let (value, wanted) = match frozen {
             Frozen::Yes => ("1", true),

@@ -185,7 +185,7 @@ pub fn pause(root: &Path, id: &str) -> Result<()> {
     }
 }
 
-/// Lets a frozen container go on.
+/// Resumes a frozen container.
 ///
 /// # Errors
 /// If it is not frozen.

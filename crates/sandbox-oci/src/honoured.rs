@@ -110,7 +110,7 @@ pub fn unhonoured_below(below: &str, value: &Value) -> Vec<String> {
     found
 }
 
-/// Walks a value: `pattern` is what is looked up, `path` is what people are told.
+/// Walks a value: `pattern` is what is looked up, `path` is what messages show.
 fn walk(value: &Value, pattern: &str, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Null => {}

@@ -186,7 +186,7 @@ impl Root {
     }
 }
 
-/// A directory or a file of the machine. It hears of what is mounted below it there later, unless its
+/// A directory or a file of the machine. Later mounts below it there propagate to it, unless its
 /// specification says otherwise.
 fn bind(source: &Path, scope: Scope, plan: &MountPlan) -> Result<(DetachedMount, Shape)> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;

@@ -182,7 +182,8 @@ pub struct Settings {
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// For programs: `invalid`, `unknown`, `exists`, `full`, `forbidden` or `failed`.
+    /// A code for programs: `invalid`, `unknown`, `exists`, `full`, `used`, `busy`, `late`, `handler`, `forbidden` or
+    /// `failed`.
     pub code: String,
     /// A sentence for people.
     pub message: String,

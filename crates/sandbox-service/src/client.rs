@@ -258,7 +258,7 @@ impl Client {
     /// Sends a request, and reads the answer.
     ///
     /// # Errors
-    /// If nobody listens, the daemon refuses, or there is no answer in time.
+    /// If no process listens, the daemon refuses, or there is no response in time.
     fn call_within<B: Serialize, T: DeserializeOwned>(
         &self,
         deadline: Duration,

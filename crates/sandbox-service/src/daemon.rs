@@ -171,7 +171,7 @@ impl Daemon {
         self.sandboxes.get(id)?.pause()
     }
 
-    /// Lets a sandbox go on.
+    /// Resumes a sandbox.
     ///
     /// # Errors
     /// As [`Self::pause`].

@@ -198,7 +198,7 @@ fn make_dir(path: &Path) -> Result<()> {
     }
 }
 
-/// Mounts a `/dev` with the few devices that are nobody's. All sandboxes of the base share it.
+/// Mounts a `/dev` with the few devices that any program may use. All sandboxes of the base share it.
 fn make_dev() -> Result<()> {
     let dev = Path::new("dev");
     let made = MountContext::open(c"tmpfs").and_then(|context| {

@@ -271,7 +271,7 @@ impl Group {
         self.await_event("frozen 1", "freezing a sandbox")
     }
 
-    /// Lets all processes go on.
+    /// Resumes all processes.
     pub(crate) fn thaw(&self) -> Result<()> {
         put(&self.unified.join("cgroup.freeze"), "0")
     }

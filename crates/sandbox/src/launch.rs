@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const NAMESPACES: i32 =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
-/// What is nobody's program and nobody's device.
+/// The mount attributes of data: no privileges for programs, no devices.
 const DATA_ONLY: Forbids = Forbids::PRIVILEGES.and(Forbids::DEVICES);
 
 /// The filter and the ruleset that every program gets; made once.

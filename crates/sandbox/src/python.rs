@@ -105,7 +105,7 @@ impl Sandboxes {
         }
     }
 
-    /// Returns users that nobody has. That may take the end of Zygotes.
+    /// Returns unused user IDs. That may require ending Zygotes.
     fn users_for(&self, parent: Option<&Arc<Zygote>>) -> Result<Users> {
         let all = self.config.sandboxes_max;
         // Behind those of sandboxes that are no Zygote's.

@@ -207,7 +207,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Lets its processes go on.
+    /// Resumes its processes.
     ///
     /// # Errors
     /// If it has ended, or the kernel cannot.

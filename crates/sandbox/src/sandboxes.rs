@@ -31,7 +31,7 @@ use crate::stdio::{Streams, open_stdio};
 use crate::watch::Shared;
 use crate::zygote::Zygotes;
 
-/// Sandboxes that have ended and are still told of. The oldest is forgotten for the next one.
+/// Sandboxes that have ended and are still listed. The oldest is forgotten for the next one.
 const ENDED_MAX: usize = 256;
 
 /// Where and how sandboxes are made.

@@ -35,7 +35,7 @@ struct QueueState {
 }
 
 impl Queue {
-    /// Waits for room and adds a job. The job comes back if nobody will do it.
+    /// Waits for room and adds a job. Fails if the queue is closed.
     fn push(&self, job: Job) -> Result<()> {
         let mut state = self.state.lock();
         while state.jobs.len() >= QUEUE_MAX && !state.closed {

@@ -308,7 +308,7 @@ impl Zygote {
         }
     }
 
-    /// Ends it, and returns its control group. Its children go on.
+    /// Ends it, and returns its control group. Its children continue.
     pub(crate) fn end(&self) -> Option<Group> {
         let group = self.group.lock().take();
         let _gone = self

@@ -17,7 +17,7 @@ pub(crate) const CATALOG: &str = "metadata.redb";
 /// The root of every image is what its bottom layer says, until it says something: then 0755, as
 /// containerd's own snapshotters have it.
 const FS_MODE: u32 = 0o755;
-/// What overlayfs keeps in there is nobody's business.
+/// Users need not list what overlayfs keeps in there.
 const WORK_MODE: u32 = 0o711;
 
 /// The directories under one base: the root, or a tier.

@@ -414,7 +414,7 @@ impl Connection {
         }
     }
 
-    /// Takes a frame of the answer to a START; returns whether the connection goes on.
+    /// Takes a frame of the answer to a START; returns whether the connection continues.
     fn started(&self, mut starting: Starting, frame: Frame) -> bool {
         let number = frame.request;
         let progress = starting.take(frame);

@@ -50,7 +50,7 @@ pub(super) enum Keepable {
     Raw(ChunkId, Chunk, Class),
 }
 
-/// The window of a service that has not told it yet.
+/// The window of a service that has not sent its own yet.
 const WINDOW: u64 = 16 << 20;
 /// Chunks have about so many times the bytes that are sent of them.
 const RAW_TO_SENT: u64 = 2;
@@ -314,7 +314,7 @@ impl Flights {
         Some(Piece { key: number, bytes })
     }
 
-    /// Returns a chunk that nobody has to be asked for: one of zeros.
+    /// Returns a chunk that needs no request: one of zeros.
     fn zeros(&self, number: u32) -> Option<Chunk> {
         let place = self.index.place(number)?;
         let is_zeros = self.index.chunk(number) == Some(ZEROS);

@@ -132,7 +132,7 @@ impl Client {
         })
     }
 
-    /// Returns why a source was not started although nobody refused.
+    /// Returns why a source was not started although no service refused.
     fn nobody_answered(&self) -> ClientError {
         let connections = self.connections.iter();
         let up = connections.clone().find(|connection| connection.is_up());
@@ -145,7 +145,7 @@ impl Client {
     }
 
     /// Waits until a service that is connected is to be asked, because those that were asked are silent: a service
-    /// answers before the other connection to it stands.
+    /// answers before the other connection to it is established.
     async fn is_late(&self, asked: &[Asked], next: Option<usize>) {
         let Some(next) = next else {
             return std::future::pending().await;
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Asks a service to start a source, and has the answer told.
+    /// Asks a service to start a source, and has the response reported.
     fn ask_to_start(
         &self,
         service: usize,
@@ -266,7 +266,7 @@ struct Asked {
     source: Arc<RegisteredSource>,
     at: Instant,
     is_over: bool,
-    /// Gone when nobody waits for the answer any more.
+    /// `None` when no caller waits for the response any more.
     _waiter: Arc<()>,
 }
 

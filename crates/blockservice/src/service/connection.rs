@@ -188,7 +188,7 @@ impl Connection<'_> {
         self.call_off();
     }
 
-    /// Handles what came; returns whether the connection goes on.
+    /// Handles a received frame; returns whether the connection continues.
     async fn take(&mut self, frame: Result<Frame, ReadError>) -> bool {
         let frame = match frame {
             Ok(frame) => frame,

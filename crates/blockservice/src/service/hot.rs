@@ -194,7 +194,7 @@ impl Shared {
         self.kept.lock().bytes() + u64::from(bytes) <= self.most
     }
 
-    /// Decompresses and keeps what is offered, until nobody can offer any more.
+    /// Decompresses and keeps what is offered, until no sender is left.
     fn keep(&self, offered: &Receiver<(ChunkId, Stored)>) {
         loop {
             match offered.recv_timeout(LOOK) {

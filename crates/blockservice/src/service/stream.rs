@@ -21,7 +21,7 @@ use crate::wire::{Frame, Message, Status};
 use chunks::index::{CHUNK_BYTES, Index};
 use chunks::{ChunkId, Stored};
 
-/// Chunks that a stream was told to send before their turn, and whose turn has not come, at most.
+/// The most chunks that a stream was requested to send before their turn, and whose turn has not come.
 const PROMOTED_MAX: usize = 65_536;
 
 /// Counts of streams since the service began.

@@ -14,16 +14,16 @@ use crate::{Image, Residue};
 /// Blocks that are read at a time, 1 MiB: extents are small, and a disk is best at large pieces.
 const WINDOW_BLOCKS: u64 = 256;
 
-/// The blocks of an image for somebody who goes through all of them, in their order, and keeps them
-/// elsewhere: they are read in large pieces, and what was not in the page cache before is not there
-/// afterwards.
+/// The blocks of an image for a caller that reads all of them, in their order, and stores them
+/// elsewhere: they are read in large pieces, and pages that were not in the page cache before are
+/// dropped.
 ///
 /// Blocks that many files have, as clones of a disk do, are read from the disk once: they stay in the page
-/// cache until the last file has them.
+/// cache until the last file has been read.
 #[derive(Debug)]
 pub struct Passing<'a> {
     attached: &'a Attached,
-    /// What was in the page cache before, if blocks are read again and again.
+    /// The pages that were in the page cache before, if blocks are read again and again.
     shared: Option<Residue>,
     window: Mutex<Window>,
 }
@@ -36,7 +36,7 @@ struct Window {
 }
 
 impl Attached {
-    /// Returns the blocks for somebody who goes through all of them.
+    /// Returns the blocks for a caller that reads all of them.
     #[must_use]
     pub fn passing(&self) -> Passing<'_> {
         Passing {

@@ -1,4 +1,4 @@
-//! What is in a store, read from its files.
+//! The content of a store, read from its files.
 
 mod groups;
 
@@ -27,7 +27,7 @@ use groups::groups;
 /// is repacked between reading the image and opening its segments.
 const OPEN_TRIES: u32 = 3;
 
-/// An image, without what it holds.
+/// An image, without its content.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) info: ImageInfo,
@@ -44,7 +44,7 @@ pub(super) struct Catalog {
     pub(super) images: Vec<Held>,
     /// Images that will never open.
     pub(super) broken: Vec<(ImageId, OpenError)>,
-    /// All segments with the number of their blocks; `None` if that cannot be told.
+    /// All segments with the number of their blocks; `None` if that is unknown.
     pub(super) segments: BTreeMap<ContentId, Option<u64>>,
     pub(super) names: Vec<(String, Option<ImageId>)>,
     pub(super) pins: BTreeSet<ImageId>,
@@ -186,7 +186,7 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Returns how many blocks of an image only it uses, and how many others use too.
+    /// Returns how many blocks only this image uses, and how many others use too.
     pub(super) fn of(&self, held: &Held) -> (u64, u64) {
         let mut own = 0;
         let mut shared = 0;
@@ -249,7 +249,7 @@ pub(super) struct Described {
     pub(super) data_blocks: u64,
 }
 
-/// Reads where the data of an image lies, and nothing else of it.
+/// Reads only the places of the data of an image.
 pub(super) fn describe(places: &Places, id: &ImageId) -> Result<Described, StoreError> {
     places.must_have(id)?;
     let path = places.image(id);

@@ -1,8 +1,8 @@
-//! Bringing many images into memory in one pass over the disk of the store.
+//! Loading many images into memory in one pass over the disk of the store.
 //!
 //! Images share segments, and have their blocks in many places of them. Image by image, a disk would seek between
-//! these places again and again. A pass finds out first which blocks of which segments are wanted, reads these in the
-//! order in which the segments lie on the disk, with small gaps between them as far as reading a gap takes less time
+//! these places again and again. A pass first determines which blocks of which segments are needed, reads these in the
+//! order of the segments on the disk, including small gaps between them if reading a gap takes less time
 //! than a seek, which is measured, and verifies each block once, by the table of its segment.
 
 mod device;
@@ -24,39 +24,39 @@ pub(super) use order::read_soon;
 /// What a pass did with an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedImage {
-    /// Which image.
+    /// The image.
     pub id: ImageId,
     /// Bytes of its data.
     pub bytes: u64,
     /// Of these, the ones that no image before it in the pass has.
     pub new_bytes: u64,
-    /// Whether it was left out, because its new bytes do not fit the budget.
+    /// Whether it was skipped, because its new bytes exceed the budget.
     pub over_budget: bool,
     /// Extents that cannot be served, or are not right.
     pub damaged: u64,
 }
 
-/// What a pass did, and what is needed to undo a part of it.
+/// The result of a pass, and the data that is needed to undo a part of it.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// The images, in the order in which they were asked for.
+    /// The images, in the order of the request.
     pub images: Vec<PassedImage>,
     /// Bytes that were read and verified.
     pub bytes: u64,
     /// Bytes between them that were read, too, because that took less time than to seek.
     pub gap_bytes: u64,
-    /// By segment: what each image wants of it.
+    /// By segment: the blocks that each image needs.
     pub(super) wanted: BTreeMap<ContentId, Vec<(ImageId, RangeSet)>>,
-    /// By segment: what was in the page cache before.
+    /// By segment: the pages that were in the page cache before.
     before: BTreeMap<ContentId, Resident>,
 }
 
 impl Store {
-    /// Reads the data of images in one pass, so that the page cache holds it, and verifies it. An image whose bytes,
-    /// without those that images before it have, do not fit what is left of `budget` is left out.
+    /// Reads the data of images in one pass into the page cache, and verifies it. An image whose bytes,
+    /// without those of images before it, exceed the rest of `budget` is skipped.
     ///
     /// # Errors
-    /// If an image is not there or cannot be opened, or the watch cancels; damage is reported.
+    /// If an image is missing or cannot be opened, or the watch cancels; damage is reported.
     pub fn load_all(
         &self,
         ids: &[ImageId],
@@ -129,8 +129,8 @@ impl Store {
         Ok(())
     }
 
-    /// Has the kernel drop what a pass brought of `images`, but for what others of the pass have, too: somebody
-    /// keeps it elsewhere now.
+    /// Makes the kernel drop the pages of `images` that a pass loaded, except those of other images of the pass: they
+    /// are stored elsewhere now.
     pub fn drop_passed(&self, pass: &Pass, images: &BTreeSet<ImageId>) {
         for (segment, users) in &pass.wanted {
             let Some(before) = pass.before.get(segment) else {

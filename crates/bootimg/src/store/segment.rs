@@ -75,7 +75,7 @@ impl Segment {
         &self.file
     }
 
-    /// Returns the file, for those who read blocks and know their hashes.
+    /// Returns the file, for callers that verify blocks themselves.
     pub(super) fn into_backing(self) -> Backing {
         self.file
     }

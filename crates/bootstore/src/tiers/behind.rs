@@ -131,7 +131,7 @@ struct Waited {
     busy: bool,
 }
 
-/// Waits until nobody reads, but when somebody does for no longer than `share` and a look.
+/// Waits until no program reads; if one keeps reading, no longer than `share` and a look.
 fn wait(look: &dyn Fn() -> Option<Look>, share: Duration, go_on: &dyn Fn() -> bool) -> Waited {
     let begin = Instant::now();
     let (mut before, mut still, mut busy) = (look(), 0, false);

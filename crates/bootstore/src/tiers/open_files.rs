@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long an unused copy stays open.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
-/// When copies are closed that nobody uses.
+/// When unused copies are closed.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     look_every: Duration,
@@ -144,7 +144,7 @@ impl State {
 }
 
 impl Shared {
-    /// Closes copies that nobody uses, or that were taken away, until the cache is dropped.
+    /// Closes copies that are unused or were removed, until the cache is dropped.
     fn close_unused(&self, pace: Pace) {
         while let Some(files) = self.next_look(pace.look_every) {
             for (key, file, unused) in files {

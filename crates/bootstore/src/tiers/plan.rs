@@ -241,7 +241,7 @@ pub fn decide(candidates: &[Candidate], rooms: &[Option<u64>], now: Duration) ->
     }
 }
 
-/// Returns what the policy is told of a candidate for one tier.
+/// Returns what the policy is given about a candidate for one tier.
 fn fact(candidate: &Candidate, place: usize, placed: &BTreeSet<ContentId>) -> Fact {
     let presence = candidate.on.get(place).copied().unwrap_or(Presence::Absent);
     // What a faster tier has is not wanted here, and neither is what cannot be made again.

@@ -2,7 +2,7 @@
 
 use super::{Slot, entry};
 
-/// Who stands before and behind a slot.
+/// The neighbours of a slot in its queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     newer: Option<Slot>,

@@ -1,5 +1,5 @@
 //! A synthetic host: machines start containers of popular and less popular images, which share base
-//! layers; a start reads the hot part of its image, and some go on to read all of it.
+//! layers; a start reads the hot part of its image, and some then read all of it.
 
 use super::{ChunkAccess, Random, Zipf};
 use crate::{CHUNK_MAX, Class};

@@ -32,7 +32,7 @@ use host::run_dir::RunDir;
 
 /// What is booked at once for a layer that takes more than was foreseen.
 const MORE: u64 = 16 << 20;
-/// How often the snapshotter is told that the pull goes on.
+/// How often the snapshotter is notified that the pull continues.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// The downloads of one pull.
@@ -275,7 +275,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Tells the snapshotter now and then that the pull goes on.
+    /// Notifies the snapshotter now and then that the pull continues.
     fn say(&self) {
         {
             let mut said = self.shared.said.lock();

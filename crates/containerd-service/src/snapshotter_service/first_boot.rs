@@ -158,7 +158,7 @@ impl FirstBoots {
         }
     }
 
-    /// Returns whether no boot is being recorded, and nobody uses what one was recorded from.
+    /// Returns whether no boot is being recorded, and no source of a recording is in use.
     fn are_over(&self) -> bool {
         let now = self.now.lock();
         now.starting.is_empty() && now.boots.values().all(Follower::is_over)

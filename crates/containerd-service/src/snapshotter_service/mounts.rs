@@ -13,7 +13,7 @@ use host::mount_table::MOUNT_KIND;
 use host::mount_table::{clear, kind_at};
 
 /// How long it takes at most until it is seen that a container let go of a layer. A container
-/// has a mount table of its own, whose changes wake nobody here.
+/// has a mount table of its own, whose changes do not wake a poll of this one.
 const LOOK_EVERY_MS: u16 = 1000;
 
 /// Unmounts the mounts on the directories in `dir`, and in their subdirectories, and removes them. A

@@ -318,7 +318,7 @@ fn mounted(places: Vec<Option<PathBuf>>) -> Vec<Option<PathBuf>> {
 }
 
 impl QueueState {
-    /// Takes the first job of a layer that nobody works on.
+    /// Takes the first job of a layer that no thread works on.
     fn next_job(&mut self) -> Option<Job> {
         let is_later = self.is_pulled();
         let is_free = |job: &Job| {

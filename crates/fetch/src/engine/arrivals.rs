@@ -1,4 +1,4 @@
-//! What comes from peers.
+//! Data from peers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ enum Expected {
 }
 
 impl<K: Key> Engine<K> {
-    /// Notes that something came from a peer, a part of a piece for example: it is not stalled.
+    /// Records that data came from a peer, a part of a piece for example: it is not stalled.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -23,7 +23,7 @@ impl<K: Key> Engine<K> {
         self.hear(now, peer);
     }
 
-    /// Notes what came for one piece, `bytes` long on the way; the caller has verified it. Tells
+    /// Records the result for one piece, of `bytes` bytes; the caller has verified it. Returns
     /// what to do with the bytes.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! Peers: which there are, which can be asked, and what becomes of what they owed.
+//! Peers: connection, loss, and the pending requests of a lost one.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl<K: Key> Engine<K> {
         Peer(index)
     }
 
-    /// Notes that a peer can be asked, and the round trip that connecting to it measured.
+    /// Records that a peer is connected, and the round trip of its handshake.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -43,7 +43,7 @@ impl<K: Key> Engine<K> {
         self.watch_closer(now);
     }
 
-    /// Notes that a peer understands [`Action::Promote`], until its connection is lost.
+    /// Records that a peer supports [`Action::Promote`], until its connection is lost.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -51,8 +51,8 @@ impl<K: Key> Engine<K> {
         self.peers[peer.index()].promotes = true;
     }
 
-    /// Notes the rate of a line, in bytes per second, that the caller measured by what is no piece: the first
-    /// window follows from it.
+    /// Records the rate of a line, in bytes per second, that the caller measured with other data than pieces: the
+    /// first window follows from it.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -60,8 +60,8 @@ impl<K: Key> Engine<K> {
         self.peers[peer.index()].link.rate_was(now, rate);
     }
 
-    /// Notes that the connection of a peer is lost, with all requests and streams on it. What it
-    /// owed is requested from others, or ends as [`Verdict::Away`].
+    /// Records that the connection of a peer is lost, with all requests and streams on it. Its pending
+    /// pieces are requested from others, or end as [`Verdict::Away`].
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -70,7 +70,7 @@ impl<K: Key> Engine<K> {
         self.put_out(now, peer, Out::Lost);
     }
 
-    /// Notes the end of a stream. What it promised and did not bring is requested if it is wanted.
+    /// Records the end of a stream. Promised pieces that did not arrive are requested if they are wanted.
     pub fn on_stream_end(&mut self, now: Duration, stream: StreamId) {
         let Some((peer, missing)) = self.streams.end(stream) else {
             return;
@@ -80,7 +80,7 @@ impl<K: Key> Engine<K> {
         self.watch(now, peer);
     }
 
-    /// Whether a peer can be asked.
+    /// Returns whether a peer can be asked.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -89,7 +89,7 @@ impl<K: Key> Engine<K> {
         self.peers[peer.index()].is_up()
     }
 
-    /// Whether any peer can be asked.
+    /// Returns whether any peer can be asked.
     #[must_use]
     pub fn any_up(&self) -> bool {
         self.peers.iter().any(PeerState::is_up)
@@ -108,7 +108,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Notes that a peer is alive.
+    /// Records that a peer is alive.
     pub(super) fn hear(&mut self, now: Duration, peer: Peer) {
         let state = &mut self.peers[peer.index()];
         state.heard = now;
@@ -136,7 +136,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Takes a peer out of use, and has others bring what it owed.
+    /// Takes a peer out of use, and requests its pending pieces from others.
     pub(super) fn put_out(&mut self, now: Duration, peer: Peer, out: Out) {
         let state = &mut self.peers[peer.index()];
         match out {

@@ -14,8 +14,8 @@ use crate::want::Key;
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
 impl<K: Key> Engine<K> {
-    /// Notes that the content of a piece that came from a peer was wrong, as whoever read it found out later. If
-    /// another server can be asked, this one is not for a while, and what it owes is requested from others.
+    /// Records that the content of a piece from a peer was wrong, as its reader found later. If
+    /// another server can be asked, this one is not for a while, and its pending pieces are requested from others.
     ///
     /// # Panics
     /// If the peer is another engine's.
@@ -33,7 +33,7 @@ impl<K: Key> Engine<K> {
             .set(Alarm::Server(server), now + pause.min(PAUSE.1));
     }
 
-    /// Notes a piece with wrong bytes, and leaves the server for good if there were too many.
+    /// Records a piece with wrong bytes, and stops using the server if there were too many.
     pub(super) fn count_wrong(&mut self, now: Duration, peer: Peer) {
         self.counts.wrong += 1;
         let state = &mut self.peers[peer.index()];
@@ -54,7 +54,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Has a server asked again that was not for a while.
+    /// Uses a server again that was paused.
     pub(super) fn believe(&mut self, now: Duration, server: Server) {
         self.timers.clear(Alarm::Server(server));
         for peer in self.of_server(server) {
@@ -67,7 +67,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Has servers asked again that are not believed, when there is nobody else: what they send is verified.
+    /// Uses paused servers again, when there is no other: their data is verified.
     pub(super) fn believe_if_alone(&mut self, now: Duration) {
         if self.peers.iter().any(|peer| peer.is_up()) {
             return;
@@ -83,7 +83,7 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Whether a server other than this one can be asked.
+    /// Returns whether a server other than this one can be asked.
     pub(super) fn is_elsewhere(&self, server: Server) -> bool {
         let mut peers = self.peers.iter();
         peers.any(|peer| peer.is_up() && peer.server != server)

@@ -66,7 +66,7 @@ pub(super) struct Manifest {
 
 pub(super) struct Catalog {
     path: PathBuf,
-    /// Replaced when the file is rewritten; transactions on the old one go on.
+    /// Replaced when the file is rewritten; transactions on the old one continue.
     database: RwLock<Arc<Database>>,
     bounds: Bounds,
     documents: Documents,
@@ -507,7 +507,7 @@ fn is_right(key: &BlobKey, bytes: &[u8]) -> bool {
     is_right
 }
 
-/// Runs blocking I/O, and lets other tasks of this thread go on elsewhere.
+/// Runs blocking I/O, and lets other tasks of this thread run elsewhere.
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {

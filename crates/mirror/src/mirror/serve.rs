@@ -286,7 +286,7 @@ pub async fn take_connections<D, A, F>(
     }
 }
 
-/// Answers one connection, and closes it so that a client that sends what nobody wants gets its answer.
+/// Answers one connection, and closes it so that a client that sends more than is read still gets its response.
 async fn converse<S, C, A, F>(mut stream: S, peer: C, closed: watch::Receiver<bool>, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin,

@@ -56,7 +56,7 @@ pub enum Asks {
 /// The privileges that a command keeps, if root calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Reads and writes what Landlock allows, whoever owns it.
+    /// Reads and writes what Landlock allows, whichever user owns it.
     Keeps,
     /// As [`Keeps`](Self::Keeps), and creates files as an image describes them: devices, with capabilities, and with
     /// `trusted.` attributes, which needs `CAP_SYS_ADMIN`. Landlock prevents it from mounting.

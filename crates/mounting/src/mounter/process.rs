@@ -71,7 +71,7 @@ fn guard(daemon: &PidFd, end: &OnceLock<EndSwitch>) -> anyhow::Result<()> {
         .context("ending the connection")
 }
 
-/// Does what the daemon wants until it wants nothing any more.
+/// Carries out the daemon's requests until the daemon closes the connection.
 fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
     while is_there(daemon)? {
         let (request, beside) = receive(daemon, Instant::now() + PATIENCE)?;
@@ -81,7 +81,7 @@ fn listen(daemon: &UnixStream, hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the daemon wants something; returns `false` if it never will again.
+/// Waits for a request of the daemon; returns `false` if there will be no more.
 fn is_there(daemon: &UnixStream) -> anyhow::Result<bool> {
     loop {
         let mut wait = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];

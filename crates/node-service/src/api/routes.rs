@@ -12,7 +12,7 @@ use super::requests::{self, Call};
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) method: Method,
-    /// `{id}` stands for the id of a mount.
+    /// `{id}` is the id of a mount.
     pub(super) path: &'static str,
     pub(super) pace: Pace,
     pub(super) answer: fn(&ApiContext, &Call) -> Result<HttpResponse, Refusal>,
@@ -84,7 +84,7 @@ pub(super) fn find(
     Err(Refusal::no_method(method.as_str(), others.join(", ")))
 }
 
-/// Returns what stands for `{id}` in `path`, if it has the pattern at all.
+/// Returns what `{id}` matches in `path`, if it has the pattern at all.
 fn matches<'p>(pattern: &str, path: &'p str) -> Option<Option<&'p str>> {
     let mut id = None;
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));

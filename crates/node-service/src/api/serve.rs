@@ -31,7 +31,7 @@ const HEAD_MAX: usize = 8 << 10;
 /// The longest body: paths have at most 4 KiB, and no request names more than a handful.
 const BODY_MAX: usize = 64 << 10;
 
-/// How much of a body that is too long is read before the client is told so.
+/// How much of a body that is too long is read before the client gets the error.
 const DISCARD_MAX: usize = 1 << 20;
 
 /// How long a client may take to send its head, and again to send its body, and again to take

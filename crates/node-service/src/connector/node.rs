@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// [`SEND`] for one that reads none.
 const UNREAD: usize = 8 << 10;
 
-/// Connects to `services` from now on for whoever has the returned end of a pair, until that is closed.
+/// Connects to `services` from now on for the holder of the returned end of a pair, until that end is closed.
 ///
 /// # Errors
 /// If there is no pair or no thread to be had.

@@ -58,7 +58,7 @@ impl Connector for NodeConnector {
     }
 }
 
-/// Answers requests until nobody can ask any more.
+/// Answers requests until all requesters are gone.
 fn answer_all(requests: &Receiver<ConnectionRequest>, link: &Link) {
     let mut number = 0_u32;
     for request in requests {

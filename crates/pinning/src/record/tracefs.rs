@@ -25,7 +25,7 @@ const PREFIX: &str = "yolofs-pin-";
 const BUFFER_KIB: &str = "4096";
 /// The most touches that are kept; what is touched again makes none.
 const TOUCHES_MAX: usize = 1_000_000;
-/// The most programs that are told apart.
+/// The most programs that are distinguished.
 const COMMANDS_MAX: usize = 4096;
 
 /// Pages that a thread touched for the first time, as far as is known.
@@ -259,7 +259,7 @@ impl Drop for Listener {
     }
 }
 
-/// Reads the trace until it is told to stop and nothing is left.
+/// Reads the trace until it is stopped and nothing is left to read.
 fn read_all(mut pipe: File, stop: &Interrupt, own_thread: u32) -> io::Result<Heard> {
     let mut heard = Heard::default();
     let mut buffer = vec![0; 64 << 10];

@@ -10,14 +10,15 @@ use nix::unistd::syncfs;
 
 use host::interrupt::Interrupt;
 
-/// Has the kernel drop names and inodes that nobody uses. Inodes with pages stay: the programs of the host are
+/// Has the kernel drop names and unused inodes. Inodes with pages stay: the programs of the host are
 /// not read again.
 const DROP: (&str, &str) = ("/proc/sys/vm/drop_caches", "2");
 
 /// Drops the content of all files of some places, and then what the kernel knows of names and inodes.
 ///
 /// # Errors
-/// If a place cannot be read, or the kernel may not be told; [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
+/// If a place cannot be read, or the process may not write `drop_caches`;
+/// [`Interrupted`](host::interrupt::Interrupted) on Ctrl-C.
 pub(super) fn forget(places: &[PathBuf], interrupt: &Interrupt) -> anyhow::Result<()> {
     for place in places {
         let doing = || format!("dropping {} from the page cache", place.display());

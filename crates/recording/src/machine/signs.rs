@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 /// How long one look for the banner of SSH may take. QEMU takes the connection before the guest does.
 const BANNER_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How often the guest agent is called; it answers the first call that it hears.
+/// How often the guest agent is called; it answers the first call that it receives.
 const CALL_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest message of QEMU or the guest agent that is understood.
@@ -92,7 +92,7 @@ impl Signs {
 }
 
 impl Talk {
-    /// Connects; `None` if nobody listens yet.
+    /// Connects; `None` if no process listens yet.
     fn with(path: &PathBuf) -> Option<Self> {
         let stream = UnixStream::connect(path).ok()?;
         stream.set_nonblocking(true).ok()?;

@@ -166,7 +166,7 @@ impl MountPlan {
     }
 
     /// What the kernel shows of itself is not covered by anything else: a file there that is something
-    /// else misleads whoever writes to it.
+    /// else misleads the programs that write to it.
     fn has_a_good_place(&self) -> bool {
         let path = &self.destination;
         let own = match &self.content {

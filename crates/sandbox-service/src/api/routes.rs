@@ -97,7 +97,7 @@ impl From<CallError> for Refusal {
     }
 }
 
-/// Whoever asks sees no log.
+/// Returns an error with its causes, since clients do not see the log.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
@@ -212,7 +212,7 @@ fn call(daemon: &Daemon, name: &str, event: &[u8]) -> Result<Answer, Refusal> {
     Ok(with_body(StatusCode::OK, "application/json", value))
 }
 
-/// Returns for how long a request wants to wait: `?wait_ms=N`.
+/// Returns for how long a request may wait: `?wait_ms=N`.
 fn wait_of(uri: &Uri) -> Result<u64, Refusal> {
     let Some(query) = uri.query() else {
         return Ok(0);

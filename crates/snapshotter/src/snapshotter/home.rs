@@ -135,7 +135,7 @@ impl<L: Lowers> State<L> {
         Ok(goes)
     }
 
-    /// Frees what layers left, where nobody can have it mounted.
+    /// Frees what layers left, where no process can have it mounted.
     fn free(&self, fast: &FastLayers, pace: &dyn Pace) -> Result<()> {
         let all = self.walk(&Filter::default())?;
         let mut left = fast.directories().list()?;
@@ -177,7 +177,7 @@ impl<L: Lowers> State<L> {
         Ok(())
     }
 
-    /// Notes that whoever is prepared from now on has the copy.
+    /// Notes that snapshots that are prepared from now on have the copy.
     fn mark(&self, mark: &PathBuf) -> Result<()> {
         let next = self.next_id.load(Relaxed);
         fs::write(mark, format!("{next}\n")).map_err(SnapshotError::io("write", mark))

@@ -124,7 +124,7 @@ impl<L: Lowers> State<L> {
         }
     }
 
-    /// Tells whoever places layers of a new snapshot, if it is for one.
+    /// Notifies the placer of layers of a new snapshot, if it is for a layer.
     fn tell_of(&self, kind: Kind, snapshot: &Snapshot, adopted: Option<Adopted>) {
         let Some(fast) = &self.fast else { return };
         if let Some(place) = adopted {

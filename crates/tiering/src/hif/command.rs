@@ -90,7 +90,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Returns what a shell is told to do, if the line is one that starts a shell.
+/// Returns the command that a shell gets, if the line is one that starts a shell.
 fn shell(line: &str) -> Option<&str> {
     let line = without_arguments(line);
     let (program, rest) = line.split_once(char::is_whitespace)?;

@@ -167,7 +167,7 @@ impl Coming<'_> {
         }
     }
 
-    /// Makes the file, whole, verified and durable under its name; nobody reads it yet.
+    /// Makes the file, whole, verified and durable under its name; it has no reader yet.
     fn make(&self, pace: &dyn Pace, bring: &mut Bring) -> Result<(), ObjectError> {
         let result = self.write(pace, bring).and_then(|()| self.verify());
         if result.is_err() {

@@ -144,7 +144,7 @@ impl Hello {
     }
 
     /// Returns the request for a server: after the first response, only with the capabilities that the
-    /// kernel was told to use.
+    /// kernel was configured to use.
     pub(crate) fn for_server(&self) -> Vec<u8> {
         let mut shown = self.request.clone();
         if let Some(answer) = &self.answer {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use blocks::{FileId, Timestamp, Version};
 use parking_lot::Mutex;
 
-/// How long nobody looks when there is nothing to come.
+/// How long no check is made when nothing is to come.
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// The files that the kernel has to invalidate, and when. A file is here for two seconds at most after it

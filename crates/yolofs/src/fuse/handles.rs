@@ -31,7 +31,7 @@ pub(super) struct Handles {
     pub(super) connector: Connector,
 }
 
-/// A look-up that stands for a request about a handle, with its response.
+/// A look-up that represents a request about a handle, with its response.
 pub(super) enum Asked {
     /// For a file that the kernel has forgotten.
     Forgotten(Result<Entry, FsError>),

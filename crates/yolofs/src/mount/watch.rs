@@ -92,7 +92,7 @@ impl Watched {
     }
 }
 
-/// The thread. Dropped with the last [`Watch`], by whoever has that, never by the thread itself.
+/// The thread. Dropped with the last [`Watch`], by its holder, never by the thread itself.
 #[derive(Debug)]
 struct Watcher {
     watched: Arc<Watched>,

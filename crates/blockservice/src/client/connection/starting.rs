@@ -13,7 +13,7 @@ use super::super::registered::{Receiver, RegisteredSource};
 use crate::wire::{Ask, ErrorCode, Frame, Message};
 use std::sync::Arc;
 
-/// Bytes of an index and a plan from which a rate can be told.
+/// Bytes of an index and a plan that suffice to measure a rate.
 const RATED_MIN: u64 = 64 << 10;
 
 /// What a START brought before its chunks.

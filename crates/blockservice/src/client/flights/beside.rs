@@ -106,7 +106,7 @@ impl Flights {
         }
     }
 
-    /// Has the service asked for a sign of life, for which nobody waits.
+    /// Has the service asked for a sign of life, for which no reader waits.
     fn probe(&self) {
         for connection in self.connections.iter().filter(|c| c.is_up()) {
             let connection = Arc::clone(connection);

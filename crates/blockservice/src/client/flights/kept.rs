@@ -14,7 +14,7 @@ use super::{Arrived, Chunk};
 const READ_BYTES: usize = 32 << 20;
 /// Bytes of chunks that were read, as they came.
 const PACKED_BYTES: usize = 32 << 20;
-/// Bytes of chunks that nobody has read yet, as they came: a plan is replayed about as fast as it comes.
+/// Bytes of chunks that have not been read yet, as they were received: a plan is replayed about as fast as it comes.
 const AHEAD_BYTES: usize = 128 << 20;
 /// How long these are kept, before they count as read.
 const AHEAD: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Chunks whose content is wrong, as whoever reads them first finds out.
+//! Chunks with wrong content, which the first reader detects.
 
 use std::sync::atomic::Ordering::Relaxed;
 

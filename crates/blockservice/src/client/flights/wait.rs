@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::kept::Found;
 use super::{Arrived, Chunk, Flights};
 
-/// How long what nobody waits for may take.
+/// How long a request may take for which no reader waits.
 const AHEAD: Duration = Duration::from_secs(60);
 
 /// A ticket of the engine, and what has become of its chunks.

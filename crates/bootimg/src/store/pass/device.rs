@@ -10,7 +10,7 @@ const GAP_BYTES_MAX: u64 = 1 << 20;
 /// A disk, as far as it was measured.
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    /// What reads took that had to seek and brought next to nothing.
+    /// The durations of small reads with a seek.
     seeks: Vec<Duration>,
     /// What a large read brought, and took.
     bytes: u64,
@@ -18,7 +18,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Takes the time of a small read elsewhere on the disk. Returns whether more of them tell more.
+    /// Measures a small read elsewhere on the disk. Returns whether more of them are useful.
     pub(super) fn seek(&mut self, read: impl FnOnce()) -> bool {
         let started = Instant::now();
         read();
@@ -26,7 +26,7 @@ impl Device {
         self.seeks.len() < SAMPLES
     }
 
-    /// Takes the time of a large read of so many bytes.
+    /// Records the duration of a large read.
     pub(super) fn read(&mut self, bytes: u64, time: Duration) {
         self.bytes += bytes;
         self.time += time;

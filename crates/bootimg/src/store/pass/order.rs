@@ -7,13 +7,13 @@ use rawio::extent::first_physical;
 
 use crate::backing::Backing;
 
-/// Returns where a file begins on its disk; one that does not tell comes first.
+/// Returns the place of a file on its disk; unknown ones come first.
 pub(super) fn place_on_disk(file: &File) -> u64 {
     first_physical(file).ok().flatten().unwrap_or(0)
 }
 
-/// Has the kernel read whole small files soon, in the order of the disk: whoever reads them next takes them in
-/// another order. A file that cannot be opened is left to him.
+/// Makes the kernel read whole small files soon, in the order of the disk: the next reader reads them in
+/// another order. Failures to open are ignored.
 pub(crate) fn read_soon(paths: impl Iterator<Item = PathBuf>) {
     let placed = paths.filter_map(|path| Some((place_on_disk(&File::open(&path).ok()?), path)));
     let mut placed: Vec<_> = placed.collect();

@@ -23,12 +23,12 @@ const BUFFERS: usize = 4;
 /// Large reads that are measured: the gap that follows from them holds for the rest.
 const MEASURED: usize = 8;
 
-/// What was read.
+/// The result of reading.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) bytes: u64,
     pub(super) gap_bytes: u64,
-    /// Blocks that could not be read, or are not what their segment says.
+    /// Blocks that could not be read, or do not match their segment's table.
     pub(super) bad: BTreeMap<ContentId, RangeSet>,
 }
 
@@ -99,7 +99,7 @@ fn measure(places: &Places, placed: &[(u64, ContentId, RangeSet)]) -> Device {
     device
 }
 
-/// Reads segment after segment, until nobody takes them.
+/// Reads segment after segment, until the receiver is gone.
 fn read_all(
     places: &Places,
     placed: Vec<(u64, ContentId, RangeSet)>,

@@ -66,7 +66,7 @@ pub(super) struct Watcher<'a> {
     first: Option<Process>,
 }
 
-/// A process, told from a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Clone, Copy, Debug)]
 struct Process {
     pid: u32,

@@ -227,7 +227,7 @@ impl Recorder {
         }
     }
 
-    /// Whether nobody needs it any more; nobody is answered from then on.
+    /// Whether it is not needed any more; requests get no response from then on.
     fn ends(&self) -> bool {
         let mut now = self.now.lock();
         let ended = now.snapshotter.ended_within(Duration::ZERO);
