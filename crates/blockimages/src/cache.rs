@@ -11,17 +11,17 @@ mod flights;
 mod map;
 mod plan;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blocks::Digest;
 use nix::fcntl::{Flock, FlockArg};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 pub use blob::CachedBlob;
 pub use fill::Filler;
@@ -95,6 +95,8 @@ pub struct BlobCache {
     meter: Meter,
     used_bytes: AtomicU64,
     order: Mutex<Order>,
+    /// A blob was opened, or could not be.
+    opened: Condvar,
     /// Plans that are being fetched: all else in the background waits for them.
     plans: AtomicUsize,
     /// Held as long as this process owns the directory; the kernel releases it when the process dies.
@@ -108,6 +110,8 @@ struct Order {
     closed: VecDeque<(PathBuf, u64)>,
     /// Chunks of open blobs, in the order in which they came.
     chunks: VecDeque<(Weak<CachedBlob>, u32)>,
+    /// Blobs that somebody opens: everybody else who wants one waits for that.
+    opening: HashSet<Digest>,
     /// Blobs that are open.
     open: Vec<(Digest, Weak<CachedBlob>)>,
 }
@@ -141,6 +145,7 @@ impl BlobCache {
             meter: Meter::default(),
             used_bytes: AtomicU64::new(used),
             order: Mutex::new(order),
+            opened: Condvar::new(),
             plans: AtomicUsize::new(0),
             _lock: lock,
         }))
@@ -157,7 +162,14 @@ impl BlobCache {
         origin: Box<dyn Origin>,
     ) -> Result<Arc<CachedBlob>, ImageError> {
         let dir = self.dir.join(digest.to_string().replace(':', "-"));
+        let deadline = Instant::now() + self.config.read_deadline;
         let mut order = self.order.lock();
+        while order.opening.contains(&digest) {
+            if self.opened.wait_until(&mut order, deadline).timed_out() {
+                let late = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(file("waiting for who opens", &dir)(late));
+            }
+        }
         order.open.retain(|(_, blob)| blob.strong_count() > 0);
         let open = order.open.iter().find(|(other, _)| *other == digest);
         if let Some(blob) = open.and_then(|(_, blob)| blob.upgrade()) {
@@ -168,7 +180,14 @@ impl BlobCache {
         {
             self.used_bytes.fetch_sub(bytes, Relaxed);
         }
-        let (blob, chunks) = CachedBlob::open(self, &dir, digest, size, origin)?;
+        order.opening.insert(digest);
+        drop(order);
+        // Without the lock: readers of other blobs do not wait for this disk.
+        let opened = CachedBlob::open(self, &dir, digest, size, origin);
+        let mut order = self.order.lock();
+        order.opening.remove(&digest);
+        self.opened.notify_all();
+        let (blob, chunks) = opened?;
         let here: Vec<_> = chunks.map(|chunk| (Arc::downgrade(&blob), chunk)).collect();
         let bytes = u64::from(self.config.chunk_bytes) * here.len() as u64;
         self.used_bytes.fetch_add(bytes, Relaxed);
