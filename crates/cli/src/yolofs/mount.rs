@@ -151,7 +151,7 @@ fn spec(args: &MountArgs, store: &StoreSettings, mountpoint: &Path) -> anyhow::R
         plain: false,
         lasting: true,
         label: None,
-        nic: args.nic.spec()?,
+        nic: args.nic.spec(&args.source)?,
     })
 }
 
@@ -304,7 +304,7 @@ impl MountArgs {
             lock: self.lock,
             readahead_kib: self.readahead.map(in_kib),
             threads: self.threads,
-            nic: self.nic.spec()?,
+            nic: self.nic.spec(&self.source)?,
             nic_share: self.nic.nic_share,
         })
     }
