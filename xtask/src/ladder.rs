@@ -271,6 +271,7 @@ const LADDER: &[Rung] = &[
             "rawio",
             "recording",
             "report",
+            "sandbox", // in tests
             "serving",
             "testkit",
             "tiering",
