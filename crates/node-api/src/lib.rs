@@ -1,5 +1,5 @@
-//! The node and its mounts, as others see them: what a mount is asked to be ([`spec`]), what it tells of
-//! itself ([`status`]), and how the node is asked ([`client`], docs/api.md).
+//! The node, its mounts and its devices, as others see them: what a mount or a device is asked to be ([`spec`],
+//! [`device`]), what a mount tells of itself ([`status`]), and how the node is asked ([`client`], docs/api.md).
 //!
 //! Types and one client; nothing here mounts. What can be asked of a node is a trait
 //! ([`control::NodeControl`]), so that what is above it can be tested without one.
@@ -21,6 +21,8 @@ pub mod bodies;
 pub mod boot_choice;
 pub mod client;
 pub mod control;
+pub mod device;
+pub mod image;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod mount_daemon;

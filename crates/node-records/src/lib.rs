@@ -1,4 +1,4 @@
-//! What the node has written down of its mounts: for itself, when it comes back, and for others, who must not
+//! What the node has written down of its mounts and devices: for itself, when it comes back, and for others, who must not
 //! take away what is the node's ([`left`]).
 //!
 //! ```
@@ -22,6 +22,7 @@
 
 pub mod company;
 pub mod dead;
+pub mod devices;
 pub mod hello;
 pub mod hex;
 pub mod instance;

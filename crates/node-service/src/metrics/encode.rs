@@ -8,8 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serving::metrics::exposition;
 
-use super::table::METRICS;
-use super::{Kind, Metric, Sample, Seen, Value};
+use super::{Kind, Metric, Sample, Seen, Value, all};
 
 /// What OpenMetrics ends with, and version 0.0.4 does not have.
 const END: &str = "# EOF\n";
@@ -27,9 +26,7 @@ pub(super) fn page(seen: Seen) -> String {
 
 impl Collector for Seen {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        METRICS
-            .iter()
-            .try_for_each(|metric| metric.encode(&metric.samples(self), &mut encoder))
+        all().try_for_each(|metric| metric.encode(&metric.samples(self), &mut encoder))
     }
 }
 

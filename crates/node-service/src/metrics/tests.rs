@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::table::METRICS;
-use super::{Kind, MOUNTS_MAX, page};
+use super::{Kind, MOUNTS_MAX, all, page};
 use node_api::control::NodeControl as _;
-use node_api::memory::{MemoryNode, busy_mount};
+use node_api::memory::{MemoryNode, busy_device, busy_mount};
 use node_api::mount_state::MountState;
 use node_api::view::MountView;
 use node_api::view::TierView;
@@ -73,14 +72,19 @@ fn page_of(mounts: Vec<MountView>) -> String {
         worker.pid = std::process::id();
         worker.current = false;
     }
-    page(node, mounts, [(200, 7), (404, 1)].into())
+    page(
+        node,
+        mounts,
+        vec![busy_device("web")],
+        [(200, 7), (404, 1)].into(),
+    )
 }
 
 #[test]
 fn every_metric_is_moved_by_what_it_counts() {
     let many = (0..=MOUNTS_MAX).map(|n| busy_mount(&format!("/mnt/{n:04}")));
     let values = parse(&page_of(many.collect()));
-    for metric in METRICS {
+    for metric in all() {
         let mut of_it = values.iter().filter(|(name, ..)| name == metric.name);
         let moved = of_it.clone().any(|(_, _, value)| *value > 0.0);
         assert!(moved, "{} stands still", metric.name);
@@ -93,8 +97,8 @@ fn every_metric_is_moved_by_what_it_counts() {
             metric.name
         );
     }
-    let known: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
-    assert_eq!(known.len(), METRICS.len(), "a name is there twice");
+    let known: BTreeSet<&str> = all().map(|metric| metric.name).collect();
+    assert_eq!(known.len(), all().count(), "a name is there twice");
     let listed = values
         .iter()
         .filter(|(name, ..)| name == "yolofs_mount_serving");
@@ -212,7 +216,7 @@ fn what_is_not_known_is_not_made_up() {
 
 #[test]
 fn names_follow_the_habits() {
-    for metric in METRICS {
+    for metric in all() {
         let name = metric.name;
         let plain = |c: char| c.is_ascii_lowercase() || c == '_';
         assert!(
@@ -237,7 +241,7 @@ fn documented() -> String {
         "| metric | type | unit | labels | what it is | the question it answers |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    for metric in METRICS {
+    for metric in all() {
         let labels: Vec<_> = metric
             .labels
             .iter()
@@ -275,7 +279,7 @@ fn the_table_is_the_one_in_the_docs() {
 #[test]
 fn a_node_without_mounts_has_a_page() {
     let node = Arc::new(MemoryNode::default());
-    let page = page(node.node(), node.mounts(), BTreeMap::new());
+    let page = page(node.node(), node.mounts(), node.devices(), BTreeMap::new());
     assert!(
         page.contains("# TYPE yolofs_workers gauge\nyolofs_workers 1\n"),
         "{page}"
